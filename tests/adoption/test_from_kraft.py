@@ -323,7 +323,7 @@ def set_newer_format(directory: Path) -> None:
 
 
 FAILURES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "metadata log cut": (cut_metadata_log, "is damaged.*was longer before.*Restore the directory from a copy"),
+    "metadata log cut": (cut_metadata_log, "is damaged.*was longer before.*Restore the directory from a backup"),
     "metadata log cut between batches": (cut_metadata_log_between_batches, "was longer before"),
     "metadata log damaged": (damage_metadata_log, "has no valid batch at byte"),
     "record of a newer Kafka": (

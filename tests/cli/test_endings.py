@@ -185,7 +185,7 @@ def test_a_producer_fails_if_its_broker_disappears(own_broker: BrokerProcess, en
         producer.stdin.write("b\n")
         _, err = producer.communicate(timeout=60)
     assert producer.returncode == 1
-    assert f"Error: producing to 't': no answer from {own_broker.bootstrap}; 1 record delivered before that" in err
+    assert f"Error: producing to 't': no reply from {own_broker.bootstrap}; 1 record delivered before that" in err
 
 
 def test_a_consumer_fails_if_its_topic_is_deleted(

@@ -210,7 +210,7 @@ def test_a_group_is_reset_only_with_execute(
 def test_a_reset_to_an_offset_out_of_range_warns(headrace: Headrace, group: str, topic: str) -> None:
     warning = headrace("groups", "reset", group, "--to", "7").stderr
     assert f"{topic} 1: offset 7 does not exist; the nearest is 5" in warning
-    assert "Nothing was changed. Use --execute." in warning
+    assert "Nothing was changed. Add --execute to commit these offsets." in warning
 
 
 def test_only_the_given_partitions_are_reset(headrace: Headrace, group: str, topic: str) -> None:
@@ -320,7 +320,7 @@ def test_a_timeline_without_an_http_listener_explains_what_it_needs(headrace: He
     assert "no broker at" in failed.stderr
     assert "headrace.http.listener" in failed.stderr
     unreachable = headrace("groups", "timeline", group, "--http", "127.0.0.1:1", status=1)
-    assert "no answer from the broker's HTTP listener at 127.0.0.1:1" in unreachable.stderr
+    assert "no reply from the broker's HTTP listener at 127.0.0.1:1" in unreachable.stderr
 
 
 def test_the_http_listener_is_found_in_broker_settings(headrace: Headrace, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -133,5 +133,5 @@ def _damaged(path: Path, what: str) -> KafkaError:
     return KafkaError(
         ErrorCode.kafka_storage_error,
         f"the metadata log of the Kafka cluster is damaged: {path} {what}; nothing was changed. Restore the "
-        "directory from a copy, or start Kafka on it, which fetches the log from its quorum, and stop it cleanly",
+        "directory from a backup, or start Kafka on it, which fetches the log from its quorum, and stop it cleanly",
     )

@@ -181,8 +181,8 @@ def _adopt_cluster(
         members = cluster.partitions[topic_id]
         if sorted(members) != list(range(len(members))):
             raise _refused(
-                f"the partitions of topic {name} in the cluster's metadata have a gap: {sorted(members)}. It is"
-                " incomplete: restore it from a copy"
+                f"the partitions of topic {name} in the cluster's metadata have a gap: {sorted(members)}. The"
+                " metadata is incomplete: restore it from a backup"
             )
         present = partitions.get(name, {})
         epochs = [
@@ -228,7 +228,7 @@ def _check_known(partitions: Mapping[str, Mapping[int, FoundPartition]], cluster
     if unknown:
         raise _refused(
             f"the directories contain {_listed(unknown)}, which the cluster's metadata does not. Move away partitions "
-            "of other clusters; if they belong to this one, the metadata is incomplete: restore it from a copy"
+            "of other clusters; if they belong to this one, the metadata is incomplete: restore it from a backup"
         )
 
 

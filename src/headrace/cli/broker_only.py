@@ -31,7 +31,8 @@ def run(args: Sequence[str], package: str) -> int:
         return USAGE
     command = install(_EXTRAS.get(args[0], "cli"))
     print(
-        f"Error: `headrace {args[0]}` needs the package {package}, which is not installed: {command}", file=sys.stderr
+        f"Error: `headrace {args[0]}` needs the package {package}, which is not installed. Install it with: {command}",
+        file=sys.stderr,
     )
     return 1
 

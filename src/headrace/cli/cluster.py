@@ -46,7 +46,7 @@ def client_config(
 
 
 def topic_exists(client: Consumer | Producer, topic: str) -> bool | None:
-    """Return True if the brokers know the topic, and None if none answers within seconds."""
+    """Return True if the brokers know the topic; None if no broker answers within `_ALIVE_S`."""
     try:
         found = client.list_topics(topic, timeout=_ALIVE_S).topics.get(topic)
     except KafkaException:
@@ -138,7 +138,7 @@ class Cluster:
         return self._list_offsets(topic, partitions, spec)
 
     def answer(self, future: "Future[T]", doing: str) -> T:
-        """Return the brokers' answer. Raises UnknownTopicError or another CommandError."""
+        """Return the result of `future`. Raises UnknownTopicError or another CommandError."""
         try:
             return future.result()
         except KafkaException as error:

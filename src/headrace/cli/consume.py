@@ -120,7 +120,7 @@ def consume(
     printed = (print_timestamp, print_partition, print_offset, print_headers, print_key)
     columns = [name for name, wanted in zip(_COLUMNS, printed, strict=True) if wanted]
     if jsonl + (template is not None) + bool(columns) > 1:
-        raise usage_error("--jsonl, --format and --print-... exclude each other", "Give only one of them.")
+        raise usage_error("--jsonl, --format and --print-... cannot be combined", "Give only one of them.")
     if group is not None and partition is not None:
         raise usage_error("a group assigns the partitions itself", "Give --group or --partition, not both.")
     formatter = _formatter(jsonl, template, columns, separator, null)

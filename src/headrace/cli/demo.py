@@ -1,4 +1,4 @@
-"""`headrace demo`: the main pipeline on a terminal, or its totals as one JSON object."""
+"""`headrace demo`: run the access log pipeline; show it on a terminal, or print its totals as one JSON object."""
 
 import json
 import shutil

@@ -26,7 +26,7 @@ class CommandError(Exception):
 
 
 def usage_error(what: str, hint: str | None = None) -> CommandError:
-    """Return the error for options that are valid but exclude each other."""
+    """Return the error for invalid options, or for options that cannot be combined (exit code 2)."""
     return CommandError(what, hint, USAGE)
 
 
@@ -47,7 +47,7 @@ def refused(error: "KafkaError", bootstrap: str, doing: str) -> CommandError:
     hint = _HINTS.get(name)
     if name in ("TIMED_OUT", "TRANSPORT", "ALL_BROKERS_DOWN", "MSG_TIMED_OUT", "TIMED_OUT_QUEUE"):
         return CommandError(
-            f"{doing}: no answer from {bootstrap}",
+            f"{doing}: no reply from {bootstrap}",
             hint or "Is it a Kafka broker, and are the addresses it advertises reachable from here?",
         )
     return CommandError(f"{doing}: {_sentence(error)} ({name})", hint)

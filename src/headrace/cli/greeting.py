@@ -11,7 +11,7 @@ import struct
 import time
 
 _PATIENCE_S = 1.0
-"""After this long without an answer, try HTTP: a web server may be waiting for the end of a line."""
+"""After this long without a reply, try HTTP: a web server may be waiting for the end of a line."""
 _TIMEOUT_S = 5.0
 """How long a busy broker may take."""
 _CORRELATION_ID = 0x48445243

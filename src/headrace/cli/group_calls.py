@@ -1,6 +1,6 @@
 """Requests about groups, over the wire; Apache Kafka answers them too. Failures are CommandErrors.
 
-confluent-kafka if it has the call, kafka-python otherwise.
+Uses confluent-kafka for the calls that it has, otherwise kafka-python.
 """
 
 import difflib
@@ -27,7 +27,7 @@ _GROUPS_A_REQUEST = 500
 
 @dataclass(frozen=True, slots=True)
 class GroupEntry:
-    """A group in ListGroups; brokers before Kafka 4.0 send no type."""
+    """A group in ListGroups; `type` is empty if the broker is older than Kafka 4.0 and sends none."""
 
     name: str
     type: str
@@ -36,7 +36,7 @@ class GroupEntry:
 
 
 def list_groups(cluster: Cluster, states: Iterable[str] = (), types: Iterable[str] = ()) -> list[GroupEntry]:
-    """List groups by name; `states` and `types` filter if not empty."""
+    """Return groups sorted by name; only those in `states` and of `types`, if not empty."""
     wanted_states = {_known(state, STATES, "state") for state in states}
     wanted_types = {_known(each, TYPES, "type") for each in types}
     with python_admin(cluster, "listing groups") as admin:
@@ -153,7 +153,7 @@ class Unread:
 
 
 def read_on(cluster: Cluster, positions: Mapping[Place, int]) -> Unread:
-    """Read the first committed record from each position on."""
+    """Read the first record at or after each position, as a read_committed consumer does."""
     if not positions:
         return Unread({}, ())
     config = client_config(

@@ -296,7 +296,7 @@ def reset(
     else:
         verb = "has" if len(members) == 1 else "have"
         busy = f" once its {output.count(len(members), 'member')} {verb} stopped" if members else ""
-        output.tell(f"Nothing was changed. Use --execute{busy}.")
+        output.tell(f"Nothing was changed. Add --execute to commit these offsets{busy}.")
 
 
 @app.command(
@@ -385,7 +385,7 @@ def delete_offsets(
         if error == "GROUP_SUBSCRIBED_TO_TOPIC":
             raise CommandError(f"a member of group '{group}' reads topic '{topic}'", "Stop that member first.")
         if error is not None:
-            raise CommandError(f"deleting the offset for {topic} {partition}: {error}")
+            raise CommandError(f"cannot delete the offset of group '{group}' for {topic} {partition}: {error}")
         if not quiet:
             output.tell(f"Deleted the offset of group {group} for {topic} {partition}")
 

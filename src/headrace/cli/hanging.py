@@ -39,7 +39,7 @@ class Search:
 
 
 def search(cluster: Cluster, selection: Selection, broker: int | None, older_than_ms: int) -> Search:
-    """Search the selected partitions, all without a selection, on their leaders or on one broker."""
+    """Search the selected partitions (all if none are selected), on their leaders or on one broker."""
     places, leaderless = partitions(cluster, selection, broker)
     now_ms = clock.now_ms()
     candidates = {

@@ -26,7 +26,7 @@ class HttpSide:
         self._opener = build_opener(ProxyHandler({}))
 
     def get(self, path: str, **query: object) -> Any:
-        """Return the answer, or None for 404. Raises CommandError."""
+        """Return the decoded JSON, or None for status 404. Raises CommandError."""
         asked = urlencode({name: value for name, value in query.items() if value is not None})
         try:
             with self._opener.open(f"http://{self.address}{path}?{asked}", timeout=_TIMEOUT_S) as answer:
@@ -38,7 +38,7 @@ class HttpSide:
         except (URLError, OSError, ValueError) as error:
             reason = error.reason if isinstance(error, URLError) else error
             raise CommandError(
-                f"no answer from the broker's HTTP listener at {self.address}: {reason}",
+                f"no reply from the broker's HTTP listener at {self.address}: {reason}",
                 f"Check the broker's {_SETTING}, or give the address with --http.",
             ) from None
 

@@ -38,7 +38,7 @@ _ORDER = ["start", "demo", "topics", "groups", "transactions", "produce", "consu
 
 
 class Commands(Group):
-    """Turn every end of a command into an exit code and at most a few lines."""
+    """Turns the outcome of every command into an exit code and at most a few lines of output."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the commands in the order in which a newcomer needs them."""
@@ -65,7 +65,8 @@ def _ending() -> Iterator[None]:
         if (found := extras.missing(error)) is None:
             raise
         package, command = found
-        output.tell_error(f"this command needs the package {package}, which is not installed: {command}", None)
+        what = f"this command needs the package {package}, which is not installed. Install it with: {command}"
+        output.tell_error(what, None)
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
@@ -171,7 +172,7 @@ def start(
 
 
 def run() -> int:
-    """Run the command line of this process, which ends with the exit code."""
+    """Run the command line of this process. Raises SystemExit with the exit code."""
     # `timeout 5 headrace consume ...` and service managers send SIGTERM: exit as after Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     app(prog_name="headrace")

@@ -148,9 +148,9 @@ def produce(
     if jsonl and (key is not None or key_separator is not None or null is not None):
         raise usage_error("--jsonl lines have their own keys and nulls", "Leave --key, --key-separator and --null out.")
     if key is not None and key_separator is not None:
-        raise usage_error("--key and --key-separator exclude each other", "Give only one of them.")
+        raise usage_error("--key and --key-separator cannot be combined", "Give only one of them.")
     if keep_partitions and (not jsonl or partition is not None):
-        raise usage_error("--keep-partitions needs --jsonl, and excludes --partition")
+        raise usage_error("--keep-partitions needs --jsonl, and cannot be combined with --partition")
     if key_separator == "":
         raise usage_error("--key-separator is empty", "For example --key-separator : or --key-separator '\\t'.")
     if idempotent and acks is not Acks.ALL:

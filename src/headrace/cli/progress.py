@@ -40,7 +40,7 @@ class SendProgress:
             self._progress.stop()
 
     def read(self, size: int) -> None:
-        """Count a record read from `size` bytes."""
+        """Count a record that was read; its line has `size` bytes."""
         self.records += 1
         self._size += size
 

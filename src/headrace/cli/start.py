@@ -65,12 +65,12 @@ def _log_level() -> str:
 
 
 def _allow_many_files() -> None:
-    """Raise the limit of open files to the hard limit, as Java does: each log and each client needs descriptors."""
+    """Raise the limit on open files to the hard limit, as Java does: each log and each client needs descriptors."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     except (OSError, ValueError):  # macOS reports a higher limit than it allows
-        log.debug("Cannot raise the limit of open files from %d", soft)
+        log.debug("Cannot raise the limit on open files from %d to %d", soft, hard)
     if 0 <= hard < _FEWEST_FILES:
         raise ConfigError(
             "ulimit -n", None, f"`ulimit -n` allows {hard} open files: a broker needs at least {_FEWEST_FILES}"

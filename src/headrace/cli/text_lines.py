@@ -45,7 +45,7 @@ def compile_template(template: str, null: str) -> Formatter:
         if field is None:
             continue
         if field not in FIELDS or spec or conversion:
-            raise ValueError(f"'{{{field}}}' is not a field of a record: use {', '.join(FIELDS)}")
+            raise ValueError(f"invalid field '{{{field}}}': use one of {', '.join(FIELDS)}, without ! or : after it")
         parts.append(_or_null(FIELDS[field], null.encode()))
     return lambda message: b"".join([part(message) for part in parts])
 

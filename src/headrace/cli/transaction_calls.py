@@ -27,7 +27,7 @@ STATES = (
 )
 _OPEN = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 _A_REQUEST = 500
-"""Partitions or transactional ids in one request, as Kafka's own tool has it."""
+"""Partitions or transactional ids in one request, as in Kafka's own tool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ def describe_transactions(cluster: Cluster, ids: Sequence[str]) -> dict[str, Tra
             try:
                 answers = until_coordinated(partial(admin.describe_transactions, asked))
             except TransactionalIdNotFoundError:
-                # The answer to all of them is lost with one that has expired.
+                # If one of them has expired, the whole call fails: ask for them one by one.
                 answers = {}
                 for transactional_id in asked:
                     try:

@@ -358,7 +358,7 @@ def _duration_ms(text: str) -> int:
 def _check_int64(option: str, number: int) -> None:
     # As the bounds of the option they would fill the help page.
     if number > _MAX_INT64:
-        raise usage_error(f"{option} {number}: allowed is at most {_MAX_INT64}")
+        raise usage_error(f"{option} {number}: must be at most {_MAX_INT64}")
 
 
 def _known_state(text: str) -> str:

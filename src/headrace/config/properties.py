@@ -1,6 +1,6 @@
 """Parse settings from Java properties files, `--set key=value` and the environment.
 
-Only the syntax: others check keys and values.
+Parses only the syntax; `BrokerConfig` checks keys and values.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping

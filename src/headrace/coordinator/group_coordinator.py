@@ -227,7 +227,7 @@ class GroupCoordinator:
         return self._runtime.carry_out(shard, group_id, shard.state.delete_offsets(group_id, partitions))
 
     def topics_deleted(self, topics: frozenset[str]) -> Steps[None]:
-        """Remove all offsets in these topics, so that new topics with their names start without."""
+        """Remove all offsets in these topics, so that new topics of these names have no committed offsets."""
         for shard in self._shards.loaded():
             for group_id in shard.state.offsets.group_ids():
                 for decision in chunks(shard.state.decide_topics_deleted(topics, group_id), _OFFSETS_AT_ONCE):

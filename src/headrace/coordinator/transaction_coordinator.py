@@ -30,6 +30,8 @@ _SLICE_S: Final = 0.005
 """Time for which the markers of one transaction may hold the event loop."""
 _RETRY_S: Final = 0.5
 """Delay before a marker or a record is retried."""
+_NEEDLESS: Final = frozenset({ErrorCode.unknown_topic_or_partition})
+"""Errors of a partition that needs no marker, because it was deleted."""
 _FENCED: Final = frozenset({ErrorCode.invalid_producer_epoch, ErrorCode.transaction_coordinator_fenced})
 """Errors of a partition that has seen a newer producer or coordinator."""
 
@@ -157,7 +159,7 @@ class TransactionCoordinator:
         if has_two_phases and not self.settings.has_two_phase_commit:
             raise KafkaError(
                 ErrorCode.transactional_id_authorization_failed,
-                "two-phase commit is off (transaction.two.phase.commit.enable of the broker)",
+                "two-phase commit is disabled: set transaction.two.phase.commit.enable=true on the broker",
             )
         if keeps_prepared:
             raise KafkaError(
@@ -340,8 +342,8 @@ class TransactionCoordinator:
         ending = _Ending(shard, name, markers, set(markers.partitions), sorted(markers.partitions, reverse=True))
         self._endings[name] = ending
         waiting = _log_of(shard).committed()
-        if waiting is None:
-            self._send(ending)
+        if waiting is None:  # the reply goes first
+            ending.handle = self._loop.call_soon(self._send, ending)
         else:  # markers must not precede a decision that may be lost
             waiting.add_done_callback(lambda done: self._decided(ending, done))
 
@@ -382,14 +384,14 @@ class TransactionCoordinator:
             self._finish_or_retry(ending)
 
     def _answered(self, ending: _Ending, partition: TopicPartition, error: KafkaError | None) -> None:
-        if error is None or error.code is ErrorCode.unknown_topic_or_partition:  # written, or deleted
+        if error is None or error.code in _NEEDLESS:
             ending.missing.discard(partition)
         elif error.code in _FENCED:
             # As in Kafka, the transaction stays prepared: a newer coordinator ends it, and without the marker it is
             # not complete.
             log.error(
-                "%s refuses the marker of transactional id %s (%s). The transaction stays prepared until the next"
-                " start or election of a coordinator",
+                "%s refuses the marker of transactional id %s (%s). The transaction stays prepared until its"
+                " coordinator is loaded again: restart the broker",
                 partition,
                 ending.name,
                 error,

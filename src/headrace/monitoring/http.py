@@ -36,14 +36,14 @@ JsonHandler: TypeAlias = Callable[[Query], "object | Awaitable[object]"]
 _SETTING: Final = "headrace.http.listener"
 MAX_HEAD_BYTES: Final = 8192
 MAX_ANSWERS: Final = 64
-"""Maximum number of requests in progress, until the client has read the answer."""
+"""Maximum number of requests in progress, until the client has read the reply."""
 MAX_WAITING: Final = 256
 """Maximum number of connections waiting for a request. More than a burst opens between two turns of the loop: otherwise
 a connection with a complete request could be evicted."""
 _DESCRIPTOR_SHARE: Final = 8
 """Each of these may use 1/8 of the process's descriptors."""
 REQUEST_TIMEOUT_S: Final = 30.0
-"""Time limit of waiting for the next request, of a handler, and of sending the answer."""
+"""Time limit for receiving the next request, for a handler, and for sending the reply."""
 HEAD_TIMEOUT_S: Final = 10.0
 """Time limit from the first to the last byte of a request."""
 _MAX_QUERY_FIELDS: Final = 32
@@ -53,7 +53,7 @@ _JSON: Final = "application/json"
 
 
 class HttpError(Exception):
-    """An error answer; `message` says what is wrong and what to do."""
+    """An error reply; `message` says what is wrong and what to do."""
 
     def __init__(self, status: HTTPStatus, message: str) -> None:
         super().__init__(message)
@@ -175,7 +175,7 @@ class HttpServer:
         assert task is not None
         self._connections.add(task)
         try:
-            # Otherwise the end of an answer can wait 40 ms for the acknowledgement of its beginning.
+            # Otherwise the end of a reply can wait 40 ms for the acknowledgement of its beginning.
             writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             while await self._exchange(reader, writer, task):
                 pass
@@ -226,7 +226,7 @@ class HttpServer:
             _evict_oldest(self._waiting)
 
     async def _read(self, reader: asyncio.StreamReader) -> tuple[_Request | None, _Answer]:
-        """Read the next request. Return it, or the answer to an invalid one."""
+        """Read the next request. Return it, or the reply to an invalid one."""
         answer = _Answer(b"")
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
@@ -357,7 +357,7 @@ def _check_open(writer: asyncio.StreamWriter) -> None:
 
 
 async def _end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Close after reading some remaining bytes: the kernel discards the answer if unread bytes are left."""
+    """Close after reading some remaining bytes: the kernel discards the reply if unread bytes are left."""
     _check_open(writer)
     writer.write_eof()
     async with asyncio.timeout(_LINGER_S):

@@ -9,6 +9,6 @@ try:
 except ModuleNotFoundError as error:
     if (found := missing(error)) is None:
         raise
-    sys.exit(f"The pipeline needs the package {found[0]}, which is not installed: {found[1]}")
+    sys.exit(f"The pipeline needs the package {found[0]}, which is not installed. Install it with: {found[1]}")
 
 sys.exit(main())

@@ -37,7 +37,8 @@ def check_java() -> None:
         raise PipelineError(f"{java} cannot be started ({error}). {_GET_JAVA}") from error
     version = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
     if version is None:
-        raise PipelineError(f"{java} does not work: {(answer.stderr or answer.stdout).strip()}. {_GET_JAVA}")
+        output = (answer.stderr or answer.stdout).strip()
+        raise PipelineError(f"`{java} -version` printed no version: {output}. {_GET_JAVA}")
     if not _OLDEST_JAVA <= int(version[1]) <= _NEWEST_JAVA:
         raise PipelineError(
             f"{java} is Java {version[1]}, but Spark 4.0 needs Java {_OLDEST_JAVA} to {_NEWEST_JAVA}. {_GET_JAVA}"

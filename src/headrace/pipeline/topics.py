@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class Topics:
-    """The topics of a cluster. Every call waits for its answer. Raises `KafkaException`."""
+    """The topics of a cluster. Every call waits for the reply. Raises `KafkaException`."""
 
     def __init__(self, bootstrap: str) -> None:
         self._admin = AdminClient({"bootstrap.servers": bootstrap}, logger=log)

@@ -128,9 +128,9 @@ class Partition:
         return new_tuple(AppendResult, (base_offset, last_offset, append_time, self.log.state.log_start_offset))
 
     def append_own(self, batch: bytes, now_ms: int, guard: VerificationGuard | None = None) -> int:
-        """Append a batch that this broker has just made of records of its own, which need no check; its base offset.
+        """Append a batch that this broker has just built, without checking its records. Return its base offset.
 
-        Its transaction does, if it has one. Raises KafkaError as `append_as_leader` does.
+        If it is transactional, its transaction is checked. Raises KafkaError as `append_as_leader` does.
         """
         config = self.log.state.config
         if (
@@ -341,7 +341,7 @@ class Partition:
             self.completions.flush(self)
 
     def flushed_to(self, offset: int) -> None:
-        """Make records before `offset`, which are flushed, visible, and later ones that do not require a flush."""
+        """Make the flushed records before `offset` visible, and later ones if they do not require a flush."""
         end_offset = self.log.log_end_offset
         self.awaits_flush = end_offset - offset >= self.log.config.flush_messages
         visible = offset if self.awaits_flush else end_offset

@@ -26,7 +26,7 @@ _BATCH: Final = Struct(">iqiq")
 """Last sequence, last offset, offset delta, timestamp, in the layout of a snapshot entry."""
 _LAST_BATCH: Final = slice(10, 10 + _BATCH.size)
 _EARLIER: Final = slice(ENTRY.size, ENTRY.size + (WINDOW - 2) * _BATCH.size)
-"""The batches besides the last that remain after an append."""
+"""The earlier batches that are kept after an append, besides the last one."""
 _EPOCH_AND_SEQUENCE: Final = Struct(">8xhi")
 _EPOCHS: Final = Struct(">8xh24xi")
 """The producer's epoch and its coordinator's epoch."""
@@ -142,7 +142,7 @@ class ProducerState:
     def _check_tried(self, header: BatchHeader, packed: PackedProducer | None) -> None:
         """Reject a batch that overtakes one that is being verified.
 
-        Raises KafkaError(out_of_order_sequence_number) for a batch that overtakes one that is being verified.
+        Raises KafkaError(out_of_order_sequence_number).
         """
         guard = self._verifications.get(header.producer_id)
         if guard is None:

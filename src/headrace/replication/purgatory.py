@@ -46,7 +46,7 @@ class Purgatory:
     # Waits
 
     def completion(self, partition: Partition, end_offset: int, acks: int, *, timeout_s: float) -> Completion | None:
-        """Return a future that is done when a producer with `acks` may be answered; None if it may be now."""
+        """Return a future that is done when a producer with `acks` may be answered; None if it may be answered now."""
         if partition.high_watermark >= end_offset:
             return None
         if acks == ALL_REPLICAS:

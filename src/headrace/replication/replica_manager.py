@@ -304,7 +304,7 @@ class ReplicaManager:
         self._partitions.clear()
 
     def space(self) -> list[tuple[str, int, int]]:
-        """Return `(log directory, total bytes, usable bytes)` for all directories."""
+        """Return `(path, total bytes, usable bytes)` of the file system of every working log directory; -1: unknown."""
         return [(str(directory), *self.log_dirs.owned.space(directory)) for directory in self.log_dirs.directories]
 
     def _high_watermarks(self) -> dict[TopicPartition, int]:

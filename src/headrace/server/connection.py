@@ -296,7 +296,7 @@ class Connection:
         self._go_on()
 
     def take_turn(self) -> None:
-        """Send queued replies, or else handle received frames, or read."""
+        """Send queued replies; if there are none, handle received frames; otherwise read from the socket."""
         self._waits_for_turn = False
         if self._sender.out and not self.is_closed:
             self._send_more()

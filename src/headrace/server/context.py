@@ -75,7 +75,7 @@ NO_REPLY = RawReply(())
 
 Reply: TypeAlias = Fields | RawReply
 Answer: TypeAlias = Reply | Awaitable[Reply] | Steps[Reply | Awaitable[Reply]]
-"""Now, later, or in slices."""
+"""A reply that is ready, awaited, or produced in slices."""
 Handler: TypeAlias = Callable[[RequestContext, Request], Answer]
 
 

@@ -330,7 +330,7 @@ class Dispatcher:
         }
 
     def _unsupported_api_versions(self, context: RequestContext) -> Parts:
-        # KIP-511: the answer is one that every client reads, version 0, and names the versions there are.
+        # KIP-511: reply in version 0, which every client can read, with the supported versions.
         offered = self._ranges[_API_VERSIONS]
         fields = {
             "error_code": ErrorCode.unsupported_version,

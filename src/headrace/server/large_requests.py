@@ -106,5 +106,5 @@ class WaitingPartitions:
         return False
 
     def release(self, partitions: int) -> None:
-        """Release what `reserve` reserved for a waiting fetch."""
+        """Give back the room of a waiting fetch after its wait; call it once per successful `reserve`."""
         self.count -= partitions

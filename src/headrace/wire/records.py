@@ -198,7 +198,7 @@ def records_of(header: rb.BatchHeader, body: Buffer) -> Iterator[Record]:
             value, after = _nullable_bytes(body, after, end)
             headers, after = _headers(body, after, end)
             if after != end:
-                raise KafkaError(ErrorCode.corrupt_message, "a record's fields do not fill its length")
+                raise KafkaError(ErrorCode.corrupt_message, "a record's length does not match its fields")
             yield Record(
                 header.base_offset + offset_delta,
                 _wrapped(header.base_timestamp + timestamp_delta) if append_time is None else append_time,

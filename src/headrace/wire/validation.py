@@ -268,5 +268,5 @@ _REASONS: Final = {
     LONG_NUMBER: "a 32-bit varint has more than 5 bytes, or a 64-bit one more than 10",
     HEADER_COUNT: "a record declares more headers than fit into its bytes",
     NAMELESS_HEADER: "a header has no name",
-    NOT_FILLED: "the fields of a record do not fill its length",
+    NOT_FILLED: "a record's length does not match its fields",
 }

@@ -118,8 +118,8 @@ def _prepared_ends_are_forgotten_on_reload() -> AbstractContextManager[None]:
 def _failed_marker_counts_as_written() -> AbstractContextManager[None]:
     return _replaced(
         coordinator,
-        "_DONE",
-        lambda done: done | {ErrorCode.kafka_storage_error},
+        "_NEEDLESS",
+        lambda needless: needless | {ErrorCode.kafka_storage_error},
     )
 
 

@@ -26,7 +26,7 @@ def test_an_error_of_the_broker_has_its_name_and_a_hint() -> None:
 
 @pytest.mark.parametrize("code", [KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN])
 def test_timeouts_are_reported_as_no_answer(code: int) -> None:
-    assert refused(KafkaError(code), "b:1", "asking").what == "asking: no answer from b:1"
+    assert refused(KafkaError(code), "b:1", "asking").what == "asking: no reply from b:1"
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,9 @@ class World:
         self.coordinator.add_partitions("id", producer, frozenset(partitions), client_version=2)
         return producer
 
+    def pass_time(self, seconds: float) -> None:
+        self.loop.run_until(self.loop.now + seconds)
+
     def state(self) -> TransactionState:
         return self.coordinator.describe("id").state
 
@@ -89,6 +92,8 @@ def world() -> World:
 def test_markers_go_to_all_partitions(world: World) -> None:
     producer = world.begin(T0, T1)
     assert world.coordinator.end("id", producer, commit=True, client_version=2) == (7, 1)
+    assert world.markers.written == []  # the reply goes first
+    world.pass_time(0)
     assert world.markers.written == [(T0, True, 3), (T1, True, 3)]
     assert world.state() is TransactionState.COMPLETE_COMMIT
 
@@ -97,9 +102,10 @@ def test_a_failed_marker_is_retried(world: World) -> None:
     producer = world.begin(T0, T1)
     world.markers.errors = {T0: ErrorCode.kafka_storage_error}
     world.coordinator.end("id", producer, commit=False, client_version=2)
+    world.pass_time(0)
     assert world.state() is TransactionState.PREPARE_ABORT
     world.markers.errors = {}
-    world.loop.run_until(world.loop.now + 1)
+    world.pass_time(1)
     assert world.markers.written == [(T1, False, 3), (T0, False, 3)]
     assert world.state() is TransactionState.COMPLETE_ABORT
 
@@ -108,6 +114,7 @@ def test_a_deleted_partition_needs_no_marker(world: World) -> None:
     producer = world.begin(T0)
     world.markers.errors = {T0: ErrorCode.unknown_topic_or_partition}
     world.coordinator.end("id", producer, commit=True, client_version=2)
+    world.pass_time(0)
     assert world.state() is TransactionState.COMPLETE_COMMIT
 
 
@@ -116,7 +123,7 @@ def test_a_fenced_marker_leaves_the_transaction_prepared(world: World, error: Er
     producer = world.begin(T0, T1)
     world.markers.errors = {T0: error}
     world.coordinator.end("id", producer, commit=True, client_version=2)
-    world.loop.run_until(world.loop.now + 10)
+    world.pass_time(10)
     assert world.state() is TransactionState.PREPARE_COMMIT
 
 
@@ -156,7 +163,7 @@ def test_a_closed_coordinator_writes_no_markers(world: World) -> None:
     world.coordinator.end("id", producer, commit=True, client_version=2)
     world.coordinator.close()
     world.markers.errors = {}
-    world.loop.run_until(world.loop.now + 10)
+    world.pass_time(10)
     assert world.markers.written == []
 
 
@@ -164,8 +171,9 @@ def test_a_timed_out_transaction_is_aborted(world: World) -> None:
     world.begin(T0)
     list(world.coordinator.abort_timed_out())
     assert world.state() is TransactionState.ONGOING
-    world.loop.run_until(world.loop.now + 2)
+    world.pass_time(2)
     list(world.coordinator.abort_timed_out())
+    world.pass_time(0)
     assert world.state() is TransactionState.COMPLETE_ABORT
     assert world.coordinator.describe("id").producer_epoch == 1
 
@@ -173,7 +181,7 @@ def test_a_timed_out_transaction_is_aborted(world: World) -> None:
 def test_a_timed_out_transaction_is_logged_with_its_client(world: World, caplog: pytest.LogCaptureFixture) -> None:
     world.begin(T0)
     world.coordinator.note_client("id", "billing at 10.0.0.7")
-    world.loop.run_until(world.loop.now + 2)
+    world.pass_time(2)
     list(world.coordinator.abort_timed_out())
     [line] = [record.getMessage() for record in caplog.records]
     assert "transactional id id (client billing at 10.0.0.7, producer " in line
@@ -183,7 +191,7 @@ async def test_idle_ids_are_forgotten(world: World) -> None:
     world.coordinator.init_producer_id("id", None, TIMEOUT_MS)
     world.coordinator.settings.id_expiration_ms = 5000
     await finish(world.coordinator.forget_expired())
-    world.loop.run_until(world.loop.now + 6)
+    world.pass_time(6)
     await finish(world.coordinator.forget_expired())
     with pytest.raises(KafkaError) as caught:
         world.coordinator.describe("id")

@@ -22,7 +22,7 @@ class AnswerCache(Generic[V]):
         return len(self._entries)
 
     def get(self, key: Hashable, source: object) -> V | None:
-        """Return the value if it was made from this source, an immutable object that is replaced by changes."""
+        """Return the value if it was made from `source`, an immutable object that every change replaces; else None."""
         found = self._entries.get(key)
         return found[1] if found is not None and found[0] is source else None
 

@@ -27,7 +27,7 @@ from headrace.wire.items import made_of
 _PER_SLICE = 256
 """Entries of a request to handle without a pause."""
 _MAX_COMMIT = 15_000
-"""Offsets in one commit. In Kafka they must fit into one batch of `__consumer_offsets`: about as many fit into 1 MB."""
+"""Maximum offsets in one commit: about as many as fit into a 1 MB batch of `__consumer_offsets`, Kafka's limit."""
 _COMMITTED_AT_ONCE = 1000
 _DELETED_AT_ONCE = 1000
 _TOPIC_IDS_SINCE = 10

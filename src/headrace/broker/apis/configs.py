@@ -52,7 +52,7 @@ _MOST_KEYS: Final = 20
 """Entries for requests with more keys are not cached."""
 
 _FEW_RESOURCES: Final = 100
-"""Up to this number resources are encoded into one buffer (a megabyte or two), which is faster."""
+"""Up to this many resources are encoded into one buffer (a megabyte or two), which is faster."""
 
 
 class ConfigApis:

@@ -29,7 +29,7 @@ _ALL_OPERATIONS: Final = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
 _NOT_ASKED: Final = -(2**31)
 _NO_ID: Final = bytes(16)
 _MAX_TOPIC_NAMES: Final = 10_000
-"""Maximum of one member: its subscription is one record of `__consumer_offsets`, which has a size limit."""
+"""Maximum topic names of a member: its subscription must fit into one record of `__consumer_offsets`."""
 _MILLISECOND = timedelta(milliseconds=1)
 
 
@@ -66,7 +66,7 @@ class ConsumerGroupApis:
         }
 
     def describe(self, _: RequestContext, request: Request) -> Fields:
-        """Describe groups, with members and assignments; as in Kafka, empty group ids first."""
+        """Describe groups, with members and assignments. As in Kafka, errors for empty group ids come first."""
         operations = _ALL_OPERATIONS if request.include_authorized_operations else _NOT_ASKED
         names = sorted(request.group_ids, key=bool)
         return {"groups": made_of(names, lambda group_id: self._describe(group_id, operations))}

@@ -62,7 +62,7 @@ class FetchApi:
         return {ApiKey.FETCH: self.fetch}
 
     def fetch(self, context: RequestContext, request: Any) -> Answer:
-        """Answer at once if enough data or an error is found, or without a `max_wait`; else wait."""
+        """Answer at once if there is enough data or an error, or if `max_wait` is 0; otherwise wait."""
         version = context.api_version
         session, is_incremental = self._begin(request, version)
         named = len(session.partitions)
@@ -173,7 +173,7 @@ class _Fetch:
     )
 
     is_waiting: Final = False
-    """Its turn in the queue completes it."""
+    """False, because one turn always completes the fetch (see `Turn.is_waiting`)."""
 
     def __init__(
         self, api: FetchApi, session: FetchSession, request: Any, version: int, *, is_incremental: bool
@@ -258,7 +258,7 @@ class _Fetch:
             return await finish(self._reply_in_steps())
 
     def may_wait(self) -> bool:
-        """Reserve the memory for a wait, until it ends."""
+        """Reserve memory for the wait. Return False if there is too little: the fetch must be answered now."""
         size = len(self._session.partitions)
         if size > _MANY_PARTITIONS:
             if not self._api.waiting.reserve(size):
@@ -330,7 +330,7 @@ class _Fetch:
             self._end()
 
     def _read_growth(self, partition: Partition, room: int) -> int:
-        """Read the log, and return the uncounted bytes. Set `_missing` to 0 if there is a reason to answer."""
+        """Read the log, and return the uncounted bytes. Set `_missing` to 0 if the fetch must be answered now."""
         wanted = self._session.partitions.get(self._key(partition))
         if wanted is None:
             return 0

@@ -35,7 +35,7 @@ _GROUP, _TRANSACTION, _SHARE = 0, 1, 2
 _LEAVERS_AT_ONCE: Final = 500
 _MAX_PROTOCOLS: Final = 100
 _MAX_METADATA: Final = 4 * 1024 * 1024
-"""Bytes of one member. All members of a group must fit into one record of `__consumer_offsets`, by default 1 MB."""
+"""Maximum metadata of a member, in bytes. A group must fit into one record of `__consumer_offsets` (1 MB)."""
 _NO_REASON: Final = "not provided"
 _MILLISECOND = timedelta(milliseconds=1)
 

@@ -38,7 +38,7 @@ class LogDirsApi:
         }
 
     def describe_log_dirs(self, _: RequestContext, request: Any) -> Reply | Steps[Reply]:
-        """Return sizes in bytes, of all partitions if none are named. Offline directories have only an error."""
+        """Return the log size in bytes of the named partitions, or of all; for an offline directory, only its error."""
         return in_slices(self._described(request))
 
     def _described(self, request: Any) -> Steps[Reply]:

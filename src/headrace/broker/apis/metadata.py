@@ -34,7 +34,7 @@ ANSWERS_BYTES: Final = 8 * 1024 * 1024
 TOPICS_BYTES: Final = 16 * 1024 * 1024
 """Size of the cache of encoded topics."""
 _MOST_NAMES: Final = 100
-"""Replies for more topics, except for all, are not cached: their keys would be too large."""
+"""Replies for more named topics are not cached: their keys would be too large. The reply for all topics is."""
 _NAMES_A_STEP: Final = 500
 _COST_A_STEP: Final = 2_000
 """Partitions, or about 100 topics, to encode without a pause."""
@@ -278,7 +278,7 @@ class MetadataApis:
         return described
 
     def _address(self, context: RequestContext, broker: BrokerImage) -> tuple[str, int] | None:
-        """Return the broker's address for this client: for this broker, unless advertised, the one it connected to."""
+        """Return the advertised address of a broker; this broker's default is the address the client connected to."""
         if broker.id == self._config.node_id and self._config.advertised_listeners is None:
             host, port = context.local_address
             return host.removeprefix("::ffff:"), port
@@ -317,7 +317,7 @@ def _raw(answer: bytes) -> RawReply:
 
 
 def _invalid_metadata(version: int, asked: Iterable[Any]) -> Steps[bytes]:
-    """Refuse all topics, because one has no name, or an id before version 12."""
+    """Return INVALID_REQUEST for all topics: one has no name, or has an id in a version before 12."""
     encode = item_encoder(ApiKey.METADATA, version, "topics")
     topics = bytearray()
     count = 0

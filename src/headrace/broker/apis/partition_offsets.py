@@ -185,7 +185,7 @@ class PartitionOffsetsApi:
         }
 
     async def delete_records(self, _: RequestContext, request: Any) -> Reply:
-        """Raise log start offsets, and flush them before the answer."""
+        """Raise log start offsets, and flush them before replying."""
         pace = Pace()
         topics = []
         for topic in request.topics:
@@ -212,7 +212,7 @@ class PartitionOffsetsApi:
 
 
 def _asked(request: Any) -> Steps[tuple[list[_Asked], bool]]:
-    """Return the topics of a request, and True if the answer requires reading records."""
+    """Return the topics of a request, and True if the reply requires reading records."""
     times: Counter[tuple[str, int]] = Counter()
     reads_records = False
     left = _PER_SLICE
@@ -279,7 +279,7 @@ def find_bound(partition: Partition, timestamp: int, *, read_committed: bool) ->
 
 
 def find_by_timestamp(partition: Partition, timestamp: int) -> tuple[int, int, int]:
-    """Find the first record not older than `timestamp`, or the newest for MAX_TIMESTAMP; returns as `find_bound`.
+    """Find the first record not older than `timestamp`, or the newest for MAX_TIMESTAMP; result as in `find_bound`.
 
     Reads records, so call it in a thread.
     """

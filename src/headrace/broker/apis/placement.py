@@ -35,7 +35,9 @@ class PlacementApis:
         """Handle KIP-460. A request for all partitions returns only those that need an election, which are none."""
         election_type = getattr(request, "election_type", PREFERRED)
         if election_type not in (PREFERRED, UNCLEAN):
-            raise KafkaError(ErrorCode.invalid_request, f"Unknown election type {election_type}")
+            raise KafkaError(
+                ErrorCode.invalid_request, f"unknown election type {election_type}: use 0 (preferred) or 1 (unclean)"
+            )
 
         def results_of(topic: Any) -> Fields:
             return {

@@ -79,7 +79,7 @@ _refusals: Final = RefusalLog()
 
 
 class ProduceApi:
-    """Handles Produce requests, singly or several of a client at once."""
+    """Handles Produce requests, one at a time or several from one client together."""
 
     def __init__(
         self,
@@ -94,17 +94,17 @@ class ProduceApi:
         self._large_batches = LargeBatches(self._config_of)
         self._topic_name = topic_name
         self._many = asyncio.Lock()
-        """Serializes requests with many batches, so that they do not hold the event loop together."""
+        """Serializes requests with many batches, so that together they do not block the event loop."""
 
     def produce(self, context: RequestContext, request: Any) -> Reply | Awaitable[Reply]:
-        """Append the request's batches, and answer when its acks are fulfilled."""
+        """Append the request's batches, and reply once its `acks` setting is satisfied."""
         replies = self.produce_run([(context, request)])
         return _only(replies) if isinstance(replies, list) else _only_later(replies)
 
     def produce_run(self, requests: Requests) -> Replies | Awaitable[Replies]:
         """Append the batches of consecutive requests of a client, with one write per partition.
 
-        Return the replies in order; an error, which is the last one, closes the connection.
+        Return the replies in order. An error ends the list, and closes the connection.
         """
         found = self._large_batches.select(requests)
         if found is NONE_LARGE:
@@ -238,7 +238,7 @@ class ProduceApi:
     def _note_incomplete(
         self, partition: Partition, batch: _Batch, last_offset: int, incomplete: list[_Incomplete]
     ) -> None:
-        """Collect a batch that is not complete yet. A duplicate waits as its original does."""
+        """Collect a batch that is not complete yet. A duplicate waits as long as its original."""
         completion = self._purgatory.completion(
             partition, last_offset + 1, batch.acks, timeout_s=batch.timeout.total_seconds()
         )

@@ -43,7 +43,7 @@ _APIS: Final = (
 
 
 class Transactions:
-    """The broker's part for transactions, between `start` and `stop`."""
+    """Runs the transaction coordinator and its APIs, from `start` to `stop`."""
 
     def __init__(
         self,

@@ -25,7 +25,7 @@ class ClusterIdMismatchError(Exception):
 
 
 class Office:
-    """The controller of a cluster, while it is broker `broker_id`."""
+    """The controller of a cluster, on broker `broker_id`."""
 
     machine: ControllerMachine
 
@@ -61,7 +61,7 @@ class Office:
         self.machine = ControllerMachine(self._broker_id, epoch, await load_image(self._store))
 
     async def register(self, broker: BrokerImage) -> None:
-        """Register a broker, and elect it where it can lead. Its epoch is the zxid of this registration.
+        """Register a broker, and elect leaders for its partitions. Its epoch is the zxid of this registration.
 
         Raises KafkaError(duplicate_broker_registration) while another broker with its id is running.
         """

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _NEXT_LOCK_WAIT_S: Final = 0.1
-"""Lock timeout after a request has waited LOCK_WAIT_S in vain."""
+"""Lock timeout after a request has waited LOCK_WAIT_S without getting the lock."""
 _PATHS_AT_ONCE: Final = 500
 """Some builds of SQLite allow only 999 values in a statement."""
 _STAT: Final = "version, czxid, mzxid, ctime_ms, ephemeral"
@@ -166,7 +166,7 @@ class EmbeddedStore:
         return await asyncio.get_running_loop().run_in_executor(self._executor, run)
 
     def _limit_lock_wait(self) -> None:
-        """Shorten SQLite's wait for a lock if the last request waited in vain."""
+        """Shorten SQLite's wait for a lock if the last request did not get it."""
         wait_s = metadata_file.LOCK_WAIT_S
         if self._locked_at is not None and time.monotonic() - self._locked_at < wait_s:
             wait_s = _NEXT_LOCK_WAIT_S

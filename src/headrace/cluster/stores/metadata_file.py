@@ -23,7 +23,7 @@ _REASONS: Final = {
     10: "the disk failed: see the system log",
     11: "the file is damaged: stop the broker and restore it from a backup",
     13: "the disk is full: free space",
-    14: "the file cannot be opened: check its permissions and the limit of open files",
+    14: "the file cannot be opened: check its permissions and the limit on open files",
     26: "this is not an SQLite file: stop the broker and restore it from a backup",
 }
 """SQLite's code to what is wrong and what to do."""

@@ -85,7 +85,7 @@ class Group(Protocol):
         """Return the tombstones that remove the group, except its offsets."""
 
     def join(self, request: Join, now_ms: int) -> Result[None]:
-        """Handle JoinGroup. Raises the KafkaError to respond with."""
+        """Handle JoinGroup. Raises the KafkaError to reply with."""
 
     def sync(self, request: Sync) -> Result[None]: ...
 

@@ -62,7 +62,7 @@ class Result(Generic[A]):
     records: list[tuple[Any, Any]] = field(default_factory=list)
     effects: list[Any] = field(default_factory=list)
     error: KafkaError | None = None
-    """Raised instead of the answer."""
+    """Raised instead of returning the reply."""
 
     def answering(self, answer: B) -> "Result[B]":
         """Return the same result with another reply."""

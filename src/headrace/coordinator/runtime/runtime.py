@@ -1,6 +1,6 @@
 """The shell of a coordinator: execute the results of its machines, run their timers, load and unload shards.
 
-Every operation is decide -> append -> replay -> effects -> answer. Independent of record types.
+Every operation is decide -> append -> replay -> effects -> reply. Independent of record types.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Decisions about transactional ids: requests go in, records, effects and the answer come out (KIP-98, KIP-890).
+"""Decisions about transactional ids: requests go in; records, effects and the reply come out (KIP-98, KIP-890).
 
 Pure and stateless: every function gets the id's metadata and the time. PREPARE_COMMIT or PREPARE_ABORT decides the end
 of a transaction irrevocably, and the markers are effects. When all are written, `complete` writes the last record.
@@ -224,7 +224,7 @@ def end(
     fresh_id: int | None,
     now_ms: int,
 ) -> Result[ProducerIdentity]:
-    """Decide the end of a transaction. With version 2 the answer is the producer's next identity.
+    """Decide the end of a transaction. With version 2, return the producer's next identity.
 
     Raises NeedsProducerIdError.
     """

@@ -10,7 +10,7 @@ NO_EPOCH: Final = -1
 MAX_EPOCH: Final = 2**15 - 1
 NO_TIME: Final = -1
 NEVER_MS: Final = 2**31 - 1
-"""The timeout of a transaction with two-phase commit (KIP-939): none."""
+"""Means no timeout, for transactions with two-phase commit (KIP-939)."""
 
 
 class TransactionState(IntEnum):
@@ -64,7 +64,7 @@ class TransactionMetadata(NamedTuple):
     start_ms: int = NO_TIME
     last_update_ms: int = NO_TIME
     client_version: int = 0
-    """The `transaction.version` of the client's latest change."""
+    """The `transaction.version` that the client used for its latest request."""
     last_epoch: int = NO_EPOCH
     """The previous epoch, if the producer itself requested the new one: it identifies a retry. Not in the log."""
     previous_producer_id: int = NO_PRODUCER_ID

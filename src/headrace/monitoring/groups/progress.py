@@ -29,20 +29,20 @@ class Rates:
         self._old_at = self._young_at = now_ms
 
     def note(self, values: "array[int]", now_ms: int) -> None:
-        """Take the current values, in a list that no longer changes."""
+        """Record the current values; `values` must not change afterwards."""
         if now_ms - self._young_at >= _HALF_WINDOW_MS:
             self._old, self._old_at = self._young, self._young_at
             self._young, self._young_at = values, now_ms
 
     def of(self, place: int, value: int, now_ms: int) -> float | None:
-        """Return a rate per second; None if unknown, or if the value went back."""
+        """Return a rate per second; None if it is unknown, or if the value has decreased."""
         for values, at_ms in ((self._old, self._old_at), (self._young, self._young_at)):
             if place < len(values) and 0 <= values[place] <= value and now_ms - at_ms >= _SHORTEST_MS:
                 return (value - values[place]) * 1000 / (now_ms - at_ms)
         return None
 
     def was_unknown(self, place: int, now_ms: int) -> bool:
-        """Return True if the value was unknown for as long as a rate needs."""
+        """Return True if the value was unknown at least `_SHORTEST_MS` ago."""
         return any(
             place < len(values) and values[place] < 0 and now_ms - at_ms >= _SHORTEST_MS
             for values, at_ms in ((self._old, self._old_at), (self._young, self._young_at))
@@ -199,11 +199,11 @@ class GroupProgress:
 
     @property
     def is_dated(self) -> bool:
-        """True if the times of all next records are known."""
+        """True if the time of the oldest unread record is known in every partition."""
         return all(map(_is_known, self._time_offsets, self.times))
 
     def sum_up(self, topic: TopicProgress, now_ms: int) -> None:
-        """Update `total`, as `total_of` the standings would."""
+        """Update `total`. Same result as `total_of(standings(...))`, but faster."""
         columns = (self.committed, self.positions, self._unread_ends(topic), self.times)
         rates = self._paces(now_ms), topic.rates.all(topic.ends, now_ms)
         self.total = summed(cast("Iterator[Row]", zip_longest(*columns, *rates, fillvalue=UNKNOWN)))
@@ -245,7 +245,7 @@ class GroupProgress:
     def as_bytes(self, topic: TopicProgress) -> bytes:
         """Return the data to store: committed offsets, ends minus markers, and times of the oldest unread records.
 
-        A position without a commit is stored as -2 less the position, which older brokers ignore.
+        A position without a commit is stored as -2 minus the position, which older brokers ignore.
         """
         count = len(self.committed)
         ends = self._unread_ends(topic)[:count]
@@ -273,7 +273,7 @@ def _is_known(offset: int, time_ms: int) -> bool:
 
 
 def from_bytes(data: bytes) -> list[Standing]:
-    """Parse the data of `as_bytes`, which has no starts and rates; nothing if it is truncated."""
+    """Parse the data of `as_bytes`, which has neither starts nor rates. Return [] if it is truncated."""
     if len(data) % _PARTITION_BYTES:
         return []
     values = array("q")

@@ -128,7 +128,7 @@ class GroupHistory:
                 deadline = time.monotonic() + _SLICE_S
 
     async def in_thread(self, work: Callable[[], T]) -> T:
-        """Run work that waits for the history's disk, in order."""
+        """Run `work`, which blocks on the disk, in the history's thread; calls run one after the other."""
         return await self._loop.run_in_executor(self._thread, work)
 
     async def _look_up_times(self, wanted: list[Wanted]) -> None:
@@ -158,7 +158,7 @@ class GroupHistory:
             await asyncio.sleep(self._interval_s)
 
     async def _until_loaded(self) -> None:
-        """Wait until the coordinator has loaded all groups, and a moment more for waiting clients."""
+        """Wait until the coordinator has loaded all groups; pause before every check, to let clients go first."""
         while True:
             await asyncio.sleep(min(self._interval_s, _FIRST_PAUSE_S))
             try:

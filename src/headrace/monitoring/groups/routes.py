@@ -19,7 +19,7 @@ from headrace.monitoring.http import HttpError, HttpServer, Query
 
 HOUR_MS: Final = 3_600_000
 MAX_POINTS: Final = 10_000
-"""Maximum number of points in an answer, over all partitions; points are thinned out to fit."""
+"""Maximum number of points in a reply, over all partitions; longer series are thinned out to fit."""
 MAX_EVENTS: Final = 5000
 _DEFAULT_EVENTS: Final = 500
 _GROUPS_PER_SLICE: Final = 50
@@ -202,7 +202,7 @@ def _series(topic: str, samples: Samples, start: int, only: int) -> Iterable[dic
 
 
 def _thin(points: list[list[Any]], most: int) -> list[list[Any]]:
-    """Return at most `most` of the points, including the last, with the pace since the previous one."""
+    """Return at most `most` of the points, including the last. Sets the pace of each from the point before it."""
     step = -(-len(points) // most)
     kept = points[::-1][::step][::-1]
     for before, point in pairwise(kept):

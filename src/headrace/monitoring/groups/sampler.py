@@ -121,7 +121,7 @@ class GroupSampler:
         ]
 
     def changed(self, now_ms: int, rows: list[tuple[str, str, bytes]]) -> Iterator[None]:
-        """Add group, topic and bytes of all changes since they were last written to `rows`; no bytes: it has ended."""
+        """Append to `rows` `(group, topic, data)` of all changes since they were written; empty data: it has ended."""
         rows += ((*key, b"") for key in self._gone - set(self.live()))
         self._gone.clear()
         for group_id, topics in list(self._progress.items()):
@@ -141,7 +141,7 @@ class GroupSampler:
             yield
 
     def add_earlier(self, series: Iterable[tuple[str, str]]) -> None:
-        """Take the groups and topics of an earlier broker: those that no longer exist have ended."""
+        """Record which groups and topics an earlier process sampled, to report those that have ended since."""
         self._gone.update(series)
 
     def write_all_again(self) -> None:
@@ -247,7 +247,7 @@ class GroupSampler:
     def _positions(
         self, committed: "array[int]", topic: TopicProgress, read: Collection[int] | None
     ) -> "array[int] | None":
-        """Return committed offsets, or the start for partitions without one; None if all read ones are committed."""
+        """Return committed offsets, and the assumed start where there is none; None if every read partition has one."""
         positions = None
         starts = topic.starts if self.assumed_reset is Reset.EARLIEST else topic.ends
         for index in range(len(starts)) if read is None else read:

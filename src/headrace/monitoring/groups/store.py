@@ -245,7 +245,7 @@ class HistoryStore:
         return self._run(count, 0)
 
     def _thin(self, database: "sqlite3.Connection") -> None:
-        """Remove every second sample of the older half; changes in a removed one move to the next."""
+        """Merge the closest pairs of samples in the older half: changes in the earlier one move to the later."""
         ticks = [row[0] for row in database.execute("SELECT at_ms FROM tick ORDER BY at_ms")]
         older = ticks[: len(ticks) // 2 & ~1]
         if not older:
@@ -315,7 +315,7 @@ class HistoryStore:
 
 
 def _closest(ticks: list[int]) -> list[tuple[int, int]]:
-    """Return the pairs of neighbours with the smallest distance, for one step."""
+    """Return the pairs of neighbouring samples that are closest in time, as many as one step merges."""
     pairs = sorted(zip(ticks[::2], ticks[1::2], strict=True), key=lambda pair: pair[1] - pair[0])
     return pairs[: min(_MERGES_PER_STEP, len(pairs) // 4 + 1)]
 

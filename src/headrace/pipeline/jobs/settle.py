@@ -46,7 +46,7 @@ def settle(spark: SparkSession, cluster: Cluster, place: Place) -> int:
 
 
 def _missing(expected: DataFrame, path: str, repeated: Commit | None) -> DataFrame:
-    """Return the rows missing in the table, or, for a repeated run, those missing before the first one."""
+    """Return the rows missing in the table; for a repeated run, those that were missing before its first attempt."""
     spark = expected.sparkSession
     if not DeltaTable.isDeltaTable(spark, path) or (repeated and repeated.version == 0):
         return expected

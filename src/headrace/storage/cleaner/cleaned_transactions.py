@@ -12,7 +12,7 @@ from headrace.wire.control import Marker, marker_of
 
 
 class CleanedTransactions:
-    """Sees every batch from `from_offset` on in order; `aborted` comes from the log's transaction indexes."""
+    """Pass it every batch from `from_offset` on, in order. `aborted` comes from the log's transaction indexes."""
 
     __slots__ = ("_aborted", "_ongoing_aborted", "_ongoing_committed", "_seen")
 
@@ -35,9 +35,9 @@ class CleanedTransactions:
         return False
 
     def marker(self, header: BatchHeader, key: bytes | None) -> tuple[bool, AbortedTransaction | None]:
-        """Return True if the control batch may be removed, and the transaction for the new transaction index.
+        """Return True if the control batch may be removed, and the aborted transaction to index if it must stay.
 
-        `key` is that of its record; None if the record was already removed.
+        `key` is the key of its record; None if the record was already removed.
         """
         self._begin_up_to(header.last_offset)
         if key is None:

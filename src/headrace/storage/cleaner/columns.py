@@ -103,7 +103,7 @@ def _are_offsets(zigzags: Integers, counts: Integers, headers: Sequence[BatchHea
 
 
 def _starts(content: bytes, headers: Sequence[BatchHeader], bodies: Sequence[Buffer]) -> Integers:
-    """Return the positions of the records, which end where the next one begins."""
+    """Return the start of every record. A record ends where the next one begins."""
     runs: list[Integers] = []
     walked: list[int] = []
     end = 0
@@ -126,8 +126,8 @@ def _starts(content: bytes, headers: Sequence[BatchHeader], bodies: Sequence[Buf
 def _walk(content: bytes, position: int, count: int, walked: list[int], runs: list[Integers]) -> int:
     """Append the positions of `count` records from `position` on, and return the end of the last one.
 
-    This is the only loop over records, and takes longer than all columns. It goes from length to length, and skips runs
-    of records of one size. Raises IndexError; KafkaError.
+    This is the only loop over records, and takes longer than decoding all columns. It follows the length fields, and
+    skips runs of records of one size. Raises IndexError; KafkaError.
     """
     add = walked.append
     steps = _WALK

@@ -71,7 +71,7 @@ class Cleaner:
 
     @property
     def end_offset(self) -> int:
-        """The offset before which the log is clean after this job, where the next one begins."""
+        """The offset before which the log is clean after this job; the next job begins there."""
         return self.map.latest_offset + 1
 
     @property
@@ -89,8 +89,8 @@ class Cleaner:
     def build_map(self) -> None:
         """Find the newest record of every key from the first dirty offset on, as far as memory allows.
 
-        Raises KafkaError: corrupt_message for a damaged file, kafka_storage_error if not even one batch fits into
-        memory; OSError.
+        Raises OSError; KafkaError: corrupt_message for a damaged file, kafka_storage_error if not even one batch fits
+        into memory.
         """
         self._fill_map()
         self.map.settle()
@@ -125,7 +125,7 @@ class Cleaner:
             self.map.skip_to(ends - 1)
 
     def _readable_body(self, header: BatchHeader, batch: memoryview) -> Buffer | None:
-        """Return the uncompressed records; None if they are unreadable or too many."""
+        """Return the uncompressed records; None if they are unreadable, larger than allowed, or fewer than declared."""
         try:
             body = _body(header, batch)
         except KafkaError as error:
@@ -138,7 +138,7 @@ class Cleaner:
         return body
 
     def _make_room(self, header: BatchHeader) -> bool:
-        """Return True if the batch fits into the map. Raises KafkaError(kafka_storage_error) if the map is empty."""
+        """Return True if the batch fits. Raises KafkaError(kafka_storage_error) if it does not fit an empty map."""
         if self.map.is_empty:
             # offsets take memory even without records, and a long gap may follow the first dirty offset
             first = max(self._job.first_dirty_offset, header.base_offset)
@@ -180,9 +180,9 @@ class Cleaner:
         return groups
 
     def clean(self, group: Sequence[SourceSegment]) -> CleanedGroup:
-        """Write the remaining batches of the segments to `.cleaned` files, and sync these.
+        """Write the remaining batches of the segments to `.cleaned` files, and sync them.
 
-        Raises KafkaError(corrupt_message); OSError; either removes the files.
+        Raises KafkaError(corrupt_message); OSError. After an error it removes the files.
         """
         writer = CleanedSegment(self._job, group[0].base_offset, self._throttle)
         records_read = 0

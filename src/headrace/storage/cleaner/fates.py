@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 BYTES_PER_OFFSET: Final = 5
 MANY_BATCHES: Final = 8192
-"""The maximum of pending batches, which take 700 bytes each besides their records."""
+"""Maximum number of pending batches. Each takes 700 bytes in addition to its records."""
 
 LIVE: Final = 0
 """The record is the newest of its key and has a value; also stands for offsets without a record."""

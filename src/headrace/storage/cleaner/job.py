@@ -1,4 +1,4 @@
-"""The requests to a cleaner process and its answers.
+"""The requests to a cleaner process, and its replies.
 
 Separate from the cleaner, so that the broker need not load its modules.
 """
@@ -19,7 +19,7 @@ class SourceSegment(NamedTuple):
 
 
 class LastRecord(NamedTuple):
-    """The batch to keep of an active producer: its last data batch or, if the offset is -1, a marker of its epoch."""
+    """The batch to keep for an active producer: its last data batch or, if the offset is -1, a marker of its epoch."""
 
     last_data_offset: int
     epoch: int

@@ -122,7 +122,7 @@ class LogCleaner:
         on_loop: OnLoop,
         now_ms: Callable[[], int],
     ) -> None:
-        """`logs` returns the logs whose `cleanup.policy` has `compact`; it is called in the thread of the logs."""
+        """`logs` returns the logs whose `cleanup.policy` has `compact`; called in the thread that owns the logs."""
         self._log_dirs = log_dirs
         self._logs = logs
         self._settings = settings
@@ -196,7 +196,7 @@ class LogCleaner:
         return cleanable, dirt, self._job_for(cleanable, dirt, now)
 
     def _lack_of_space(self, cleanable: Log, segments: Iterable[Segment]) -> str | None:
-        """Return the reason that the disk lacks space for the next segment besides the old ones, or None."""
+        """Return an error text if the disk lacks space for a cleaned segment next to its sources, else None."""
         directory = cleanable.directory.parent
         space = self._log_dirs.owned.disk_space.get(directory)
         _, free = self._log_dirs.owned.space(directory)

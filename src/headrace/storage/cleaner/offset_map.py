@@ -21,7 +21,7 @@ BYTES_PER_KEY: Final = 88
 _CHUNK_BYTES: Final = 1024 * 1024
 """Bytes processed together: few enough for the processor's cache, enough to amortize numpy's calls."""
 _MIN_MERGE: Final = 512 * 1024
-"""New entries are merged when they are as many as the merged ones, but at least this many."""
+"""New entries are merged once there are at least this many, and as many as merged ones."""
 
 
 class OffsetMap:
@@ -141,7 +141,7 @@ class OffsetMap:
             self._merge()
 
     def skip_to(self, last_offset: int) -> None:
-        """Extend the map to `last_offset`, before which no more records come."""
+        """Extend the map to `last_offset`: all records up to it have been added."""
         self.latest_offset = max(self.latest_offset, last_offset)
 
     def settle(self) -> None:
@@ -263,5 +263,5 @@ def _newest_of(parts: list[_Entries]) -> _Entries:
 
 
 def _has_half_collision(high: Words, low: Words) -> bool:
-    """Return True if two keys share the upper half, so that the entries of one key may not be adjacent."""
+    """Return True if the digests of two keys share the upper half: a key's entries may then not be adjacent."""
     return bool(((high[1:] == high[:-1]) & (low[1:] != low[:-1])).any())

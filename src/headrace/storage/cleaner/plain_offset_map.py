@@ -87,7 +87,7 @@ class PlainOffsetMap:
         """Do nothing: no batch is ever pending."""
 
     def skip_to(self, last_offset: int) -> None:
-        """Extend the map to `last_offset`, before which no more records come."""
+        """Extend the map to `last_offset`: all records up to it have been added."""
         self.latest_offset = max(self.latest_offset, last_offset)
 
     def settle(self) -> None:

@@ -59,7 +59,7 @@ class LogDirs:
     def open(
         cls, paths: Iterable[Path], *, broker_id: int, cluster_id: str | None = None, meta_version: int = 1
     ) -> "LogDirs":
-        """`survey`, then `take_over`."""
+        """Call `survey`, then `take_over`."""
         self = cls.survey(paths, broker_id=broker_id, cluster_id=cluster_id, meta_version=meta_version)
         self.take_over()
         return self

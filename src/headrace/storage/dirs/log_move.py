@@ -21,7 +21,7 @@ from headrace.storage.log.producers.producer_snapshot import snapshots
 from headrace.storage.log.segment_files import LOG_SUFFIX, suffix_of
 
 LAST_BYTES: Final = 256 * 1024
-"""The most that is copied while the log waits; takes a fraction of a millisecond."""
+"""Maximum bytes to copy while appends are blocked, which takes a fraction of a millisecond."""
 _CHUNK_BYTES: Final = 1024 * 1024
 _LONGEST_PAUSE_S: Final = 0.5
 

@@ -53,7 +53,7 @@ def read_meta_properties(directory: Path) -> MetaProperties | None:
         raise KafkaError(
             ErrorCode.inconsistent_cluster_id,
             f"{path} is malformed ({error}): it must have version=0 with broker.id or version=1 with node.id; "
-            "restore it from a copy",
+            "restore it from a backup",
         ) from None
 
 

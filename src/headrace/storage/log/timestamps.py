@@ -1,4 +1,4 @@
-"""Looks up offsets by timestamp (ListOffsets), exactly: the indexes select one batch, and that batch is decompressed.
+"""Looks up exact offsets by timestamp (ListOffsets): the indexes select one batch, and only that is decompressed.
 
 Also looks up timestamps by offset, estimated from batch headers. Batches are decompressed and walked in pieces. All
 functions may run in a thread while another thread appends.

@@ -21,6 +21,8 @@ _PER_SLICE: Final = 256
 """Partitions of a request to handle without a pause."""
 _BATCHED_SINCE: Final = 4
 """First version of AddPartitionsToTxn with several transactions."""
+_NEXT_EPOCH_SINCE: Final = 5
+"""First version of EndTxn that returns the next epoch."""
 _FENCED_SINCE: Final = {ApiKey.INIT_PRODUCER_ID: 4, ApiKey.ADD_PARTITIONS_TO_TXN: 2}
 """First versions with PRODUCER_FENCED instead of INVALID_PRODUCER_EPOCH; 2 for all others."""
 
@@ -184,27 +186,37 @@ class TransactionApis:
         code = _client_error(self._add(name, producer, frozenset({partition}), client_version=0), context)
         return self._once_committed(name, code, lambda code: {"error_code": code})
 
-    async def end(self, context: RequestContext, request: Request) -> Reply:
+    def end(self, context: RequestContext, request: Request) -> Answer:
         """Commit or abort (KIP-98); since version 5 the reply contains the next epoch (KIP-890)."""
+        name = request.transactional_id
         producer = ProducerIdentity(request.producer_id, request.producer_epoch)
+        client_version = 2 if context.api_version >= _NEXT_EPOCH_SINCE else 0
 
         def ask() -> ProducerIdentity:
-            return self._coordinator.end(
-                request.transactional_id,
-                producer,
-                commit=request.committed,
-                client_version=2 if context.api_version >= 5 else 0,
-            )
+            return self._coordinator.end(name, producer, commit=request.committed, client_version=client_version)
 
-        answer, error = await self._with_ids(ask)
-        code = error or await self._committed(request.transactional_id)
-        if code is not ErrorCode.none or answer is None:
-            answer = NOBODY
-        return {
-            "error_code": _client_error(code, context),
-            "producer_id": answer.producer_id,
-            "producer_epoch": answer.epoch,
-        }
+        try:
+            following = ask()
+        except NeedsProducerIdError:
+            return self._end_later(context, name, ask)
+        except KafkaError as error:
+            return _end_reply(context, NOBODY, error.code)
+        return self._once_committed(name, ErrorCode.none, lambda code: _end_reply(context, following, code))
+
+    async def _end_later(self, context: RequestContext, name: str, ask: Callable[[], ProducerIdentity]) -> Reply:
+        """End the transaction when a producer id is available."""
+        following, error = await self._with_ids(ask)
+        return _end_reply(context, following or NOBODY, error or await self._committed(name))
+
+
+def _end_reply(context: RequestContext, following: ProducerIdentity, code: ErrorCode) -> Fields:
+    if code is not ErrorCode.none:
+        following = NOBODY
+    return {
+        "error_code": _client_error(code, context),
+        "producer_id": following.producer_id,
+        "producer_epoch": following.epoch,
+    }
 
 
 def _client_error(code: ErrorCode, context: RequestContext) -> ErrorCode:

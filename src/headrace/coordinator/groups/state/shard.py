@@ -58,7 +58,7 @@ class GroupShard:
     # Decisions
 
     def commit(self, group_id: str, offsets: Sequence[OffsetToCommit]) -> Result[list[ErrorCode]]:
-        """Return an error code per offset, and the records of the valid ones."""
+        """Check the offsets. Return an error code per offset, and the records to write for the valid ones."""
         errors: list[ErrorCode] = []
         records: WrittenRecords = []
         limit = self._settings.offset_metadata_max_bytes
