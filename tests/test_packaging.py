@@ -122,8 +122,8 @@ def test_a_command_without_its_packages_explains_the_installation_in_one_line(ar
     result = without_extras(AS_A_COMMAND, *args.split())
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr == (
-        f"Error: `headrace {args.split(maxsplit=1)[0]}` needs the package typer, which is not installed. Install it with:"
-        f" pip install 'headrace[{extra}]'\n"
+        f"Error: `headrace {args.split(maxsplit=1)[0]}` needs the package typer, which is not installed."
+        f" Install it with: pip install 'headrace[{extra}]'\n"
     )
 
 
@@ -167,7 +167,8 @@ def test_a_command_names_its_missing_package(tmp_path: Path) -> None:
     result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert result.returncode == 1
     assert result.stderr == (
-        "Error: this command needs the package kazoo, which is not installed. Install it with: pip install 'headrace[zookeeper]'\n"
+        "Error: this command needs the package kazoo, which is not installed. Install it with:"
+        " pip install 'headrace[zookeeper]'\n"
     )
 
 
