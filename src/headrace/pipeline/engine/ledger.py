@@ -1,0 +1,108 @@
+"""The ledger: what a batch is about to write, written down before the batch writes anything.
+
+`<checkpoints>/ledger/<job>/<batch>.json`. After a crash it says from which offsets of the output topics to look for
+records of the batch, and the topic ids tell whether a topic is still the one that the query has read so far.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Final, Protocol
+
+from headrace.pipeline.errors import PipelineError
+
+Offsets = Mapping[str, Mapping[int, int]]
+"""Next offsets by topic and partition."""
+
+_KEPT: Final = 100
+"""Entries per job: as many as Spark keeps batches in a checkpoint."""
+
+
+class FileAccess(Protocol):
+    """The files that the ledger needs."""
+
+    def read(self, uri: str) -> str | None: ...
+
+    def write(self, uri: str, text: str) -> None: ...
+
+    def names(self, uri: str) -> list[str]: ...
+
+    def delete(self, uri: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A batch. `query` is the id in the checkpoint; `source_from` and `source_to` are Spark's source offsets."""
+
+    job: str
+    version: int
+    query: str
+    batch: int
+    source_from: object = None
+    source_to: object = None
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    output_ends: Offsets = field(default_factory=dict)
+
+    def same_batch(self, other: "Entry") -> bool:
+        """Return True for the same batch of the same checkpoint: numbers start again with a new checkpoint."""
+        return (self.query, self.version, self.batch) == (other.query, other.version, other.batch)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Entry":
+        """Raises PipelineError for a damaged entry."""
+        try:
+            fields = json.loads(text)
+            ends = {topic: {int(p): end for p, end in at.items()} for topic, at in fields.pop("output_ends").items()}
+            return cls(**fields, output_ends=ends)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise PipelineError(f"damaged entry in the ledger ({error}): {text[:200]!r}") from None
+
+
+class Ledger:
+    """The entries of one job."""
+
+    def __init__(self, files: FileAccess, checkpoints: str, job: str) -> None:
+        self._files = files
+        self._directory = f"{checkpoints.rstrip('/')}/ledger/{job}"
+
+    def record(self, entry: Entry) -> Entry:
+        """Write the entry unless its batch has one, and return the one in the ledger.
+
+        The first entry of a batch counts: a repeated batch must look for its records from the offsets before its
+        first attempt.
+        """
+        text = self._files.read(self._uri(entry.batch))
+        if text is not None:
+            earlier = Entry.from_json(text)
+            if earlier.same_batch(entry):
+                return earlier
+        self._files.write(self._uri(entry.batch), entry.to_json())
+        if entry.batch >= _KEPT:
+            self._files.delete(self._uri(entry.batch - _KEPT))
+        return entry
+
+    def last(self) -> Entry | None:
+        """Return the entry of the latest batch; None for a new job."""
+        names = self._files.names(self._directory)
+        batches = [int(stem) for stem, dot, kind in (name.partition(".") for name in names) if kind == "json"]
+        text = self._files.read(self._uri(max(batches))) if batches else None
+        return None if text is None else Entry.from_json(text)
+
+    def _uri(self, batch: int) -> str:
+        return f"{self._directory}/{batch}.json"
+
+
+def check_topic_ids(earlier: Entry, now: Mapping[str, str]) -> None:
+    """Raise PipelineError if a topic was deleted and created again since the entry.
+
+    Its offsets start at 0 again: the query would skip the records below its position, and say nothing.
+    """
+    for topic, known in earlier.topic_ids.items():
+        if topic in now and now[topic] != known:
+            raise PipelineError(
+                f"topic {topic} was created again: its id was {known} at batch {earlier.batch} of {earlier.job} and is "
+                f"{now[topic]} now. Restore the topic, or raise the job's version to read the new one from its beginning"
+            )

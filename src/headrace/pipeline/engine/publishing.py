@@ -1,0 +1,359 @@
+"""Publish the records of a batch exactly once.
+
+With transactions, the records and the proof of the batch are one transaction: the source offsets in group
+`headrace-JOB`, whose metadata is `{"batch": n, "query": id}`. After a crash the committed metadata says which batch is
+the last one published. `init_transactions` fences an older driver with the same transactional id, and aborts what it
+has left open. Readers with `read_committed` see a batch as a whole or not at all.
+
+Clusters without transactions need the ledger: a repeated batch looks for its records from the output offsets before
+its first attempt, and publishes only those that are missing.
+"""
+
+import hashlib
+import json
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient
+
+from headrace.pipeline.engine.ledger import Offsets
+from headrace.pipeline.errors import PipelineError
+
+GROUP_PREFIX: Final = "headrace-"
+_TIMEOUT_S: Final = 30.0
+_TRANSACTION_TIMEOUT_MS: Final = 300_000
+"""Longer than the slowest batch: the broker aborts an older transaction. Shorter than the broker's limit, 15 minutes."""
+_FENCED: Final = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
+
+log = logging.getLogger(__name__)
+
+
+class FencedError(PipelineError):
+    """Another driver runs the job; this one must stop it and not start it again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record to publish."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """A batch of the query with this checkpoint id.
+
+    `positions` are the next offsets to read after the batch, at least one: they carry the proof. `output_ends` are the
+    end offsets of the output topics before the first attempt.
+    """
+
+    number: int
+    query: str
+    positions: Offsets
+    output_ends: Offsets
+
+    @property
+    def proof(self) -> str:
+        return json.dumps({"batch": self.number, "query": self.query})
+
+
+class Publisher(Protocol):
+    """Publishes the batches of one job, in order."""
+
+    def open(self, query: str) -> None: ...
+
+    def is_published(self, number: int) -> bool: ...
+
+    def publish(self, batch: Batch, records: Iterable[Record], count: int) -> int: ...
+
+    def close(self) -> None: ...
+
+
+def _pass(_: str) -> None:
+    """Stand for a kill point at which nothing happens."""
+
+
+class TransactionalPublisher:
+    """Publishes each batch in a transaction. Raises FencedError once another driver has opened the same job."""
+
+    def __init__(
+        self, client: Mapping[str, str], job: str, version: int, *, reached: Callable[[str], None] = _pass
+    ) -> None:
+        """`client` are settings of confluent-kafka; `reached` is called at the kill points."""
+        self._job = job
+        self._group = GROUP_PREFIX + job
+        self._client = dict(client)
+        self._id = f"{GROUP_PREFIX}{job}-{version}"
+        self._reached = reached
+        self._last = -1
+        self._in_transaction = False
+        self._producer: Producer | None = None
+
+    def open(self, query: str) -> None:
+        """Fence earlier drivers and read the last published batch of the query. Raises KafkaException."""
+        settings: dict[str, Any] = {
+            # Java's partitioner, so that the records of a key stay together whoever writes them
+            "partitioner": "murmur2_random",
+            "linger.ms": 5,
+            "transaction.timeout.ms": _TRANSACTION_TIMEOUT_MS,
+            **self._client,
+            "transactional.id": self._id,
+        }
+        self._producer = Producer(settings, logger=log)
+        self._producer.init_transactions(_TIMEOUT_S)
+        self._last = last_published(self._client, self._group, query)
+        # Only the group's name is used: without members, the transactional id is what fences.
+        consumer = Consumer({**self._client, "group.id": self._group}, logger=log)
+        try:
+            self._metadata = consumer.consumer_group_metadata()
+        finally:
+            consumer.close()
+
+    def is_published(self, number: int) -> bool:
+        return number <= self._last
+
+    def publish(self, batch: Batch, records: Iterable[Record], count: int) -> int:
+        """Publish `count` records in a transaction with the proof of the batch, unless they are published already.
+
+        Returns the number of published records. Raises FencedError or KafkaException; the transaction then stays open
+        until `close` or the next `open` of the job aborts it.
+        """
+        producer = self._producer
+        if producer is None:
+            raise RuntimeError("not open")
+        if self.is_published(batch.number):
+            log.info("%s: batch %d is already published", self._job, batch.number)
+            return 0
+        try:
+            producer.begin_transaction()
+            self._in_transaction = True
+            published = _send(producer, records, _mark(self._job, batch), count, self._reached)
+            producer.send_offsets_to_transaction(_places(batch), self._metadata, _TIMEOUT_S)
+            self._reached("before-commit")
+            self._commit(producer)
+        except KafkaException as error:
+            if error.args[0].code() in _FENCED:
+                self._in_transaction = False
+                raise FencedError(
+                    f"another driver has started job {self._job}; this one stops it. Run a job in one driver at a time"
+                ) from error
+            raise
+        self._in_transaction = False
+        self._last = batch.number
+        return published
+
+    @staticmethod
+    def _commit(producer: Producer) -> None:
+        deadline = time.monotonic() + _TIMEOUT_S
+        while True:
+            try:
+                producer.commit_transaction(_TIMEOUT_S)
+                return
+            except KafkaException as error:
+                # The outcome is unknown after a timeout; repeating the call asks again.
+                if not error.args[0].retriable() or time.monotonic() > deadline:
+                    raise
+
+    def close(self) -> None:
+        """Abort an open transaction: readers would wait for its end."""
+        if self._producer is not None and self._in_transaction:
+            self._in_transaction = False
+            try:
+                self._producer.abort_transaction(_TIMEOUT_S)
+            except KafkaException as error:
+                log.warning("%s: the open transaction ends at its timeout: %s", self._job, error)
+
+
+class LedgerPublisher:
+    """Publishes to clusters without transactions. It cannot fence an older driver."""
+
+    def __init__(self, client: Mapping[str, str], job: str, *, reached: Callable[[str], None] = _pass) -> None:
+        self._job = job
+        self._group = GROUP_PREFIX + job
+        self._client = dict(client)
+        self._reached = reached
+        self._last = -1
+        self._may_be_repeated = True
+        self._producer: Producer | None = None
+
+    def open(self, query: str) -> None:
+        """Read the last published batch of the query. Raises KafkaException."""
+        settings = {"partitioner": "murmur2_random", "linger.ms": 5, "enable.idempotence": True, **self._client}
+        self._producer = Producer(settings, logger=log)
+        self._last = last_published(self._client, self._group, query)
+        self._may_be_repeated = True
+
+    def is_published(self, number: int) -> bool:
+        return number <= self._last
+
+    def publish(self, batch: Batch, records: Iterable[Record], count: int) -> int:
+        """Publish the records of the batch that its topics do not have yet, then the proof; return their number.
+
+        A repeated batch keeps 16 bytes for each record it finds in the topics.
+        """
+        producer = self._producer
+        if producer is None:
+            raise RuntimeError("not open")
+        if self.is_published(batch.number):
+            return 0
+        mark = _mark(self._job, batch)
+        # Only the first batch after a start can have been interrupted.
+        found = self._found(batch) if self._may_be_repeated else Counter()
+        failures: list[KafkaError] = []
+        published = _send(producer, _missing(records, found), mark, count, self._reached, failures)
+        if producer.flush(_TIMEOUT_S) or failures:
+            raise KafkaException(failures[0] if failures else KafkaError(KafkaError._TIMED_OUT))
+        self._reached("before-commit")
+        self._commit(batch)
+        self._last, self._may_be_repeated = batch.number, False
+        return published
+
+    def _found(self, batch: Batch) -> "Counter[bytes]":
+        """Return the records of this batch at or after the offsets of the ledger."""
+        consumer = Consumer(
+            {**self._client, "group.id": self._group, "enable.auto.commit": False, "enable.partition.eof": True},
+            logger=log,
+        )
+        mark = _mark(self._job, batch)
+        found: Counter[bytes] = Counter()
+        try:
+            places = [TopicPartition(t, p, end) for t, ends in batch.output_ends.items() for p, end in ends.items()]
+            consumer.assign(places)
+            reading = {(place.topic, place.partition) for place in places}
+            while reading:
+                message = consumer.poll(_TIMEOUT_S)
+                if message is None:
+                    raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+                error = message.error()
+                if error is None:
+                    if all(pair in (message.headers() or []) for pair in mark):
+                        found[_identity(_record(message))] += 1
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    reading.discard((message.topic() or "", message.partition() or 0))
+                else:
+                    raise KafkaException(error)
+        finally:
+            consumer.close()
+        if found:
+            log.info("%s: %d records of batch %d are already published", self._job, found.total(), batch.number)
+        return found
+
+    def _commit(self, batch: Batch) -> None:
+        request = ConsumerGroupTopicPartitions(self._group, _places(batch))
+        admin = AdminClient(self._client, logger=log)
+        answers = admin.alter_consumer_group_offsets([request])
+        for answer in answers.values():
+            for place in answer.result(_TIMEOUT_S).topic_partitions:
+                if place.error is not None:
+                    raise KafkaException(place.error)
+
+    def close(self) -> None:
+        """Everything is flushed, or will be repeated."""
+
+
+def _mark(job: str, batch: Batch) -> list[tuple[str, bytes]]:
+    """Return the headers of the batch's records."""
+    return [("job", job.encode()), ("batch", str(batch.number).encode()), ("query", batch.query.encode())]
+
+
+def _places(batch: Batch) -> list[TopicPartition]:
+    return [
+        TopicPartition(topic, partition, offset, batch.proof)
+        for topic, offsets in sorted(batch.positions.items())
+        for partition, offset in sorted(offsets.items())
+    ]
+
+
+def last_published(client: Mapping[str, str], group: str, query: str) -> int:
+    """Return the last batch of the query with a proof in the group; -1 without one. Raises KafkaException."""
+    request = ConsumerGroupTopicPartitions(group)
+    # Replies are lost once the client is collected.
+    admin = AdminClient(dict(client), logger=log)
+    answers = admin.list_consumer_group_offsets([request], require_stable=True, request_timeout=_TIMEOUT_S)
+    places = answers[group].result(2 * _TIMEOUT_S).topic_partitions or []
+    return max((_batch(place.metadata, query) for place in places), default=-1)
+
+
+def _batch(metadata: str | None, query: str) -> int:
+    """Return the batch that the metadata prove; -1 for those of another checkpoint or program."""
+    try:
+        proof = json.loads(metadata or "null")
+    except ValueError:
+        return -1
+    if not isinstance(proof, dict) or proof.get("query") != query or not isinstance(proof.get("batch"), int):
+        return -1
+    return int(proof["batch"])
+
+
+def _send(
+    producer: Producer,
+    records: Iterable[Record],
+    headers: list[tuple[str, bytes]],
+    count: int,
+    reached: Callable[[str], None],
+    failures: list[KafkaError] | None = None,
+) -> int:
+    """Produce the records, waiting while the producer's queue is full. Return their number."""
+
+    def delivered(error: KafkaError | None, _: Message) -> None:
+        if error is not None and failures is not None:
+            failures.append(error)
+
+    sent = 0
+    for record in records:
+        if sent == count // 2 and reached is not _pass:
+            producer.flush(_TIMEOUT_S)
+            reached("mid-publish")
+        while True:
+            try:
+                producer.produce(
+                    record.topic, record.value, record.key, headers=list(headers), on_delivery=delivered
+                )
+                break
+            except BufferError:
+                producer.poll(0.1)
+        sent += 1
+        if sent % 1000 == 0:
+            producer.poll(0)
+    return sent
+
+
+def _record(message: Message) -> Record:
+    key, value = message.key(), message.value()
+    return Record(message.topic() or "", _bytes(key), _bytes(value))
+
+
+def _bytes(data: str | bytes | None) -> bytes | None:
+    return data.encode() if isinstance(data, str) else data
+
+
+def _identity(record: Record) -> bytes:
+    """Return a digest of what identifies a record in its batch: its key, or its value if it has no key."""
+    digest = hashlib.blake2b(record.topic.encode() + b"\0", digest_size=16)
+    digest.update(b"v" + (record.value or b"") if record.key is None else b"k" + record.key)
+    return digest.digest()
+
+
+def _missing(records: Iterable[Record], found: "Counter[bytes]") -> Iterable[Record]:
+    for record in records:
+        if found:
+            identity = _identity(record)
+            if found[identity] > 0:
+                found[identity] -= 1
+                continue
+        yield record
