@@ -1,0 +1,1 @@
+"""The part of the pipeline that runs on Spark: sessions, tables, queries."""
