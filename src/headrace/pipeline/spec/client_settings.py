@@ -222,7 +222,7 @@ def _check_security(settings: Mapping[str, Value]) -> None:
 
 def _one_of(name: str, settings: Mapping[str, Value], allowed: Iterable[str], default: str) -> str:
     value = settings.get(name, default)
-    if value != default and value not in allowed:
+    if value != default and str(value) not in allowed:
         raise PipelineError(f"[cluster] {name} must be one of {', '.join(allowed)}, not '{value}'")
     return str(value)
 

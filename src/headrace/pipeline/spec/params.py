@@ -7,7 +7,7 @@ import difflib
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any, Final, Literal, NewType, get_args, get_origin, get_type_hints
 
 from headrace.pipeline.errors import PipelineError
@@ -53,12 +53,12 @@ def seconds_of(interval: str) -> float:
 
 def known(job: Job) -> tuple[Param, ...]:
     """Return the parameters of a job. Raises PipelineError for a type that no value can have."""
-    hints = get_type_hints(job.params)
+    hints, defaults = get_type_hints(job.params), job.params()
     return tuple(
         Param(
             name=field.name,
             allowed=_allowed(job, field.name, hints[field.name]),
-            default=field.default if field.default is not MISSING else field.default_factory(),  # type: ignore[misc]
+            default=getattr(defaults, field.name),
         )
         for field in fields(job.params)
     )

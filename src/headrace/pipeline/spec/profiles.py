@@ -65,9 +65,7 @@ TUNING: Final = (
     Setting("spark.ui.showConsoleProgress", "false", "false", "output belongs to the commands"),
     Setting("spark.log.level", "WARN", "WARN", "Spark's own messages"),
     Setting("spark.sql.shuffle.partitions", "2", "32", "tasks after a shuffle; a checkpoint keeps the first value"),
-    Setting(
-        "spark.sql.adaptive.enabled", "false", "true", "adapting a plan costs a job, which pays off with many tasks"
-    ),
+    Setting("spark.sql.adaptive.enabled", "false", "true", "adapting a plan costs time, and pays off with many tasks"),
     Setting("spark.databricks.delta.snapshotPartitions", "2", None, "tasks that read the log of a table"),
 )
 """Settings of the profiles. `[spark]` in the deployment changes them."""

@@ -11,7 +11,8 @@ from headrace.pipeline.errors import PipelineError
 
 HIDDEN: Final = "********"
 _SECRET: Final = re.compile(
-    r"password|passphrase|secret|jaas|token$|access[.]?key$|account[.]key|(keystore|ssl|private)[.]key(\.pem)?$", re.I
+    r"password|passphrase|secret|jaas|token$|access[.]?key$|account[.]key|(keystore|ssl|private)[.]key(\.pem)?$",
+    re.IGNORECASE,
 )
 _NOT_SECRET: Final = re.compile(r"^spark[.]kubernetes[.].*secret|^spark[.].*redaction")
 """Settings that name secrets which Kubernetes keeps, or hide them."""

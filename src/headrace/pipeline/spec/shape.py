@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headrace.pipeline.errors import PipelineError
-from headrace.pipeline.spec.jobs import Additive, Append, Changelog, Job, Output, Stateful, Table, Topic
+from headrace.pipeline.spec.jobs import Additive, Append, Changelog, Job, Stateful, Table, Topic
 
 _FORMAT: Final = 1
 
@@ -68,8 +68,8 @@ def from_json(value: Mapping[str, Any]) -> Shape:
     """Return the stored shape. Raises PipelineError if another release of Headrace wrote it in another format."""
     if value.get("format") != _FORMAT:
         raise PipelineError(
-            f"the checkpoint has a shape in format {value.get('format')}, which this release of Headrace does not read: "
-            "use the release that wrote it, or another lake (--lake)"
+            f"the checkpoint has a shape in format {value.get('format')}, which this release of Headrace does not "
+            "read: use the release that wrote it, or another lake (--lake)"
         )
     return Shape(**{name: each for name, each in value.items() if name != "format"})
 
@@ -115,7 +115,7 @@ def _changes(stored: Shape, now: Shape) -> Iterator[Change]:
         before, after = getattr(stored, what), getattr(now, what)
         if before != after:
             yield Change(f"its {what}", _shown(before), _shown(after))
-    for table in stored.outputs | now.outputs:
+    for table in dict.fromkeys([*stored.outputs, *now.outputs]):
         if table not in now.outputs:
             yield Change(f"table {table}", "an output", "none")
         elif table not in stored.outputs:
@@ -131,7 +131,7 @@ def _table_changes(table: str, stored: Mapping[str, Any], now: Mapping[str, Any]
     if stored["kind"] != now["kind"]:
         yield Change(f"table {table}", _shown(stored["kind"]), _shown(now["kind"]))
         return
-    for what in stored | now:
+    for what in dict.fromkeys([*stored, *now]):
         before, after = stored.get(what), now.get(what)
         if what in _MAY_GROW and set(before or ()) <= set(after or ()):
             continue
