@@ -1,5 +1,22 @@
-"""Spark Structured Streaming over Headrace: transforms, and jobs that connect them to topics and tables.
+"""Spark Structured Streaming over Headrace: jobs from DataFrame to DataFrame, between topics and Delta tables.
 
 The jobs are ordinary Kafka clients: they use Spark's Kafka connector and confluent-kafka. Modules that need pyspark
 are imported late, because only the extra `headrace[pipeline]` installs it.
 """
+
+from headrace.pipeline.errors import PipelineError
+from headrace.pipeline.spec.jobs import Additive, Append, Changelog, Expect, Stateful, Table, Topic, job
+from headrace.pipeline.spec.params import Interval
+
+__all__ = [
+    "Additive",
+    "Append",
+    "Changelog",
+    "Expect",
+    "Interval",
+    "PipelineError",
+    "Stateful",
+    "Table",
+    "Topic",
+    "job",
+]

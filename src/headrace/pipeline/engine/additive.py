@@ -1,0 +1,113 @@
+"""Additive tables: a batch appends its partial aggregates, readers sum them up, and `compact` keeps that cheap.
+
+The table is the state, as in a log-structured store: an append needs no join, a late row is one more partial, and
+partials may be replaced by their sum at any time.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from functools import reduce
+from operator import and_, or_
+from typing import Final
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+
+from headrace.pipeline.engine import delta_log
+from headrace.pipeline.engine.lake import Lake
+from headrace.pipeline.engine.partials import check_columns, columns, summed
+from headrace.pipeline.errors import PipelineError
+from headrace.pipeline.spec.jobs import Additive
+
+_ROWS_PER_FILE: Final = 200_000
+_POINTS: Final = 24
+"""Up to this many values of the time key are looked up one by one, beyond it as one range."""
+
+
+def append(
+    lake: Lake, output: Additive, rows: DataFrame, *, writer: str, batch: int, metadata: Mapping[str, object]
+) -> bool:
+    """Append the partial aggregates of a batch, and return False if they were there.
+
+    Raises PipelineError if the columns are not those of the output.
+    """
+    check_columns(rows, output)
+    # The size of a batch is bounded, and small files cost every later reader.
+    one_file = rows.select(*columns(output)).coalesce(1)
+    return lake.append(output.table, one_file, writer=writer, batch=batch, metadata=metadata)
+
+
+def totals(lake: Lake, output: Additive, touched: DataFrame) -> DataFrame:
+    """Return the totals of the keys that occur in `touched`, the partial aggregates of a batch.
+
+    Only files with the batch's values of the time key are read. `touched` is evaluated twice: cache it.
+    """
+    stored = lake.read(output.table)
+    if output.time is not None:
+        stored = stored.where(_same_times(output.time, touched))
+    keys = touched.select(*output.keys).distinct().alias("touched")
+    same = reduce(and_, (sf.col(f"stored.{key}").eqNullSafe(sf.col(f"touched.{key}")) for key in output.keys))
+    return summed(stored.alias("stored").join(sf.broadcast(keys), same, "left_semi"), output)
+
+
+def compact(lake: Lake, output: Additive, before: datetime) -> int:
+    """Replace the partials whose time key is before `before` by totals; return the number of files replaced.
+
+    Partials of later times that share a file with earlier ones are summed up too. Without a time key, the whole table
+    is compacted. Readers and running queries are not disturbed, and a table without anything to sum up is unchanged.
+    Raises PipelineError if another compaction of the table runs at the same time.
+    """
+    names = _files_to_sum(lake, output, before)
+    if not names:
+        return 0
+
+    def rewrite(rows: DataFrame) -> DataFrame:
+        total = summed(rows, output)
+        files = max(1, len(names) and rows.count() // _ROWS_PER_FILE)
+        if output.time is None:
+            return total.repartition(files, *output.keys)
+        return total.repartitionByRange(files, output.time).sortWithinPartitions(*output.keys)
+
+    try:
+        return delta_log.rewrite_files(lake.spark, lake.path(output.table), names, rewrite)
+    except (Py4JJavaError, PySparkException) as error:
+        if delta_log.is_conflict(error):
+            raise PipelineError(
+                f"table {output.table} was compacted by another process meanwhile; nothing was changed. "
+                "Run one compaction at a time."
+            ) from error
+        raise
+
+
+def _files_to_sum(lake: Lake, output: Additive, before: datetime) -> frozenset[str]:
+    """Return the files that share a time with another file; a file alone has totals or a single batch.
+
+    The choice may be out of date when it is used: files are only ever summed as a whole, so any choice is right.
+    """
+    file = sf.col("_metadata.file_name").alias("file")
+    stored = lake.read(output.table)
+    if output.time is None:
+        found = stored.select(file).distinct()
+        names = frozenset(row.file for row in found.collect())
+        return names if len(names) > 1 else frozenset()
+    by_time = (
+        stored.where(sf.col(output.time) < sf.lit(before))
+        .groupBy(output.time)
+        .agg(sf.collect_set(file).alias("files"))
+        .where(sf.size("files") > 1)
+    )
+    return frozenset(row.file for row in by_time.select(sf.explode("files").alias("file")).distinct().collect())
+
+
+def _same_times(time: str, touched: DataFrame) -> Column:
+    """Return a condition on literals, which Delta compares with the minimum and maximum of each file."""
+    times = [row[0] for row in touched.select(time).distinct().collect()]
+    known = [value for value in times if value is not None]
+    conditions: list[Column] = [sf.col(time).isNull()] if len(known) < len(times) else []
+    if len(known) > _POINTS:
+        conditions.append(sf.col(time).between(min(known), max(known)))
+    else:
+        conditions.extend(sf.col(time) == sf.lit(value) for value in known)
+    return reduce(or_, conditions) if conditions else sf.lit(False)

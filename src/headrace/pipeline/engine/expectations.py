@@ -1,0 +1,65 @@
+"""Separate the rows that meet a job's expectations from those that do not."""
+
+from collections.abc import Sequence
+from functools import reduce
+
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+
+from headrace.pipeline.errors import PipelineError
+from headrace.pipeline.spec.jobs import Expect
+
+
+class ExpectationError(PipelineError):
+    """A row does not meet an expectation that must hold."""
+
+
+def split(rows: DataFrame, expects: Sequence[Expect]) -> tuple[DataFrame, DataFrame]:
+    """Return the good rows, and the rows to quarantine with the first unmet expectation in a column `reason`.
+
+    A condition that is null is unmet. Rows to drop are in neither. `rows` is evaluated for both results, and for
+    expectations that must hold: cache it. Raises ExpectationError if one of those is unmet, and PipelineError for a
+    condition that is not valid SQL on these rows.
+    """
+    for expect in expects:
+        _check_condition(rows, expect)
+    _check_rows(rows, [expect for expect in expects if expect.otherwise == "fail"])
+    sorting = [expect for expect in expects if expect.otherwise != "fail"]
+    if not sorting:
+        return rows, rows.withColumn("reason", sf.lit(None).cast("string")).where(sf.lit(False))
+    good = rows.where(reduce(lambda all_met, expect: all_met & _met(expect), sorting, sf.lit(True)))
+    dropped = [expect.reason for expect in sorting if expect.otherwise == "drop"]
+    reason = _first_unmet(sorting)
+    bad = rows.withColumn("reason", reason).where(sf.col("reason").isNotNull() & ~sf.col("reason").isin(dropped))
+    return good, bad
+
+
+def _check_condition(rows: DataFrame, expect: Expect) -> None:
+    try:
+        rows.where(expect.condition)
+    except (AnalysisException, ParseException) as error:
+        raise PipelineError(
+            f"the expectation '{expect.condition}' is not a valid condition on the columns {', '.join(rows.columns)}: "
+            f"{str(error).splitlines()[0]}"
+        ) from error
+
+
+def _check_rows(rows: DataFrame, must_hold: Sequence[Expect]) -> None:
+    if not must_hold:
+        return
+    reason = _first_unmet(must_hold)
+    unmet = rows.withColumn("reason", reason).where(sf.col("reason").isNotNull()).limit(1).collect()
+    for row in unmet:
+        raise ExpectationError(
+            f"{row.reason}: {row.asDict()}. The batch was not written. Correct the data or the job, "
+            "or quarantine such rows with otherwise='quarantine'."
+        )
+
+
+def _met(expect: Expect) -> Column:
+    return sf.coalesce(sf.expr(expect.condition), sf.lit(False))
+
+
+def _first_unmet(expects: Sequence[Expect]) -> Column:
+    return sf.coalesce(*(sf.when(~_met(expect), expect.reason) for expect in expects))

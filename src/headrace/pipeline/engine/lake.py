@@ -1,0 +1,156 @@
+"""The tables of a pipeline: Delta tables in the directories of one URI.
+
+The URI may be local, `s3a://` or `hdfs://`: everything goes through Delta and Hadoop's file systems, nothing through
+pathlib. A commit names its writer and batch, so a repeated batch changes nothing.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from delta.tables import DeltaTable
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from headrace.pipeline.engine import delta_log, partials
+from headrace.pipeline.errors import PipelineError
+from headrace.pipeline.spec.jobs import Additive
+
+_ATTEMPTS: Final = 5
+_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+
+
+class Lake:
+    """The tables below `uri`. One object may be shared by the threads of several queries."""
+
+    def __init__(self, spark: SparkSession, uri: str) -> None:
+        self.spark = spark
+        self.uri = uri.rstrip("/")
+
+    def path(self, table: str) -> str:
+        """Return the URI of a table. Raises PipelineError unless the name is an SQL identifier."""
+        if not _NAME.fullmatch(table):
+            raise PipelineError(f"'{table}' is not a table's name: use letters, digits and underscores")
+        return f"{self.uri}/{table}"
+
+    def exists(self, table: str) -> bool:
+        return DeltaTable.isDeltaTable(self.spark, self.path(table))
+
+    def names(self) -> list[str]:
+        """Return the names of all tables, sorted."""
+        jvm: Any = self.spark._jvm
+        path = jvm.org.apache.hadoop.fs.Path
+        root = path(self.uri)
+        files = root.getFileSystem(self.spark._jsparkSession.sessionState().newHadoopConf())
+        if not files.exists(root):
+            return []
+        directories = [status.getPath() for status in files.listStatus(root) if status.isDirectory()]
+        return sorted(d.getName() for d in directories if files.exists(path(d, "_delta_log")))
+
+    def read(self, table: str) -> DataFrame:
+        """Return the stored rows; for an additive table, its partial aggregates."""
+        return self.spark.read.format("delta").load(self._existing(table))
+
+    def stream(self, table: str) -> DataFrame:
+        """Return the rows as a stream: first those stored now, then each appended row once."""
+        return self.spark.readStream.format("delta").load(self._existing(table))
+
+    def view(self, output: Additive) -> DataFrame:
+        """Return the totals of an additive table, one row per key."""
+        return partials.summed(self.read(output.table), output)
+
+    def last_batch(self, table: str, writer: str) -> int | None:
+        """Return the number of the last batch a writer committed to a table; None if there was none."""
+        return delta_log.last_txn_version(self.spark, self.path(table), writer) if self.exists(table) else None
+
+    def append(
+        self,
+        table: str,
+        rows: DataFrame,
+        *,
+        writer: str,
+        batch: int,
+        metadata: Mapping[str, object],
+        partition_by: Sequence[str] = (),
+    ) -> bool:
+        """Append a batch, and return False if the writer had committed it before.
+
+        `metadata` becomes the commit's `userMetadata`, as JSON. A writer's batches must have increasing numbers: Delta
+        skips a number that is not above the last one. The first batch creates the table; columns may be added later.
+        """
+        if self._committed(table, writer, batch):
+            return False
+        write = (
+            rows.write.format("delta")
+            .mode("append")
+            .options(txnAppId=writer, txnVersion=batch, userMetadata=json.dumps(metadata), mergeSchema=True)
+            .partitionBy(*partition_by)
+        )
+        _repeat_on_conflict(lambda: write.save(self.path(table)))
+        return True
+
+    def merge(
+        self,
+        table: str,
+        rows: DataFrame,
+        keys: Sequence[str],
+        *,
+        writer: str,
+        batch: int,
+        metadata: Mapping[str, object],
+    ) -> bool:
+        """Replace the rows with the same `keys` and add new ones; return False if the batch was there.
+
+        Null is a key like any other. `rows` must have each key once.
+        """
+        if not self.exists(table):
+            return self.append(table, rows, writer=writer, batch=batch, metadata=metadata)
+        if self._committed(table, writer, batch):
+            return False
+        # A merge takes no options, only settings of its session. A query's batches have a session of their own.
+        spark = rows.sparkSession
+        settings = {
+            "spark.databricks.delta.write.txnAppId": writer,
+            "spark.databricks.delta.write.txnVersion": str(batch),
+            "spark.databricks.delta.commitInfo.userMetadata": json.dumps(metadata),
+        }
+        merge = (
+            DeltaTable.forPath(spark, self.path(table))
+            .alias("stored")
+            .merge(rows.alias("new"), " AND ".join(f"stored.`{key}` <=> new.`{key}`" for key in keys))
+            .whenMatchedUpdateAll()
+            .whenNotMatchedInsertAll()
+        )
+        for name, value in settings.items():
+            spark.conf.set(name, value)
+        try:
+            _repeat_on_conflict(merge.execute)
+        finally:
+            for name in settings:
+                spark.conf.unset(name)
+        return True
+
+    def _committed(self, table: str, writer: str, batch: int) -> bool:
+        last = self.last_batch(table, writer)
+        return last is not None and batch <= last
+
+    def _existing(self, table: str) -> str:
+        if not self.exists(table):
+            tables = ", ".join(self.names()) or "none"
+            raise PipelineError(
+                f"{self.uri} has no table {table} (tables: {tables}). Run the job that writes it, or check --lake."
+            )
+        return self.path(table)
+
+
+def _repeat_on_conflict(commit: Callable[[], object]) -> None:
+    """Repeat a commit that lost a race, such as the one to create a table. The batch number makes that safe."""
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            commit()
+            return
+        except (Py4JJavaError, PySparkException) as error:
+            if attempt == _ATTEMPTS or not delta_log.is_conflict(error):
+                raise

@@ -1,0 +1,39 @@
+"""The table of rejected records: the original bytes, where they are in the log, and why they were rejected."""
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+
+TABLE: Final = "quarantine"
+_HEADERS: Final = "array<struct<key: string, value: binary>>"
+COLUMNS: Final = {
+    "job": "string",
+    "version": "int",
+    "reason": "string",
+    "topic": "string",
+    "topic_id": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "key": "binary",
+    "value": "binary",
+    "headers": _HEADERS,
+}
+
+
+def rows(rejected: DataFrame, *, job: str, version: int) -> DataFrame:
+    """Return rows of the quarantine from rejected rows, which have a column `reason`.
+
+    Columns of `raw` are taken as they are. Rows of `events` have their origin in `source_topic`, `source_partition`
+    and `source_offset`; the bytes, which they lack, are in `raw` at that offset.
+    """
+    present = set(rejected.columns)
+
+    def column(name: str, kind: str) -> Column:
+        if name in ("job", "version"):
+            return sf.lit(job if name == "job" else version).cast(kind)
+        found = next((source for source in (name, f"source_{name}") if source in present), None)
+        return sf.lit(None).cast(kind) if found is None else sf.col(found).cast(kind)
+
+    return rejected.select(*(column(name, kind).alias(name) for name, kind in COLUMNS.items()))

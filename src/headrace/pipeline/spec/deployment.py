@@ -1,0 +1,202 @@
+"""Deployments: where a pipeline runs and how much it reads, from TOML. Reads no secrets and connects to nothing."""
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from headrace.pipeline.errors import PipelineError
+from headrace.pipeline.spec import client_settings, params, profiles
+from headrace.pipeline.spec.client_settings import Cluster
+from headrace.pipeline.spec.jobs import Job
+from headrace.pipeline.spec.secret_values import Secret, Value, flattened
+
+DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
+DEFAULT_LAKE: Final = "headrace-lake"
+"""In the working directory."""
+DEFAULT_TRIGGER: Final = "1 second"
+DEFAULT_MAX_ROWS: Final = 200_000
+_CHECKPOINTS: Final = "_checkpoints"
+"""Beside the tables: a checkpoint must be resumed only with its own tables. No table starts with '_'."""
+_TABLES: Final = ("cluster", "place", "spark", "jobs")
+_JOB_KEYS: Final = ("topic", "trigger", "max_rows", "params")
+_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*:/", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSettings:
+    """How a job runs: the topics that it reads, how often, and how much in a batch."""
+
+    topic: str | None = None
+    """The topic of a job whose source is `Topic`; several are separated by commas."""
+    trigger: str = DEFAULT_TRIGGER
+    """Time between the starts of two batches; '0 seconds' for no pause."""
+    max_rows: int = DEFAULT_MAX_ROWS
+    """Most records or rows in a batch, which bounds memory and time."""
+    params: Mapping[str, object] = field(default_factory=dict)
+    """Parameters that differ from the job's defaults."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spark:
+    """Spark's master, and settings under their full names (`spark.executor.memory`). Printing shows no secret."""
+
+    master: str | None = None
+    """None: `--master`, then what spark-submit gave, then local[*]."""
+    settings: Mapping[str, Value] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """A cluster, a lake, Spark, and settings of jobs."""
+
+    cluster: Cluster
+    lake: str
+    """Directory or URI of the tables."""
+    checkpoints: str
+    spark: Spark = Spark()
+    jobs: Mapping[str, JobSettings] = field(default_factory=dict)
+
+    @classmethod
+    def default(cls, bootstrap: str = DEFAULT_BOOTSTRAP, lake: str = DEFAULT_LAKE) -> "Deployment":
+        """Return the deployment of a laptop: no passwords, local[*], and a lake in a directory."""
+        place = absolute(lake, Path.cwd())
+        return cls(cluster=client_settings.plain(bootstrap), lake=place, checkpoints=f"{place}/{_CHECKPOINTS}")
+
+    def settings(self, job: str) -> JobSettings:
+        """Return the settings of a job; those of `[jobs.NAME]`, or the defaults."""
+        return self.jobs.get(job, JobSettings())
+
+    def params(self, job: Job) -> Any:
+        """Return the parameters of a job. Raises PipelineError if the deployment has a wrong one."""
+        return params.build(job, self.settings(job.name).params)
+
+    def with_lake(self, lake: str) -> "Deployment":
+        """Return the deployment with the lake of `--lake`, and with checkpoints in it."""
+        place = absolute(lake, Path.cwd())
+        return replace(self, lake=place, checkpoints=f"{place}/{_CHECKPOINTS}")
+
+    def with_bootstrap(self, bootstrap: str) -> "Deployment":
+        """Return the deployment with other brokers; security stays."""
+        settings = {**self.cluster.settings, "bootstrap.servers": bootstrap}
+        return replace(self, cluster=replace(self.cluster, settings=settings))
+
+    def with_overrides(self, jobs: Mapping[str, Job], texts: Iterable[str]) -> "Deployment":
+        """Return the deployment with the parameters of `--set`, each `JOB.PARAM=VALUE`. Raises PipelineError."""
+        changed = dict(self.jobs)
+        for name, values in params.overrides(jobs, texts).items():
+            settings = self.settings(name)
+            changed[name] = replace(settings, params={**settings.params, **values})
+        return replace(self, jobs=changed)
+
+    def check(self, jobs: Mapping[str, Job]) -> None:
+        """Raise PipelineError if `[jobs]` names an unknown job or parameter, or gives a wrong value."""
+        for name, settings in self.jobs.items():
+            if name not in jobs:
+                raise PipelineError(f"[jobs.{name}]: {params.unknown('job', name, jobs)}")
+            params.build(jobs[name], settings.params)
+
+
+def load(path: Path) -> Deployment:
+    """Read a deployment. Raises PipelineError for an unreadable file, an unknown key or a wrong value."""
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise PipelineError(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise PipelineError(f"{path} is not TOML: {error}") from None
+    try:
+        return parse(table, path.resolve().parent)
+    except PipelineError as error:
+        raise PipelineError(f"{path}: {error}") from None
+
+
+def parse(table: Mapping[str, object], directory: Path) -> Deployment:
+    """Return the deployment of a TOML document. Relative paths are in `directory`. Raises PipelineError."""
+    _check_keys(table, _TABLES, "the file", "table")
+    place = _table(table, "place")
+    _check_keys(place, ("lake", "checkpoints"), "[place]")
+    lake = absolute(_text(place, "lake", DEFAULT_LAKE, "[place]"), directory)
+    checkpoints = _text(place, "checkpoints", f"{lake}/{_CHECKPOINTS}", "[place]")
+    return Deployment(
+        cluster=client_settings.parse(_table(table, "cluster") or {"bootstrap": DEFAULT_BOOTSTRAP}, directory),
+        lake=lake,
+        checkpoints=absolute(checkpoints, directory),
+        spark=_spark(_table(table, "spark"), directory),
+        jobs={name: _job(name, value) for name, value in _table(table, "jobs").items()},
+    )
+
+
+def absolute(place: str, directory: Path) -> str:
+    """Return a directory or URI without a relative path and without a slash at the end."""
+    if _SCHEME.match(place):
+        return place.rstrip("/")
+    return str((directory / Path(place).expanduser()).resolve())
+
+
+def _spark(table: Mapping[str, object], directory: Path) -> Spark:
+    settings = flattened(table, "[spark]", directory)
+    master = settings.pop("master", None)
+    if isinstance(master, Secret):
+        raise PipelineError("[spark] master must be text")
+    if master is not None:
+        profiles.profile_of(master)
+    named = {name if name.startswith("spark.") else f"spark.{name}": value for name, value in settings.items()}
+    for name in named.keys() & profiles.fixed().keys():
+        raise PipelineError(f"[spark] {name} cannot be changed: results depend on it")
+    return Spark(master=master, settings=named)
+
+
+def _job(name: str, value: object) -> JobSettings:
+    where = f"[jobs.{name}]"
+    if not isinstance(value, dict):
+        raise PipelineError(f"{where} must be a table")
+    _check_keys(value, _JOB_KEYS, where)
+    given = value.get("params", {})
+    if not isinstance(given, dict):
+        raise PipelineError(f"{where} params must be a table: params.NAME = VALUE")
+    trigger = _text(value, "trigger", DEFAULT_TRIGGER, where)
+    try:
+        params.seconds_of(trigger)
+    except ValueError:
+        raise PipelineError(f"{where} trigger must be an interval such as '10 seconds', not '{trigger}'") from None
+    rows = value.get("max_rows", DEFAULT_MAX_ROWS)
+    if type(rows) is not int or rows < 1:
+        raise PipelineError(f"{where} max_rows must be a whole number, at least 1, not {rows!r}")
+    return JobSettings(topic=_topic(value.get("topic"), where), trigger=trigger, max_rows=rows, params=given)
+
+
+def _topic(value: object, where: str) -> str | None:
+    if value is None:
+        return None
+    names = value.split(",") if isinstance(value, str) else value
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+        raise PipelineError(f'{where} topic must be the name of a topic or a list: "a" or ["a", "b"]')
+    names = [name.strip() for name in names]
+    for name in names:
+        if _TOPIC.fullmatch(name) is None:
+            raise PipelineError(f"{where} topic: '{name}' cannot be a topic's name: use letters, digits, '.', '_', '-'")
+    return ",".join(names)
+
+
+def _table(table: Mapping[str, object], name: str) -> Mapping[str, object]:
+    found = table.get(name, {})
+    if not isinstance(found, dict):
+        raise PipelineError(f"{name} must be a table: [{name}]")
+    return found
+
+
+def _text(table: Mapping[str, object], name: str, default: str, where: str) -> str:
+    value = table.get(name, default)
+    if not isinstance(value, str) or not value:
+        raise PipelineError(f"{where} {name} must be text, not {value!r}")
+    return value
+
+
+def _check_keys(table: Mapping[str, object], known: Iterable[str], where: str, kind: str = "key") -> None:
+    for name in table:
+        if name not in known:
+            raise PipelineError(f"{where}: {params.unknown(kind, name, known)}")

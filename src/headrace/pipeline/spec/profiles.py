@@ -1,0 +1,95 @@
+"""Spark settings of a laptop and of a server, as a table. Knows neither Spark nor a session."""
+
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+from headrace.pipeline.errors import PipelineError
+
+Profile: TypeAlias = Literal["laptop", "server"]
+
+DEFAULT_MASTER: Final = "local[*]"
+_HIDDEN: Final = "(?i)secret|password|passphrase|token|access[.]?key|jaas|keystore[.]key"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A setting of Spark. None leaves Spark's default."""
+
+    name: str
+    laptop: str | None
+    server: str | None
+    why: str
+
+    @property
+    def is_fixed(self) -> bool:
+        return self in FIXED
+
+
+def _fixed(name: str, value: str, why: str) -> Setting:
+    return Setting(name, value, value, why)
+
+
+FIXED: Final = (
+    _fixed("spark.sql.session.timeZone", "UTC", "hours and days are those of UTC"),
+    _fixed("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension", "Delta tables"),
+    _fixed("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog", "Delta tables"),
+    _fixed(
+        "spark.sql.streaming.stateStore.providerClass",
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+        "state outside the Java heap",
+    ),
+    _fixed(
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled",
+        "true",
+        "a batch saves only its changes",
+    ),
+    _fixed("spark.sql.streaming.multipleWatermarkPolicy", "min", "the slowest partition sets the watermark"),
+    _fixed("spark.speculation", "false", "a task writes once"),
+    _fixed("spark.redaction.regex", _HIDDEN, "secrets stay out of logs and web pages"),
+    _fixed("spark.sql.redaction.options.regex", f"{_HIDDEN}|url", "secrets stay out of query plans"),
+)
+"""Settings on which results or secrets depend. Any master and every way to start Spark has them."""
+
+TUNING: Final = (
+    Setting("spark.driver.host", "127.0.0.1", None, "nothing listens on the network"),
+    Setting("spark.driver.bindAddress", "127.0.0.1", None, "nothing listens on the network"),
+    Setting("spark.driver.memory", "1g", "2g", "heap of the driver; [spark] driver.memory changes it"),
+    Setting(
+        "spark.driver.extraJavaOptions",
+        "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Duser.timezone=UTC",
+        "-XX:+UseG1GC -Duser.timezone=UTC",
+        "compilation and garbage collection for few or many cores",
+    ),
+    Setting("spark.executor.extraJavaOptions", None, "-XX:+UseG1GC -Duser.timezone=UTC", "the same on the workers"),
+    Setting("spark.ui.enabled", "false", "true", "`headrace pipeline status` shows the queries"),
+    Setting("spark.ui.showConsoleProgress", "false", "false", "output belongs to the commands"),
+    Setting("spark.log.level", "WARN", "WARN", "Spark's own messages"),
+    Setting("spark.sql.shuffle.partitions", "2", "32", "tasks after a shuffle; a checkpoint keeps the first value"),
+    Setting("spark.sql.adaptive.enabled", "false", "true", "adapting a plan costs time, and pays off with many tasks"),
+    Setting("spark.databricks.delta.snapshotPartitions", "2", None, "tasks that read the log of a table"),
+)
+"""Settings of the profiles. `[spark]` in the deployment changes them."""
+
+TABLE: Final = FIXED + TUNING
+
+
+def profile_of(master: str) -> Profile:
+    """Return the profile for a Spark master. Raises PipelineError if it is none."""
+    if master == "local" or (master.startswith("local[") and master.endswith("]")):
+        return "laptop"
+    if master == "yarn" or master.startswith(("spark://", "k8s://", "local-cluster[")):
+        return "server"
+    raise PipelineError(
+        f"'{master}' is not a Spark master: use local[*], local[4], spark://HOST:PORT, k8s://https://HOST:PORT or yarn"
+    )
+
+
+def settings(profile: Profile) -> dict[str, str]:
+    """Return all settings of a profile."""
+    values = {each.name: each.laptop if profile == "laptop" else each.server for each in TABLE}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def fixed() -> dict[str, str]:
+    """Return the settings that a session needs even if spark-submit has set all others."""
+    return {each.name: each.laptop for each in FIXED if each.laptop is not None}

@@ -1,0 +1,128 @@
+"""Find jobs: those of installed distributions (entry point group `headrace.jobs`), and those of given Python files."""
+
+import importlib.util
+import sys
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+from headrace import extras
+from headrace.pipeline.errors import PipelineError
+from headrace.pipeline.spec import params
+from headrace.pipeline.spec.jobs import Job, job_of
+
+GROUP: Final = "headrace.jobs"
+
+
+class Jobs(Mapping[str, Job]):
+    """Jobs by name, in the order in which they were found."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, Job] = {}
+        self._origins: dict[str, str] = {}
+
+    def __getitem__(self, name: str) -> Job:
+        return self._jobs[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._jobs)
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def add(self, job: Job, origin: str) -> None:
+        """Add a job. Raises PipelineError if another one has its name; the same one may be found twice."""
+        other = self._jobs.setdefault(job.name, job)
+        if other is not job:
+            raise PipelineError(
+                f"two jobs are called '{job.name}': one from {self._origins[job.name]}, one from {origin}. Rename one"
+            )
+        self._origins.setdefault(job.name, origin)
+
+    def origin(self, name: str) -> str:
+        """Return the distribution or the file that a job comes from."""
+        return self._origins[name]
+
+    def named(self, name: str) -> Job:
+        """Return a job. Raises PipelineError with a near name if there is none."""
+        if name not in self._jobs:
+            raise PipelineError(params.unknown("job", name, self._jobs))
+        return self._jobs[name]
+
+
+def find(files: Iterable[Path] = ()) -> Jobs:
+    """Return the jobs of all installed distributions and of `files`.
+
+    Raises PipelineError if one cannot be imported, contains no job, or repeats a name; ModuleNotFoundError if an
+    optional package of Headrace is missing.
+    """
+    jobs = Jobs()
+    for point in sorted(entry_points(group=GROUP), key=_headrace_first):
+        origin = _distribution(point)
+        what = f"the entry point '{point.name} = {point.value}' of {origin}"
+        for job in _jobs_of(_imported(what, point.load), what):
+            jobs.add(job, origin)
+    for path in dict.fromkeys(path.expanduser().resolve() for path in files):
+        if not path.is_file():
+            raise PipelineError(f"--from {path}: there is no such file")
+        for job in _jobs_of(_imported(str(path), _importer(path)), str(path)):
+            jobs.add(job, str(path))
+    return jobs
+
+
+def _headrace_first(point: EntryPoint) -> tuple[bool, str, str]:
+    name = _distribution(point)
+    return not name.startswith("headrace "), name, point.name
+
+
+def _distribution(point: EntryPoint) -> str:
+    return f"{point.dist.name} {point.dist.version}" if point.dist is not None else "an unknown distribution"
+
+
+def _imported(what: str, load: Callable[[], Any]) -> Any:
+    try:
+        return load()
+    except ModuleNotFoundError as error:
+        if extras.missing(error) is not None:
+            raise
+        raise PipelineError(f"cannot import {what}: {error}") from error
+    except PipelineError as error:
+        raise PipelineError(f"{what}: {error}") from None
+    except Exception as error:
+        raise PipelineError(f"cannot import {what}: {type(error).__name__}: {error}") from error
+
+
+def _importer(path: Path) -> Callable[[], ModuleType]:
+    def load() -> ModuleType:
+        # Two files may have the same name, and a file may be called like a module of Python.
+        name = f"headrace_jobs_{path.stem}_{zlib.crc32(bytes(path)):08x}"
+        spec = importlib.util.spec_from_file_location(name, path)
+        if spec is None or spec.loader is None:
+            raise PipelineError("not a Python file: its name must end in .py")
+        if str(path.parent) not in sys.path:
+            # As `python FILE` does, but after everything that is installed.
+            sys.path.append(str(path.parent))
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+        return module
+
+    return load
+
+
+def _jobs_of(found: Any, what: str) -> Sequence[Job]:
+    """Return the jobs of a module in their order, or of a decorated function. Raises PipelineError for another object.
+
+    A module also has the jobs that it imports.
+    """
+    objects = vars(found).values() if isinstance(found, ModuleType) else [found]
+    jobs = [job for each in objects if callable(each) and (job := job_of(each)) is not None]
+    if not jobs:
+        raise PipelineError(f"{what} contains no job: decorate a function with @job")
+    return list({job.name + str(id(job)): job for job in jobs}.values())

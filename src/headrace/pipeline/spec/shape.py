@@ -1,0 +1,145 @@
+"""The shape of a job: what its checkpoint and its tables depend on, so that a restart could not follow a change.
+
+Spark resumes a query only with the same source and the same state; tables keep the keys they began with. The shape is
+stored beside the checkpoint as JSON. Knows neither Spark nor files.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from headrace.pipeline.errors import PipelineError
+from headrace.pipeline.spec.jobs import Additive, Append, Changelog, Job, Stateful, Table, Topic
+
+_FORMAT: Final = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What may not change while a version of a job has a checkpoint."""
+
+    name: str
+    version: int
+    source: str
+    """'topic' or 'table NAME'; which topics are read may change."""
+    outputs: Mapping[str, Mapping[str, Any]]
+    """By table: its kind and what depends on the kind."""
+    changelogs: Mapping[str, str]
+    """Tables by topic."""
+    state: Mapping[str, str]
+    """Schemas of stateful tables, if known."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the shape for a file."""
+        return {"format": _FORMAT, **dataclasses.asdict(self)}
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A difference between the shape of a checkpoint and that of the code."""
+
+    what: str
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        return f"{self.what} was {self.before} and is now {self.after}"
+
+
+def shape_of(job: Job, state: Mapping[str, str] | None = None) -> Shape:
+    """Return the shape of a job; `state` has the schemas of its stateful tables, which only Spark knows."""
+    match job.source:
+        case Topic():
+            source = "topic"
+        case Table(name=name):
+            source = f"table {name}"
+    return Shape(
+        name=job.name,
+        version=job.version,
+        source=source,
+        outputs={output.table: _fixed(output) for output in job.outputs if not isinstance(output, Changelog)},
+        changelogs={output.topic: output.of for output in job.outputs if isinstance(output, Changelog)},
+        state=dict(state or {}),
+    )
+
+
+def from_json(value: Mapping[str, Any]) -> Shape:
+    """Return the stored shape. Raises PipelineError if another release of Headrace wrote it in another format."""
+    if value.get("format") != _FORMAT:
+        raise PipelineError(
+            f"the checkpoint has a shape in format {value.get('format')}, which this release of Headrace does not "
+            "read: use the release that wrote it, or another lake (--lake)"
+        )
+    return Shape(**{name: each for name, each in value.items() if name != "format"})
+
+
+def changes(stored: Shape, now: Shape) -> tuple[Change, ...]:
+    """Return the differences with which the checkpoint cannot be resumed.
+
+    Not among them: new sums, minima, maxima and sketches of an additive table, whose older rows have none; new, renamed
+    or removed changelog topics; a new schema of state where one of the two is unknown.
+    """
+    return tuple(_changes(stored, now))
+
+
+def check_resumable(stored: Shape, now: Shape) -> None:
+    """Raise PipelineError that says what has changed and how to go on, if the checkpoint cannot be resumed."""
+    found = changes(stored, now)
+    if found:
+        raise PipelineError(
+            f"job {now.name} cannot go on from its checkpoint: {'; '.join(map(str, found))}. Undo the change, or keep "
+            f"the old results and start again: in @job, write version={stored.version + 1} and new names of tables and "
+            f"changelogs. To start with an empty lake, use --lake"
+        )
+
+
+def _fixed(output: Append | Additive | Stateful) -> dict[str, Any]:
+    """Return the parts of an output, with lists as JSON has them."""
+    kind = type(output).__name__
+    match output:
+        case Append(partition_by=partition_by):
+            return {"kind": kind, "partition_by": list(partition_by)}
+        case Additive():
+            values = {name: list(getattr(output, name)) for name in ("keys", "sums", "minima", "maxima", "sketches")}
+            return {"kind": kind, **values, "time": output.time}
+        case Stateful(keys=keys, mode=mode):
+            return {"kind": kind, "keys": list(keys), "mode": mode}
+
+
+_MAY_GROW: Final = ("sums", "minima", "maxima", "sketches")
+
+
+def _changes(stored: Shape, now: Shape) -> Iterator[Change]:
+    for what in ("name", "version", "source"):
+        before, after = getattr(stored, what), getattr(now, what)
+        if before != after:
+            yield Change(f"its {what}", _shown(before), _shown(after))
+    for table in dict.fromkeys([*stored.outputs, *now.outputs]):
+        if table not in now.outputs:
+            yield Change(f"table {table}", "an output", "none")
+        elif table not in stored.outputs:
+            yield Change(f"table {table}", "no output", "one")
+        else:
+            yield from _table_changes(table, stored.outputs[table], now.outputs[table])
+    for table in stored.state.keys() & now.state.keys():
+        if stored.state[table] != now.state[table]:
+            yield Change(f"the state of {table}", f"({stored.state[table]})", f"({now.state[table]})")
+
+
+def _table_changes(table: str, stored: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Change]:
+    if stored["kind"] != now["kind"]:
+        yield Change(f"table {table}", _shown(stored["kind"]), _shown(now["kind"]))
+        return
+    for what in dict.fromkeys([*stored, *now]):
+        before, after = stored.get(what), now.get(what)
+        if what in _MAY_GROW and set(before or ()) <= set(after or ()):
+            continue
+        if before != after:
+            yield Change(f"{what} of table {table}", _shown(before), _shown(after))
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, list):
+        return "(" + ", ".join(map(str, value)) + ")"
+    return "none" if value is None else str(value)
