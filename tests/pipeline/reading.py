@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from headrace.pipeline.topics import Topics
 
@@ -48,6 +48,29 @@ def read_all(bootstrap: str, topic: str) -> list[Published]:
     finally:
         consumer.close()
     return found
+
+
+def read_committed(bootstrap: str, topic: str) -> list[Published]:
+    """Return the records of committed transactions up to the last stable offsets, partition by partition."""
+    settings = {"bootstrap.servers": bootstrap, "group.id": "test", "enable.partition.eof": True}
+    consumer = Consumer({**settings, "enable.auto.commit": False, "isolation.level": "read_committed"})
+    found: dict[int, list[Published]] = {}
+    try:
+        partitions = list(Topics(bootstrap).end_offsets(topic))
+        consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
+        reading = set(partitions)
+        while reading:
+            message = consumer.poll(30)
+            assert message is not None, f"no end of {topic}-{sorted(reading)}"
+            error = message.error()
+            if error is None:
+                found.setdefault(message.partition() or 0, []).append(_published(message))
+            else:
+                assert error.code() == KafkaError._PARTITION_EOF, error
+                reading.discard(message.partition() or 0)
+    finally:
+        consumer.close()
+    return [record for _, records in sorted(found.items()) for record in records]
 
 
 def _published(message: Message) -> Published:

@@ -42,6 +42,8 @@ class Entry:
     source_to: object = None
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     output_ends: Offsets = field(default_factory=dict)
+    latest: Mapping[str, int] = field(default_factory=dict)
+    """The latest event time of each partition after the batch, from which the next batch computes how late it is."""
 
     def same_batch(self, other: "Entry") -> bool:
         """Return True for the same batch of the same checkpoint: numbers start again with a new checkpoint."""
@@ -74,11 +76,9 @@ class Ledger:
         The first entry of a batch counts: a repeated batch must look for its records from the offsets before its
         first attempt.
         """
-        text = self._files.read(self._uri(entry.batch))
-        if text is not None:
-            earlier = Entry.from_json(text)
-            if earlier.same_batch(entry):
-                return earlier
+        earlier = self.read(entry.batch)
+        if earlier is not None and earlier.same_batch(entry):
+            return earlier
         self._files.write(self._uri(entry.batch), entry.to_json())
         if entry.batch >= _KEPT:
             self._files.delete(self._uri(entry.batch - _KEPT))
@@ -88,7 +88,11 @@ class Ledger:
         """Return the entry of the latest batch; None for a new job."""
         names = self._files.names(self._directory)
         batches = [int(stem) for stem, dot, kind in (name.partition(".") for name in names) if kind == "json"]
-        text = self._files.read(self._uri(max(batches))) if batches else None
+        return self.read(max(batches)) if batches else None
+
+    def read(self, batch: int) -> Entry | None:
+        """Return the entry of a batch; None if it has none."""
+        text = self._files.read(self._uri(batch))
         return None if text is None else Entry.from_json(text)
 
     def _uri(self, batch: int) -> str:

@@ -14,7 +14,7 @@ import json
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -31,6 +31,7 @@ from confluent_kafka.admin import AdminClient
 
 from headrace.pipeline.engine.ledger import Offsets
 from headrace.pipeline.errors import PipelineError
+from headrace.pipeline.spec.client_settings import Cluster
 
 GROUP_PREFIX: Final = "headrace-"
 _TIMEOUT_S: Final = 30.0
@@ -92,12 +93,12 @@ class TransactionalPublisher:
     """Publishes each batch in a transaction. Raises FencedError once another driver has opened the same job."""
 
     def __init__(
-        self, client: Mapping[str, str], job: str, version: int, *, reached: Callable[[str], None] = _pass
+        self, cluster: Cluster, job: str, version: int, *, reached: Callable[[str], None] = _pass
     ) -> None:
-        """`client` are settings of confluent-kafka; `reached` is called at the kill points."""
+        """`reached` is called at the kill points."""
         self._job = job
         self._group = GROUP_PREFIX + job
-        self._client = dict(client)
+        self._cluster = cluster
         self._id = f"{GROUP_PREFIX}{job}-{version}"
         self._reached = reached
         self._last = -1
@@ -111,14 +112,14 @@ class TransactionalPublisher:
             "partitioner": "murmur2_random",
             "linger.ms": 5,
             "transaction.timeout.ms": _TRANSACTION_TIMEOUT_MS,
-            **self._client,
+            **self._cluster.confluent("producer"),
             "transactional.id": self._id,
         }
         self._producer = Producer(settings, logger=log)
         self._producer.init_transactions(_TIMEOUT_S)
-        self._last = last_published(self._client, self._group, query)
+        self._last = last_published(self._cluster, self._group, query)
         # Only the group's name is used: without members, the transactional id is what fences.
-        consumer = Consumer({**self._client, "group.id": self._group}, logger=log)
+        consumer = Consumer({**self._cluster.confluent("consumer"), "group.id": self._group}, logger=log)
         try:
             self._metadata = consumer.consumer_group_metadata()
         finally:
@@ -182,10 +183,10 @@ class TransactionalPublisher:
 class LedgerPublisher:
     """Publishes to clusters without transactions. It cannot fence an older driver."""
 
-    def __init__(self, client: Mapping[str, str], job: str, *, reached: Callable[[str], None] = _pass) -> None:
+    def __init__(self, cluster: Cluster, job: str, *, reached: Callable[[str], None] = _pass) -> None:
         self._job = job
         self._group = GROUP_PREFIX + job
-        self._client = dict(client)
+        self._cluster = cluster
         self._reached = reached
         self._last = -1
         self._may_be_repeated = True
@@ -193,9 +194,9 @@ class LedgerPublisher:
 
     def open(self, query: str) -> None:
         """Read the last published batch of the query. Raises KafkaException."""
-        settings = {"partitioner": "murmur2_random", "linger.ms": 5, "enable.idempotence": True, **self._client}
-        self._producer = Producer(settings, logger=log)
-        self._last = last_published(self._client, self._group, query)
+        settings = {"partitioner": "murmur2_random", "linger.ms": 5, "enable.idempotence": True}
+        self._producer = Producer({**settings, **self._cluster.confluent("producer")}, logger=log)
+        self._last = last_published(self._cluster, self._group, query)
         self._may_be_repeated = True
 
     def is_published(self, number: int) -> bool:
@@ -226,7 +227,12 @@ class LedgerPublisher:
     def _found(self, batch: Batch) -> "Counter[bytes]":
         """Return the records of this batch at or after the offsets of the ledger."""
         consumer = Consumer(
-            {**self._client, "group.id": self._group, "enable.auto.commit": False, "enable.partition.eof": True},
+            {
+                **self._cluster.confluent("consumer"),
+                "group.id": self._group,
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+            },
             logger=log,
         )
         mark = _mark(self._job, batch)
@@ -255,7 +261,7 @@ class LedgerPublisher:
 
     def _commit(self, batch: Batch) -> None:
         request = ConsumerGroupTopicPartitions(self._group, _places(batch))
-        admin = AdminClient(self._client, logger=log)
+        admin = AdminClient(self._cluster.confluent("admin"), logger=log)
         answers = admin.alter_consumer_group_offsets([request])
         for answer in answers.values():
             for place in answer.result(_TIMEOUT_S).topic_partitions:
@@ -279,11 +285,11 @@ def _places(batch: Batch) -> list[TopicPartition]:
     ]
 
 
-def last_published(client: Mapping[str, str], group: str, query: str) -> int:
+def last_published(cluster: Cluster, group: str, query: str) -> int:
     """Return the last batch of the query with a proof in the group; -1 without one. Raises KafkaException."""
     request = ConsumerGroupTopicPartitions(group)
     # Replies are lost once the client is collected.
-    admin = AdminClient(dict(client), logger=log)
+    admin = AdminClient(cluster.confluent("admin"), logger=log)
     answers = admin.list_consumer_group_offsets([request], require_stable=True, request_timeout=_TIMEOUT_S)
     places = answers[group].result(2 * _TIMEOUT_S).topic_partitions or []
     return max((_batch(place.metadata, query) for place in places), default=-1)

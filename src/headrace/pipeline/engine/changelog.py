@@ -1,0 +1,48 @@
+"""Changelogs: rows of a table as records, keyed by the table's keys."""
+
+from collections.abc import Iterator, Sequence
+from functools import reduce
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as sf
+
+from headrace.pipeline.engine.publishing import Record
+from headrace.pipeline.spec.jobs import Additive, Append, Stateful
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+TIMESTAMP_FORMAT: Final = "yyyy-MM-dd'T'HH:mm:ssX"
+_IN_MEMORY: Final = 100_000
+"""Rows of a batch that the driver holds at once; beyond it, the rows of one partition."""
+
+
+def records(rows: "DataFrame", topic: str, output: Additive | Append | Stateful) -> "DataFrame":
+    """Return `topic`, `key` and `value`: keys joined by spaces, and the row as JSON with estimates of its sketches.
+
+    Rows of a table without keys have no key.
+    """
+    if isinstance(output, Additive):
+        rows = rows.withColumns({name: sf.hll_sketch_estimate(name) for name in output.sketches})
+    keys: Sequence[str] = () if isinstance(output, Append) else output.keys
+    kinds = dict(rows.dtypes)
+    parts = [
+        sf.date_format(name, TIMESTAMP_FORMAT) if kinds[name] == "timestamp" else sf.col(name).cast("string")
+        for name in keys
+    ]
+    return rows.select(
+        sf.lit(topic).alias("topic"),
+        (sf.concat_ws(" ", *parts) if parts else sf.lit(None)).cast("string").alias("key"),
+        sf.to_json(sf.struct(*rows.columns), {"timestampFormat": TIMESTAMP_FORMAT}).alias("value"),
+    )
+
+
+def united(frames: Sequence["DataFrame"]) -> "DataFrame":
+    return reduce(lambda all_rows, rows: all_rows.unionAll(rows), frames)
+
+
+def collected(rows: "DataFrame", count: int) -> Iterator[Record]:
+    """Yield the records. With a `count` above 100,000, they come partition by partition to bound the memory."""
+    found = rows.collect() if count <= _IN_MEMORY else rows.toLocalIterator()
+    for topic, key, value in found:
+        yield Record(topic, None if key is None else key.encode(), value.encode())

@@ -1,0 +1,46 @@
+"""What Spark writes into a checkpoint: the query's id and the source offsets of its batches."""
+
+import json
+from typing import Protocol
+
+from headrace.pipeline.errors import PipelineError
+
+
+class Reading(Protocol):
+    """The files that a checkpoint needs."""
+
+    def read(self, uri: str) -> str | None: ...
+
+
+class Checkpoint:
+    """The checkpoint of one version of a job, in `<checkpoints>/<job>-<version>`."""
+
+    def __init__(self, files: Reading, checkpoints: str, job: str, version: int) -> None:
+        self._files = files
+        self.uri = f"{checkpoints.rstrip('/')}/{job}-{version}"
+        self._last: tuple[int, object] = (-1, None)
+
+    def query_id(self) -> str | None:
+        """Return the id of the query, which a new checkpoint changes; None before the first start."""
+        text = self._files.read(f"{self.uri}/metadata")
+        return None if text is None else str(json.loads(text)["id"])
+
+    def source_offsets(self, batch: int) -> tuple[object, object]:
+        """Return the source's offsets before and after a batch, which Spark writes before it runs the batch.
+
+        The offsets before the first batch are None. For topics they are `{topic: {partition: next offset}}`.
+        """
+        number, before = self._last
+        if number != batch - 1:
+            before = self._read(batch - 1) if batch else None
+        after = self._read(batch)
+        self._last = (batch, after)
+        return before, after
+
+    def _read(self, batch: int) -> object:
+        text = self._files.read(f"{self.uri}/offsets/{batch}")
+        # The version of the format, metadata, then a line for each source.
+        lines = (text or "").splitlines()
+        if len(lines) < 3:
+            raise PipelineError(f"{self.uri}/offsets/{batch} is missing or damaged: restore the checkpoint")
+        return None if lines[2] == "-" else json.loads(lines[2])

@@ -1,0 +1,78 @@
+"""Topics of the cluster: create changelogs, look up topic ids and end offsets."""
+
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+
+from headrace.pipeline.errors import PipelineError
+
+_TIMEOUT_S: Final = 30.0
+_RETRY_S: Final = 0.05
+_LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+_NO_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
+"""The id that clusters older than Kafka 2.8 give every topic, in Base64."""
+
+log = logging.getLogger(__name__)
+
+
+class Topics:
+    """The topics of a cluster. Every call waits for the reply. Raises `KafkaException`."""
+
+    def __init__(self, client: Mapping[str, str]) -> None:
+        """`client` are settings of confluent-kafka."""
+        self._admin = AdminClient(dict(client), logger=log)
+
+    def create(self, name: str, config: Mapping[str, str], *, partitions: int = -1) -> None:
+        """Create the topic unless it exists; the broker chooses the number of partitions for -1."""
+        new = NewTopic(name, num_partitions=partitions, replication_factor=-1, config=dict(config))
+        try:
+            self._admin.create_topics([new], operation_timeout=_TIMEOUT_S)[name].result(2 * _TIMEOUT_S)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+
+    def ids(self, names: Iterable[str]) -> dict[str, str]:
+        """Return topic ids; nothing for topics that do not exist and for clusters without ids."""
+        names = list(names)
+        if not names:
+            return {}
+        answers = self._admin.describe_topics(TopicCollection(names), request_timeout=_TIMEOUT_S)
+        found: dict[str, str] = {}
+        for name, answer in answers.items():
+            try:
+                topic: Any = answer.result(2 * _TIMEOUT_S)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise
+                continue
+            if str(topic.topic_id) != _NO_ID:
+                found[name] = str(topic.topic_id)
+        return found
+
+    def end_offsets(self, names: Iterable[str]) -> dict[str, dict[int, int]]:
+        """Return the log end offsets of all partitions. Raises PipelineError for a topic that does not exist."""
+        names = list(names)
+        deadline = time.monotonic() + _TIMEOUT_S
+        while names:
+            topics = self._admin.list_topics(timeout=_TIMEOUT_S).topics
+            for name in names:
+                if name not in topics or topics[name].error is not None:
+                    raise PipelineError(f"topic {name} does not exist; create it with `headrace topics create {name}`")
+            wanted = {TopicPartition(name, number): _LATEST for name in names for number in topics[name].partitions}
+            answers = self._admin.list_offsets(wanted, request_timeout=_TIMEOUT_S)
+            found: dict[str, dict[int, int]] = {name: {} for name in names}
+            try:
+                for place, answer in answers.items():
+                    found[place.topic][place.partition] = answer.result(2 * _TIMEOUT_S).offset
+                return found
+            except KafkaException as error:
+                # A new topic is known shortly before all of its partitions have leaders.
+                new = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.LEADER_NOT_AVAILABLE)
+                if error.args[0].code() not in new or time.monotonic() > deadline:
+                    raise
+                time.sleep(_RETRY_S)
+        return {}

@@ -1,0 +1,164 @@
+"""A query killed at any named point of a batch ends with exact tables and topics after a restart."""
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+from confluent_kafka import Producer
+
+pytest.importorskip("pyspark")
+from pyspark.errors import StreamingQueryException
+
+from headrace.pipeline.spec import client_settings
+from headrace.pipeline.spec.deployment import JobSettings
+from headrace.pipeline.spec.jobs import Additive, Changelog, Expect, Job, Topic, job, job_of
+from headrace.pipeline.topics import Topics
+from tests.pipeline.reading import Published, latest, read_committed
+from tests.support.broker_process import BrokerProcess
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from headrace.pipeline.engine.lake import Lake
+    from headrace.pipeline.engine.query import Query
+
+RECORDS: Final = 2_000
+BATCHES: Final = 4
+KEYS: Final = 7
+TRUTH: Final = Counter(f"key {number % KEYS}" for number in range(RECORDS))
+KILL_POINTS: Final = ("before-ledger", "after-table", "mid-publish", "before-commit")
+_numbers: Final = itertools.count()
+
+
+class KilledError(Exception):
+    """The driver died here."""
+
+
+TABLE: Final = Additive(table="counts", keys=("word",), sums=("times",))
+
+
+@job(
+    name="counts",
+    source=Topic(),
+    outputs=(TABLE,),
+    expects=(Expect(condition="value IS NOT NULL", reason="no value"),),
+)
+def counts(records: "DataFrame", _: object) -> "DataFrame":
+    from pyspark.sql import functions as sf
+
+    return records.groupBy(sf.col("value").cast("string").alias("word")).agg(sf.count("*").alias("times"))
+
+
+@dataclass
+class Place:
+    """A lake and a cluster whose topic `words` has 2,000 records."""
+
+    spark: "SparkSession"
+    bootstrap: str
+    directory: str
+    name: str
+    transactions: bool = True
+    topic: str = "words"
+
+    @property
+    def lake(self) -> "Lake":
+        from headrace.pipeline.engine.lake import Lake
+
+        return Lake(self.spark, self.directory)
+
+    @property
+    def job(self) -> Job:
+        """The job under a name of its own, and so with its own group, transactional id and topic."""
+        found = job_of(counts)
+        assert found is not None
+        return replace(found, name=self.name, outputs=(TABLE, Changelog(topic=self.name, of=TABLE.table)))
+
+    def query(self, kill: Callable[[str], None] | None = None) -> "Query":
+        """Return the query as a new driver would."""
+        from headrace.pipeline.engine.query import Query, Surroundings
+
+        around = Surroundings(
+            spark=self.spark,
+            lake=self.lake,
+            cluster=client_settings.plain(self.bootstrap),
+            checkpoints=f"{self.directory}/_checkpoints",
+            transactions=self.transactions,
+        )
+        settings = JobSettings(topic=self.topic, max_rows=RECORDS // BATCHES)
+        named = {} if kill is None else {"reached": kill}
+        return Query(self.job, None, settings, around, **named)
+
+    def table(self) -> Counter[str]:
+        return Counter({row.word: row.times for row in self.lake.view(TABLE).collect()})
+
+    def published(self) -> list[Published]:
+        return read_committed(self.bootstrap, self.name)
+
+
+def run(query: "Query") -> None:
+    query.start(once=True).awaitTermination()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path_factory.mktemp("cluster") / "broker") as process:
+        Topics(process.bootstrap).create("words", partitions=2, config={})
+        producer = Producer({"bootstrap.servers": process.bootstrap})
+        for number in range(RECORDS):
+            producer.produce("words", f"key {number % KEYS}".encode(), partition=number % 2)
+        assert producer.flush(30) == 0
+        yield process
+
+
+@pytest.fixture
+def place(spark: "SparkSession", cluster: BrokerProcess, tmp_path: Path) -> Place:
+    return Place(spark, cluster.bootstrap, str(tmp_path / "lake"), f"counts-{next(_numbers)}")
+
+
+def killed_at(point: str, *, passes: int) -> Callable[[str], None]:
+    """Return a function that raises at a point after it was passed a number of times."""
+    passed: Counter[str] = Counter()
+
+    def reached(name: str) -> None:
+        passed[name] += 1
+        if name == point and passed[name] > passes:
+            raise KilledError(point)
+
+    return reached
+
+
+@pytest.mark.parametrize("transactions", [True, False], ids=["with transactions", "with the ledger"])
+def test_a_query_killed_at_every_point_of_a_batch_writes_each_result_once(place: Place, transactions: bool) -> None:
+    place.transactions = transactions
+    for attempt, point in enumerate(KILL_POINTS):
+        # Every attempt but the first begins with the batch in which the one before it died.
+        with pytest.raises(StreamingQueryException, match="KilledError"):
+            run(place.query(killed_at(point, passes=0 if attempt == 0 else 1)))
+    run(place.query())
+
+    assert place.table() == TRUTH
+    published = place.published()
+    assert Counter((record.headers["batch"], record.key) for record in published) == Counter(
+        (str(batch), key) for batch in range(BATCHES) for key in TRUTH
+    )
+    assert {key: row["times"] for key, row in latest(published).items()} == TRUTH
+
+
+def test_records_that_do_not_meet_an_expectation_are_quarantined_with_the_reason(place: Place) -> None:
+    producer = Producer({"bootstrap.servers": place.bootstrap})
+    Topics(place.bootstrap).create("torn", partitions=1, config={})
+    producer.produce("torn", b"word")
+    producer.produce("torn", None, b"torn")
+    assert producer.flush(30) == 0
+    place.topic = "torn"
+    run(place.query())
+
+    rows = place.lake.read("quarantine").collect()
+    assert [(row.job, row.reason, row.topic, row.offset, bytes(row.key)) for row in rows] == [
+        (place.name, "no value", "torn", 1, b"torn")
+    ]
+    assert place.table() == {"word": 1}
