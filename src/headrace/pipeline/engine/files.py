@@ -1,5 +1,6 @@
-"""Small files beside the checkpoints, through Hadoop's file systems: local directories, `s3a://`, `hdfs://`."""
+"""Small files beside the checkpoints, on any file system that Hadoop knows: local, `s3a://`, `hdfs://`."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -7,7 +8,7 @@ if TYPE_CHECKING:
 
 
 class Files:
-    """Files with URIs of any scheme that Spark knows."""
+    """Files by URI. A path without a scheme belongs to Hadoop's default file system."""
 
     def __init__(self, spark: "SparkSession") -> None:
         self._jvm: Any = spark._jvm
@@ -16,6 +17,8 @@ class Files:
     def read(self, uri: str) -> str | None:
         """Return the text; None if the file does not exist."""
         path, system = self._located(uri)
+        if isinstance(path, Path):
+            return path.read_text(encoding="utf-8") if path.is_file() else None
         if not system.exists(path):
             return None
         stream = system.open(path)
@@ -26,30 +29,43 @@ class Files:
         return text
 
     def write(self, uri: str, text: str) -> None:
-        """Write a file of which readers see the earlier text or the new one. Raises OSError if it cannot be renamed."""
+        """Write a file of which readers never see a part. Raises OSError if it cannot be renamed."""
         path, system = self._located(uri)
         temporary, _ = self._located(f"{uri}.tmp")
+        if isinstance(path, Path):
+            # Hadoop's local file system does not rename onto a file.
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary.write_text(text, encoding="utf-8")
+            temporary.replace(path)
+            return
         stream = system.create(temporary, True)
         try:
             stream.write(bytearray(text.encode()))
         finally:
             stream.close()
-        # Object stores and HDFS do not rename onto an existing file; local file systems do.
-        if system.getScheme() != "file" and system.exists(path):
-            system.delete(path, False)
+        system.delete(path, False)
         if not system.rename(temporary, path):
             raise OSError(f"cannot rename {uri}.tmp to {uri}")
 
     def names(self, uri: str) -> list[str]:
         """Return the names in a directory; none if it does not exist."""
         path, system = self._located(uri)
+        if isinstance(path, Path):
+            return [entry.name for entry in path.iterdir()] if path.is_dir() else []
         return [entry.getPath().getName() for entry in system.listStatus(path)] if system.exists(path) else []
 
     def delete(self, uri: str) -> None:
         """Delete the file if it exists."""
         path, system = self._located(uri)
-        system.delete(path, False)
+        if isinstance(path, Path):
+            path.unlink(missing_ok=True)
+        else:
+            system.delete(path, False)
 
     def _located(self, uri: str) -> tuple[Any, Any]:
+        """Return a local path, or a path of Hadoop and its file system."""
         path = self._jvm.org.apache.hadoop.fs.Path(uri)
-        return path, path.getFileSystem(self._hadoop)
+        system = path.getFileSystem(self._hadoop)
+        if system.getUri().getScheme() == "file":
+            return Path(path.toUri().getPath()), None
+        return path, system

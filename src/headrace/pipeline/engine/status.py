@@ -1,0 +1,48 @@
+"""Read the progress of the jobs from the files of the driver, without Spark."""
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from headrace.pipeline.errors import PipelineError
+
+_LOST_S: Final = 30.0
+"""A driver writes every 5 s."""
+_ACTIVE: Final = ("blocked", "running", "waiting")
+
+
+def directory(checkpoints: str) -> str:
+    """Return the URI of the directory with a JSON file for each job."""
+    return f"{checkpoints.rstrip('/')}/status"
+
+
+def read(checkpoints: str, now: datetime) -> list[dict[str, Any]]:
+    """Return the progress of all jobs that ever ran, by name, each with its age in seconds (`age_s`).
+
+    The state is `lost` if the driver has ended without saying so. Raises PipelineError if the checkpoints are not on
+    this machine.
+    """
+    place = directory(checkpoints)
+    if "://" in place.removeprefix("file://"):
+        raise PipelineError(
+            f"{place} cannot be read without Spark: the topic headrace.pipeline.progress has the same, "
+            "`headrace consume headrace.pipeline.progress --until-end`"
+        )
+    path = Path(place.removeprefix("file:").replace("//", "/"))
+    return [_seen_at(_parsed(file), now) for file in sorted(path.glob("*.json"))]
+
+
+def _parsed(file: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise PipelineError(f"cannot read {file}: {error}") from None
+    return dict(found)
+
+
+def _seen_at(progress: Mapping[str, Any], now: datetime) -> dict[str, Any]:
+    age = max(0.0, (now - datetime.fromisoformat(progress["updated"])).total_seconds())
+    state = "lost" if progress["state"] in _ACTIVE and age > _LOST_S else progress["state"]
+    return {**progress, "state": state, "age_s": round(age, 1)}

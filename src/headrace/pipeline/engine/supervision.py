@@ -1,0 +1,155 @@
+"""When jobs are started, repeated and given up: a machine without clock, threads or Spark.
+
+Events come in with their time, instructions go out; `supervisor.py` executes them.
+
+    blocked   --Ready-->                                    running    action: Start
+    running   --Ended without a reason-->                   finished
+    running   --Ended with a reason-->                      waiting    action: none, until the delay is over
+    running   --Ended, the last of too many, or final-->    failed
+    waiting   --Tick after the delay-->                     running    action: Start
+    any but failed and finished --StopAll-->                stopped    action: Stop if it runs
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, TypeAlias
+
+
+class State(StrEnum):
+    """The state of a job."""
+
+    BLOCKED = "blocked"
+    """Its source table does not exist yet, or with --once is not complete yet."""
+    RUNNING = "running"
+    WAITING = "waiting"
+    """It failed, and starts again after a delay."""
+    FAILED = "failed"
+    FINISHED = "finished"
+    STOPPED = "stopped"
+
+
+ENDED: Final = frozenset({State.FAILED, State.FINISHED, State.STOPPED})
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The source of a job can be read."""
+
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A query ended: complete without a `reason`, else failed. A `final` failure needs a person."""
+
+    job: str
+    reason: str | None = None
+    final: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopAll:
+    """The driver is to stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Start the query of a job."""
+
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Stop the query of a job after its batch."""
+
+    job: str
+
+
+Event: TypeAlias = Ready | Ended | Tick | StopAll
+Instruction: TypeAlias = Start | Stop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """Delays in seconds: `first`, then each time `factor` times as long. `limit` failures within `window` are too many.
+
+    The defaults span 80 s, so that the restart of a broker does not end a job.
+    """
+
+    first_s: float = 2.0
+    factor: float = 3.0
+    limit: int = 5
+    window_s: float = 600.0
+
+
+@dataclass(slots=True)
+class Standing:
+    """The state of a job. Times are those of the events."""
+
+    state: State = State.BLOCKED
+    failures: list[float] = field(default_factory=list)
+    """Times of the failures within the window."""
+    reason: str | None = None
+    retry_at: float | None = None
+
+
+class Machine:
+    """The jobs of a driver. They fail and restart independently of each other."""
+
+    def __init__(self, jobs: Iterable[str], policy: Policy = Policy()) -> None:
+        """`jobs` come in the order in which data flows; they are stopped in the opposite one."""
+        self.jobs = {job: Standing() for job in jobs}
+        self._policy = policy
+
+    @property
+    def ended(self) -> bool:
+        return all(standing.state in ENDED for standing in self.jobs.values())
+
+    def handle(self, event: Event, now: float) -> list[Instruction]:
+        """Apply an event; return the instructions, in order. `now` is in seconds and never decreases."""
+        match event:
+            case Ready(job):
+                return self._start(job) if self.jobs[job].state is State.BLOCKED else []
+            case Ended(job):
+                if self.jobs[job].state is State.RUNNING:
+                    self._end(self.jobs[job], event, now)
+                return []
+            case Tick():
+                due = [job for job, standing in self.jobs.items() if standing.retry_at is not None]
+                return [each for job in due if (self.jobs[job].retry_at or 0) <= now for each in self._start(job)]
+            case StopAll():
+                return self._stop_all()
+
+    def _start(self, job: str) -> list[Instruction]:
+        standing = self.jobs[job]
+        standing.state, standing.retry_at = State.RUNNING, None
+        return [Start(job)]
+
+    def _end(self, standing: Standing, ended: Ended, now: float) -> None:
+        if ended.reason is None:
+            standing.state = State.FINISHED
+            return
+        policy = self._policy
+        standing.reason = ended.reason
+        standing.failures = [*(at for at in standing.failures if at > now - policy.window_s), now]
+        if ended.final or len(standing.failures) >= policy.limit:
+            standing.state = State.FAILED
+            return
+        standing.state = State.WAITING
+        standing.retry_at = now + policy.first_s * policy.factor ** (len(standing.failures) - 1)
+
+    def _stop_all(self) -> list[Instruction]:
+        instructions: list[Instruction] = []
+        for job, standing in reversed(self.jobs.items()):
+            if standing.state is State.RUNNING:
+                instructions.append(Stop(job))
+            if standing.state not in ENDED:
+                standing.state, standing.retry_at = State.STOPPED, None
+        return instructions

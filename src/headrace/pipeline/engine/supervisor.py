@@ -1,0 +1,132 @@
+"""Run the queries of several jobs until they have finished, failed or are to stop."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from headrace.pipeline.engine.supervision import (
+    Ended,
+    Event,
+    Instruction,
+    Machine,
+    Policy,
+    Ready,
+    Standing,
+    Start,
+    State,
+    StopAll,
+    Tick,
+)
+from headrace.pipeline.errors import PipelineError
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_POLL_S: Final = 0.25
+
+log = logging.getLogger(__name__)
+
+
+class Query(Protocol):
+    """A query that can be started once."""
+
+    failure: Exception | None
+
+    def start(self, *, once: bool) -> "StreamingQuery": ...
+
+    def stop(self, running: "StreamingQuery | None") -> None: ...
+
+
+class Watcher(Protocol):
+    """Is called a few times a second with each job."""
+
+    def watch(self, job: str, standing: Standing, query: Any, running: "StreamingQuery | None") -> None: ...
+
+
+class Supervisor:
+    """Several jobs in one driver. A failing one starts again after a delay; the others go on."""
+
+    def __init__(
+        self,
+        make: Mapping[str, Callable[[], Query]],
+        is_ready: Callable[[str, Mapping[str, Standing]], bool],
+        watcher: Watcher,
+        *,
+        once: bool,
+        policy: Policy = Policy(),
+    ) -> None:
+        """`make` returns a new query of a job, in the order in which data flows."""
+        self._make = make
+        self._is_ready = is_ready
+        self._watcher = watcher
+        self._once = once
+        self._machine = Machine(make, policy)
+        self._queries: dict[str, Query] = {}
+        self._running: dict[str, StreamingQuery] = {}
+
+    @property
+    def jobs(self) -> Mapping[str, Standing]:
+        return self._machine.jobs
+
+    def run(self, stopping: threading.Event) -> bool:
+        """Run until all jobs have ended, or until `stopping` is set. Return False if a job failed."""
+        while not self._machine.ended:
+            if stopping.is_set():
+                self._handle(StopAll())
+                break
+            for event in self._events():
+                self._handle(event)
+            self._watch()
+            if not self._machine.ended:
+                stopping.wait(_POLL_S)
+        for job, query in self._queries.items():
+            query.stop(self._running.get(job))
+        self._watch()
+        return all(standing.state is not State.FAILED for standing in self.jobs.values())
+
+    def _events(self) -> Sequence[Event]:
+        blocked = [job for job, standing in self.jobs.items() if standing.state is State.BLOCKED]
+        events: list[Event] = [Ready(job) for job in blocked if self._is_ready(job, self.jobs)]
+        for job, running in self._running.items():
+            if self.jobs[job].state is State.RUNNING and not running.isActive:
+                events.append(_ended(job, self._queries[job].failure or running.exception()))
+        return [*events, Tick()]
+
+    def _handle(self, event: Event) -> None:
+        now = time.monotonic()
+        for instruction in self._machine.handle(event, now):
+            self._execute(instruction)
+        if isinstance(event, Ended) and event.reason is not None:
+            standing = self.jobs[event.job]
+            then = "it is not started again" if standing.retry_at is None else f"again in {standing.retry_at - now:.0f} s"
+            log.error("Job %s failed (%d in ten minutes): %s; %s", event.job, len(standing.failures), event.reason, then)
+
+    def _execute(self, instruction: Instruction) -> None:
+        job = instruction.job
+        if not isinstance(instruction, Start):
+            self._queries[job].stop(self._running.get(job))
+            return
+        self._running.pop(job, None)
+        try:
+            self._queries[job] = query = self._make[job]()
+            self._running[job] = query.start(once=self._once)
+        except Exception as error:
+            log.debug("Starting job %s failed", job, exc_info=True)
+            self._handle(_ended(job, error))
+
+    def _watch(self) -> None:
+        for job, standing in self.jobs.items():
+            self._watcher.watch(job, standing, self._queries.get(job), self._running.get(job))
+
+
+def _ended(job: str, failure: Exception | None) -> Ended:
+    # What a PipelineError complains about is there again at the next attempt: somebody has to do what it says.
+    reason = None if failure is None else first_line(failure)
+    return Ended(job, reason, final=isinstance(failure, PipelineError))
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of the message, or the kind of the error if it has none."""
+    return next(iter(str(error).strip().splitlines()), "") or type(error).__name__
