@@ -87,7 +87,8 @@ def select(
     default = os.environ.get("HEADRACE_BOOTSTRAP") or DEFAULT_BOOTSTRAP
     deployed = deployment.load(config, default) if config else deployment.Deployment.default(default)
     jobs = registry.find(files or ())
-    deployed.check(jobs)
+    if config is not None:
+        deployed.check(jobs, config)
     deployed = deployed.with_overrides(jobs, overrides or ())
     if lake is not None:
         deployed = deployed.with_lake(lake)

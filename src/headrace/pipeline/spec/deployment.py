@@ -97,12 +97,17 @@ class Deployment:
             changed[name] = replace(settings, params={**settings.params, **values})
         return replace(self, jobs=changed)
 
-    def check(self, jobs: Mapping[str, Job]) -> None:
-        """Raise PipelineError if `[jobs]` names an unknown job or parameter, or gives a wrong value."""
+    def check(self, jobs: Mapping[str, Job], path: Path) -> None:
+        """Raise PipelineError if `[jobs]` in the file at `path` names an unknown job or parameter, or a wrong value."""
         for name, settings in self.jobs.items():
             if name not in jobs:
-                raise PipelineError(f"[jobs.{name}]: {params.unknown('job', name, jobs)}")
-            params.build(jobs[name], settings.params)
+                raise PipelineError(
+                    f"{path}: [jobs.{name}]: {params.unknown('job', name, jobs)} Jobs of your own need --from FILE."
+                )
+            try:
+                params.build(jobs[name], settings.params)
+            except PipelineError as error:
+                raise PipelineError(f"{path}: {error}") from None
 
 
 def load(path: Path, bootstrap: str = DEFAULT_BOOTSTRAP) -> Deployment:
@@ -124,7 +129,7 @@ def load(path: Path, bootstrap: str = DEFAULT_BOOTSTRAP) -> Deployment:
 
 def parse(table: Mapping[str, object], directory: Path, bootstrap: str = DEFAULT_BOOTSTRAP) -> Deployment:
     """Return the deployment of a TOML document. Relative paths are in `directory`. Raises PipelineError."""
-    _check_keys(table, _TABLES, "the file", "table")
+    _check_keys(table, _TABLES, "", "table")
     place = _table(table, "place")
     _check_keys(place, ("lake", "checkpoints"), "[place]")
     lake = absolute(_text(place, "lake", DEFAULT_LAKE, "[place]"), directory)
@@ -207,4 +212,4 @@ def _text(table: Mapping[str, object], name: str, default: str, where: str) -> s
 def _check_keys(table: Mapping[str, object], known: Iterable[str], where: str, kind: str = "key") -> None:
     for name in table:
         if name not in known:
-            raise PipelineError(f"{where}: {params.unknown(kind, name, known)}")
+            raise PipelineError(f"{where} {params.unknown(kind, name, known)}".lstrip())
