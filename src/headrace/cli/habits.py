@@ -217,6 +217,7 @@ _STOP: Final = (
 _TOPICS: Final = "Use `headrace topics`: list, create, describe, alter and delete."
 _GROUPS: Final = "Use `headrace groups`: list, describe, timeline, reset, delete and delete-offsets."
 _TRANSACTIONS: Final = "Use `headrace transactions`: list, describe, describe-producers, find-hanging and abort."
+_PIPELINE: Final = "Use `headrace pipeline`: list, describe and submit."
 _START: Final = "Use `headrace start`."
 _PRODUCE: Final = "Use `headrace produce TOPIC`."
 _CONSUME: Final = "Use `headrace consume TOPIC`."
@@ -230,6 +231,7 @@ _COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
         **dict.fromkeys(("topic", "topics"), _TOPICS),
         **dict.fromkeys(("group", "consumer-groups", "consumer-group", "lag", "offsets", "reset-offsets"), _GROUPS),
         **dict.fromkeys(("transaction", "transactions", "txn", "hanging", "find-hanging"), _TRANSACTIONS),
+        **dict.fromkeys(("job", "jobs", "spark", "spark-submit", "submit"), _PIPELINE),
         **dict.fromkeys(("producer", "console-producer", "send", "write", "publish"), _PRODUCE),
         **dict.fromkeys(("consumer", "console-consumer", "tail", "cat", "read", "subscribe"), _CONSUME),
         **dict.fromkeys(("list", "ls"), _LIST),
@@ -273,6 +275,12 @@ _COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
         **dict.fromkeys(("reset-offsets", "seek"), "Use `headrace groups reset GROUP --to WHERE`."),
         **dict.fromkeys(("history", "events", "log"), "Use `headrace groups timeline GROUP`."),
         "help": "Use `headrace groups --help`.",
+    },
+    "headrace pipeline": {
+        **dict.fromkeys(("ls", "jobs"), "Use `headrace pipeline list`."),
+        **dict.fromkeys(("show", "info", "get", "inspect", "explain"), "Use `headrace pipeline describe JOB`."),
+        **dict.fromkeys(("spark-submit", "deploy"), "Use `headrace pipeline submit --print`."),
+        "help": "Use `headrace pipeline --help`.",
     },
     "headrace transactions": {
         "ls": "Use `headrace transactions list`.",

@@ -17,6 +17,7 @@ from headrace.cli import (
     directories,
     groups,
     output,
+    pipeline,
     produce,
     start_args,
     topics,
@@ -34,7 +35,19 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
-_ORDER = ["start", "demo", "topics", "groups", "transactions", "produce", "consume", "verify", "takeover", "handover"]
+_ORDER = [
+    "start",
+    "demo",
+    "topics",
+    "groups",
+    "transactions",
+    "produce",
+    "consume",
+    "pipeline",
+    "verify",
+    "takeover",
+    "handover",
+]
 
 
 class Commands(Group):
@@ -106,6 +119,7 @@ app = typer.Typer(
 app.add_typer(topics.app, name="topics")
 app.add_typer(groups.app, name="groups")
 app.add_typer(transactions.app, name="transactions")
+app.add_typer(pipeline.app, name="pipeline")
 app.command(cls=Command, epilog=demo.EPILOG)(demo.demo)
 app.command(cls=Command, epilog=produce.EPILOG)(produce.produce)
 app.command(cls=Command, epilog=consume.EPILOG)(consume.consume)

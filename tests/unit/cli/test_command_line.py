@@ -23,6 +23,10 @@ COMMANDS = [
     ["topics", "delete"],
     ["produce"],
     ["consume"],
+    ["pipeline"],
+    ["pipeline", "list"],
+    ["pipeline", "describe"],
+    ["pipeline", "submit"],
     ["verify"],
     ["takeover"],
     ["handover"],
@@ -56,7 +60,9 @@ def test_help_lists_the_commands() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [c for c in COMMANDS if c not in (["topics"], ["groups"], ["transactions"])], ids=" ".join
+    "command",
+    [c for c in COMMANDS if c not in (["topics"], ["groups"], ["transactions"], ["pipeline"])],
+    ids=" ".join,
 )
 def test_the_help_of_every_command_has_examples(command: list[str]) -> None:
     result = runner.invoke(app, [*command, "--help"])
@@ -96,6 +102,7 @@ def test_the_help_of_every_command_has_examples(command: list[str]) -> None:
         ("consume t --group g --partition 1", "assigns the partitions itself"),
         ("consume t --jsonl --print-key", "cannot be combined"),
         ("consume t --format {nothing}", "invalid field '{nothing}'"),
+        ("pipeline submit", "submit only prints"),
         ("start --listen here", "is not HOST:PORT"),
         ("start --set x", "is not KEY=VALUE"),
         ("topics list --bootstrap host:port", "is not HOST:PORT"),
@@ -136,6 +143,9 @@ def test_the_list_of_commands_is_complete() -> None:
         ("kafka-consumer-groups.sh --describe --group g", "Use `headrace groups describe g`."),
         ("kafka-console-consumer.sh --topic t", "Use `headrace consume TOPIC`."),
         ("kafka-server-stop.sh", "Press Ctrl-C"),
+        ("spark-submit x", "Use `headrace pipeline`: list, describe and submit."),
+        ("pipeline ls", "Use `headrace pipeline list`."),
+        ("pipeline show sessions", "Use `headrace pipeline describe JOB`."),
         ("help topics", "Use `headrace topics --help`."),
         ("version", "Use `headrace --version`."),
         ("topics --list", "Use `headrace topics list`."),

@@ -84,6 +84,11 @@ class Deployment:
         settings = {**self.cluster.settings, "bootstrap.servers": bootstrap}
         return replace(self, cluster=replace(self.cluster, settings=settings))
 
+    def with_master(self, master: str) -> "Deployment":
+        """Return the deployment with another Spark master. Raises PipelineError if it is none."""
+        profiles.profile_of(master)
+        return replace(self, spark=replace(self.spark, master=master))
+
     def with_overrides(self, jobs: Mapping[str, Job], texts: Iterable[str]) -> "Deployment":
         """Return the deployment with the parameters of `--set`, each `JOB.PARAM=VALUE`. Raises PipelineError."""
         changed = dict(self.jobs)
@@ -92,16 +97,24 @@ class Deployment:
             changed[name] = replace(settings, params={**settings.params, **values})
         return replace(self, jobs=changed)
 
-    def check(self, jobs: Mapping[str, Job]) -> None:
-        """Raise PipelineError if `[jobs]` names an unknown job or parameter, or gives a wrong value."""
+    def check(self, jobs: Mapping[str, Job], path: Path) -> None:
+        """Raise PipelineError if `[jobs]` in the file at `path` names an unknown job or parameter, or a wrong value."""
         for name, settings in self.jobs.items():
             if name not in jobs:
-                raise PipelineError(f"[jobs.{name}]: {params.unknown('job', name, jobs)}")
-            params.build(jobs[name], settings.params)
+                raise PipelineError(
+                    f"{path}: [jobs.{name}]: {params.unknown('job', name, jobs)} Jobs of your own need --from FILE."
+                )
+            try:
+                params.build(jobs[name], settings.params)
+            except PipelineError as error:
+                raise PipelineError(f"{path}: {error}") from None
 
 
-def load(path: Path) -> Deployment:
-    """Read a deployment. Raises PipelineError for an unreadable file, an unknown key or a wrong value."""
+def load(path: Path, bootstrap: str = DEFAULT_BOOTSTRAP) -> Deployment:
+    """Read a deployment; `bootstrap` is the cluster if the file has none.
+
+    Raises PipelineError for an unreadable file, an unknown key or a wrong value.
+    """
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -109,20 +122,20 @@ def load(path: Path) -> Deployment:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise PipelineError(f"{path} is not TOML: {error}") from None
     try:
-        return parse(table, path.resolve().parent)
+        return parse(table, path.resolve().parent, bootstrap)
     except PipelineError as error:
         raise PipelineError(f"{path}: {error}") from None
 
 
-def parse(table: Mapping[str, object], directory: Path) -> Deployment:
+def parse(table: Mapping[str, object], directory: Path, bootstrap: str = DEFAULT_BOOTSTRAP) -> Deployment:
     """Return the deployment of a TOML document. Relative paths are in `directory`. Raises PipelineError."""
-    _check_keys(table, _TABLES, "the file", "table")
+    _check_keys(table, _TABLES, "", "table")
     place = _table(table, "place")
     _check_keys(place, ("lake", "checkpoints"), "[place]")
     lake = absolute(_text(place, "lake", DEFAULT_LAKE, "[place]"), directory)
     checkpoints = _text(place, "checkpoints", f"{lake}/{_CHECKPOINTS}", "[place]")
     return Deployment(
-        cluster=client_settings.parse(_table(table, "cluster") or {"bootstrap": DEFAULT_BOOTSTRAP}, directory),
+        cluster=client_settings.parse(_table(table, "cluster") or {"bootstrap": bootstrap}, directory),
         lake=lake,
         checkpoints=absolute(checkpoints, directory),
         spark=_spark(_table(table, "spark"), directory),
@@ -199,4 +212,4 @@ def _text(table: Mapping[str, object], name: str, default: str, where: str) -> s
 def _check_keys(table: Mapping[str, object], known: Iterable[str], where: str, kind: str = "key") -> None:
     for name in table:
         if name not in known:
-            raise PipelineError(f"{where}: {params.unknown(kind, name, known)}")
+            raise PipelineError(f"{where} {params.unknown(kind, name, known)}".lstrip())

@@ -120,13 +120,13 @@ def overrides(jobs: Mapping[str, Job], texts: Iterable[str]) -> dict[str, dict[s
     return found
 
 
-def unknown(kind: str, name: str, names: Iterable[str], *, of: str = "") -> str:
+def unknown(kind: str, name: str, names: Iterable[str]) -> str:
     """Return the message about a name that does not exist, with a near one and all known ones."""
     names = list(names)
     near = difflib.get_close_matches(name, names, n=1)
     guess = f" Did you mean '{near[0]}'?" if near else ""
     listed = f" Known {kind}s: {', '.join(sorted(names))}." if names else f" There are no {kind}s."
-    return f"there is no {kind} '{name}'{of}.{guess}{listed}"
+    return f"there is no {kind} '{name}'.{guess}{listed}"
 
 
 def _type_of(job: Job, name: str) -> Any:

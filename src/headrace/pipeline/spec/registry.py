@@ -63,12 +63,18 @@ def find(files: Iterable[Path] = ()) -> Jobs:
     for point in sorted(entry_points(group=GROUP), key=_headrace_first):
         origin = _distribution(point)
         what = f"the entry point '{point.name} = {point.value}' of {origin}"
-        for job in _jobs_of(_imported(what, point.load), what):
+        found = _imported(what, point.load)
+        if not isinstance(found, ModuleType) and job_of(found) is None:
+            raise PipelineError(f"{what} is neither a module nor a function with @job")
+        for job in _jobs_of(found):
             jobs.add(job, origin)
     for path in dict.fromkeys(path.expanduser().resolve() for path in files):
         if not path.is_file():
             raise PipelineError(f"--from {path}: there is no such file")
-        for job in _jobs_of(_imported(str(path), _importer(path)), str(path)):
+        own = _jobs_of(_imported(str(path), _importer(path)))
+        if not own:
+            raise PipelineError(f"{path} contains no job: decorate a function with @job")
+        for job in own:
             jobs.add(job, str(path))
     return jobs
 
@@ -116,13 +122,7 @@ def _importer(path: Path) -> Callable[[], ModuleType]:
     return load
 
 
-def _jobs_of(found: Any, what: str) -> Sequence[Job]:
-    """Return the jobs of a module in their order, or of a decorated function. Raises PipelineError for another object.
-
-    A module also has the jobs that it imports.
-    """
+def _jobs_of(found: Any) -> Sequence[Job]:
+    """Return the jobs of a module, also those that it imports, in their order; or that of a decorated function."""
     objects = vars(found).values() if isinstance(found, ModuleType) else [found]
-    jobs = [job for each in objects if callable(each) and (job := job_of(each)) is not None]
-    if not jobs:
-        raise PipelineError(f"{what} contains no job: decorate a function with @job")
-    return list({job.name + str(id(job)): job for job in jobs}.values())
+    return [job for each in objects if callable(each) and (job := job_of(each)) is not None]

@@ -40,11 +40,17 @@ class Change:
     """A difference between the shape of a checkpoint and that of the code."""
 
     what: str
-    before: str
-    after: str
+    before: str | None
+    """None if it is new."""
+    after: str | None
+    """None if it is gone."""
 
     def __str__(self) -> str:
-        return f"{self.what} was {self.before} and is now {self.after}"
+        if self.before is None:
+            return f"{self.what} is new"
+        return (
+            f"{self.what} is gone" if self.after is None else f"{self.what} changed from {self.before} to {self.after}"
+        )
 
 
 def shape_of(job: Job, state: Mapping[str, str] | None = None) -> Shape:
@@ -117,9 +123,9 @@ def _changes(stored: Shape, now: Shape) -> Iterator[Change]:
             yield Change(f"its {what}", _shown(before), _shown(after))
     for table in dict.fromkeys([*stored.outputs, *now.outputs]):
         if table not in now.outputs:
-            yield Change(f"table {table}", "an output", "none")
+            yield Change(f"table {table}", _shown(stored.outputs[table]["kind"]), None)
         elif table not in stored.outputs:
-            yield Change(f"table {table}", "no output", "one")
+            yield Change(f"table {table}", None, _shown(now.outputs[table]["kind"]))
         else:
             yield from _table_changes(table, stored.outputs[table], now.outputs[table])
     for table in stored.state.keys() & now.state.keys():

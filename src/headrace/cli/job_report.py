@@ -1,0 +1,228 @@
+"""Draw jobs and deployments: tables on a terminal, tab-separated lines in a pipe, objects for JSON."""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from headrace.cli import output
+from headrace.cli.group_layout import Name, Prose, print_table
+from headrace.cli.output import Cell, Column
+from headrace.cli.pipeline_options import Selection
+from headrace.pipeline.spec import params, profiles
+from headrace.pipeline.spec.jobs import Additive, Append, Changelog, Job, Stateful, Table
+
+_ACROSS = ", "
+
+
+def listed(selection: Selection) -> list[dict[str, Any]]:
+    """Return the jobs as objects for JSON."""
+    return [
+        {
+            "name": job.name,
+            "version": job.version,
+            "source": _source(job, selection),
+            "tables": list(job.tables),
+            "topics": _topics(job),
+            "description": _description(job),
+            "from": selection.jobs.origin(job.name),
+        }
+        for job in selection.jobs.values()
+    ]
+
+
+def print_list(jobs: Sequence[Mapping[str, Any]]) -> None:
+    """Print a line for each job of `listed`."""
+    print_table(
+        [Column("Job"), Prose("Reads"), Prose("Tables"), Prose("Topics"), Name("From")],
+        [
+            [
+                job["name"],
+                _reads(job["source"]),
+                _ACROSS.join(job["tables"]),
+                _ACROSS.join(job["topics"]) or None,
+                job["from"],
+            ]
+            for job in jobs
+        ],
+    )
+
+
+def described(job: Job, selection: Selection) -> dict[str, Any]:
+    """Return everything about a job in its deployment as an object for JSON. Secrets are shown as their places."""
+    deployment = selection.deployment
+    settings = deployment.settings(job.name)
+    values = deployment.params(job)
+    master = deployment.spark.master or profiles.DEFAULT_MASTER
+    return {
+        "name": job.name,
+        "version": job.version,
+        "description": _description(job),
+        "from": selection.jobs.origin(job.name),
+        "source": _source(job, selection),
+        "trigger": settings.trigger,
+        "max_rows": settings.max_rows,
+        "late": job.late,
+        "group": f"headrace-{job.name}",
+        "outputs": [_output(each) for each in job.outputs],
+        "params": [
+            {
+                "name": each.name,
+                "value": getattr(values, each.name),
+                "default": each.default,
+                "changed": each.name in settings.params,
+                "allowed": each.allowed,
+            }
+            for each in params.known(job)
+        ],
+        "expects": [
+            {"condition": each.condition, "reason": each.reason, "otherwise": each.otherwise} for each in job.expects
+        ],
+        "config": str(selection.config.resolve()) if selection.config else None,
+        "cluster": _cluster(selection),
+        "lake": deployment.lake,
+        "checkpoints": deployment.checkpoints,
+        "spark": {
+            "master": master,
+            "profile": profiles.profile_of(master),
+            "settings": _spark(selection, master),
+        },
+    }
+
+
+def print_description(job: Mapping[str, Any]) -> None:
+    """Print an object of `described`; in a pipe, as tab-separated blocks with an empty line in between."""
+    output.print_pairs(_summary(job))
+    tables = [each for each in job["outputs"] if each["kind"] != "changelog"]
+    _print_block(
+        [Column("Table"), Column("Kind"), Prose("Keys"), Prose("Values")],
+        [[each["table"], each["kind"], _joined(each["keys"]), _joined(_values(each))] for each in tables],
+    )
+    _print_block(
+        [Column("Topic"), Column("Changes of")],
+        [[each["topic"], each["of"]] for each in job["outputs"] if each["kind"] == "changelog"],
+    )
+    _print_block(
+        [Column("Parameter"), Column("Value"), Column("Default"), Prose("Allowed")],
+        [
+            [each["name"], *(_literal(each[name]) for name in ("value", "default")), each["allowed"]]
+            for each in job["params"]
+        ],
+    )
+    _print_block(
+        [Prose("Expectation"), Column("Otherwise"), Prose("Reason")],
+        [[each["condition"], each["otherwise"], each["reason"]] for each in job["expects"]],
+    )
+    _print_block(
+        [Column("Cluster setting"), Prose("Value")],
+        [[name, value] for name, value in job["cluster"].items() if name != "bootstrap.servers"],
+    )
+    _print_spark(job["spark"])
+
+
+def _print_block(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:
+    if rows:
+        output.write_lines("")
+        print_table(columns, rows)
+
+
+def _print_spark(spark: Mapping[str, Any]) -> None:
+    if not output.stdout_is_terminal():
+        rows: list[list[Cell]] = [[each["name"], each["value"], each["set_by"]] for each in spark["settings"]]
+        _print_block([Column("Spark setting"), Column("Value"), Column("Set by")], rows)
+        return
+    # Names and values of 70 characters fit no table.
+    output.write_lines("", f"Spark settings of the {spark['profile']} profile")
+    for each in spark["settings"]:
+        mark = "" if each["set_by"] == "profile" else f"   ({each['set_by']})"
+        output.write_lines(f"  {each['name']}={each['value']}{mark}")
+
+
+def _summary(job: Mapping[str, Any]) -> list[tuple[str, Cell]]:
+    spark = job["spark"]
+    return [
+        ("Job", job["name"]),
+        *([("Description", job["description"])] if job["description"] else []),
+        ("Version", job["version"]),
+        ("From", job["from"]),
+        ("Reads", _reads(job["source"])),
+        ("Trigger", job["trigger"]),
+        ("Rows per batch", job["max_rows"]),
+        ("Late rows", job["late"]),
+        ("Group", job["group"]),
+        ("Config", job["config"]),
+        ("Cluster", job["cluster"]["bootstrap.servers"]),
+        ("Lake", job["lake"]),
+        ("Checkpoints", job["checkpoints"]),
+        ("Spark", f"{spark['master']}, {spark['profile']} profile"),
+    ]
+
+
+def _description(job: Job) -> str | None:
+    text = inspect.getdoc(job.function)
+    return text.split("\n", 1)[0] if text else None
+
+
+def _source(job: Job, selection: Selection) -> dict[str, Any]:
+    if isinstance(job.source, Table):
+        return {"table": job.source.name}
+    topic = selection.deployment.settings(job.name).topic
+    return {"topics": topic.split(",") if topic else []}
+
+
+def _reads(source: Mapping[str, Any]) -> str:
+    if "table" in source:
+        return f"table {source['table']}"
+    topics = source["topics"]
+    return f"topic{'s' if len(topics) > 1 else ''} {_ACROSS.join(topics)}" if topics else "topics, none set yet"
+
+
+def _topics(job: Job) -> list[str]:
+    return [output.topic for output in job.outputs if isinstance(output, Changelog)]
+
+
+def _output(each: Append | Additive | Stateful | Changelog) -> dict[str, Any]:
+    match each:
+        case Changelog(topic=topic, of=of):
+            return {"kind": "changelog", "topic": topic, "of": of}
+        case Additive():
+            values = {name: list(getattr(each, name)) for name in ("sums", "minima", "maxima", "sketches")}
+            return {"kind": "additive", "table": each.table, "keys": list(each.keys), **values, "time": each.time}
+        case Stateful(table=table, keys=keys, mode=mode):
+            return {"kind": "stateful", "table": table, "keys": list(keys), "mode": mode}
+        case Append(table=table, partition_by=partition_by):
+            return {"kind": "append", "table": table, "keys": [], "partition_by": list(partition_by)}
+
+
+def _values(table: Mapping[str, Any]) -> list[str]:
+    """Return the columns of an additive table with their functions, the only ones that are known without Spark."""
+    functions = {"sums": "sum", "minima": "min", "maxima": "max", "sketches": "sketch"}
+    return [f"{function}({name})" for kind, function in functions.items() for name in table.get(kind, ())]
+
+
+def _joined(names: Sequence[str]) -> str | None:
+    return _ACROSS.join(names) or None
+
+
+def _literal(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _cluster(selection: Selection) -> dict[str, str]:
+    cluster = selection.deployment.cluster
+    tables = {"": cluster.settings, "java.": cluster.java, "librdkafka.": cluster.librdkafka}
+    return {prefix + name: str(value) for prefix, table in tables.items() for name, value in table.items()}
+
+
+def _spark(selection: Selection, master: str) -> list[dict[str, str]]:
+    profile = profiles.profile_of(master)
+    own = {name: str(value) for name, value in selection.deployment.spark.settings.items()}
+    reasons = {each.name: each.why for each in profiles.TABLE}
+    return [
+        {
+            "name": name,
+            "value": value,
+            "set_by": "deployment" if name in own else "profile",
+            **({"why": reasons[name]} if name in reasons else {}),
+        }
+        for name, value in {**profiles.settings(profile), **own}.items()
+    ]

@@ -1,0 +1,11 @@
+"""The program of spark-submit: `headrace pipeline run` with the given arguments."""
+
+import runpy
+import sys
+from pathlib import Path
+
+if __name__ == "__main__":
+    # Python puts the directory of the program first, where modules have names like `errors`.
+    sys.path[:] = [entry for entry in sys.path if Path(entry) != Path(__file__).parent]
+    sys.argv[:] = ["headrace", "pipeline", "run", *sys.argv[1:]]
+    runpy.run_module("headrace", run_name="__main__")

@@ -1,0 +1,162 @@
+from pathlib import Path
+
+import pytest
+
+from headrace.pipeline.errors import PipelineError
+from headrace.pipeline.spec import deployment
+from headrace.pipeline.spec.deployment import Deployment, JobSettings
+from headrace.pipeline.spec.params import Interval
+from headrace.pipeline.spec.secret_values import Secret
+from tests.unit.pipeline.example_jobs import JOBS, SESSIONS, SessionParams
+
+FULL = """
+[cluster]
+bootstrap = "broker:9092"
+security.protocol = "SSL"
+
+[place]
+lake = "s3a://bucket/lake/"
+checkpoints = "s3a://bucket/checkpoints"
+
+[spark]
+master = "spark://host:7077"
+executor.memory = "4g"
+"spark.executor.cores" = 2
+hadoop.fs.s3a.secret.key = { env = "S3_SECRET" }
+
+[jobs.archive]
+topic = ["access-log", "orders"]
+trigger = "10 seconds"
+max_rows = 500_000
+
+[jobs.sessions]
+params.gap = "10 minutes"
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "pipeline.toml"
+    path.write_text(FULL)
+    return path
+
+
+def test_a_file_gives_every_setting(path: Path) -> None:
+    found = deployment.load(path)
+    assert found.cluster.settings == {"bootstrap.servers": "broker:9092", "security.protocol": "SSL"}
+    assert (found.lake, found.checkpoints) == ("s3a://bucket/lake", "s3a://bucket/checkpoints")
+    assert found.spark.master == "spark://host:7077"
+    assert found.spark.settings == {
+        "spark.executor.memory": "4g",
+        "spark.executor.cores": "2",
+        "spark.hadoop.fs.s3a.secret.key": Secret("env", "S3_SECRET"),
+    }
+    assert found.settings("archive") == JobSettings(topic="access-log,orders", trigger="10 seconds", max_rows=500_000)
+    assert found.params(SESSIONS) == SessionParams(gap=Interval("10 minutes"))
+    assert found.settings("page_views") == JobSettings()
+
+
+def test_a_laptop_needs_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = Deployment.default()
+    assert found.cluster.bootstrap == "127.0.0.1:9092"
+    assert found.lake == str(tmp_path / "headrace-lake")
+    assert found.checkpoints == str(tmp_path / "headrace-lake" / "_checkpoints")
+    assert found.spark.master is None
+
+
+def test_an_empty_file_gives_the_defaults_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "empty.toml").write_text("")
+    found = deployment.load(tmp_path / "empty.toml", "other:9092")
+    assert found.lake == str(tmp_path / "headrace-lake")
+    assert found.cluster.bootstrap == "other:9092"
+
+
+@pytest.mark.parametrize(
+    ("place", "path"),
+    [
+        ("lake", "/etc/lake"),
+        ("../lake", "/lake"),
+        ("/data/lake/", "/data/lake"),
+        ("s3a://bucket/lake/", "s3a://bucket/lake"),
+        ("hdfs://name:8020/lake", "hdfs://name:8020/lake"),
+        ("file:///data/lake", "file:///data/lake"),
+    ],
+)
+def test_places_are_absolute(place: str, path: str) -> None:
+    assert deployment.absolute(place, Path("/etc")) == path
+
+
+def test_another_lake_has_its_own_checkpoints(path: Path) -> None:
+    found = deployment.load(path).with_lake("/data/other")
+    assert (found.lake, found.checkpoints) == ("/data/other", "/data/other/_checkpoints")
+
+
+def test_options_of_a_command_replace_those_of_the_file(path: Path) -> None:
+    found = deployment.load(path)
+    found = found.with_bootstrap("h:1").with_master("local[2]").with_overrides(JOBS, ["sessions.minimum=3"])
+    assert found.cluster.settings == {"bootstrap.servers": "h:1", "security.protocol": "SSL"}
+    assert found.spark.master == "local[2]"
+    assert found.params(SESSIONS) == SessionParams(gap=Interval("10 minutes"), minimum=3)
+    with pytest.raises(PipelineError, match="'sparc' is not a Spark master"):
+        found.with_master("sparc")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[clusters]", "there is no table 'clusters'. Did you mean 'cluster'?"),
+        ("jobs = 5", "jobs must be a table: [jobs]"),
+        ('[place]\nlaek = "x"', "[place] there is no key 'laek'. Did you mean 'lake'?"),
+        ("[place]\nlake = 5", "[place] lake must be text, not 5"),
+        ('[cluster]\nclient.id = "x"', '[cluster] bootstrap is missing: write bootstrap = "HOST:PORT"'),
+        ('[spark]\nmaster = "sparc"', "'sparc' is not a Spark master"),
+        ('[spark]\nmaster = { env = "M" }', "[spark] master must be text"),
+        ('[spark]\nsql.session.timeZone = "CET"', "spark.sql.session.timeZone cannot be changed: results depend on it"),
+        ('[spark]\nhadoop.fs.s3a.secret.key = "hunter2"', "hadoop.fs.s3a.secret.key is a secret in plain text"),
+        ("[jobs]\nsessions = 5", "[jobs.sessions] must be a table"),
+        ("[jobs.sessions]\ngap = 5", "[jobs.sessions] there is no key 'gap'"),
+        ("[jobs.sessions]\nparams = 5", "params must be a table: params.NAME = VALUE"),
+        ('[jobs.sessions]\ntrigger = "soon"', "trigger must be an interval such as '10 seconds', not 'soon'"),
+        ("[jobs.sessions]\nmax_rows = 0", "max_rows must be a whole number, at least 1, not 0"),
+        ("[jobs.sessions]\nmax_rows = true", "max_rows must be a whole number"),
+        ("[jobs.archive]\ntopic = 5", "topic must be the name of a topic or a list"),
+        ("[jobs.archive]\ntopic = []", "topic must be the name of a topic or a list"),
+        ('[jobs.archive]\ntopic = "a b"', "'a b' cannot be a topic's name"),
+        ("[cluster", "is not TOML"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_named(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "wrong.toml"
+    path.write_text(text)
+    with pytest.raises(PipelineError) as refused:
+        deployment.load(path)
+    assert str(refused.value).startswith(str(path))
+    assert message in str(refused.value)
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match=r"cannot read .*none\.toml: no such file"):
+        deployment.load(tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[jobs.sesions]", "[jobs.sesions]: there is no job 'sesions'. Did you mean 'sessions'?"),
+        ("[jobs.sessions]\nparams.gpa = 1", "there is no parameter 'gpa'. Did you mean 'gap'?"),
+        ("[jobs.sessions]\nparams.gap = 1", "parameter gap must be an interval"),
+    ],
+)
+def test_jobs_and_parameters_of_a_file_must_exist(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "wrong.toml"
+    path.write_text(text)
+    found = deployment.load(path)
+    with pytest.raises(PipelineError) as refused:
+        found.check(JOBS, path)
+    assert str(refused.value).startswith(str(path))
+    assert message in str(refused.value)
+
+
+def test_the_example_fits_the_jobs(path: Path) -> None:
+    deployment.load(path).check(JOBS, path)
