@@ -65,7 +65,7 @@ def compact(lake: Lake, output: Additive, before: datetime) -> int:
 
     def rewrite(rows: DataFrame) -> DataFrame:
         total = summed(rows, output)
-        files = max(1, len(names) and rows.count() // _ROWS_PER_FILE)
+        files = max(1, rows.count() // _ROWS_PER_FILE)
         if output.time is None:
             return total.repartition(files, *output.keys)
         return total.repartitionByRange(files, output.time).sortWithinPartitions(*output.keys)

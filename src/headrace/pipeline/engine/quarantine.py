@@ -16,6 +16,7 @@ COLUMNS: Final = {
     "partition": "int",
     "offset": "bigint",
     "timestamp": "timestamp",
+    "timestamp_type": "int",
     "key": "binary",
     "value": "binary",
     "headers": _HEADERS,

@@ -1,0 +1,65 @@
+"""Notice that a source topic was deleted and created again, which Spark would not.
+
+Offsets of the old topic mean nothing in the new one: a query that went on would start in its middle.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Final
+
+from headrace.pipeline.errors import PipelineError
+from headrace.pipeline.spec.client_settings import Cluster
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
+_TIMEOUT_S: Final = 30.0
+
+
+class TopicChangedError(PipelineError):
+    """A source topic is not the one that the job has read so far."""
+
+
+def check(stored: Mapping[str, str], current: Mapping[str, str], *, job: str) -> dict[str, str]:
+    """Return the ids to store: those of all topics read so far. Both mappings are ids by topic (KIP-516).
+
+    Raises TopicChangedError if a topic has another id than stored, or no longer exists.
+    """
+    for topic, old in stored.items():
+        new = current.get(topic)
+        if new == old:
+            continue
+        state = f"was created again with id {new}" if new else "no longer exists"
+        go_on = (
+            f"Either run the job with --accept-new-topic {topic}, which reads the new topic from its beginning and "
+            "keeps what was read from the old one"
+            if new
+            else "Either create the topic and run the job with --accept-new-topic"
+        )
+        raise TopicChangedError(
+            f"job {job} has read the topic {topic} with id {old}, which {state}. {go_on}; or restore the topic with "
+            f"id {old} and start the job again."
+        )
+    return {**stored, **current}
+
+
+def current(cluster: Cluster, topics: Collection[str]) -> dict[str, str]:
+    """Return the ids of the topics that exist, as Kafka's tools print them. Raises KafkaException."""
+    from confluent_kafka.admin import AdminClient
+
+    return ids_from(AdminClient(dict(cluster.confluent("admin"))), topics)
+
+
+def ids_from(admin: "AdminClient", topics: Collection[str]) -> dict[str, str]:
+    """As `current`, with a client that the caller has."""
+    from confluent_kafka import KafkaError, KafkaException, TopicCollection
+
+    if not topics:
+        return {}
+    found: dict[str, str] = {}
+    for name, answer in admin.describe_topics(TopicCollection(list(topics)), request_timeout=_TIMEOUT_S).items():
+        try:
+            found[name] = str(answer.result().topic_id)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise
+    return found

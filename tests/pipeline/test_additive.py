@@ -1,0 +1,195 @@
+"""Additive tables: whatever the batches, repetitions and compactions, the view shows the totals."""
+
+import random
+import threading
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from headrace.pipeline.errors import PipelineError
+from headrace.pipeline.spec.jobs import Additive
+from tests.support.spark import frame
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from headrace.pipeline.engine.lake import Lake
+
+VIEWS = Additive(
+    table="page_views",
+    keys=("hour", "page"),
+    sums=("views",),
+    minima=("first",),
+    maxima=("last",),
+    sketches=("visitors",),
+    time="hour",
+)
+CODES = Additive(table="status_codes", keys=("status",), sums=("requests",))
+START = datetime(2015, 5, 17, 10, tzinfo=UTC)
+
+
+@pytest.fixture
+def lake(spark: "SparkSession", tmp_path: Path) -> "Lake":
+    from headrace.pipeline.engine.lake import Lake
+
+    return Lake(spark, f"file://{tmp_path}/lake")
+
+
+def requests(seed: int, count: int = 300) -> list[dict[str, object]]:
+    """Return requests within three hours; some have no page."""
+    chance = random.Random(seed)
+    return [
+        {
+            "at": (START + timedelta(seconds=chance.randrange(3 * 3600))).isoformat(),
+            "page": chance.choice(["/a", "/b", "/c", None]),
+            "client": chance.randrange(200),
+        }
+        for _ in range(count)
+    ]
+
+
+def partials(spark: "SparkSession", rows: Sequence[dict[str, object]]) -> "DataFrame":
+    from pyspark.sql import functions as sf
+
+    return (
+        frame(spark, rows, "at: timestamp, page: string, client: int")
+        .groupBy(sf.date_trunc("hour", "at").alias("hour"), "page")
+        .agg(
+            sf.count("*").alias("views"),
+            sf.min("at").alias("first"),
+            sf.max("at").alias("last"),
+            sf.hll_sketch_agg("client", 12).alias("visitors"),
+        )
+    )
+
+
+def append(lake: "Lake", batch: int, rows: Sequence[dict[str, object]]) -> bool:
+    from headrace.pipeline.engine import additive
+
+    return additive.append(lake, VIEWS, partials(lake.spark, rows), writer="page_views@1", batch=batch, metadata={})
+
+
+def shown(rows: "DataFrame") -> list[tuple[Any, ...]]:
+    from pyspark.sql import functions as sf
+
+    readable = rows.withColumn("visitors", sf.hll_sketch_estimate("visitors"))
+    return sorted((tuple(row) for row in readable.collect()), key=repr)
+
+
+def versions(lake: "Lake", table: str = VIEWS.table) -> int:
+    from delta.tables import DeltaTable
+
+    return DeltaTable.forPath(lake.spark, lake.path(table)).history().count()
+
+
+def test_a_repeated_batch_changes_nothing(lake: "Lake") -> None:
+    assert append(lake, 0, requests(1))
+    before = shown(lake.view(VIEWS))
+    assert not append(lake, 0, requests(1))
+    assert (shown(lake.view(VIEWS)), versions(lake)) == (before, 1)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_any_cut_into_batches_gives_the_view_of_one_batch(lake: "Lake", seed: int) -> None:
+    rows = requests(seed)
+    cuts = sorted(random.Random(seed).sample(range(1, len(rows)), 3))
+    for batch, (start, end) in enumerate(zip([0, *cuts], [*cuts, len(rows)], strict=True)):
+        append(lake, batch, rows[start:end])
+    assert shown(lake.view(VIEWS)) == shown(partials(lake.spark, rows))
+
+
+def test_totals_are_those_of_the_keys_in_the_batch(lake: "Lake") -> None:
+    from headrace.pipeline.engine import additive
+
+    append(lake, 0, requests(3))
+    [first, second] = [row for row in requests(4) if row["page"] in ("/a", None)][:2]
+    append(lake, 1, [first, second])
+    touched = {row[:2] for row in shown(partials(lake.spark, [first, second]))}
+    found = shown(additive.totals(lake, VIEWS, partials(lake.spark, [first, second])))
+    assert found == [row for row in shown(lake.view(VIEWS)) if row[:2] in touched]
+
+
+def test_a_missing_column_is_an_error(lake: "Lake") -> None:
+    from headrace.pipeline.engine import additive
+
+    rows = partials(lake.spark, requests(5)).drop("last").withColumnRenamed("views", "shown")
+    with pytest.raises(PipelineError, match="no column last, views and the undeclared column shown"):
+        additive.append(lake, VIEWS, rows, writer="page_views@1", batch=0, metadata={})
+
+
+def test_compaction_sums_up_closed_hours_once(lake: "Lake") -> None:
+    from headrace.pipeline.engine import additive
+
+    for batch in range(3):
+        append(lake, batch, [row for row in requests(batch) if str(row["at"]) < "2015-05-17T12"])
+    append(lake, 3, [row for row in requests(3) if str(row["at"]) >= "2015-05-17T12"])
+    append(lake, 4, [row for row in requests(4) if str(row["at"]) >= "2015-05-17T12"])
+    before, rows = shown(lake.view(VIEWS)), lake.read(VIEWS.table).count()
+    assert additive.compact(lake, VIEWS, START + timedelta(hours=2)) == 3
+    assert shown(lake.view(VIEWS)) == before
+    assert lake.read(VIEWS.table).count() == rows - 2 * 8  # three partials of four pages in two hours
+    assert additive.compact(lake, VIEWS, START + timedelta(hours=2)) == 0
+    assert versions(lake) == 6
+
+
+def test_a_table_without_time_is_compacted_as_a_whole(lake: "Lake") -> None:
+    from headrace.pipeline.engine import additive
+
+    rows = frame(lake.spark, [{"status": 200, "requests": 5}], "status: int, requests: bigint")
+    for batch in range(2):
+        additive.append(lake, CODES, rows, writer="status_codes@1", batch=batch, metadata={})
+    assert additive.compact(lake, CODES, START) == 2
+    assert [tuple(row) for row in lake.read(CODES.table).collect()] == [(200, 10)]
+
+
+def test_compaction_during_appends_loses_nothing_and_a_stream_sees_each_row_once(lake: "Lake", tmp_path: Path) -> None:
+    from headrace.pipeline.engine import additive
+
+    batches, seen, failures = 8, [], list[BaseException]()
+    append(lake, 0, requests(0, 50))
+
+    def collect(rows: "DataFrame", _: int) -> None:
+        seen.extend(row.views for row in rows.select("views").collect())
+
+    def append_all() -> None:
+        try:
+            for batch in range(1, batches):
+                append(lake, batch, requests(batch, 50))
+        except BaseException as error:
+            failures.append(error)
+            raise
+
+    stream = lake.stream(VIEWS.table).writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = stream.foreachBatch(collect).start()
+    appending = threading.Thread(target=append_all)
+    appending.start()
+    replaced = 0
+    while appending.is_alive():
+        replaced += additive.compact(lake, VIEWS, START + timedelta(days=1))
+    appending.join()
+    query.processAllAvailable()
+    query.stop()
+    assert not failures
+    assert replaced > 2
+    assert sum(seen) == sum(row.views for row in lake.view(VIEWS).select("views").collect()) == batches * 50
+
+
+def test_the_slower_of_two_compactions_changes_nothing(lake: "Lake", monkeypatch: pytest.MonkeyPatch) -> None:
+    from headrace.pipeline.engine import additive, partials
+
+    for batch in range(2):
+        append(lake, batch, requests(batch, 20))
+
+    def overtaken(rows: "DataFrame", output: Additive) -> "DataFrame":
+        monkeypatch.setattr(additive, "summed", partials.summed)
+        additive.compact(lake, VIEWS, START + timedelta(days=1))
+        return partials.summed(rows, output)
+
+    before = shown(lake.view(VIEWS))
+    monkeypatch.setattr(additive, "summed", overtaken)
+    with pytest.raises(PipelineError, match="compacted by another process"):
+        additive.compact(lake, VIEWS, START + timedelta(days=1))
+    assert (shown(lake.view(VIEWS)), versions(lake)) == (before, 3)

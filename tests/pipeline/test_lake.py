@@ -1,0 +1,106 @@
+"""Tables of a lake, addressed by URI."""
+
+import json
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from headrace.pipeline.errors import PipelineError
+from tests.support.spark import frame
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from headrace.pipeline.engine.lake import Lake
+
+
+@pytest.fixture
+def lake(spark: "SparkSession", tmp_path: Path) -> "Lake":
+    from headrace.pipeline.engine.lake import Lake
+
+    return Lake(spark, f"file://{tmp_path}/a lake/")
+
+
+def pages(lake: "Lake", *rows: tuple[str | None, int]) -> "DataFrame":
+    named = [{"page": page, "views": views} for page, views in rows]
+    return frame(lake.spark, named, "page: string, views: bigint")
+
+
+def append(lake: "Lake", batch: int, *rows: tuple[str | None, int], writer: str = "pages@1") -> bool:
+    return lake.append("pages", pages(lake, *rows), writer=writer, batch=batch, metadata={"batch": batch})
+
+
+def merge(lake: "Lake", batch: int, *rows: tuple[str | None, int]) -> bool:
+    return lake.merge("pages", pages(lake, *rows), ["page"], writer="pages@1", batch=batch, metadata={"batch": batch})
+
+
+def stored(lake: "Lake") -> list[tuple[Any, ...]]:
+    return sorted((tuple(row) for row in lake.read("pages").collect()), key=repr)
+
+
+def metadata(lake: "Lake") -> list[dict[str, int]]:
+    from delta.tables import DeltaTable
+
+    history = DeltaTable.forPath(lake.spark, lake.path("pages")).history().orderBy("version").collect()
+    return [json.loads(row.userMetadata) for row in history]
+
+
+def test_a_table_is_in_the_directory_of_a_file_uri(lake: "Lake", tmp_path: Path) -> None:
+    append(lake, 0, ("/a", 1))
+    assert (tmp_path / "a lake" / "pages" / "_delta_log").is_dir()
+    assert stored(lake) == [("/a", 1)]
+
+
+def test_names_are_those_of_tables_only(lake: "Lake", tmp_path: Path) -> None:
+    assert lake.names() == []
+    append(lake, 0, ("/a", 1))
+    (tmp_path / "a lake" / "_checkpoints").mkdir()
+    assert lake.names() == ["pages"]
+
+
+def test_an_absent_table_is_an_error_that_lists_the_tables(lake: "Lake") -> None:
+    append(lake, 0, ("/a", 1))
+    with pytest.raises(PipelineError, match=r"no table views \(tables: pages\)"):
+        lake.read("views")
+
+
+@pytest.mark.parametrize("name", ["", "../pages", "a/b", "_checkpoints", "a.b"])
+def test_a_table_outside_the_lake_is_refused(lake: "Lake", name: str) -> None:
+    with pytest.raises(PipelineError, match="not a table's name"):
+        lake.path(name)
+
+
+def test_a_batch_is_appended_once_per_writer(lake: "Lake") -> None:
+    assert [append(lake, 7, ("/a", 1)), append(lake, 7, ("/a", 1)), append(lake, 6, ("/a", 1))] == [True, False, False]
+    assert append(lake, 0, ("/a", 1), writer="backfill")
+    assert stored(lake) == [("/a", 1), ("/a", 1)]
+    assert [lake.last_batch("pages", writer) for writer in ("pages@1", "backfill", "no one")] == [7, 0, None]
+    assert metadata(lake) == [{"batch": 7}, {"batch": 0}]
+
+
+def test_a_batch_may_add_a_column(lake: "Lake") -> None:
+    append(lake, 0, ("/a", 1))
+    rows = frame(lake.spark, [{"page": "/b", "views": 2, "visitors": 1}], "page: string, views: bigint, visitors: int")
+    lake.append("pages", rows, writer="pages@1", batch=1, metadata={})
+    assert stored(lake) == [("/a", 1, None), ("/b", 2, 1)]
+
+
+def test_a_merge_replaces_rows_with_the_same_keys_once(lake: "Lake") -> None:
+    assert merge(lake, 0, ("/a", 1), (None, 1))
+    assert merge(lake, 1, ("/b", 2), (None, 3))
+    assert not merge(lake, 1, ("/b", 9))
+    assert stored(lake) == [("/a", 1), ("/b", 2), (None, 3)]
+    assert metadata(lake) == [{"batch": 0}, {"batch": 1}]
+
+
+def test_two_writers_may_create_a_table_at_once(lake: "Lake") -> None:
+    writers = [
+        threading.Thread(target=append, args=(lake, 0, (name, 1)), kwargs={"writer": name}) for name in ("/a", "/b")
+    ]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert stored(lake) == [("/a", 1), ("/b", 1)]
