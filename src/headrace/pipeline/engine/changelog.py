@@ -2,22 +2,20 @@
 
 from collections.abc import Iterator, Sequence
 from functools import reduce
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from headrace.pipeline.engine.publishing import Record
 from headrace.pipeline.spec.jobs import Additive, Append, Stateful
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 TIMESTAMP_FORMAT: Final = "yyyy-MM-dd'T'HH:mm:ssX"
 _IN_MEMORY: Final = 100_000
 """Rows of a batch that the driver holds at once; beyond it, the rows of one partition."""
 
 
-def records(rows: "DataFrame", topic: str, output: Additive | Append | Stateful) -> "DataFrame":
+def records(rows: DataFrame, topic: str, output: Additive | Append | Stateful) -> DataFrame:
     """Return `topic`, `key` and `value`: keys joined by spaces, and the row as JSON with estimates of its sketches.
 
     Rows of a table without keys have no key.
@@ -37,11 +35,11 @@ def records(rows: "DataFrame", topic: str, output: Additive | Append | Stateful)
     )
 
 
-def united(frames: Sequence["DataFrame"]) -> "DataFrame":
+def united(frames: Sequence[DataFrame]) -> DataFrame:
     return reduce(lambda all_rows, rows: all_rows.unionAll(rows), frames)
 
 
-def collected(rows: "DataFrame", count: int) -> Iterator[Record]:
+def collected(rows: DataFrame, count: int) -> Iterator[Record]:
     """Yield the records. With a `count` above 100,000, they come partition by partition to bound the memory."""
     found = rows.collect() if count <= _IN_MEMORY else rows.toLocalIterator()
     for topic, key, value in found:

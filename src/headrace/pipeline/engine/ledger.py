@@ -1,7 +1,7 @@
 """The ledger: what a batch is about to write, written down before the batch writes anything.
 
 `<checkpoints>/ledger/<job>/<batch>.json`. After a crash it says from which offsets of the output topics to look for
-records of the batch, and the topic ids tell whether a topic is still the one that the query has read so far.
+records of the batch; the topic ids show if a source topic is still the one that the query has read so far.
 """
 
 import json
@@ -97,16 +97,3 @@ class Ledger:
 
     def _uri(self, batch: int) -> str:
         return f"{self._directory}/{batch}.json"
-
-
-def check_topic_ids(earlier: Entry, now: Mapping[str, str]) -> None:
-    """Raise PipelineError if a topic was deleted and created again since the entry.
-
-    Its offsets start at 0 again: the query would skip the records below its position, and say nothing.
-    """
-    for topic, known in earlier.topic_ids.items():
-        if topic in now and now[topic] != known:
-            raise PipelineError(
-                f"topic {topic} was created again: its id was {known} at batch {earlier.batch} of {earlier.job} and is "
-                f"{now[topic]} now. Restore the topic, or raise the job's version to read the new one from its beginning"
-            )

@@ -60,7 +60,12 @@ class Progress:
     next_retry: str | None = None
 
 
-_OF_SPARK: Final = {"latestOffset": "offsets", "queryPlanning": "planning", "walCommit": "log", "triggerExecution": "batch"}
+_OF_SPARK: Final = {
+    "latestOffset": "offsets",
+    "queryPlanning": "planning",
+    "walCommit": "log",
+    "triggerExecution": "batch",
+}
 
 
 def advanced(before: Progress, batch: Mapping[str, Any], measured: Measured | None) -> Progress:
@@ -157,9 +162,7 @@ class Reporter:
             self._failed_at[now.job] = (failures, failed_at)
         retry = None
         if standing.retry_at is not None:
-            retry = now.next_retry or _iso(
-                datetime.now(UTC) + timedelta(seconds=standing.retry_at - time.monotonic())
-            )
+            retry = now.next_retry or _iso(datetime.now(UTC) + timedelta(seconds=standing.retry_at - time.monotonic()))
         return replace(
             now,
             state=standing.state,

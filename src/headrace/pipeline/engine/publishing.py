@@ -92,9 +92,7 @@ def _pass(_: str) -> None:
 class TransactionalPublisher:
     """Publishes each batch in a transaction. Raises FencedError once another driver has opened the same job."""
 
-    def __init__(
-        self, cluster: Cluster, job: str, version: int, *, reached: Callable[[str], None] = _pass
-    ) -> None:
+    def __init__(self, cluster: Cluster, job: str, version: int, *, reached: Callable[[str], None] = _pass) -> None:
         """`reached` is called at the kill points."""
         self._job = job
         self._group = GROUP_PREFIX + job
@@ -327,9 +325,7 @@ def _send(
             reached("mid-publish")
         while True:
             try:
-                producer.produce(
-                    record.topic, record.value, record.key, headers=list(headers), on_delivery=delivered
-                )
+                producer.produce(record.topic, record.value, record.key, headers=list(headers), on_delivery=delivered)
                 break
             except BufferError:
                 producer.poll(0.1)

@@ -10,16 +10,18 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final
 
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
+from pyspark.sql.streaming.query import StreamingQuery
 
-from headrace.pipeline.engine import additive, changelog, lateness, quarantine, sources
+from headrace.pipeline.engine import additive, changelog, lateness, quarantine, sources, topic_ids
 from headrace.pipeline.engine.checkpoint import Checkpoint
 from headrace.pipeline.engine.expectations import split
 from headrace.pipeline.engine.files import Files
 from headrace.pipeline.engine.lake import Lake
-from headrace.pipeline.engine.ledger import Entry, Ledger, Offsets, check_topic_ids
+from headrace.pipeline.engine.ledger import Entry, Ledger, Offsets
 from headrace.pipeline.engine.publishing import Batch, LedgerPublisher, Publisher, TransactionalPublisher
 from headrace.pipeline.engine.topics import Topics
 from headrace.pipeline.errors import PipelineError
@@ -27,10 +29,6 @@ from headrace.pipeline.spec import shape
 from headrace.pipeline.spec.client_settings import Cluster
 from headrace.pipeline.spec.deployment import JobSettings
 from headrace.pipeline.spec.jobs import Additive, Append, Changelog, Job, Stateful, Table
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
 _GRACE_S: Final = 20.0
 _POLL_S: Final = 0.05
@@ -43,7 +41,7 @@ log = logging.getLogger(__name__)
 class Surroundings:
     """What all queries of a driver share. Without `transactions`, batches are published with the ledger."""
 
-    spark: "SparkSession"
+    spark: SparkSession
     lake: Lake
     cluster: Cluster
     checkpoints: str
@@ -66,12 +64,6 @@ class Measured:
             yield
         finally:
             self.phases_ms[name] = self.phases_ms.get(name, 0) + round((time.perf_counter() - started) * 1000)
-
-
-class Startable(Protocol):
-    """A query as the supervisor sees it."""
-
-    def start(self, *, once: bool) -> "StreamingQuery": ...
 
 
 def _pass(_: str) -> None:
@@ -125,7 +117,7 @@ class Query:
     def source_topics(self) -> Sequence[str]:
         return () if isinstance(self.job.source, Table) else tuple((self._settings.topic or "").split(","))
 
-    def start(self, *, once: bool) -> "StreamingQuery":
+    def start(self, *, once: bool) -> StreamingQuery:
         """Start from the checkpoint, or from the beginning. With `once`, end after everything available now.
 
         Raises PipelineError if the checkpoint does not belong to the job, its tables and its topics.
@@ -136,17 +128,15 @@ class Query:
             # Rows with keys replace each other: late readers need only the last one.
             policy = "delete" if isinstance(output, Append) or not output.keys else "compact"
             self._topics.create(topic, {"cleanup.policy": policy, "retention.ms": "-1"})
-        self._ids = self._topics.ids([*self.source_topics, *self._changelogs])
+        self._ids = self._topics.ids(self.source_topics)
         last = self._ledger.last()
         if last is not None and last.version == self.job.version:
-            check_topic_ids(last, self._ids)
+            topic_ids.check(last.topic_ids, self._ids, job=self.job.name)
         if isinstance(self.job.source, Table):
             rows = self._around.lake.stream(self.job.source.name)
         else:
             options = self._around.cluster.spark_options()
-            rows = sources.records(
-                self._around.spark, options, self.source_topics, self._ids, self._settings.max_rows
-            )
+            rows = sources.records(self._around.spark, options, self.source_topics, self._ids, self._settings.max_rows)
         mode = "append"
         for output in self._tables.values():
             if isinstance(output, Stateful):
@@ -181,7 +171,7 @@ class Query:
                     )
         self._files.write(uri, json.dumps(now.as_json(), indent=1))
 
-    def _write(self, rows: "DataFrame", number: int) -> None:
+    def _write(self, rows: DataFrame, number: int) -> None:
         measured = Measured(batch=number)
         try:
             self._write_batch(rows, number, measured)
@@ -191,7 +181,7 @@ class Query:
             raise
         self.measured = measured
 
-    def _write_batch(self, rows: "DataFrame", number: int, measured: Measured) -> None:
+    def _write_batch(self, rows: DataFrame, number: int, measured: Measured) -> None:
         self._reached("before-ledger")
         publisher = self._publisher or self._opened()
         if publisher.is_published(number):
@@ -214,7 +204,7 @@ class Query:
                     batch = Batch(
                         number=number, query=self._query_id, positions=positions, output_ends=entry.output_ends
                     )
-                    measured.published = self._publish(publisher, batch, frames, cached)
+                    measured.published = self._publish(publisher, batch, frames)
 
     def _opened(self) -> Publisher:
         """Fence older drivers of the job. The query's id is known only now: Spark chooses it when the query starts."""
@@ -229,7 +219,7 @@ class Query:
         self._publisher = publisher
         return publisher
 
-    def _computed(self, rows: "DataFrame", cached: ExitStack) -> "tuple[dict[str, DataFrame], DataFrame | None]":
+    def _computed(self, rows: DataFrame, cached: ExitStack) -> tuple[dict[str, DataFrame], DataFrame | None]:
         """Return the rows of each table, and the rows that do not meet the expectations."""
         if self._stateful:
             return dict.fromkeys(self._tables, rows), None
@@ -252,12 +242,12 @@ class Query:
         return earlier.latest if earlier is not None and earlier.query == self._query_id else {}
 
     def _with_lateness(
-        self, frames: "dict[str, DataFrame]", before: Mapping[str, int], cached: ExitStack
-    ) -> "tuple[dict[str, DataFrame], Mapping[str, int]]":
+        self, frames: dict[str, DataFrame], before: Mapping[str, int], cached: ExitStack
+    ) -> tuple[dict[str, DataFrame], Mapping[str, int]]:
         """Add `late_by_s` to the rows that have an event time and a place in a topic."""
         latest: dict[str, int] = dict(before)
         for table, rows in frames.items():
-            if _LATE_COLUMNS <= set(rows.columns) and "late_by_s" not in rows.columns:
+            if set(rows.columns) >= _LATE_COLUMNS and "late_by_s" not in rows.columns:
                 _cache(cached, rows)
                 latest |= lateness.latest(rows, before)
                 frames = {**frames, table: lateness.with_lateness(rows, before)}
@@ -278,7 +268,7 @@ class Query:
         )
         return self._ledger.record(entry)
 
-    def _positions(self, rows: "DataFrame", entry: Entry) -> Offsets:
+    def _positions(self, rows: DataFrame, entry: Entry) -> Offsets:
         """Return the offsets for the job's consumer group: the lag of the job, and the carrier of the proof."""
         if not isinstance(self.job.source, Table):
             ends: Any = entry.source_to
@@ -291,10 +281,12 @@ class Query:
         return {topic: {0: entry.output_ends[topic][0]} for topic in list(self._changelogs)[:1]}
 
     def _write_tables(
-        self, frames: "Mapping[str, DataFrame]", bad: "DataFrame | None", entry: Entry, measured: Measured
+        self, frames: Mapping[str, DataFrame], bad: DataFrame | None, entry: Entry, measured: Measured
     ) -> None:
         lake, writer, batch = self._around.lake, self._writer, entry.batch
-        about = {name: getattr(entry, name) for name in ("job", "version", "batch", "query", "source_from", "source_to")}
+        about = {
+            name: getattr(entry, name) for name in ("job", "version", "batch", "query", "source_from", "source_to")
+        }
         for table, rows in frames.items():
             output = self._tables[table]
             if table == quarantine.TABLE:
@@ -302,9 +294,7 @@ class Query:
             elif isinstance(output, Additive):
                 additive.append(lake, output, rows, writer=writer, batch=batch, metadata=about)
             elif isinstance(output, Append):
-                lake.append(
-                    table, rows, writer=writer, batch=batch, metadata=about, partition_by=output.partition_by
-                )
+                lake.append(table, rows, writer=writer, batch=batch, metadata=about, partition_by=output.partition_by)
             elif output.keys:
                 lake.merge(table, rows, output.keys, writer=writer, batch=batch, metadata=about)
             else:
@@ -312,22 +302,18 @@ class Query:
         if bad is not None:
             self._quarantine(bad, f"{writer}/expectations", about, measured)
 
-    def _quarantine(self, bad: "DataFrame", writer: str, about: Mapping[str, Any], measured: Measured) -> None:
+    def _quarantine(self, bad: DataFrame, writer: str, about: Mapping[str, Any], measured: Measured) -> None:
         rows = quarantine.rows(bad, job=self.job.name, version=self.job.version).persist()
         try:
             count = rows.count()
             measured.quarantined += count
             if count:
-                self._around.lake.append(
-                    quarantine.TABLE, rows, writer=writer, batch=about["batch"], metadata=about
-                )
+                self._around.lake.append(quarantine.TABLE, rows, writer=writer, batch=about["batch"], metadata=about)
         finally:
             rows.unpersist()
 
-    def _publish(
-        self, publisher: Publisher, batch: Batch, frames: "Mapping[str, DataFrame]", cached: ExitStack
-    ) -> int:
-        changes: "list[DataFrame]" = []
+    def _publish(self, publisher: Publisher, batch: Batch, frames: Mapping[str, DataFrame]) -> int:
+        changes: list[DataFrame] = []
         count = 0
         for topic, table in self._changelogs.items():
             output, rows = self._tables[table], frames[table]
@@ -339,8 +325,8 @@ class Query:
             return publisher.publish(batch, (), 0)
         return publisher.publish(batch, changelog.collected(changelog.united(changes), count), count)
 
-    def stop(self, running: "StreamingQuery | None") -> None:
-        """Stop after the running batch, or in it if it takes longer than 20 s: it is then repeated at the next start."""
+    def stop(self, running: StreamingQuery | None) -> None:
+        """Stop after the running batch; after 20 s in the middle of it, so that the next start repeats it."""
         deadline = time.monotonic() + _GRACE_S
         while running is not None and running.isActive and running.status["isTriggerActive"]:
             if time.monotonic() > deadline:
@@ -353,7 +339,7 @@ class Query:
             self._publisher.close()
 
 
-def _cache(stack: ExitStack, rows: "DataFrame") -> None:
+def _cache(stack: ExitStack, rows: DataFrame) -> None:
     """Keep the rows until the end of the batch; without that, every output would compute them again."""
     rows.persist()
     stack.callback(rows.unpersist)

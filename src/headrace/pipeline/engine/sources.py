@@ -2,17 +2,14 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 
 def records(
-    spark: "SparkSession", options: Mapping[str, str], topics: Sequence[str], ids: Mapping[str, str], max_rows: int
-) -> "DataFrame":
+    spark: SparkSession, options: Mapping[str, str], topics: Sequence[str], ids: Mapping[str, str], max_rows: int
+) -> DataFrame:
     """Return the records of `topics` from the beginning, at most `max_rows` in a batch.
 
     `options` connect to the cluster (`kafka.*`); `ids` are the topics' ids. Records of aborted transactions are left

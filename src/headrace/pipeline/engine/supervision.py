@@ -3,6 +3,7 @@
 Events come in with their time, instructions go out; `supervisor.py` executes them.
 
     blocked   --Ready-->                                    running    action: Start
+    blocked   --Ended-->                                    finished   action: none, it has nothing to read
     running   --Ended without a reason-->                   finished
     running   --Ended with a reason-->                      waiting    action: none, until the delay is over
     running   --Ended, the last of too many, or final-->    failed
@@ -89,6 +90,9 @@ class Policy:
     window_s: float = 600.0
 
 
+DEFAULT_POLICY: Final = Policy()
+
+
 @dataclass(slots=True)
 class Standing:
     """The state of a job. Times are those of the events."""
@@ -103,7 +107,7 @@ class Standing:
 class Machine:
     """The jobs of a driver. They fail and restart independently of each other."""
 
-    def __init__(self, jobs: Iterable[str], policy: Policy = Policy()) -> None:
+    def __init__(self, jobs: Iterable[str], policy: Policy = DEFAULT_POLICY) -> None:
         """`jobs` come in the order in which data flows; they are stopped in the opposite one."""
         self.jobs = {job: Standing() for job in jobs}
         self._policy = policy
@@ -118,7 +122,7 @@ class Machine:
             case Ready(job):
                 return self._start(job) if self.jobs[job].state is State.BLOCKED else []
             case Ended(job):
-                if self.jobs[job].state is State.RUNNING:
+                if self.jobs[job].state in (State.RUNNING, State.BLOCKED):
                     self._end(self.jobs[job], event, now)
                 return []
             case Tick():

@@ -4,9 +4,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from headrace.pipeline.engine.supervision import (
+    DEFAULT_POLICY,
     Ended,
     Event,
     Instruction,
@@ -44,6 +45,8 @@ class Watcher(Protocol):
 
     def watch(self, job: str, standing: Standing, query: Any, running: "StreamingQuery | None") -> None: ...
 
+    def close(self) -> None: ...
+
 
 class Supervisor:
     """Several jobs in one driver. A failing one starts again after a delay; the others go on."""
@@ -51,15 +54,18 @@ class Supervisor:
     def __init__(
         self,
         make: Mapping[str, Callable[[], Query]],
-        is_ready: Callable[[str, Mapping[str, Standing]], bool],
+        readiness: Callable[[str, Mapping[str, Standing]], Literal["ready", "later", "never"]],
         watcher: Watcher,
         *,
         once: bool,
-        policy: Policy = Policy(),
+        policy: Policy = DEFAULT_POLICY,
     ) -> None:
-        """`make` returns a new query of a job, in the order in which data flows."""
+        """`make` returns a new query of a job, in the order in which data flows.
+
+        `readiness` says of a blocked job whether its source can be read: now, later, or never, which finishes it.
+        """
         self._make = make
-        self._is_ready = is_ready
+        self._readiness = readiness
         self._watcher = watcher
         self._once = once
         self._machine = Machine(make, policy)
@@ -84,11 +90,15 @@ class Supervisor:
         for job, query in self._queries.items():
             query.stop(self._running.get(job))
         self._watch()
+        self._watcher.close()
         return all(standing.state is not State.FAILED for standing in self.jobs.values())
 
     def _events(self) -> Sequence[Event]:
-        blocked = [job for job, standing in self.jobs.items() if standing.state is State.BLOCKED]
-        events: list[Event] = [Ready(job) for job in blocked if self._is_ready(job, self.jobs)]
+        events: list[Event] = []
+        for job in [job for job, standing in self.jobs.items() if standing.state is State.BLOCKED]:
+            readiness = self._readiness(job, self.jobs)
+            if readiness != "later":
+                events.append(Ready(job) if readiness == "ready" else Ended(job))
         for job, running in self._running.items():
             if self.jobs[job].state is State.RUNNING and not running.isActive:
                 events.append(_ended(job, self._queries[job].failure or running.exception()))
@@ -100,8 +110,12 @@ class Supervisor:
             self._execute(instruction)
         if isinstance(event, Ended) and event.reason is not None:
             standing = self.jobs[event.job]
-            then = "it is not started again" if standing.retry_at is None else f"again in {standing.retry_at - now:.0f} s"
-            log.error("Job %s failed (%d in ten minutes): %s; %s", event.job, len(standing.failures), event.reason, then)
+            then = (
+                "it is not started again" if standing.retry_at is None else f"again in {standing.retry_at - now:.0f} s"
+            )
+            log.error(
+                "Job %s failed (%d in ten minutes): %s; %s", event.job, len(standing.failures), event.reason, then
+            )
 
     def _execute(self, instruction: Instruction) -> None:
         job = instruction.job

@@ -3,11 +3,12 @@
 import logging
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Final
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
+from headrace.pipeline.engine import topic_ids
 from headrace.pipeline.errors import PipelineError
 
 _TIMEOUT_S: Final = 30.0
@@ -37,21 +38,8 @@ class Topics:
 
     def ids(self, names: Iterable[str]) -> dict[str, str]:
         """Return topic ids; nothing for topics that do not exist and for clusters without ids."""
-        names = list(names)
-        if not names:
-            return {}
-        answers = self._admin.describe_topics(TopicCollection(names), request_timeout=_TIMEOUT_S)
-        found: dict[str, str] = {}
-        for name, answer in answers.items():
-            try:
-                topic: Any = answer.result(2 * _TIMEOUT_S)
-            except KafkaException as error:
-                if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                    raise
-                continue
-            if str(topic.topic_id) != _NO_ID:
-                found[name] = str(topic.topic_id)
-        return found
+        found = topic_ids.ids_from(self._admin, list(names))
+        return {name: each for name, each in found.items() if each != _NO_ID}
 
     def end_offsets(self, names: Iterable[str]) -> dict[str, dict[int, int]]:
         """Return the log end offsets of all partitions. Raises PipelineError for a topic that does not exist."""

@@ -1,0 +1,195 @@
+"""`headrace pipeline run`, `status` and `query`."""
+
+import json as json_text
+import re
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from headrace.cli import output, pipeline_options
+from headrace.cli.failures import CommandError
+from headrace.cli.help_pages import examples
+from headrace.cli.options import Json
+from headrace.cli.pipeline_options import Config, JobFiles, Lake, Master, Overrides, PipelineBootstrap
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from headrace.pipeline.spec.jobs import Job
+
+RUN_EPILOG = examples(
+    "all jobs, until Ctrl-C",
+    "headrace pipeline run --config pipeline.toml",
+    "two jobs, until everything now in the topics is processed",
+    "headrace pipeline run events page_views --once",
+    "a job of your own",
+    "headrace pipeline run my_views --from my_jobs.py",
+)
+STATUS_EPILOG = examples(
+    "all jobs",
+    "headrace pipeline status",
+    "the lag of one, for a script",
+    "headrace pipeline status --json | jq '.[] | select(.job == \"events\") | .lag'",
+)
+QUERY_EPILOG = examples(
+    "tables have plain names; additive ones are summed up",
+    "headrace pipeline query 'SELECT page, sum(views) FROM page_views GROUP BY page'",
+    "estimate the visitors in a sketch",
+    "headrace pipeline query 'SELECT hour, hll_sketch_estimate(visitors) FROM page_views'",
+)
+_COLUMNS: Final = (
+    output.Column("Job"),
+    output.Column("State"),
+    output.Column("Batch", number=True),
+    output.Column("Lag", number=True),
+    output.Column("Rows/s", number=True),
+    output.Column("Watermark"),
+    output.Column("State rows", number=True),
+    output.Column("Late", number=True),
+    output.Column("Quarantined", number=True),
+    output.Column("Age"),
+    output.Column("Last failure"),
+    output.Column("Next retry"),
+)
+
+
+def run(
+    jobs: Annotated[
+        list[str] | None, typer.Argument(metavar="[JOB]...", show_default="all", help="Names of jobs.")
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Process what is available now, then end.")] = False,
+    config: Config = None,
+    files: JobFiles = None,
+    overrides: Overrides = None,
+    lake: Lake = None,
+    master: Master = None,
+    bootstrap: PipelineBootstrap = None,
+) -> None:
+    """Run jobs on Spark until Ctrl-C, which ends them after their batches.
+
+    A failing job starts again after a delay, and is given up after five failures in ten minutes; the others go on.
+    """
+    import logging
+
+    from confluent_kafka import KafkaException
+
+    from headrace.pipeline import requirements
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    with pipeline_options.explained():
+        selection = pipeline_options.select(
+            config=config, files=files, overrides=overrides, lake=lake, bootstrap=bootstrap
+        )
+        requirements.check()
+        from headrace.pipeline.engine import run as engine
+
+        try:
+            complete = engine.run(
+                selection.deployment,
+                selection.jobs,
+                jobs or (),
+                once=once,
+                master=master,
+                started=lambda names: output.tell(f"Running {', '.join(names)}. Ctrl-C stops after the batch."),
+            )
+        except KafkaException as error:
+            raise CommandError(f"the cluster answered: {error.args[0].str()}") from None
+    if not complete:
+        raise CommandError("a job failed", "`headrace pipeline status` shows which, and why.")
+
+
+def status(config: Config = None, lake: Lake = None, json: Json = False) -> None:
+    """Show the progress of all jobs: batch, lag, rate, watermark, state, late and quarantined rows, failures.
+
+    It reads the files that the driver writes beside the checkpoints, without Spark and without the cluster.
+    """
+    with pipeline_options.explained():
+        deployment = pipeline_options.select(config=config, lake=lake).deployment
+        from headrace.pipeline.engine import status as files
+
+        jobs = files.read(deployment.checkpoints, datetime.now(UTC))
+    if json:
+        output.print_json(jobs)
+        return
+    if not jobs:
+        output.tell(f"No job has run with {deployment.lake} yet: `headrace pipeline run`")
+        return
+    output.print_table(_COLUMNS, [_row(job) for job in jobs])
+
+
+def _row(job: dict[str, Any]) -> list[output.Cell]:
+    return [
+        job["job"],
+        job["state"],
+        job["batch"],
+        job["lag"],
+        round(job["rows_per_s"]),
+        job["watermark"],
+        job["state_rows"],
+        job["late_rows"],
+        job["quarantined_rows"],
+        output.seconds(job["age_s"]),
+        job["last_failure"],
+        job["next_retry"],
+    ]
+
+
+def query(
+    sql: Annotated[str, typer.Argument(metavar="SQL", show_default=False, help="A query in Spark's SQL.")],
+    config: Config = None,
+    files: JobFiles = None,
+    lake: Lake = None,
+    master: Master = None,
+    json: Json = False,
+) -> None:
+    """Query the tables of the lake. Additive tables show their totals; times are in UTC."""
+    from headrace.pipeline import requirements
+
+    with pipeline_options.explained():
+        selection = pipeline_options.select(config=config, files=files, lake=lake)
+        requirements.check()
+        from pyspark.errors import PySparkException
+
+        from headrace.pipeline.engine import session
+
+        spark = session.build(selection.deployment, master=master)
+        try:
+            _name_tables(spark, selection.deployment.lake, list(selection.jobs.values()), sql)
+            _print(spark.sql(sql), json)
+        except PySparkException as error:
+            raise CommandError(str(error).strip().splitlines()[0]) from None
+        finally:
+            spark.stop()
+
+
+def _name_tables(spark: "SparkSession", uri: str, jobs: "list[Job]", sql: str) -> None:
+    """Make the tables that the query may mean available by name."""
+    from headrace.pipeline.engine.lake import Lake
+    from headrace.pipeline.spec.jobs import Additive
+
+    lake = Lake(spark, uri)
+    words = {word.lower() for word in re.findall(r"\w+", sql)}
+    additive = {each.table: each for job in jobs for each in job.outputs if isinstance(each, Additive)}
+    for table in lake.names():
+        if table.lower() in words:
+            rows = lake.view(additive[table]) if table in additive else lake.read(table)
+            rows.createOrReplaceTempView(table)
+
+
+def _print(rows: "DataFrame", json: bool) -> None:
+    from pyspark.sql import functions as sf
+
+    if json:
+        options = {"ignoreNullFields": "false", "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSX"}
+        found = rows.select(sf.to_json(sf.struct("*"), options)).collect()
+        output.print_json([json_text.loads(row[0]) for row in found])
+        return
+    numbers = {"tinyint", "smallint", "int", "bigint", "float", "double"}
+    columns = [output.Column(name, number=kind in numbers) for name, kind in rows.dtypes]
+    output.print_table(columns, [[_cell(value) for value in row] for row in rows.collect()])
+
+
+def _cell(value: object) -> output.Cell:
+    return value if value is None or type(value) is int else str(value)

@@ -1,0 +1,158 @@
+"""Run jobs of a deployment in this process."""
+
+import logging
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Final, Literal
+
+from headrace.pipeline.engine import session
+from headrace.pipeline.engine.files import Files
+from headrace.pipeline.engine.lake import Lake
+from headrace.pipeline.engine.progress import TOPIC, Reporter
+from headrace.pipeline.engine.query import Query, Surroundings
+from headrace.pipeline.engine.supervision import DEFAULT_POLICY, ENDED, Policy, Standing
+from headrace.pipeline.engine.supervisor import Supervisor
+from headrace.pipeline.engine.topics import Topics
+from headrace.pipeline.errors import PipelineError
+from headrace.pipeline.spec.deployment import Deployment
+from headrace.pipeline.spec.jobs import Job, Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+log = logging.getLogger(__name__)
+
+
+def selected(deployment: Deployment, jobs: Mapping[str, Job], names: Iterable[str]) -> dict[str, Job]:
+    """Return the named jobs, or all that can run, so that a job follows the one that writes its source.
+
+    Raises PipelineError for an unknown job and if there is none to run.
+    """
+    names = list(dict.fromkeys(names))
+    if unknown := [name for name in names if name not in jobs]:
+        raise PipelineError(f"there is no job '{unknown[0]}'. Known jobs: {', '.join(sorted(jobs)) or 'none'}.")
+    chosen = {name: jobs[name] for name in names or jobs}
+    for name in [name for name, job in chosen.items() if not (_reads_table(job) or deployment.settings(name).topic)]:
+        what = f'job {name} reads a topic, but the deployment names none: write topic = "NAME" under [jobs.{name}]'
+        if names:
+            raise PipelineError(what)
+        log.warning("Not started: %s", what)
+        del chosen[name]
+    if not chosen:
+        raise PipelineError("there is no job to run: name topics in the deployment, or give your jobs with --from FILE")
+    return _in_order(chosen)
+
+
+def run(
+    deployment: Deployment,
+    jobs: Mapping[str, Job],
+    names: Iterable[str] = (),
+    *,
+    once: bool = False,
+    master: str | None = None,
+    started: Callable[[Iterable[str]], None] = lambda _: None,
+) -> bool:
+    """Run jobs until Ctrl-C or SIGTERM, or with `once` until all available now is processed.
+
+    A signal ends the queries after their batches. `started` is called with the jobs when Spark is ready. Returns False
+    if a job failed. Raises PipelineError for a wrong deployment.
+    """
+    chosen = selected(deployment, jobs, names)
+    params = {name: deployment.params(job) for name, job in chosen.items()}
+    spark = session.build(deployment, master=master)
+    try:
+        with _until_signal() as stopping:
+            started(chosen)
+            return supervisor(spark, deployment, jobs, chosen, params, once=once).run(stopping)
+    finally:
+        spark.stop()
+
+
+def supervisor(
+    spark: "SparkSession",
+    deployment: Deployment,
+    jobs: Mapping[str, Job],
+    chosen: Mapping[str, Job],
+    params: Mapping[str, object],
+    *,
+    once: bool,
+    policy: Policy = DEFAULT_POLICY,
+) -> Supervisor:
+    """Return the supervisor of the `chosen` jobs, in order of data; `jobs` are all known ones."""
+    lake = Lake(spark, deployment.lake)
+    around = Surroundings(spark=spark, lake=lake, cluster=deployment.cluster, checkpoints=deployment.checkpoints)
+    Topics(deployment.cluster.confluent("admin")).create(TOPIC, {"cleanup.policy": "compact"}, partitions=1)
+
+    def ready(name: str, standings: Mapping[str, Standing]) -> Literal["ready", "later", "never"]:
+        source = chosen[name].source
+        if not isinstance(source, Table):
+            return "ready"
+        writer = _writer(source.name, chosen)
+        complete = writer is None or standings[writer].state in ENDED
+        if once and not complete:
+            return "later"
+        return "ready" if lake.exists(source.name) else "never" if once else "later"
+
+    make = {
+        name: partial(
+            Query, job, params[name], deployment.settings(name), around, origin=_origin(job, jobs, deployment)
+        )
+        for name, job in chosen.items()
+    }
+    versions = {name: job.version for name, job in chosen.items()}
+    reporter = Reporter(Files(spark), deployment.checkpoints, deployment.cluster, versions)
+    return Supervisor(make, ready, reporter, once=once, policy=policy)
+
+
+@contextmanager
+def _until_signal() -> Iterator[threading.Event]:
+    """Set the event at Ctrl-C and SIGTERM. Must be entered after Spark has set its own handler."""
+    stopping = threading.Event()
+    before = [signal.signal(number, lambda *_: stopping.set()) for number in _SIGNALS]
+    try:
+        yield stopping
+    finally:
+        for number, handler in zip(_SIGNALS, before, strict=True):
+            signal.signal(number, handler)
+
+
+def _reads_table(job: Job) -> bool:
+    return isinstance(job.source, Table)
+
+
+def _writer(table: str, jobs: Mapping[str, Job]) -> str | None:
+    return next((name for name, job in jobs.items() if table in job.tables), None)
+
+
+def _in_order(jobs: Mapping[str, Job]) -> dict[str, Job]:
+    ordered: dict[str, Job] = {}
+
+    def add(name: str, after: tuple[str, ...]) -> None:
+        job = jobs[name]
+        if name in after:
+            raise PipelineError(f"jobs read each other's tables in a circle: {' -> '.join((*after, name))}")
+        if isinstance(job.source, Table) and (writer := _writer(job.source.name, jobs)) is not None:
+            add(writer, (*after, name))
+        ordered.setdefault(name, job)
+
+    for name in jobs:
+        add(name, ())
+    return ordered
+
+
+def _origin(job: Job, jobs: Mapping[str, Job], deployment: Deployment) -> str | None:
+    """Return the topic to whose records the job's rows belong; None if there are several or none."""
+    seen: set[str] = set()
+    while isinstance(job.source, Table):
+        writer = _writer(job.source.name, jobs)
+        if writer is None or writer in seen:
+            return None
+        seen.add(writer)
+        job = jobs[writer]
+    topic = deployment.settings(job.name).topic
+    return None if topic is None or "," in topic else topic

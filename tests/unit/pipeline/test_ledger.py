@@ -1,0 +1,103 @@
+"""The ledger: written before a batch, read after a crash."""
+
+import json
+
+import pytest
+
+from headrace.pipeline.engine.ledger import Entry, Ledger
+from headrace.pipeline.errors import PipelineError
+
+
+class Memory:
+    """Files in memory."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, str] = {}
+
+    def read(self, uri: str) -> str | None:
+        return self.files.get(uri)
+
+    def write(self, uri: str, text: str) -> None:
+        self.files[uri] = text
+
+    def names(self, uri: str) -> list[str]:
+        return [name.removeprefix(f"{uri}/") for name in self.files if name.startswith(f"{uri}/")]
+
+    def delete(self, uri: str) -> None:
+        self.files.pop(uri, None)
+
+
+def entry(batch: int, *, end: int = 7, query: str = "first", version: int = 1) -> Entry:
+    return Entry(
+        job="views",
+        version=version,
+        query=query,
+        batch=batch,
+        source_from={"log": {"0": 10}},
+        source_to={"log": {"0": 20}},
+        topic_ids={"log": "id"},
+        output_ends={"views": {0: end, 1: 3}},
+        latest={"id/0": 1_000},
+    )
+
+
+@pytest.fixture
+def files() -> Memory:
+    return Memory()
+
+
+@pytest.fixture
+def ledger(files: Memory) -> Ledger:
+    return Ledger(files, "s3a://bucket/checkpoints/", "views")
+
+
+def test_an_entry_is_a_json_file_of_its_job_and_batch(ledger: Ledger, files: Memory) -> None:
+    ledger.record(entry(4))
+    [(uri, text)] = files.files.items()
+    assert uri == "s3a://bucket/checkpoints/ledger/views/4.json"
+    assert json.loads(text)["source_to"] == {"log": {"0": 20}}
+
+
+def test_an_entry_is_read_as_it_was_written(ledger: Ledger) -> None:
+    ledger.record(entry(4))
+    assert ledger.read(4) == entry(4)
+
+
+def test_a_repeated_batch_keeps_the_output_offsets_of_its_first_attempt(ledger: Ledger) -> None:
+    ledger.record(entry(4, end=7))
+    assert ledger.record(entry(4, end=9)).output_ends == {"views": {0: 7, 1: 3}}
+
+
+@pytest.mark.parametrize("changed", [entry(4, end=9, query="second"), entry(4, end=9, version=2)])
+def test_the_batch_of_another_checkpoint_replaces_the_entry(ledger: Ledger, changed: Entry) -> None:
+    ledger.record(entry(4, end=7))
+    assert ledger.record(changed) == ledger.read(4) == changed
+
+
+def test_the_last_entry_is_that_of_the_highest_batch(ledger: Ledger) -> None:
+    for batch in (9, 10):
+        ledger.record(entry(batch))
+    assert ledger.last() == entry(10)
+
+
+def test_a_new_job_has_no_last_entry(ledger: Ledger) -> None:
+    assert ledger.last() is None
+
+
+def test_unfinished_files_are_no_entries(ledger: Ledger, files: Memory) -> None:
+    ledger.record(entry(9))
+    files.write("s3a://bucket/checkpoints/ledger/views/10.json.tmp", "{")
+    assert ledger.last() == entry(9)
+
+
+def test_the_last_hundred_entries_are_kept(ledger: Ledger, files: Memory) -> None:
+    for batch in range(150):
+        ledger.record(entry(batch))
+    assert len(files.files) == 100
+    assert ledger.read(49) is None
+
+
+def test_a_damaged_entry_is_named(ledger: Ledger, files: Memory) -> None:
+    files.write("s3a://bucket/checkpoints/ledger/views/4.json", '{"batch": 4')
+    with pytest.raises(PipelineError, match="damaged entry"):
+        ledger.read(4)

@@ -1,0 +1,111 @@
+"""The machine that starts, repeats and gives up jobs."""
+
+from headrace.pipeline.engine.supervision import Ended, Machine, Policy, Ready, Start, State, Stop, StopAll, Tick
+
+POLICY = Policy(first_s=2, factor=3, limit=5, window_s=600)
+
+
+def running(*jobs: str) -> Machine:
+    machine = Machine(jobs, POLICY)
+    for job in jobs:
+        machine.handle(Ready(job), 0)
+    return machine
+
+
+def fail(machine: Machine, job: str, now: float) -> float:
+    """Let a job fail; return the delay until it starts again."""
+    machine.handle(Ended(job, "broken"), now)
+    retry_at = machine.jobs[job].retry_at
+    assert retry_at is not None
+    return retry_at - now
+
+
+def test_a_job_starts_when_its_source_is_ready() -> None:
+    machine = Machine(["events"], POLICY)
+    assert machine.handle(Tick(), 100) == []
+    assert machine.handle(Ready("events"), 100) == [Start("events")]
+
+
+def test_a_running_job_is_not_started_twice() -> None:
+    assert running("events").handle(Ready("events"), 1) == []
+
+
+def test_a_failed_job_starts_again_after_its_delay_and_not_before() -> None:
+    machine = running("events")
+    machine.handle(Ended("events", "broken"), 10)
+    assert machine.handle(Tick(), 11.9) == []
+    assert machine.handle(Tick(), 12) == [Start("events")]
+
+
+def test_each_delay_is_longer_than_the_one_before() -> None:
+    machine, now, delays = running("events"), 0.0, []
+    for _ in range(4):
+        delays.append(fail(machine, "events", now))
+        now += delays[-1]
+        machine.handle(Tick(), now)
+    assert delays == [2, 6, 18, 54]
+
+
+def test_the_fifth_failure_within_ten_minutes_is_the_last() -> None:
+    machine = running("events")
+    for now in (0, 100, 200, 300):
+        fail(machine, "events", now)
+        machine.handle(Tick(), now + 60)
+    machine.handle(Ended("events", "still broken"), 599)
+    assert (machine.jobs["events"].state, machine.jobs["events"].reason) == (State.FAILED, "still broken")
+    assert machine.handle(Tick(), 10_000) == []
+
+
+def test_failures_older_than_ten_minutes_are_forgotten() -> None:
+    machine = running("events")
+    for now in (0, 100, 200, 300):
+        fail(machine, "events", now)
+        machine.handle(Tick(), now + 60)
+    assert fail(machine, "events", 900.5) == 2
+
+
+def test_a_final_failure_is_not_repeated() -> None:
+    machine = running("events")
+    machine.handle(Ended("events", "fenced", final=True), 1)
+    assert machine.jobs["events"].state is State.FAILED
+    assert machine.ended
+
+
+def test_a_failure_leaves_the_other_jobs_unchanged() -> None:
+    machine = running("events", "views")
+    machine.handle(Ended("events", "broken", final=True), 1)
+    assert machine.jobs["views"].state is State.RUNNING
+    assert not machine.ended
+
+
+def test_a_complete_job_is_finished() -> None:
+    machine = running("events")
+    machine.handle(Ended("events"), 1)
+    assert machine.jobs["events"].state is State.FINISHED
+    assert machine.ended
+
+
+def test_a_job_whose_source_never_comes_is_finished() -> None:
+    machine = Machine(["views"], POLICY)
+    machine.handle(Ended("views"), 1)
+    assert machine.jobs["views"].state is State.FINISHED
+
+
+def test_jobs_stop_before_those_whose_tables_they_read() -> None:
+    assert running("events", "views").handle(StopAll(), 1) == [Stop("views"), Stop("events")]
+
+
+def test_a_waiting_job_does_not_start_after_the_stop() -> None:
+    machine = running("events")
+    fail(machine, "events", 1)
+    assert machine.handle(StopAll(), 2) == []
+    assert machine.handle(Tick(), 100) == []
+    assert machine.jobs["events"].state is State.STOPPED
+
+
+def test_a_stop_keeps_failed_and_finished_jobs_as_they_are() -> None:
+    machine = running("events", "views")
+    machine.handle(Ended("events", "broken", final=True), 1)
+    machine.handle(Ended("views"), 1)
+    machine.handle(StopAll(), 2)
+    assert [standing.state for standing in machine.jobs.values()] == [State.FAILED, State.FINISHED]
