@@ -36,7 +36,7 @@ from headrace.pipeline.spec.client_settings import Cluster
 GROUP_PREFIX: Final = "headrace-"
 _TIMEOUT_S: Final = 30.0
 _TRANSACTION_TIMEOUT_MS: Final = 300_000
-"""Longer than the slowest batch: the broker aborts an older transaction. Shorter than the broker's limit, 15 minutes."""
+"""The broker aborts older transactions: longer than publishing takes, and below the broker's limit of 15 minutes."""
 _FENCED: Final = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
 
 log = logging.getLogger(__name__)
@@ -259,7 +259,7 @@ class LedgerPublisher:
 
     def _commit(self, batch: Batch) -> None:
         request = ConsumerGroupTopicPartitions(self._group, _places(batch))
-        admin = AdminClient(self._cluster.confluent("admin"), logger=log)
+        admin = AdminClient(dict(self._cluster.confluent("admin")), logger=log)
         answers = admin.alter_consumer_group_offsets([request])
         for answer in answers.values():
             for place in answer.result(_TIMEOUT_S).topic_partitions:
@@ -287,7 +287,7 @@ def last_published(cluster: Cluster, group: str, query: str) -> int:
     """Return the last batch of the query with a proof in the group; -1 without one. Raises KafkaException."""
     request = ConsumerGroupTopicPartitions(group)
     # Replies are lost once the client is collected.
-    admin = AdminClient(cluster.confluent("admin"), logger=log)
+    admin = AdminClient(dict(cluster.confluent("admin")), logger=log)
     answers = admin.list_consumer_group_offsets([request], require_stable=True, request_timeout=_TIMEOUT_S)
     places = answers[group].result(2 * _TIMEOUT_S).topic_partitions or []
     return max((_batch(place.metadata, query) for place in places), default=-1)

@@ -7,9 +7,9 @@ has done it already, so that a batch can be repeated after a crash at any point.
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -22,6 +22,7 @@ from headrace.pipeline.engine.expectations import split
 from headrace.pipeline.engine.files import Files
 from headrace.pipeline.engine.lake import Lake
 from headrace.pipeline.engine.ledger import Entry, Ledger, Offsets
+from headrace.pipeline.engine.progress import Measured
 from headrace.pipeline.engine.publishing import Batch, LedgerPublisher, Publisher, TransactionalPublisher
 from headrace.pipeline.engine.topics import Topics
 from headrace.pipeline.errors import PipelineError
@@ -46,24 +47,6 @@ class Surroundings:
     cluster: Cluster
     checkpoints: str
     transactions: bool = True
-
-
-@dataclass(slots=True, kw_only=True)
-class Measured:
-    """The last batch: milliseconds by phase, and rows."""
-
-    batch: int
-    published: int = 0
-    quarantined: int = 0
-    phases_ms: dict[str, int] = field(default_factory=dict)
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.phases_ms[name] = self.phases_ms.get(name, 0) + round((time.perf_counter() - started) * 1000)
 
 
 def _pass(_: str) -> None:

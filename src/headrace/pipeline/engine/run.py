@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final, Literal
 from headrace.pipeline.engine import session
 from headrace.pipeline.engine.files import Files
 from headrace.pipeline.engine.lake import Lake
-from headrace.pipeline.engine.progress import TOPIC, Reporter
 from headrace.pipeline.engine.query import Query, Surroundings
+from headrace.pipeline.engine.reporter import TOPIC, Reporter
 from headrace.pipeline.engine.supervision import DEFAULT_POLICY, ENDED, Policy, Standing
 from headrace.pipeline.engine.supervisor import Supervisor
 from headrace.pipeline.engine.topics import Topics

@@ -1,0 +1,123 @@
+"""Show what the jobs do: in a topic, in a file for each job, and as metrics for Prometheus.
+
+Topic `headrace.pipeline.progress` is compacted and keyed by job; `<checkpoints>/status/<job>.json` is what
+`headrace pipeline status` prints, and `<checkpoints>/status/metrics.prom` is for the node exporter's textfile
+collector.
+"""
+
+import json
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from confluent_kafka import KafkaError, Message, Producer
+
+from headrace.pipeline.engine.files import Files
+from headrace.pipeline.engine.progress import Progress, advanced, metrics
+from headrace.pipeline.engine.query import Query
+from headrace.pipeline.engine.status import directory
+from headrace.pipeline.engine.supervision import ENDED, Standing, State
+from headrace.pipeline.spec.client_settings import Cluster
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+TOPIC: Final = "headrace.pipeline.progress"
+_HEARTBEAT_S: Final = 5.0
+
+log = logging.getLogger(__name__)
+
+
+class Reporter:
+    """Writes the progress of all jobs whenever it changes, and every 5 s as a sign of life."""
+
+    def __init__(self, files: Files, checkpoints: str, cluster: Cluster, versions: Mapping[str, int]) -> None:
+        """`versions` are those of the driver's jobs. Counts go on from the files of an earlier driver."""
+        self._files = files
+        self._directory = directory(checkpoints)
+        self._producer = Producer(cluster.confluent("producer"), logger=log)
+        self._written: dict[str, tuple[Progress, float]] = {}
+        self._seen: dict[str, tuple[str, int]] = {}
+        self._failed_at: dict[str, tuple[int, str]] = {}
+        self._now = {job: self._resumed(job, version) for job, version in versions.items()}
+
+    def _resumed(self, job: str, version: int) -> Progress:
+        text = self._files.read(f"{self._directory}/{job}.json")
+        new = Progress(job=job, version=version, state=State.BLOCKED)
+        try:
+            earlier = Progress(**json.loads(text)) if text else new
+        except (ValueError, TypeError):
+            log.warning("%s/%s.json is damaged: late and quarantined rows count from 0", self._directory, job)
+            return new
+        return replace(earlier, state=State.BLOCKED) if earlier.version == version else new
+
+    def watch(self, job: str, standing: Standing, query: Query | None, running: "StreamingQuery | None") -> None:
+        """Write the job's progress if it has changed."""
+        now = self._now[job]
+        if running is not None and query is not None:
+            now = self._with_batches(now, query, running)
+        now = self._with_standing(now, standing)
+        self._now[job] = now
+        written, at = self._written.get(job, (None, 0.0))
+        if now != written or (standing.state not in ENDED and time.monotonic() - at > _HEARTBEAT_S):
+            self._write(now)
+            self._written[job] = (now, time.monotonic())
+
+    def _with_batches(self, now: Progress, query: Query, running: "StreamingQuery") -> Progress:
+        last: Any = running.lastProgress
+        run, seen = self._seen.get(now.job, ("", -1))
+        if last is None or (run, seen) == (str(running.runId), last["batchId"]):
+            return now
+        after = seen if run == str(running.runId) else -1
+        missed = last["batchId"] > after + 1
+        batches: list[Any] = running.recentProgress if missed else [last]
+        for batch in batches:
+            # Spark also reports triggers without data, with the number of the next batch.
+            if after < batch["batchId"] and batch["numInputRows"]:
+                now = advanced(now, batch, query.measured)
+                after = batch["batchId"]
+        self._seen[now.job] = (str(running.runId), after)
+        return now
+
+    def _with_standing(self, now: Progress, standing: Standing) -> Progress:
+        failures, failed_at = self._failed_at.get(now.job, (0, now.failed_at))
+        if len(standing.failures) != failures:
+            failures, failed_at = len(standing.failures), _iso(datetime.now(UTC))
+            self._failed_at[now.job] = (failures, failed_at)
+        retry = None
+        if standing.retry_at is not None:
+            retry = now.next_retry or _iso(datetime.now(UTC) + timedelta(seconds=standing.retry_at - time.monotonic()))
+        return replace(
+            now,
+            state=standing.state,
+            failures=failures,
+            last_failure=standing.reason or now.last_failure,
+            failed_at=failed_at,
+            next_retry=retry,
+        )
+
+    def _write(self, progress: Progress) -> None:
+        text = json.dumps(asdict(replace(progress, updated=_iso(datetime.now(UTC)))))
+        self._files.write(f"{self._directory}/{progress.job}.json", text)
+        self._files.write(f"{self._directory}/metrics.prom", metrics(self._now))
+        try:
+            self._producer.produce(TOPIC, text.encode(), progress.job.encode(), on_delivery=_delivered)
+        except BufferError:
+            log.warning("The progress of %s is not published: the cluster does not answer", progress.job)
+        self._producer.poll(0)
+
+    def close(self) -> None:
+        """Publish what is waiting; give up after 5 s."""
+        self._producer.flush(5.0)
+
+
+def _delivered(error: KafkaError | None, _: Message) -> None:
+    if error is not None:
+        log.warning("The progress of a job is not published: %s", error)
+
+
+def _iso(moment: datetime) -> str:
+    return moment.isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -1,0 +1,117 @@
+"""Progress of a job, from Spark's report of a batch; metrics; status files."""
+
+import json
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.pipeline.engine import status
+from headrace.pipeline.engine.progress import Measured, Progress, advanced, metrics
+from headrace.pipeline.errors import PipelineError
+
+NEW = Progress(job="views", version=1, state="running")
+BATCH: dict[str, Any] = {
+    "batchId": 7,
+    "numInputRows": 500,
+    "processedRowsPerSecond": 1234.56,
+    "durationMs": {"triggerExecution": 405, "latestOffset": 12, "queryPlanning": 30, "addBatch": 320},
+    "eventTime": {"watermark": "2015-05-17T10:05:00.000Z"},
+    "stateOperators": [{"numRowsTotal": 40, "memoryUsedBytes": 2_000, "numRowsDroppedByWatermark": 3}],
+    "sources": [
+        {
+            "startOffset": '{"log": {"0": 100, "1": 100}}',
+            "endOffset": '{"log": {"0": 350, "1": 350}}',
+            "latestOffset": '{"log": {"0": 360, "1": 350}}',
+        }
+    ],
+}
+
+
+def test_lag_is_what_the_batch_left_in_each_partition() -> None:
+    progress = advanced(NEW, BATCH, None)
+    assert (progress.lag, progress.lag_by_partition) == (10, {"log/0": 10, "log/1": 0})
+
+
+def test_a_table_as_source_has_no_lag_in_records() -> None:
+    offset = {"sourceVersion": 1, "reservoirId": "x", "reservoirVersion": 4}
+    batch = {**BATCH, "sources": [{"endOffset": offset, "latestOffset": None}]}
+    assert advanced(NEW, batch, None).lag is None
+
+
+def test_rate_watermark_and_state_are_those_of_the_batch() -> None:
+    progress = advanced(NEW, BATCH, None)
+    assert (progress.batch, progress.input_rows, progress.rows_per_s) == (7, 500, 1234.6)
+    assert progress.watermark == "2015-05-17T10:05:00.000Z"
+    assert (progress.state_rows, progress.state_bytes) == (40, 2_000)
+
+
+def test_late_and_quarantined_rows_add_up() -> None:
+    measured = Measured(batch=7, quarantined=2)
+    progress = advanced(replace(NEW, late_rows=10, quarantined_rows=5), BATCH, measured)
+    assert (progress.late_rows, progress.quarantined_rows) == (13, 7)
+
+
+def test_durations_name_the_phases_of_the_batch() -> None:
+    measured = Measured(batch=7, phases_ms={"ledger": 5, "tables": 250, "topics": 15})
+    assert advanced(NEW, BATCH, measured).durations_ms == {
+        "offsets": 12,
+        "planning": 30,
+        "batch": 405,
+        "ledger": 5,
+        "tables": 250,
+        "topics": 15,
+    }
+
+
+def test_what_another_batch_measured_is_left_out() -> None:
+    progress = advanced(NEW, BATCH, Measured(batch=8, quarantined=9, phases_ms={"tables": 1}))
+    assert (progress.quarantined_rows, "tables" in progress.durations_ms) == (0, False)
+
+
+def test_metrics_name_job_and_value() -> None:
+    lines = metrics({"views": advanced(NEW, BATCH, None)}).splitlines()
+    assert 'headrace_pipeline_lag_records{job="views"} 10.0' in lines
+    assert 'headrace_pipeline_failed{job="views"} 0.0' in lines
+
+
+def test_an_unknown_lag_is_no_metric() -> None:
+    assert 'headrace_pipeline_lag_records{job="views"}' not in metrics({"views": NEW})
+
+
+def write(directory: Path, progress: Progress) -> None:
+    (directory / "status").mkdir(exist_ok=True)
+    (directory / "status" / f"{progress.job}.json").write_text(json.dumps(asdict(progress)))
+
+
+@pytest.mark.parametrize(
+    ("state", "updated", "seen"),
+    [
+        ("running", "2026-01-01T11:59:55Z", "running"),
+        ("running", "2026-01-01T11:59:00Z", "lost"),
+        ("waiting", "2026-01-01T11:00:00Z", "lost"),
+        ("stopped", "2026-01-01T11:00:00Z", "stopped"),
+        ("failed", "2026-01-01T11:00:00Z", "failed"),
+    ],
+)
+def test_a_running_job_without_a_sign_of_life_is_lost(tmp_path: Path, state: str, updated: str, seen: str) -> None:
+    write(tmp_path, replace(NEW, state=state, updated=updated))
+    [job] = status.read(str(tmp_path), datetime(2026, 1, 1, 12, tzinfo=UTC))
+    assert job["state"] == seen
+
+
+@pytest.mark.parametrize("prefix", ["", "file:", "file://"])
+def test_status_reads_local_checkpoints_by_path_and_by_uri(tmp_path: Path, prefix: str) -> None:
+    write(tmp_path, replace(NEW, updated="2026-01-01T12:00:00Z"))
+    assert [job["job"] for job in status.read(f"{prefix}{tmp_path}", datetime.now(UTC))] == ["views"]
+
+
+def test_no_job_has_run_in_a_new_lake(tmp_path: Path) -> None:
+    assert status.read(str(tmp_path), datetime.now(UTC)) == []
+
+
+def test_status_of_remote_checkpoints_names_the_topic() -> None:
+    with pytest.raises(PipelineError, match=r"headrace\.pipeline\.progress"):
+        status.read("s3a://bucket/checkpoints", datetime.now(UTC))
