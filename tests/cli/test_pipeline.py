@@ -33,8 +33,10 @@ def my_archive(records, params):
     """All records, unchanged."""
 
 
-@job(name="my_sessions", source=Table("events"), params=Sessions, expects=(Expect(condition="a > 0", reason="no a"),),
-     outputs=(Stateful(table="my_sessions", keys=("client", "start")), Changelog(topic="my-sessions", of="my_sessions")))
+@job(name="my_sessions", source=Table("events"), params=Sessions,
+     expects=(Expect(condition="a > 0", reason="no a"),),
+     outputs=(Stateful(table="my_sessions", keys=("client", "start")),
+              Changelog(topic="my-sessions", of="my_sessions")))
 def my_sessions(events, params):
     """Visits of clients."""
 
@@ -94,7 +96,7 @@ def test_jobs_are_listed_with_what_they_read_and_write(pipeline: Pipeline, folde
     assert pipeline("list --config deployment.toml").splitlines() == [
         "job\treads\ttables\ttopics\tfrom",
         f"my_archive\ttopic access-log\traw\t-\t{folder / 'my_jobs.py'}",
-        f"my_sessions\ttable events\tsessions\tsessions\t{folder / 'my_jobs.py'}",
+        f"my_sessions\ttable events\tmy_sessions\tmy-sessions\t{folder / 'my_jobs.py'}",
         f"my_views\ttable events\tmy_views\t-\t{folder / 'my_jobs.py'}",
     ]
 
