@@ -27,8 +27,9 @@ _BROKEN: Final = "_broken"
 # All as text: a wrong type then spoils one field and not the whole object.
 _SCHEMA: Final = ", ".join(f"`{name}` string" for names in _NAMES.values() for name in names) + f", {_BROKEN} string"
 _ISO: Final = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}"
-_SECONDS: Final = r"^\d{1,11}(?:\.\d*)?$"
-_MILLISECONDS: Final = r"^\d{12,14}$"
+# Spark writes large numbers in JSON with an exponent.
+_NUMBER: Final = r"^\d+(?:\.\d*)?(?:E\d\d?)?$"
+_LARGEST_SECONDS: Final = 100_000_000_000
 
 
 def parsed(raw: DataFrame) -> DataFrame:
@@ -76,10 +77,10 @@ def _first(names: tuple[str, ...]) -> Column:
 
 
 def _time(text: Column) -> Column:
-    return (
-        sf.when(text.rlike(_ISO), text.try_cast("timestamp"))
-        .when(text.rlike(_SECONDS), sf.timestamp_micros((text.try_cast("decimal(20,6)") * 1_000_000).cast("bigint")))
-        .when(text.rlike(_MILLISECONDS), sf.timestamp_millis(text.try_cast("bigint")))
+    number = sf.when(text.rlike(_NUMBER), text.try_cast("decimal(20,6)"))
+    seconds = sf.when(number < _LARGEST_SECONDS, number).otherwise(number / 1000)
+    return sf.when(text.rlike(_ISO), text.try_cast("timestamp")).otherwise(
+        sf.timestamp_micros((seconds * 1_000_000).cast("bigint"))
     )
 
 
