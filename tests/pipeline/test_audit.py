@@ -1,5 +1,6 @@
 """The audit of a table against a broker's log."""
 
+import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -67,6 +68,7 @@ def test_a_topic_created_again_stops_the_job(broker: BrokerProcess) -> None:
     cluster = client_settings.plain(broker.bootstrap)
     Topics(broker.bootstrap).create("t", partitions=1, config={})
     first = topic_ids.current(cluster, ["t"])
+    assert re.fullmatch(r"[A-Za-z0-9_-]{22}", first["t"])
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.delete_topics(["t"])["t"].result()
     Topics(broker.bootstrap).create("t", partitions=1, config={})
