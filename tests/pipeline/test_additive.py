@@ -92,8 +92,9 @@ def test_a_repeated_batch_changes_nothing(lake: "Lake") -> None:
     assert (shown(lake.view(VIEWS)), versions(lake)) == (before, 1)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_any_cut_into_batches_gives_the_view_of_one_batch(lake: "Lake", seed: int) -> None:
+def test_any_cut_into_batches_gives_the_view_of_one_batch(lake: "Lake") -> None:
+    seed = random.randrange(1_000_000)
+    print(f"{seed = }")
     rows = requests(seed)
     cuts = sorted(random.Random(seed).sample(range(1, len(rows)), 3))
     for batch, (start, end) in enumerate(zip([0, *cuts], [*cuts, len(rows)], strict=True)):
@@ -148,7 +149,7 @@ def test_a_table_without_time_is_compacted_as_a_whole(lake: "Lake") -> None:
 def test_compaction_during_appends_loses_nothing_and_a_stream_sees_each_row_once(lake: "Lake", tmp_path: Path) -> None:
     from headrace.pipeline.engine import additive
 
-    batches, seen, failures = 8, [], list[BaseException]()
+    batches, seen, failures = 5, [], list[BaseException]()
     append(lake, 0, requests(0, 50))
 
     def collect(rows: "DataFrame", _: int) -> None:
@@ -173,7 +174,7 @@ def test_compaction_during_appends_loses_nothing_and_a_stream_sees_each_row_once
     query.processAllAvailable()
     query.stop()
     assert not failures
-    assert replaced > 2
+    assert replaced > 1
     assert sum(seen) == sum(row.views for row in lake.view(VIEWS).select("views").collect()) == batches * 50
 
 

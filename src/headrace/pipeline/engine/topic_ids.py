@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
 _TIMEOUT_S: Final = 30.0
+_TO_KAFKAS: Final = str.maketrans("+/", "-_", "=")
 
 
 class TopicChangedError(PipelineError):
@@ -58,7 +59,8 @@ def ids_from(admin: "AdminClient", topics: Collection[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, answer in admin.describe_topics(TopicCollection(list(topics)), request_timeout=_TIMEOUT_S).items():
         try:
-            found[name] = str(answer.result().topic_id)
+            # librdkafka uses the other alphabet of base64.
+            found[name] = str(answer.result().topic_id).translate(_TO_KAFKAS)
         except KafkaException as error:
             if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise

@@ -1,0 +1,71 @@
+"""Which settings a session gets, and who decides."""
+
+from pathlib import Path
+
+import pytest
+
+from headrace.pipeline.engine.session import settings
+from headrace.pipeline.errors import PipelineError
+from headrace.pipeline.spec.deployment import Deployment, parse
+
+HERE: dict[str, str] = {}
+SUBMITTED = {"PYSPARK_GATEWAY_PORT": "40000"}
+
+
+def deployment(**spark: object) -> Deployment:
+    return parse({"place": {"lake": "s3a://bucket/lake"}, "spark": spark}, Path("/srv"))
+
+
+def test_the_command_lines_master_beats_that_of_the_deployment() -> None:
+    assert settings(deployment(master="yarn"), master="local[3]", environ=HERE)["spark.master"] == "local[3]"
+
+
+def test_the_deployments_master_beats_the_default() -> None:
+    assert settings(deployment(master="yarn"), environ=HERE)["spark.master"] == "yarn"
+
+
+def test_the_default_is_this_machine() -> None:
+    assert settings(deployment(), environ=HERE)["spark.master"] == "local[*]"
+
+
+@pytest.mark.parametrize(("master", "adaptive"), [("local[2]", "false"), ("spark://host:7077", "true")])
+def test_the_master_decides_on_the_profile(master: str, adaptive: str) -> None:
+    assert settings(deployment(), master=master, environ=HERE)["spark.sql.adaptive.enabled"] == adaptive
+
+
+def test_the_deployment_beats_the_profile() -> None:
+    given = settings(deployment(**{"driver.memory": "3g"}), environ=HERE)
+    assert given["spark.driver.memory"] == "3g"
+
+
+def test_spark_submit_keeps_master_memory_hosts_and_jars() -> None:
+    given = settings(deployment(master="yarn", **{"driver.memory": "3g"}), environ=SUBMITTED)
+    assert not given.keys() & {"spark.master", "spark.driver.memory", "spark.driver.host", "spark.jars"}
+
+
+def test_results_are_the_same_under_spark_submit() -> None:
+    given = settings(deployment(**{"sql.ansi.enabled": False}), environ=SUBMITTED)
+    assert (given["spark.sql.session.timeZone"], given["spark.sql.ansi.enabled"]) == ("UTC", "false")
+
+
+def test_a_master_under_spark_submit_is_refused() -> None:
+    with pytest.raises(PipelineError, match="pass --master yarn to spark-submit"):
+        settings(deployment(), master="yarn", environ=SUBMITTED)
+
+
+def test_jars_of_the_user_are_added_to_the_connectors(tmp_path: Path) -> None:
+    (tmp_path / "kafka.jar").touch()
+    given = settings(deployment(jars="/opt/aws.jar"), environ={"HEADRACE_SPARK_JARS": str(tmp_path)})
+    assert given["spark.jars"] == f"{tmp_path}/kafka.jar,/opt/aws.jar"
+
+
+def test_the_environment_overrides_everything() -> None:
+    given = settings(deployment(), environ={"HEADRACE_SPARK_CONF": "spark.driver.memory=2g; spark.ui.enabled=true"})
+    assert (given["spark.driver.memory"], given["spark.ui.enabled"]) == ("2g", "true")
+
+
+def test_printing_the_settings_shows_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("S3_KEY", "hunter2")
+    given = settings(deployment(**{"hadoop.fs.s3a.secret.key": {"env": "S3_KEY"}}), environ=HERE)
+    assert given["spark.hadoop.fs.s3a.secret.key"] == "hunter2"
+    assert "hunter2" not in repr(given)

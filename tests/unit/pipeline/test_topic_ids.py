@@ -1,0 +1,21 @@
+import re
+
+import pytest
+
+from headrace.pipeline.engine.topic_ids import TopicChangedError, check
+
+
+def test_the_ids_of_all_topics_read_so_far_are_kept() -> None:
+    assert check({"a": "1"}, {"a": "1", "b": "2"}, job="raw") == {"a": "1", "b": "2"}
+
+
+def test_a_topic_created_again_is_an_error_with_both_ids_and_both_ways_on() -> None:
+    with pytest.raises(TopicChangedError) as raised:
+        check({"a": "old"}, {"a": "new"}, job="raw")
+    ways = r"with id old.*again with id new.*--accept-new-topic a.*restore the topic with id old"
+    assert re.search(ways, str(raised.value))
+
+
+def test_a_deleted_topic_is_an_error() -> None:
+    with pytest.raises(TopicChangedError, match="no longer exists"):
+        check({"a": "old"}, {"b": "2"}, job="raw")
