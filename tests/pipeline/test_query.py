@@ -77,7 +77,7 @@ class Place:
         assert found is not None
         return replace(found, name=self.name, outputs=(TABLE, Changelog(topic=self.name, of=TABLE.table)))
 
-    def query(self, kill: Callable[[str], None] | None = None) -> "Query":
+    def query(self, kill: Callable[[str], None] = lambda _: None) -> "Query":
         """Return the query as a new driver would."""
         from headrace.pipeline.engine.query import Query, Surroundings
 
@@ -89,8 +89,7 @@ class Place:
             transactions=self.transactions,
         )
         settings = JobSettings(topic=self.topic, max_rows=RECORDS // BATCHES)
-        named = {} if kill is None else {"reached": kill}
-        return Query(self.job, None, settings, around, **named)
+        return Query(self.job, None, settings, around, reached=kill)
 
     def table(self) -> Counter[str]:
         return Counter({row.word: row.times for row in self.lake.view(TABLE).collect()})

@@ -8,14 +8,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from headrace.pipeline.engine.publishing import Record
-from headrace.pipeline.spec.jobs import Additive, Append, Stateful
+from headrace.pipeline.spec.jobs import Additive, Append, Snapshot, Stateful
 
 TIMESTAMP_FORMAT: Final = "yyyy-MM-dd'T'HH:mm:ssX"
 _IN_MEMORY: Final = 100_000
 """Rows of a batch that the driver holds at once; beyond it, the rows of one partition."""
 
 
-def records(rows: DataFrame, topic: str, output: Additive | Append | Stateful) -> DataFrame:
+def records(rows: DataFrame, topic: str, output: Additive | Append | Stateful | Snapshot) -> DataFrame:
     """Return `topic`, `key` and `value`: keys joined by spaces, and the row as JSON with estimates of its sketches.
 
     Rows of a table without keys have no key.
@@ -35,6 +35,11 @@ def records(rows: DataFrame, topic: str, output: Additive | Append | Stateful) -
     )
 
 
+def tombstones(rows: DataFrame, topic: str, output: Snapshot) -> DataFrame:
+    """Return records without values for rows that are gone."""
+    return records(rows, topic, output).withColumn("value", sf.lit(None).cast("string"))
+
+
 def united(frames: Sequence[DataFrame]) -> DataFrame:
     return reduce(lambda all_rows, rows: all_rows.unionAll(rows), frames)
 
@@ -43,4 +48,8 @@ def collected(rows: DataFrame, count: int) -> Iterator[Record]:
     """Yield the records. With a `count` above 100,000, they come partition by partition to bound the memory."""
     found = rows.collect() if count <= _IN_MEMORY else rows.toLocalIterator()
     for topic, key, value in found:
-        yield Record(topic, None if key is None else key.encode(), value.encode())
+        yield Record(topic, _encoded(key), _encoded(value))
+
+
+def _encoded(text: str | None) -> bytes | None:
+    return None if text is None else text.encode()

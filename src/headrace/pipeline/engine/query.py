@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
 
-from headrace.pipeline.engine import additive, changelog, lateness, quarantine, sources, topic_ids
+from headrace.pipeline.engine import additive, changelog, lateness, quarantine, snapshot, sources, topic_ids
 from headrace.pipeline.engine.checkpoint import Checkpoint
 from headrace.pipeline.engine.expectations import split
 from headrace.pipeline.engine.files import Files
@@ -29,7 +29,7 @@ from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.spec import shape
 from headrace.pipeline.spec.client_settings import Cluster
 from headrace.pipeline.spec.deployment import JobSettings
-from headrace.pipeline.spec.jobs import Additive, Append, Changelog, Job, Stateful, Table
+from headrace.pipeline.spec.jobs import Additive, Append, Changelog, Job, Snapshot, Stateful, Table
 
 _GRACE_S: Final = 20.0
 _POLL_S: Final = 0.05
@@ -64,9 +64,10 @@ class Query:
         around: Surroundings,
         *,
         origin: str | None = None,
+        source_output: Additive | None = None,
         reached: Callable[[str], None] = _pass,
     ) -> None:
-        """`origin` is the topic to whose records the rows of a source table belong.
+        """`origin` is the topic to whose records the rows of a source table belong, `source_output` an additive one.
 
         `reached` is called with the name of each kill point: before-ledger, after-table, mid-publish, before-commit.
         Raises PipelineError for a job that cannot run.
@@ -78,6 +79,7 @@ class Query:
         self._settings = settings
         self._around = around
         self._origin = origin
+        self._source_output = source_output
         self._reached = reached
         self._files = Files(around.spark)
         self._checkpoint = Checkpoint(self._files, around.checkpoints, job.name, job.version)
@@ -123,7 +125,8 @@ class Query:
         mode = "append"
         for output in self._tables.values():
             if isinstance(output, Stateful):
-                rows, mode = self.job.function(rows, self._params), output.mode
+                result = self.job.function(rows, self._params)
+                rows, mode = result[output.table] if isinstance(result, dict) else result, output.mode
         trigger: dict[str, Any] = {"availableNow": True} if once else {"processingTime": self._settings.trigger}
         return (
             rows.writeStream.queryName(self.job.name)
@@ -180,14 +183,14 @@ class Query:
                 entry = self._recorded(number, latest)
                 positions = self._positions(rows, entry)
             with measured.phase("tables"):
-                self._write_tables(frames, bad, entry, measured)
+                gone = self._write_tables(frames, bad, entry, measured)
             self._reached("after-table")
             with measured.phase("topics"):
                 if positions:
                     batch = Batch(
                         number=number, query=self._query_id, positions=positions, output_ends=entry.output_ends
                     )
-                    measured.published = self._publish(publisher, batch, frames)
+                    measured.published = self._publish(publisher, batch, frames, gone)
 
     def _opened(self) -> Publisher:
         """Fence older drivers of the job. The query's id is known only now: Spark chooses it when the query starts."""
@@ -206,6 +209,8 @@ class Query:
         """Return the rows of each table, and the rows that do not meet the expectations."""
         if self._stateful:
             return dict.fromkeys(self._tables, rows), None
+        if any(isinstance(output, Snapshot) for output in self._tables.values()):
+            rows = self._view()
         bad = None
         if self.job.expects:
             rows, bad = split(rows, self.job.expects)
@@ -216,9 +221,17 @@ class Query:
                 f"job {self.job.name} returned rows for {', '.join(frames) or 'no table'}; its outputs are "
                 f"{', '.join(self._tables)}"
             )
-        for table in set(self._changelogs.values()):
-            _cache(cached, frames[table])
+        for table, output in self._tables.items():
+            if table in self._changelogs.values() or isinstance(output, Snapshot):
+                _cache(cached, frames[table])
         return frames, bad
+
+    def _view(self) -> DataFrame:
+        """Return the source table as it is now, which a snapshot is a function of."""
+        lake, source = self._around.lake, self.job.source
+        if self._source_output is not None:
+            return lake.view(self._source_output)
+        return lake.read(source.name if isinstance(source, Table) else "")
 
     def _latest_before(self, number: int) -> Mapping[str, int]:
         earlier = self._ledger.read(number - 1) if number else None
@@ -264,18 +277,24 @@ class Query:
         return {topic: {0: entry.output_ends[topic][0]} for topic in list(self._changelogs)[:1]}
 
     def _write_tables(
-        self, frames: Mapping[str, DataFrame], bad: DataFrame | None, entry: Entry, measured: Measured
-    ) -> None:
+        self, frames: dict[str, DataFrame], bad: DataFrame | None, entry: Entry, measured: Measured
+    ) -> Mapping[str, DataFrame]:
+        """Write the rows of all tables. Replace those of a snapshot by the changed ones, and return those gone."""
+        gone: dict[str, DataFrame] = {}
         lake, writer, batch = self._around.lake, self._writer, entry.batch
         about = {
             name: getattr(entry, name) for name in ("job", "version", "batch", "query", "source_from", "source_to")
         }
-        for table, rows in frames.items():
+        for table, rows in list(frames.items()):
             output = self._tables[table]
             if table == quarantine.TABLE:
                 self._quarantine(rows, writer, about, measured)
             elif isinstance(output, Additive):
                 additive.append(lake, output, rows, writer=writer, batch=batch, metadata=about)
+            elif isinstance(output, Snapshot):
+                frames[table], gone[table] = snapshot.write(
+                    lake, output, rows, writer=writer, batch=batch, metadata=about
+                )
             elif isinstance(output, Append):
                 lake.append(table, rows, writer=writer, batch=batch, metadata=about, partition_by=output.partition_by)
             elif output.keys:
@@ -284,6 +303,7 @@ class Query:
                 lake.append(table, rows, writer=writer, batch=batch, metadata=about)
         if bad is not None:
             self._quarantine(bad, f"{writer}/expectations", about, measured)
+        return gone
 
     def _quarantine(self, bad: DataFrame, writer: str, about: Mapping[str, Any], measured: Measured) -> None:
         rows = quarantine.rows(bad, job=self.job.name, version=self.job.version).persist()
@@ -295,7 +315,9 @@ class Query:
         finally:
             rows.unpersist()
 
-    def _publish(self, publisher: Publisher, batch: Batch, frames: Mapping[str, DataFrame]) -> int:
+    def _publish(
+        self, publisher: Publisher, batch: Batch, frames: Mapping[str, DataFrame], gone: Mapping[str, DataFrame]
+    ) -> int:
         changes: list[DataFrame] = []
         count = 0
         for topic, table in self._changelogs.items():
@@ -304,6 +326,8 @@ class Query:
             if isinstance(output, Additive):
                 rows = additive.totals(self._around.lake, output, rows)
             changes.append(changelog.records(rows, topic, output))
+            if isinstance(output, Snapshot):
+                changes.append(changelog.tombstones(gone[table], topic, output))
         if not changes:
             return publisher.publish(batch, (), 0)
         return publisher.publish(batch, changelog.collected(changelog.united(changes), count), count)

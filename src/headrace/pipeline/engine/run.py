@@ -18,7 +18,7 @@ from headrace.pipeline.engine.supervisor import Supervisor
 from headrace.pipeline.engine.topics import Topics
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.spec.deployment import Deployment
-from headrace.pipeline.spec.jobs import Job, Table
+from headrace.pipeline.spec.jobs import Additive, Job, Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -100,7 +100,13 @@ def supervisor(
 
     make = {
         name: partial(
-            Query, job, params[name], deployment.settings(name), around, origin=_origin(job, jobs, deployment)
+            Query,
+            job,
+            params[name],
+            deployment.settings(name),
+            around,
+            origin=_origin(job, jobs, deployment),
+            source_output=_source_output(job, jobs),
         )
         for name, job in chosen.items()
     }
@@ -156,3 +162,11 @@ def _origin(job: Job, jobs: Mapping[str, Job], deployment: Deployment) -> str | 
         job = jobs[writer]
     topic = deployment.settings(job.name).topic
     return None if topic is None or "," in topic else topic
+
+
+def _source_output(job: Job, jobs: Mapping[str, Job]) -> Additive | None:
+    """Return the additive output that is the job's source; None for other tables and for topics."""
+    if not isinstance(job.source, Table) or (writer := _writer(job.source.name, jobs)) is None:
+        return None
+    outputs = [each for each in jobs[writer].outputs if isinstance(each, Additive)]
+    return next((each for each in outputs if each.table == job.source.name), None)
