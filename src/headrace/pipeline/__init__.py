@@ -5,7 +5,7 @@ are imported late, because only the extra `headrace[pipeline]` installs it.
 """
 
 from headrace.pipeline.errors import PipelineError
-from headrace.pipeline.spec.jobs import Additive, Append, Changelog, Expect, Stateful, Table, Topic, job
+from headrace.pipeline.spec.jobs import Additive, Append, Changelog, Expect, Snapshot, Stateful, Table, Topic, job
 from headrace.pipeline.spec.params import Interval
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "Expect",
     "Interval",
     "PipelineError",
+    "Snapshot",
     "Stateful",
     "Table",
     "Topic",

@@ -63,6 +63,14 @@ class Stateful:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """A small table with the function's result for the whole view of the source table, rewritten only if it changes."""
+
+    table: str
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Changelog:
     """A topic with the changed rows of a table, keyed by the table's keys; compacted if the table has keys."""
 
@@ -79,7 +87,7 @@ class Expect:
     otherwise: Literal["quarantine", "drop", "fail"] = "quarantine"
 
 
-Output: TypeAlias = Append | Additive | Stateful | Changelog
+Output: TypeAlias = Append | Additive | Stateful | Snapshot | Changelog
 Source: TypeAlias = Topic | Table
 
 
@@ -149,8 +157,14 @@ def job_of(function: Callable[..., Any]) -> Job | None:
 
 def _check(job: Job) -> None:
     if not job.tables:
-        raise PipelineError(f"job {job.name} has no table among its outputs: give it an Append, Additive or Stateful")
+        raise PipelineError(
+            f"job {job.name} has no table among its outputs: give it an Append, Additive, Stateful or Snapshot"
+        )
     for output in job.outputs:
+        if isinstance(output, Snapshot) and not isinstance(job.source, Table):
+            raise PipelineError(
+                f"job {job.name}: Snapshot('{output.table}') needs source=Table(...): a topic has no view"
+            )
         if isinstance(output, Changelog) and output.of not in job.tables:
             raise PipelineError(
                 f"job {job.name}: Changelog('{output.topic}') is of '{output.of}', not a table of the job"

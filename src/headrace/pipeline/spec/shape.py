@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headrace.pipeline.errors import PipelineError
-from headrace.pipeline.spec.jobs import Additive, Append, Changelog, Job, Stateful, Table, Topic
+from headrace.pipeline.spec.jobs import Additive, Append, Changelog, Job, Snapshot, Stateful, Table, Topic
 
 _FORMAT: Final = 1
 
@@ -100,7 +100,7 @@ def check_resumable(stored: Shape, now: Shape) -> None:
         )
 
 
-def _fixed(output: Append | Additive | Stateful) -> dict[str, Any]:
+def _fixed(output: Append | Additive | Stateful | Snapshot) -> dict[str, Any]:
     """Return the parts of an output, with lists as JSON has them."""
     kind = type(output).__name__
     match output:
@@ -111,6 +111,8 @@ def _fixed(output: Append | Additive | Stateful) -> dict[str, Any]:
             return {"kind": kind, **values, "time": output.time}
         case Stateful(keys=keys, mode=mode):
             return {"kind": kind, "keys": list(keys), "mode": mode}
+        case Snapshot(keys=keys):
+            return {"kind": kind, "keys": list(keys)}
 
 
 _MAY_GROW: Final = ("sums", "minima", "maxima", "sketches")

@@ -1,0 +1,32 @@
+"""The archive: every record of the topics as it was read, in the table `raw`."""
+
+from typing import TYPE_CHECKING, Final
+
+from headrace.pipeline.spec.jobs import Append, Topic, job
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+RECORD_COLUMNS: Final = (
+    "topic",
+    "topic_id",
+    "partition",
+    "offset",
+    "timestamp",
+    "timestamp_type",
+    "key",
+    "value",
+    "headers",
+)
+
+
+@job(name="raw", source=Topic(), outputs=(Append(table="raw", partition_by=("ingest_date",)),))
+def raw(records: "DataFrame") -> "DataFrame":
+    """Add the date of ingestion (UTC).
+
+    It is the date of the batch and not of the record, so that a batch writes to one partition of the table, however old
+    its records are.
+    """
+    from pyspark.sql import functions as sf
+
+    return records.select(*RECORD_COLUMNS, sf.current_date().alias("ingest_date"))

@@ -1,0 +1,38 @@
+"""Expressions over the columns of events. Definitions of jobs import this module late: it loads pyspark."""
+
+from typing import Final
+
+from pyspark.sql import Column
+from pyspark.sql import functions as sf
+
+_ASSETS: Final = (
+    r"(?i)\.(?:css|js|mjs|map|json|png|jpe?g|gif|svg|ico|webp|avif|bmp|woff2?|ttf|otf|eot|mp[34]|webm|swf)$"
+    r"|^/robots\.txt$"
+)
+# The user and the port are not part of the host; an IPv6 address is in brackets.
+_HOST: Final = r"^[A-Za-z][A-Za-z0-9+.-]*://(?:[^/?#@]*@)?(\[[^\]/]*\]|[^/?#:]*)"
+
+
+def is_page_view() -> Column:
+    """True for a page that was shown: GET, 2xx or 304, and not an asset (styles, scripts, images, fonts)."""
+    shown = sf.col("status").between(200, 299) | (sf.col("status") == 304)
+    return sf.coalesce((sf.col("method") == "GET") & shown & (sf.col("page") != "") & ~is_asset(), sf.lit(False))
+
+
+def is_asset() -> Column:
+    """True for files that browsers fetch to show a page, and crawlers mostly do not."""
+    return sf.coalesce(sf.col("page").rlike(_ASSETS), sf.lit(False))
+
+
+def host_of(url: str) -> Column:
+    """Return the host of the URL in column `url`, in lower case; empty if it has none or is null."""
+    return sf.lower(sf.coalesce(sf.regexp_extract(url, _HOST, 1), sf.lit("")))
+
+
+def day() -> Column:
+    return sf.to_date("event_time")
+
+
+def sketch(visitor: Column) -> Column:
+    """Return an HLL sketch of distinct visitors, with lgK 12: the standard error of its estimate is 1.6%."""
+    return sf.hll_sketch_agg(visitor, 12)

@@ -1,0 +1,37 @@
+"""Names of parsers in a deployment."""
+
+from typing import Any
+
+import pytest
+
+from headrace.pipeline.errors import PipelineError
+from headrace.pipeline.parsers import parser, parser_of
+
+
+def own(raw: Any) -> Any:
+    return raw
+
+
+def test_a_registered_parser_is_found_by_its_name() -> None:
+    parser("test-own")(own)
+    assert parser_of("test-own") is own
+
+
+def test_a_parser_is_found_by_module_and_function() -> None:
+    assert parser_of("json:loads")("[1]") == [1]
+
+
+def test_a_built_in_name_cannot_be_taken() -> None:
+    with pytest.raises(PipelineError, match="'json' is built in: choose another name"):
+        parser("json")
+
+
+def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(PipelineError, match="no parser 'nginx': use one of access-log, json"):
+        parser_of("nginx")
+
+
+@pytest.mark.parametrize("name", ["headrace.nothing:parsed", "json:nothing"])
+def test_a_function_that_does_not_exist_is_refused(name: str) -> None:
+    with pytest.raises(PipelineError, match=f"parser '{name}' cannot be loaded"):
+        parser_of(name)
