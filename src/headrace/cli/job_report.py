@@ -9,7 +9,7 @@ from headrace.cli.group_layout import Name, Prose, print_table
 from headrace.cli.output import Cell, Column
 from headrace.cli.pipeline_options import Selection
 from headrace.pipeline.spec import params, profiles
-from headrace.pipeline.spec.jobs import Additive, Append, Changelog, Job, Stateful, Table
+from headrace.pipeline.spec.jobs import Additive, Append, Changelog, Job, Output, Snapshot, Stateful, Table
 
 _ACROSS = ", "
 
@@ -93,10 +93,13 @@ def print_description(job: Mapping[str, Any]) -> None:
     """Print an object of `described`; in a pipe, as tab-separated blocks with an empty line in between."""
     output.print_pairs(_summary(job))
     tables = [each for each in job["outputs"] if each["kind"] != "changelog"]
-    _print_block(
-        [Column("Table"), Column("Kind"), Prose("Keys"), Prose("Values")],
-        [[each["table"], each["kind"], _joined(each["keys"]), _joined(_values(each))] for each in tables],
-    )
+    columns = [Column("Table"), Column("Kind"), Prose("Keys"), Prose("Values")]
+    rows: list[list[Cell]] = [
+        [each["table"], each["kind"], _joined(each["keys"]), _joined(_values(each))] for each in tables
+    ]
+    while output.stdout_is_terminal() and not any(row[-1] for row in rows):
+        columns, rows = columns[:-1], [row[:-1] for row in rows]
+    _print_block(columns, rows)
     _print_block(
         [Column("Topic"), Column("Changes of")],
         [[each["topic"], each["of"]] for each in job["outputs"] if each["kind"] == "changelog"],
@@ -173,14 +176,14 @@ def _reads(source: Mapping[str, Any]) -> str:
     if "table" in source:
         return f"table {source['table']}"
     topics = source["topics"]
-    return f"topic{'s' if len(topics) > 1 else ''} {_ACROSS.join(topics)}" if topics else "topics, none set yet"
+    return f"topic{'s' if len(topics) > 1 else ''} {_ACROSS.join(topics)}" if topics else "topic not set"
 
 
 def _topics(job: Job) -> list[str]:
     return [output.topic for output in job.outputs if isinstance(output, Changelog)]
 
 
-def _output(each: Append | Additive | Stateful | Changelog) -> dict[str, Any]:
+def _output(each: Output) -> dict[str, Any]:
     match each:
         case Changelog(topic=topic, of=of):
             return {"kind": "changelog", "topic": topic, "of": of}
@@ -189,6 +192,8 @@ def _output(each: Append | Additive | Stateful | Changelog) -> dict[str, Any]:
             return {"kind": "additive", "table": each.table, "keys": list(each.keys), **values, "time": each.time}
         case Stateful(table=table, keys=keys, mode=mode):
             return {"kind": "stateful", "table": table, "keys": list(keys), "mode": mode}
+        case Snapshot(table=table, keys=keys):
+            return {"kind": "snapshot", "table": table, "keys": list(keys)}
         case Append(table=table, partition_by=partition_by):
             return {"kind": "append", "table": table, "keys": [], "partition_by": list(partition_by)}
 

@@ -43,6 +43,22 @@ def test_all_jobs_of_a_module_are_found_in_their_order(entry_points: list[EntryP
     assert list(registry.find()) == ["sessions", "page_views", "archive"]
 
 
+def test_a_job_comes_after_the_one_whose_table_it_reads(tmp_path: Path) -> None:
+    chain = "from headrace.pipeline import Append, Table, Topic, job\n"
+    for name, source in (
+        ("c", 'Table("b")'),
+        ("b", 'Table("a")'),
+        ("a", "Topic()"),
+        ("x", 'Table("y")'),
+        ("y", 'Table("x")'),
+    ):
+        chain += f'@job(name="{name}", source={source}, outputs=(Append(table="{name}"),))\ndef {name}(r, p): ...\n'
+    (tmp_path / "chain.py").write_text(chain)
+    found = list(registry.find([tmp_path / "chain.py"]))
+    assert found[:3] == ["a", "b", "c"]
+    assert sorted(found[3:]) == ["x", "y"]
+
+
 def test_an_entry_point_may_name_one_function(entry_points: list[EntryPoint]) -> None:
     entry_points.append(point("tests.unit.pipeline.example_jobs:archive"))
     assert dict(registry.find()) == {"archive": example_jobs.ARCHIVE}

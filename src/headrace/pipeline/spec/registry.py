@@ -12,13 +12,13 @@ from typing import Any, Final
 from headrace import extras
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.spec import params
-from headrace.pipeline.spec.jobs import Job, job_of
+from headrace.pipeline.spec.jobs import Job, Topic, job_of
 
 GROUP: Final = "headrace.jobs"
 
 
 class Jobs(Mapping[str, Job]):
-    """Jobs by name, in the order in which they were found."""
+    """Jobs by name; those that read topics first, then those that read the tables of earlier ones."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, Job] = {}
@@ -28,7 +28,8 @@ class Jobs(Mapping[str, Job]):
         return self._jobs[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._jobs)
+        producers = {table: job for job in self._jobs.values() for table in job.tables}
+        return iter(sorted(self._jobs, key=lambda name: _depth(self._jobs[name], producers, len(producers))))
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -77,6 +78,13 @@ def find(files: Iterable[Path] = ()) -> Jobs:
         for job in own:
             jobs.add(job, str(path))
     return jobs
+
+
+def _depth(job: Job, producers: Mapping[str, Job], most: int) -> int:
+    """Return the number of jobs between a topic and this one; `most` ends a circle."""
+    if isinstance(job.source, Topic) or job.source.name not in producers or not most:
+        return 0
+    return 1 + _depth(producers[job.source.name], producers, most - 1)
 
 
 def _headrace_first(point: EntryPoint) -> tuple[bool, str, str]:
