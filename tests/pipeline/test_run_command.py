@@ -4,7 +4,6 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +39,7 @@ def printed(*words: str) -> Any:
 
 
 @pytest.fixture
-def directory(broker: BrokerProcess, tmp_path: Path) -> Iterator[Path]:
+def directory(broker: BrokerProcess, tmp_path: Path) -> Path:
     """A deployment and a job, whose topic has 300 records."""
     (tmp_path / "my_jobs.py").write_text(JOBS)
     (tmp_path / "pipeline.toml").write_text(

@@ -80,23 +80,33 @@ def select(
     master: str | None = None,
 ) -> Selection:
     """Find the jobs and read the deployment. Raises PipelineError."""
-    from headrace.pipeline.spec import deployment, registry
+    from headrace.pipeline.spec import registry
 
-    if config is None and Path(DEFAULT_CONFIG).is_file():
-        config = Path(DEFAULT_CONFIG)
-    default = os.environ.get("HEADRACE_BOOTSTRAP") or DEFAULT_BOOTSTRAP
-    deployed = deployment.load(config, default) if config else deployment.Deployment.default(default)
+    config = _config(config)
+    deployed = read_deployment(config, lake)
     jobs = registry.find(files or ())
     if config is not None:
         deployed.check(jobs, config)
     deployed = deployed.with_overrides(jobs, overrides or ())
-    if lake is not None:
-        deployed = deployed.with_lake(lake)
     if bootstrap is not None:
         deployed = deployed.with_bootstrap(bootstrap)
     if master is not None:
         deployed = deployed.with_master(master)
     return Selection(jobs=jobs, deployment=deployed, config=config)
+
+
+def read_deployment(config: Path | None, lake: str | None) -> "Deployment":
+    """Read the deployment without its jobs. Raises PipelineError."""
+    from headrace.pipeline.spec import deployment
+
+    config = _config(config)
+    default = os.environ.get("HEADRACE_BOOTSTRAP") or DEFAULT_BOOTSTRAP
+    deployed = deployment.load(config, default) if config else deployment.Deployment.default(default)
+    return deployed if lake is None else deployed.with_lake(lake)
+
+
+def _config(named: Path | None) -> Path | None:
+    return Path(DEFAULT_CONFIG) if named is None and Path(DEFAULT_CONFIG).is_file() else named
 
 
 @contextmanager

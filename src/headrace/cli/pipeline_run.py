@@ -106,7 +106,7 @@ def status(config: Config = None, lake: Lake = None, json: Json = False) -> None
     It reads the files that the driver writes beside the checkpoints, without Spark and without the cluster.
     """
     with pipeline_options.explained():
-        deployment = pipeline_options.select(config=config, lake=lake).deployment
+        deployment = pipeline_options.read_deployment(config, lake)
         from headrace.pipeline.engine import status as files
 
         jobs = files.read(deployment.checkpoints, datetime.now(UTC))
