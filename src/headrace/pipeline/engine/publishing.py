@@ -35,6 +35,7 @@ from headrace.pipeline.spec.client_settings import Cluster
 
 GROUP_PREFIX: Final = "headrace-"
 _TIMEOUT_S: Final = 30.0
+_ABORT_S: Final = 5.0
 _TRANSACTION_TIMEOUT_MS: Final = 300_000
 """The broker aborts older transactions: longer than publishing takes, and below the broker's limit of 15 minutes."""
 _FENCED: Final = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
@@ -173,7 +174,7 @@ class TransactionalPublisher:
         if self._producer is not None and self._in_transaction:
             self._in_transaction = False
             try:
-                self._producer.abort_transaction(_TIMEOUT_S)
+                self._producer.abort_transaction(_ABORT_S)
             except KafkaException as error:
                 log.warning("%s: the open transaction ends at its timeout: %s", self._job, error)
 

@@ -118,7 +118,7 @@ class Query:
         if last is not None and last.version == self.job.version:
             topic_ids.check(last.topic_ids, self._ids, job=self.job.name)
         if isinstance(self.job.source, Table):
-            rows = self._around.lake.stream(self.job.source.name)
+            rows = sources.rows(self._around.lake, self.job.source.name, self._settings.max_rows)
         else:
             options = self._around.cluster.spark_options()
             rows = sources.records(self._around.spark, options, self.source_topics, self._ids, self._settings.max_rows)
@@ -174,7 +174,8 @@ class Query:
             log.info("%s: batch %d was complete before the restart", self.job.name, number)
             return
         with ExitStack() as cached:
-            _cache(cached, rows)
+            if self._uses_rows_twice():
+                _cache(cached, rows)
             with measured.phase("compute"):
                 frames, bad = self._computed(rows, cached)
                 before = self._latest_before(number)
@@ -191,6 +192,11 @@ class Query:
                         number=number, query=self._query_id, positions=positions, output_ends=entry.output_ends
                     )
                     measured.published = self._publish(publisher, batch, frames, gone)
+
+    def _uses_rows_twice(self) -> bool:
+        # Computing stateful rows twice would also update the state twice.
+        has_positions = self._origin is not None and isinstance(self.job.source, Table)
+        return self._stateful or has_positions or bool(self.job.expects) or len(self._tables) > 1
 
     def _opened(self) -> Publisher:
         """Fence older drivers of the job. The query's id is known only now: Spark chooses it when the query starts."""

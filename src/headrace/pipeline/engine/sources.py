@@ -1,10 +1,13 @@
-"""Streams of the records of topics, in the columns of `raw`."""
+"""Streams of the records of topics, in the columns of `raw`, and of the rows of tables."""
 
 import json
 from collections.abc import Mapping, Sequence
 
+from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
+
+from headrace.pipeline.engine.lake import Lake
 
 
 def records(
@@ -37,3 +40,16 @@ def records(
         "headers",
         sf.to_date(sf.current_timestamp()).alias("ingest_date"),
     )
+
+
+def rows(lake: Lake, table: str, max_rows: int) -> DataFrame:
+    """Return the rows of a table as a stream, about `max_rows` in a batch, but always whole files.
+
+    Delta limits a batch by bytes, so the table's average row is taken. Raises PipelineError if there is no such table.
+    """
+    count = lake.read(table).count()
+    size = DeltaTable.forPath(lake.spark, lake.path(table)).detail().collect()[0].sizeInBytes
+    stream = lake.spark.readStream.format("delta")
+    if count:
+        stream = stream.option("maxBytesPerTrigger", f"{max(1, size * max_rows // count)}b")
+    return stream.load(lake.path(table))

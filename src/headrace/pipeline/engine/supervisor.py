@@ -113,6 +113,9 @@ class Supervisor:
             then = (
                 "it is not started again" if standing.retry_at is None else f"again in {standing.retry_at - now:.0f} s"
             )
+            if event.job in self._queries:
+                # Readers of its topics would wait for the end of an open transaction.
+                self._queries[event.job].stop(self._running.get(event.job))
             log.error(
                 "Job %s failed (%d in ten minutes): %s; %s", event.job, len(standing.failures), event.reason, then
             )
