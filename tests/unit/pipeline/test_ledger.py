@@ -90,6 +90,14 @@ def test_unfinished_files_are_no_entries(ledger: Ledger, files: Memory) -> None:
     assert ledger.last() == entry(9)
 
 
+def test_the_first_batch_of_a_checkpoint_starts_a_new_ledger(ledger: Ledger) -> None:
+    for batch in (8, 9):
+        ledger.record(entry(batch))
+    ledger.record(entry(0, version=2, query="second"))
+    assert ledger.last() == entry(0, version=2, query="second")
+    assert ledger.read(9) is None
+
+
 def test_the_last_hundred_entries_are_kept(ledger: Ledger, files: Memory) -> None:
     for batch in range(150):
         ledger.record(entry(batch))

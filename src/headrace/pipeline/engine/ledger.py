@@ -79,6 +79,10 @@ class Ledger:
         earlier = self.read(entry.batch)
         if earlier is not None and earlier.same_batch(entry):
             return earlier
+        if entry.batch == 0:
+            # A new checkpoint: entries of an earlier version of the job have nothing to do with it.
+            for name in self._files.names(self._directory):
+                self._files.delete(f"{self._directory}/{name}")
         self._files.write(self._uri(entry.batch), entry.to_json())
         if entry.batch >= _KEPT:
             self._files.delete(self._uri(entry.batch - _KEPT))
