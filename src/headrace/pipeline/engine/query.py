@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Final
 
+from confluent_kafka import KafkaError, KafkaException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
@@ -40,7 +41,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What all queries of a driver share. Without `transactions`, batches are published with the ledger."""
+    """What all queries of a driver share. Without `transactions`, batches are published with the ledger, as they are if
+    the cluster has no transactions.
+    """
 
     spark: SparkSession
     lake: Lake
@@ -201,15 +204,26 @@ class Query:
     def _opened(self) -> Publisher:
         """Fence older drivers of the job. The query's id is known only now: Spark chooses it when the query starts."""
         self._query_id = self._checkpoint.query_id() or ""
-        cluster = self._around.cluster
-        publisher: Publisher
+        self._publisher = self._published_by(self._around.cluster)
+        return self._publisher
+
+    def _published_by(self, cluster: Cluster) -> Publisher:
         if self._around.transactions:
-            publisher = TransactionalPublisher(cluster, self.job.name, self.job.version, reached=self._reached)
-        else:
-            publisher = LedgerPublisher(cluster, self.job.name, reached=self._reached)
-        publisher.open(self._query_id)
-        self._publisher = publisher
-        return publisher
+            transactional = TransactionalPublisher(cluster, self.job.name, self.job.version, reached=self._reached)
+            try:
+                transactional.open(self._query_id)
+                return transactional
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError._UNSUPPORTED_FEATURE:
+                    raise
+            log.warning(
+                "%s: the cluster has no transactions. Results are still published once, but run the job in one driver "
+                "only: nothing stops a second one",
+                self.job.name,
+            )
+        plain = LedgerPublisher(cluster, self.job.name, reached=self._reached)
+        plain.open(self._query_id)
+        return plain
 
     def _computed(self, rows: DataFrame, cached: ExitStack) -> tuple[dict[str, DataFrame], DataFrame | None]:
         """Return the rows of each table, and the rows that do not meet the expectations."""
