@@ -75,8 +75,8 @@ class Reporter:
         missed = last["batchId"] > after + 1
         batches: list[Any] = running.recentProgress if missed else [last]
         for batch in batches:
-            # Spark also reports triggers without data, with the number of the next batch.
-            if after < batch["batchId"] and batch["numInputRows"]:
+            # Spark also reports triggers without a batch, with the number of the next one.
+            if after < batch["batchId"] and "addBatch" in batch["durationMs"]:
                 now = advanced(now, batch, query.measured)
                 after = batch["batchId"]
         self._seen[now.job] = (str(running.runId), after)
