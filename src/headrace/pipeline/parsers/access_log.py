@@ -17,9 +17,9 @@ _TIME: Final = r"\[(\d{2}/[A-Z][a-z]{2}/\d{4}:\d{2}:\d{2}:\d{2} [+-]\d{4})\]"
 _LINE: Final = (
     rf'{_ADDRESS}\S++ [^\[]*+{_TIME} {_QUOTED}" (\d{{3}}) (\d++|-)(?: {_QUOTED}" {_QUOTED}(?:"(?: .*)?)?)?\s*+$'
 )
-_FIELDS: Final = ("client", "time", "request", "status", "bytes", "referer", "user_agent")
+# The groups of _LINE, as the quotes of a line without escapes part it.
+_PARTS: Final = "$1 [$2] \n$3\n $4 $5\n$6\n\n$7"
 _REQUEST: Final = r"^([A-Z]+) (\S+)(?: (HTTP/\d(?:\.\d)?))?$"
-_REQUEST_FIELDS: Final = ("method", "path", "protocol")
 _TIME_FORMAT: Final = "dd/MMM/yyyy:HH:mm:ss Z"
 
 
@@ -28,46 +28,72 @@ def parsed(raw: DataFrame) -> DataFrame:
 
     Bytes that are not UTF-8 become replacement characters. Times are read with their time zones.
     """
-    rows = raw.withColumn("line", sf.coalesce(sf.col("value").cast("string"), sf.lit("")))
-    rows = rows.select("*", _groups("line", _LINE, len(_FIELDS)).alias("fields"))
-    rows = rows.withColumns({name: _text(sf.col("fields")[i]) for i, name in enumerate(_FIELDS)})
-    rows = rows.select("*", _groups("request", _REQUEST, len(_REQUEST_FIELDS)).alias("request_fields"))
-    rows = rows.withColumns({name: _text(sf.col("request_fields")[i]) for i, name in enumerate(_REQUEST_FIELDS)})
-    return (
-        rows.select(
-            *raw.columns,
-            "line",
-            sf.try_to_timestamp("time", sf.lit(_TIME_FORMAT)).alias("event_time"),
-            "client",
-            "method",
-            "path",
-            page_of("path").alias("page"),
-            "protocol",
-            sf.col("status").cast("int").alias("status"),
-            sf.col("bytes").try_cast("bigint").alias("bytes"),
-            "referer",
-            "user_agent",
-        )
-        .withColumn("reason", _reason())
-        .drop("line")
+    lines = raw.withColumn("line", sf.coalesce(sf.col("value").cast("string"), sf.lit("")))
+    rows = lines.select("*", _once(_parts()).alias("parts"))
+    before, request, after, referer, user_agent = (sf.get("parts", sf.lit(index)) for index in (0, 1, 2, 3, 5))
+    fields = sf.struct(
+        # The address comes first, the time last: 26 characters, a bracket and a blank.
+        _text(sf.substring_index(before, " ", 1)).alias("client"),
+        sf.try_to_timestamp(sf.substring(before, -28, 26), sf.lit(_TIME_FORMAT)).alias("event_time"),
+        sf.when(request.rlike(_REQUEST), sf.split(request, " ")).alias("words"),
+    )
+    rows = rows.select("*", _once(fields).alias("fields"))
+    words = sf.col("fields.words")
+    return rows.select(
+        *raw.columns,
+        "line",
+        "fields.event_time",
+        "fields.client",
+        sf.get(words, sf.lit(0)).alias("method"),
+        sf.get(words, sf.lit(1)).alias("path"),
+        sf.get(words, sf.lit(2)).alias("protocol"),
+        # A blank, the status, a blank, and the size or a hyphen.
+        sf.substring(after, 2, 3).cast("int").alias("status"),
+        sf.substring(after, 6, 20).try_cast("bigint").alias("bytes"),
+        _text(referer).alias("referer"),
+        _text(user_agent).alias("user_agent"),
+    ).select(
+        *raw.columns,
+        "event_time",
+        "client",
+        "method",
+        "path",
+        page_of("path").alias("page"),
+        "protocol",
+        "status",
+        "bytes",
+        "referer",
+        "user_agent",
+        _reason().alias("reason"),
     )
 
 
 def page_of(path: str) -> Column:
     """Return the path in column `path` without scheme, host, query and fragment."""
-    return sf.regexp_extract(path, r"^(?:[a-z]+://[^/]*)?([^?#]*)", 1)
+    absolute = sf.regexp_extract(path, r"^(?:[a-z]+://[^/]*)?([^?#]*)", 1)
+    without_query = sf.substring_index(sf.substring_index(path, "?", 1), "#", 1)
+    return sf.when(sf.startswith(sf.col(path), sf.lit("/")), without_query).otherwise(absolute)
 
 
-def _groups(column: str, pattern: str, count: int) -> Column:
-    """Return the pattern's groups as an array, in one pass of the regular expression; null if it does not match.
+def _once(value: Column) -> Column:
+    """Return the value by way of `explode`: the optimizer would copy other expressions into all filters that use them.
 
-    Groups are separated by line breaks, which a line does not contain. The array comes from `explode`, because the
-    optimizer would copy any other expression into all filters that use it, and match the pattern dozens of times.
+    They would then match the pattern, or read the time, several times for each line.
     """
-    separated = sf.regexp_replace(column, pattern, "\n".join(f"${number}" for number in range(1, count + 1)))
-    groups = sf.split(separated, "\n")
-    one_line = ~sf.contains(sf.col(column), sf.lit("\n"))
-    return sf.explode(sf.array(sf.when(one_line & (sf.size(groups) == count), groups)))
+    return sf.explode(sf.array(value))
+
+
+def _parts() -> Column:
+    """Return the line, parted at its quotes; null if it does not match.
+
+    Most lines contain no escapes, nor quotes before the request: it is faster to part these at quotes than to let the
+    regular expression write its groups, separated by line breaks, which a line does not contain.
+    """
+    line = sf.col("line")
+    plain = ~line.contains("\\") & sf.substring_index(line, '"', 1).endswith("] ")
+    by_groups = sf.split(sf.regexp_replace(line, _LINE, _PARTS), "\n")
+    parts = sf.when(plain, sf.split(line, '"')).otherwise(by_groups)
+    return sf.when(~line.contains("\n") & line.rlike(_LINE), parts)
 
 
 def _text(extracted: Column) -> Column:
