@@ -113,6 +113,18 @@ def test_totals_are_those_of_the_keys_in_the_batch(lake: "Lake") -> None:
     assert found == [row for row in shown(lake.view(VIEWS)) if row[:2] in touched]
 
 
+def test_totals_read_only_files_with_the_hours_of_the_batch(lake: "Lake", tmp_path: Path) -> None:
+    from headrace.pipeline.engine import additive
+
+    old, new = (dict(requests(5)[0], at=(START + timedelta(hours=hours)).isoformat()) for hours in (0, 5))
+    append(lake, 0, [old])
+    for file in (tmp_path / "lake" / VIEWS.table).glob("*.parquet"):
+        file.unlink()
+    append(lake, 1, [new])
+    [total] = shown(additive.totals(lake, VIEWS, partials(lake.spark, [new])))
+    assert total[2] == 1
+
+
 def test_a_missing_column_is_an_error(lake: "Lake") -> None:
     from headrace.pipeline.engine import additive
 
@@ -149,7 +161,9 @@ def test_a_table_without_time_is_compacted_as_a_whole(lake: "Lake") -> None:
 def test_compaction_during_appends_loses_nothing_and_a_stream_sees_each_row_once(lake: "Lake", tmp_path: Path) -> None:
     from headrace.pipeline.engine import additive
 
-    batches, seen, failures = 5, [], list[BaseException]()
+    batches = 5
+    seen: list[int] = []
+    failures: list[BaseException] = []
     append(lake, 0, requests(0, 50))
 
     def collect(rows: "DataFrame", _: int) -> None:

@@ -53,11 +53,11 @@ def totals(lake: Lake, output: Additive, touched: DataFrame) -> DataFrame:
 
 
 def compact(lake: Lake, output: Additive, before: datetime) -> int:
-    """Replace the partials whose time key is before `before` by totals; return the number of files replaced.
+    """Replace partials with a time key before `before` by totals; return the number of files replaced.
 
-    Partials of later times that share a file with earlier ones are summed up too. Without a time key, the whole table
-    is compacted. Readers and running queries are not disturbed, and a table without anything to sum up is unchanged.
-    Raises PipelineError if another compaction of the table runs at the same time.
+    `before` has a time zone. Later partials in a file with earlier ones are summed up too. Without a time key, the
+    whole table is compacted. Readers and running queries are not disturbed. If there is nothing to sum up, the table
+    stays unchanged. Raises PipelineError if another compaction of the table runs at the same time.
     """
     names = _files_to_sum(lake, output, before)
     if not names:
@@ -102,12 +102,17 @@ def _files_to_sum(lake: Lake, output: Additive, before: datetime) -> frozenset[s
 
 
 def _same_times(time: str, touched: DataFrame) -> Column:
-    """Return a condition on literals, which Delta compares with the minimum and maximum of each file."""
-    times = [row[0] for row in touched.select(time).distinct().collect()]
-    known = [value for value in times if value is not None]
+    """Return a condition on literals, which Delta compares with the minimum and maximum of each file.
+
+    Times travel as text in the session's time zone: as Python's local times, two hours of a year would be the same.
+    """
+    kind = dict(touched.dtypes)[time]
+    in_order = touched.select(time).distinct().orderBy(sf.asc_nulls_first(time))
+    times = [row[0] for row in in_order.select(sf.col(time).cast("string")).collect()]
+    known = [sf.lit(value).cast(kind) for value in times if value is not None]
     conditions: list[Column] = [sf.col(time).isNull()] if len(known) < len(times) else []
     if len(known) > _POINTS:
-        conditions.append(sf.col(time).between(min(known), max(known)))
+        conditions.append(sf.col(time).between(known[0], known[-1]))
     else:
-        conditions.extend(sf.col(time) == sf.lit(value) for value in known)
+        conditions.extend(sf.col(time) == value for value in known)
     return reduce(or_, conditions) if conditions else sf.lit(False)

@@ -1,7 +1,6 @@
 """Separate the rows that meet a job's expectations from those that do not."""
 
 from collections.abc import Sequence
-from functools import reduce
 
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame
@@ -28,11 +27,10 @@ def split(rows: DataFrame, expects: Sequence[Expect]) -> tuple[DataFrame, DataFr
     sorting = [expect for expect in expects if expect.otherwise != "fail"]
     if not sorting:
         return rows, rows.withColumn("reason", sf.lit(None).cast("string")).where(sf.lit(False))
-    good = rows.where(reduce(lambda all_met, expect: all_met & _met(expect), sorting, sf.lit(True)))
-    dropped = [expect.reason for expect in sorting if expect.otherwise == "drop"]
-    reason = _first_unmet(sorting)
-    bad = rows.withColumn("reason", reason).where(sf.col("reason").isNotNull() & ~sf.col("reason").isin(dropped))
-    return good, bad
+    unmet = _first_unmet(sorting)
+    good = rows.where(unmet.isNull())
+    rejected = rows.withColumn("reason", unmet).where(sf.col("reason.otherwise") == "quarantine")
+    return good, rejected.withColumn("reason", sf.col("reason.text"))
 
 
 def _check_condition(rows: DataFrame, expect: Expect) -> None:
@@ -48,18 +46,22 @@ def _check_condition(rows: DataFrame, expect: Expect) -> None:
 def _check_rows(rows: DataFrame, must_hold: Sequence[Expect]) -> None:
     if not must_hold:
         return
-    reason = _first_unmet(must_hold)
-    unmet = rows.withColumn("reason", reason).where(sf.col("reason").isNotNull()).limit(1).collect()
-    for row in unmet:
+    unmet = rows.withColumn("reason", _first_unmet(must_hold)["text"]).where(sf.col("reason").isNotNull())
+    for row in unmet.limit(1).collect():
         raise ExpectationError(
             f"{row.reason}: {row.asDict()}. The batch was not written. Correct the data or the job, "
             "or quarantine such rows with otherwise='quarantine'."
         )
 
 
-def _met(expect: Expect) -> Column:
-    return sf.coalesce(sf.expr(expect.condition), sf.lit(False))
-
-
 def _first_unmet(expects: Sequence[Expect]) -> Column:
-    return sf.coalesce(*(sf.when(~_met(expect), expect.reason) for expect in expects))
+    """Return the first unmet expectation as a struct; null if all are met."""
+    return sf.coalesce(
+        *(
+            sf.when(
+                ~sf.coalesce(sf.expr(expect.condition), sf.lit(False)),
+                sf.struct(sf.lit(expect.reason).alias("text"), sf.lit(expect.otherwise).alias("otherwise")),
+            )
+            for expect in expects
+        )
+    )
