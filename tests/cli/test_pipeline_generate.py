@@ -79,9 +79,9 @@ def test_another_number_of_partitions_is_refused(run: Run, new_name: Callable[[]
     assert (result.exit_code, f"topic '{topic}' has 2 partitions, not 3" in result.stderr) == (1, True)
 
 
-def test_the_log_begins_now(run: Run, new_name: Callable[[], str]) -> None:
+def test_a_log_sent_at_a_rate_begins_now(run: Run, new_name: Callable[[], str]) -> None:
     before = int(time.time())
-    result = run("--topic", new_name(), "--lines", "1", "--json")
+    result = run("--topic", new_name(), "--rate", "100", "--lines", "1", "--json")
     assert before <= json.loads(result.stdout)["parameters"]["start"] <= time.time()
 
 

@@ -25,7 +25,7 @@ EPILOG = examples(
     "headrace pipeline generate --output ./log",
     "a day in which lines come late, torn and twice",
     "headrace pipeline generate --hours 24 --late 0.02 --torn 0.005 --duplicates 0.01 --output ./log",
-    "500 lines a second to a topic, as if they happened now",
+    "a live site: 500 lines a second to a topic, with the present time",
     "headrace pipeline generate --rate 500 --lines 60000 --topic access-log",
 )
 _MISHAPS: Final = "Mishaps"
@@ -62,7 +62,7 @@ def generate(
         typer.Option(
             "--start",
             metavar="TIME",
-            show_default="2026-01-05T00:00:00Z; now with --topic",
+            show_default="2026-01-05T00:00:00Z; now with --topic and --rate",
             help="Time of the first request: 2026-11-21T09:30:00Z, @MILLISECONDS or 15m ago.",
         ),
     ] = None,
@@ -119,7 +119,11 @@ def generate(
 
     if directory is None and topic is None:
         raise usage_error("neither --output nor --topic", "--output DIR writes files, --topic NAME sends the lines.")
-    chosen: dict[str, Any] = {"rate": rate, "start": _start(start, now=topic is not None), "partitions": partitions}
+    chosen: dict[str, Any] = {
+        "rate": rate,
+        "start": _start(start, now=topic is not None and rate is not None),
+        "partitions": partitions,
+    }
     started = time.monotonic()
     try:
         parameters = Parameters(
