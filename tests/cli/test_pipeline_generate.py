@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import typer
 from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import NewTopic
 from typer.testing import CliRunner, Result
 
 from headrace.cli import pipeline_generate
@@ -90,6 +91,13 @@ def test_lines_are_sent_at_the_rate(run: Run, new_name: Callable[[], str]) -> No
     result = run("--topic", new_name(), "--rate", "50", "--lines", "31")
     assert result.exit_code == 0, result.stderr
     assert time.monotonic() - began >= 30 / 50
+
+
+def test_a_refused_record_ends_the_command(run: Run, cluster: Cluster, new_name: Callable[[], str]) -> None:
+    topic = new_name()
+    cluster.create(NewTopic(topic, num_partitions=1, config={"max.message.bytes": "50"}))
+    result = run("--topic", topic, "--lines", "100")
+    assert (result.exit_code, f"cannot deliver a record to topic {topic}" in result.stderr) == (1, True)
 
 
 def test_an_unreachable_broker_is_reported() -> None:

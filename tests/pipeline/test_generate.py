@@ -96,5 +96,13 @@ def test_rejected_lines_are_the_quarantined_ones_with_their_reasons(parsed: "Dat
     ]
 
 
+def test_all_crawlers_but_slow_drips_are_found(events: "DataFrame", generated: Path) -> None:
+    from headrace.pipeline.transforms import crawlers
+
+    kinds = {row["client"]: row["kind"] for row in truth(generated, "crawlers")}
+    found = {row.client for row in crawlers.crawlers_per_hour(events, LATE_BY).select("client").collect()}
+    assert found == {client for client, kind in kinds.items() if kind != "slow drip"}
+
+
 def _iso(time: str, name: str) -> str:
     return f"date_format({time}, \"yyyy-MM-dd'T'HH:mm:ss'Z'\") AS {name}"

@@ -5,13 +5,14 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.generate.log import Record
 
 _POLL_EVERY: Final = 500
-_FLUSH_S: Final = 30.0
+_TIMEOUT_S: Final = 30.0
+"""How long a broker may take to acknowledge a record."""
 _NAP_S: Final = 0.005
 
 log = logging.getLogger(__name__)
@@ -24,14 +25,14 @@ def send_log(
     *,
     rate: float | None,
     progress: Callable[[int], None],
-) -> int:
-    """Send the records to their partitions, and return how many brokers acknowledged: all of them.
+) -> None:
+    """Send the records to their partitions, and wait until brokers have acknowledged all of them.
 
     With a `rate` (records/s), a record is never sent before its turn; otherwise all are sent as fast as possible.
     `progress` is called with the number of acknowledged records. Raises PipelineError if a broker refused one, or does
     not answer.
     """
-    return _Sender(bootstrap, topic, progress).send(records, rate)
+    _Sender(bootstrap, topic, progress).send(records, rate)
 
 
 class _Sender:
@@ -48,11 +49,12 @@ class _Sender:
                 "compression.type": "lz4",
                 "allow.auto.create.topics": False,
                 "reconnect.backoff.max.ms": 1000,
+                "message.timeout.ms": round(_TIMEOUT_S * 1000),
             },
             logger=log,
         )
 
-    def send(self, records: Iterable[Record], rate: float | None) -> int:
+    def send(self, records: Iterable[Record], rate: float | None) -> None:
         started = time.monotonic()
         for number, (partition, key, line) in enumerate(records):
             if rate is not None:
@@ -60,10 +62,8 @@ class _Sender:
             self._queue(partition, key, line)
             if number % _POLL_EVERY == 0:
                 self._poll(0)
-        if self._producer.flush(_FLUSH_S):
-            raise PipelineError(f"the broker has not acknowledged records of {self._topic} for {_FLUSH_S:g} s")
-        self._poll(0)
-        return self._acknowledged
+        while len(self._producer):
+            self._poll(0.1)
 
     def _wait_until(self, moment: float) -> None:
         while (rest := moment - time.monotonic()) > 0:
@@ -77,6 +77,8 @@ class _Sender:
                 return
             except BufferError:  # the generator is faster than the broker
                 self._poll(0.1)
+            except KafkaException as error:
+                raise self._refused(error.args[0]) from error
 
     def _poll(self, timeout_s: float) -> None:
         """Take acknowledgements. Raises PipelineError for the first failure."""
@@ -84,7 +86,11 @@ class _Sender:
         self._progress(self._acknowledged)
         if self._failure is not None:
             self._producer.purge()
-            raise PipelineError(f"cannot deliver a record to topic {self._topic}: {self._failure.str()}")
+            raise self._refused(self._failure)
+
+    def _refused(self, error: KafkaError) -> PipelineError:
+        before = f"{self._acknowledged:,} delivered before that"
+        return PipelineError(f"cannot deliver a record to topic {self._topic}: {error.str()}; {before}")
 
     def _delivered(self, error: KafkaError | None, _: Message) -> None:
         if error is None:
