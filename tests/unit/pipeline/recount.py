@@ -70,13 +70,19 @@ def recounted(good: list[Line]) -> dict[str, list[dict[str, Any]]]:
     minutes: defaultdict[str, list[Line]] = defaultdict(list)
     for line in good:
         minutes[iso(line.time.replace(second=0))].append(line)
-    views = Counter((iso(line.time.replace(minute=0, second=0)), line.page) for line in good if line.page)
+    views: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    for line in good:
+        if line.page:
+            views[iso(line.time.replace(minute=0, second=0)), line.page].append(line.client)
     referrers = Counter((iso(line.time)[:10], _host(line.referer)) for line in good)
     visitors: defaultdict[str, set[str]] = defaultdict(set)
     for line in good:
         visitors[iso(line.time)[:10]].add(line.client)
     return {
-        "page_views": [{"hour": hour, "page": page, "views": count} for (hour, page), count in views.items()],
+        "page_views": [
+            {"hour": hour, "page": page, "views": len(clients), "visitors": len(set(clients))}
+            for (hour, page), clients in views.items()
+        ],
         "visitors": [{"day": day, "visitors": len(clients)} for day, clients in visitors.items()],
         "referrers": [{"day": day, "host": host, "requests": count} for (day, host), count in referrers.items()],
         "sessions": [
@@ -124,4 +130,4 @@ def iso(time: datetime) -> str:
 
 
 def _host(referer: str) -> str | None:
-    return None if referer == "-" else referer.split("/")[2].lower()
+    return None if referer == "-" else referer.split("/")[2].split(":")[0].lower()

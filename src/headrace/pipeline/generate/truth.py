@@ -4,7 +4,7 @@ Independent of `headrace.pipeline.transforms` on purpose; only the definitions a
 """
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Final, TypeAlias
@@ -93,6 +93,7 @@ class Truth:
         self._day = -1
         self._traffic = [0, 0, 0, 0]
         self._views: Counter[str] = Counter()
+        self._viewers: defaultdict[str, set[str]] = defaultdict(set)
         self._visitors: set[str] = set()
         self._referrers: Counter[str | None] = Counter()
         self._statuses: Counter[int] = Counter()
@@ -122,7 +123,7 @@ class Truth:
         self._statuses[status] += 1
         self._visitors.add(client)
         if referer not in self._hosts:
-            self._hosts[referer] = referer.partition("://")[2].partition("/")[0].lower()
+            self._hosts[referer] = referer.partition("://")[2].partition("/")[0].partition(":")[0].lower()
         self._referrers[self._hosts[referer]] += 1
         session = self._sessions.get(client)
         if session is None or time - session.last > SESSION_GAP_S:
@@ -137,6 +138,7 @@ class Truth:
             page = self._pages[text]
             if page is not None:
                 self._views[page] += 1
+                self._viewers[page].add(client)
                 session.views += 1
                 session.pages.add(page)
         if kind is not None:
@@ -246,9 +248,11 @@ class Truth:
 
     def _end_hour(self, hour: int) -> None:
         for page, views in sorted(self._views.items()):
-            self._write("page_views", {"hour": iso(hour * 3600), "page": page, "views": views})
+            visitors = len(self._viewers[page])
+            self._write("page_views", {"hour": iso(hour * 3600), "page": page, "views": views, "visitors": visitors})
         self._total_views += self._views.total()
         self._views.clear()
+        self._viewers.clear()
 
     def _end_day(self, day: int) -> None:
         date = iso(day * 86400)[:10]
