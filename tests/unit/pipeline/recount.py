@@ -130,4 +130,4 @@ def iso(time: datetime) -> str:
 
 
 def _host(referer: str) -> str | None:
-    return None if referer == "-" else referer.split("/")[2].split(":")[0].lower()
+    return None if referer == "-" else referer.split("/")[2].partition(":")[0].lower()
