@@ -1,0 +1,98 @@
+"""The log: the requests' lines in the order in which they arrive, with mishaps."""
+
+from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
+from random import Random
+from typing import NamedTuple
+
+from headrace.pipeline.generate.lines import Renderer, torn
+from headrace.pipeline.generate.model import requests
+from headrace.pipeline.generate.parameters import LATE_BY_S, Parameters
+from headrace.pipeline.generate.partitions import partition_of
+from headrace.pipeline.generate.truth import Truth
+
+
+class Record(NamedTuple):
+    """A line of the log, without its end, and where a topic keyed by client has it."""
+
+    partition: int
+    key: bytes
+    line: bytes
+
+
+class _Held(NamedTuple):
+    """A line that arrives once its partition has reached the event time `due`."""
+
+    due: int
+    number: int
+    time: int
+    record: Record
+
+
+def log(parameters: Parameters, truth: Truth, stopped: Callable[[], bool] = lambda: False) -> Iterator[Record]:
+    """Yield the records of the log. `truth` is complete after the last one.
+
+    Once `stopped` returns True, only the late lines of earlier requests follow.
+    """
+    # Its own random numbers: the same visitors come, whatever happens to their lines.
+    chance = Random(f"mishaps of {parameters.seed}").random
+    places: dict[str, tuple[int, bytes]] = {}
+    held: list[list[_Held]] = [[] for _ in range(parameters.partitions)]
+    newest = [0] * parameters.partitions
+    torn_below = parameters.torn
+    late_below = torn_below + parameters.late
+    twice_below = late_below + parameters.duplicates
+    mishaps = twice_below > 0
+    render = Renderer().line
+    end, max_lines = parameters.end, parameters.max_lines
+    planned = 0
+    for request in requests(parameters):
+        if planned >= max_lines or request.time >= end or stopped():
+            break
+        line = render(request)
+        planned += 1
+        mishap = chance() if mishaps else 1.0
+        if mishap < torn_below:
+            line, reason = torn(line, chance(), chance())
+            key = line.split(" ", 1)[0].encode()
+            partition = partition_of(key, parameters.partitions)
+            truth.rejected(partition, reason)
+            yield Record(partition, key, line.encode())
+            continue
+        time, client = request.time, request.client
+        place = places.get(client)
+        if place is None:
+            key = client.encode()
+            place = places[client] = partition_of(key, parameters.partitions), key
+        partition, key = place
+        record = Record(partition, key, line.encode())
+        truth.requested(request)
+        if mishap < late_below:
+            by = LATE_BY_S[int(chance() * len(LATE_BY_S))]
+            heappush(held[partition], _Held(time + by, planned, time, record))
+            continue
+        newest[partition] = time
+        truth.arrived(partition, 0)
+        yield record
+        if mishap < twice_below and planned < max_lines:
+            planned += 1
+            truth.requested(request)
+            truth.duplicated()
+            truth.arrived(partition, 0)
+            yield record
+        waiting = held[partition]
+        while waiting and waiting[0].due <= time:
+            late = heappop(waiting)
+            truth.arrived(partition, time - late.time)
+            yield late.record
+    yield from _rest(held, newest, truth)
+
+
+def _rest(held: list[list[_Held]], newest: list[int], truth: Truth) -> Iterator[Record]:
+    """Yield what is held when the last request has been made."""
+    for partition, waiting in enumerate(held):
+        while waiting:
+            late = heappop(waiting)
+            truth.arrived(partition, max(0, newest[partition] - late.time))
+            newest[partition] = max(newest[partition], late.time)
+            yield late.record

@@ -1,0 +1,81 @@
+"""The parameters of a generated log, and their limits."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from headrace.pipeline.errors import PipelineError
+
+SESSION_GAP_S: Final = 1800
+"""Requests of a client further apart than this are in different sessions; exactly this far, in the same."""
+LATE_BY_S: Final = (20, 90, 300, 900, 2400, 5400)
+"""A late line arrives once its partition is this many seconds past it, in event time."""
+MAX_VISITORS: Final = 10_000_000
+
+_VISITORS_PER_RATE: Final = 1440
+_NEEDED_PER_RATE: Final = 360
+"""Visitors needed for a line per second. One is away for at least the session gap after some ten lines."""
+_DEFAULT_LINES: Final = 100_000
+_MAX_PARTITIONS: Final = 100_000
+_LAST_START: Final = 4_102_444_800
+"""The year 2100, in seconds since the epoch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameters:
+    """A log: with the same parameters, the same bytes. Raises PipelineError for values outside the limits.
+
+    `lines` and `hours` (of event time) both end the log. `start` is in seconds since the epoch, `rate` in lines per
+    second of event time. `late`, `torn` and `duplicates` are the shares of requests that meet these mishaps; no request
+    meets two. `partitions` are those of a topic keyed by client.
+    """
+
+    seed: int = 1
+    lines: int | None = None
+    hours: float | None = None
+    start: int = 1_767_571_200
+    rate: float = 2.0
+    visitors: int | None = None
+    late: float = 0.0
+    torn: float = 0.0
+    duplicates: float = 0.0
+    partitions: int = 1
+
+    def __post_init__(self) -> None:
+        for name, share in (("late", self.late), ("torn", self.torn), ("duplicates", self.duplicates)):
+            if not 0 <= share <= 1:
+                raise PipelineError(f"{name} is {share:g}: give a share between 0 and 1")
+        if self.late + self.torn + self.duplicates > 1:
+            raise PipelineError("late, torn and duplicates add up to more than 1, but a line has at most one mishap")
+        if (self.lines is not None and self.lines < 1) or (self.hours is not None and not self.hours > 0):
+            raise PipelineError("a log has at least one line: give lines or hours above 0")
+        if not 1 <= self.partitions <= _MAX_PARTITIONS:
+            raise PipelineError(f"partitions is {self.partitions}: give a number from 1 to {_MAX_PARTITIONS:,}")
+        if not 0 <= self.start <= _LAST_START:
+            raise PipelineError("start is outside the years 1970 to 2099")
+        if not 0.01 <= self.rate <= MAX_VISITORS / _VISITORS_PER_RATE:
+            raise PipelineError(
+                f"rate is {self.rate:g} lines/s: give one from 0.01 to {MAX_VISITORS // _VISITORS_PER_RATE:,}"
+            )
+        needed = int(self.rate * _NEEDED_PER_RATE) + 1
+        if self.visitors is not None and not needed <= self.visitors <= MAX_VISITORS:
+            raise PipelineError(
+                f"{self.visitors:,} visitors: {self.rate:g} lines/s need from {needed:,} to {MAX_VISITORS:,}, because "
+                f"each is away for more than {SESSION_GAP_S // 60} minutes between sessions. Change visitors or rate."
+            )
+
+    @property
+    def population(self) -> int:
+        """The number of visitors."""
+        return self.visitors or int(self.rate * _VISITORS_PER_RATE) + 20
+
+    @property
+    def end(self) -> float:
+        """The event time before which all requests are made, in seconds since the epoch."""
+        return float("inf") if self.hours is None else self.start + self.hours * 3600
+
+    @property
+    def max_lines(self) -> float:
+        """The number of lines at which the log ends."""
+        if self.lines is None:
+            return _DEFAULT_LINES if self.hours is None else float("inf")
+        return self.lines
