@@ -226,11 +226,11 @@ def find_hanging(
     if quiet:
         return
     for topic, partition in found.leaderless:
-        output.tell(f"{topic} {partition} has no leader and was not searched")
+        output.warn(f"{topic} {partition} has no leader and was not searched")
     if found.hanging:
         first = found.hanging[0]
         where = f"{first.topic}:{first.partition}"
-        output.tell(f"`headrace transactions abort {where} --start-offset {first.start_offset}` ends the first one.")
+        output.warn(f"`headrace transactions abort {where} --start-offset {first.start_offset}` ends the first one.")
     else:
         output.tell(f"No hanging transactions in {output.count(found.searched, 'partition')}.")
 
