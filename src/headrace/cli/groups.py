@@ -275,7 +275,9 @@ def reset(
         raise group_calls.missing_group(cluster, group)
     members = described.members if described else []
     if members and execute:
-        clients = ", ".join(sorted({f"{each.client_id} at {each.host.removeprefix('/')}" for each in members})[:3])
+        clients = ", ".join(
+            sorted({f"{member.client_id} at {member.host.removeprefix('/')}" for member in members})[:3]
+        )
         raise CommandError(
             f"group '{group}' has {output.count(len(members), 'member')}: {clients}",
             "Stop its members first; otherwise they would commit their own offsets.",

@@ -182,10 +182,15 @@ def _stop_at_eof(loop: asyncio.AbstractEventLoop, stopped: asyncio.Event) -> Non
 def banner(node: "Node") -> str:
     """Return the message that the broker prints once it serves."""
     rows = [
-        ("address", ", ".join(str(each) if each.name != "PLAINTEXT" else _address(each) for each in node.listeners)),
+        (
+            "address",
+            ", ".join(
+                str(listener) if listener.name != "PLAINTEXT" else _address(listener) for listener in node.listeners
+            ),
+        ),
         ("broker id", str(node.config.node_id)),
         ("cluster id", node.cluster_id),
-        ("data", ", ".join(str(each) for each in node.log_dirs.directories)),
+        ("data", ", ".join(str(directory) for directory in node.log_dirs.directories)),
         ("durability", durability(node.config)),
     ]
     if node.http is not None:
