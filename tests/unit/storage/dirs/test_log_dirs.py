@@ -147,7 +147,7 @@ def test_flushing_and_checkpointing_run_in_parallel_with_appends_and_deletions(t
     done = threading.Event()
 
     def write_back() -> None:
-        while not done.is_set():
+        while not done.wait(0.001):
             dirs.flush_rolled()
             dirs.checkpoint(dict.fromkeys(tuple(dirs.logs), 1))
             dirs.remove_deleted_files(NOW)
