@@ -462,7 +462,8 @@ operations = st.lists(
 )
 
 
-@settings(max_examples=120)
+# make soak plays longer histories
+@settings(max_examples=60)
 @given(operations)
 def test_a_log_behaves_like_a_list_of_batches(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int, int]]
