@@ -1,5 +1,7 @@
 """The command line without a cluster: help and usage errors."""
 
+from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import pytest
@@ -11,6 +13,15 @@ from headrace.cli import habits
 from headrace.cli.main import app
 
 runner = CliRunner()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def app_is_built_once() -> Iterator[None]:
+    """Typer inspects all functions in every call."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("typer.testing._get_command", cache(typer.main.get_command))
+        yield
+
 
 COMMANDS = [
     ["start"],
