@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from headrace.wire.apis import ApiKey
-from tests.support.java_gateway import JavaGateway
+from tests.support.java_gateway import shared_gateway
 from tests.support.killable_broker import killable_broker
 from tests.support.ports import free_port
 from tests.support.proxy import Faults, Proxy
@@ -90,27 +90,25 @@ def librdkafka(bootstrap: str, topic: str, *, idempotent: bool = True) -> None:
 
 
 def java(bootstrap: str, topic: str) -> None:
-    with closing(JavaGateway()) as gateway:
-        producer = gateway.producer(
-            {
-                "bootstrap.servers": bootstrap,
-                "max.in.flight.requests.per.connection": 5,
-                "batch.size": 2200,
-                "linger.ms": 1,
-                "retry.backoff.ms": 20,
-                "retry.backoff.max.ms": 100,
-                "reconnect.backoff.ms": 10,
-                "reconnect.backoff.max.ms": 100,
-                "request.timeout.ms": 2000,
-            }
-        )
-        sent = [
-            producer.send(gateway.record(topic, number % PARTITIONS, value_of(number))) for number in range(RECORDS)
-        ]
-        producer.flush()
-        for acknowledged in sent:
-            acknowledged.get()
-        producer.close()
+    gateway = shared_gateway()
+    producer = gateway.producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "max.in.flight.requests.per.connection": 5,
+            "batch.size": 2200,
+            "linger.ms": 1,
+            "retry.backoff.ms": 20,
+            "retry.backoff.max.ms": 100,
+            "reconnect.backoff.ms": 10,
+            "reconnect.backoff.max.ms": 100,
+            "request.timeout.ms": 2000,
+        }
+    )
+    sent = [producer.send(gateway.record(topic, number % PARTITIONS, value_of(number))) for number in range(RECORDS)]
+    producer.flush()
+    for acknowledged in sent:
+        acknowledged.get()
+    producer.close()
 
 
 def read(bootstrap: str, topic: str) -> list[list[str]]:

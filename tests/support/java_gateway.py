@@ -1,8 +1,10 @@
 """Kafka's Java client in a separate JVM, used from Python through py4j."""
 
+import atexit
 import shutil
 import subprocess
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -60,6 +62,14 @@ class JavaGateway:
         self._gateway.close()
         self._process.kill()
         self._process.communicate()
+
+
+@cache
+def shared_gateway() -> JavaGateway:
+    """Return the JVM of all tests in this process: starting one and loading the client takes a second."""
+    gateway = JavaGateway()
+    atexit.register(gateway.close)
+    return gateway
 
 
 def _py4j_jar() -> Path:
