@@ -27,7 +27,7 @@ def common(value: Any) -> Any:
             for name, each in value.items()
             if name not in _OWN
         }
-    return [common(each) for each in value] if isinstance(value, list) else value
+    return [common(item) for item in value] if isinstance(value, list) else value
 
 
 class Producer:

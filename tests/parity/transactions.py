@@ -298,7 +298,7 @@ _LOG_FIELDS: Final = {"base_offset", "log_append_time", "log_start_offset", "thr
 def relevant(answer: Any, producer: Producer) -> Any:
     """Return the answer without offsets of the log, and with the producer id relative to `producer`."""
     if isinstance(answer, list):
-        return [relevant(each, producer) for each in answer]
+        return [relevant(item, producer) for item in answer]
     if not isinstance(answer, Mapping):
         return answer
     named = {producer.producer_id: "its own", -1: "none"}

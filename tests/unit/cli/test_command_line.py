@@ -124,7 +124,7 @@ def test_a_usage_error_exits_with_2(line: str, message: str) -> None:
 def test_the_list_of_commands_is_complete() -> None:
     def paths(command: Any, path: list[str]) -> list[list[str]]:
         children = getattr(command, "commands", {})
-        return [path, *(each for name, child in children.items() for each in paths(child, [*path, name]))]
+        return [path, *(item for name, child in children.items() for item in paths(child, [*path, name]))]
 
     assert sorted(paths(typer.main.get_command(app), [])[1:]) == sorted(COMMANDS)
 

@@ -197,8 +197,8 @@ class TestBatches:
                 self.guard = guard
 
         guard = partition.start_verification(PRODUCER, 0, 0)
-        results: list[Appended] = partition.append_all([Sent(batch(each)) for each in range(3)], now_ms=NOW)
-        assert [each.base_offset for each in results if isinstance(each, AppendResult)] == [0, 1, 2]
+        results: list[Appended] = partition.append_all([Sent(batch(number)) for number in range(3)], now_ms=NOW)
+        assert [result.base_offset for result in results if isinstance(result, AppendResult)] == [0, 1, 2]
         assert (partition.last_stable_offset, partition.high_watermark) == (0, 3)
 
     def test_internal_batches_need_a_guard_too(self, partition: Partition) -> None:

@@ -80,7 +80,7 @@ def test_unknown_tags_are_removed_from_items_and_from_known_tags() -> None:
     topic = b"\x02t" + bytes(16)
     body = b"\x03" + topic + b"\x01" + UNKNOWN + topic + b"\x00" + bytes(4) + b"\x01" + UNKNOWN
     request, size = schema(ApiKey.DELETE_TOPICS, 6).decode_request(strict(ApiKey.DELETE_TOPICS, 6, body), 0)
-    assert [each.name for each in request.topics] == ["t", "t"]
+    assert [item.name for item in request.topics] == ["t", "t"]
     assert size == len(body) - 2 * len(UNKNOWN)
 
 

@@ -124,7 +124,7 @@ def test_aborted_batches_are_not_decompressed(tmp_path: Path) -> None:
     batches = [_batch(0, (b"a", b"1")), _aborted(1, b"\x02garbage"), _marker(2, 0), _batch(3, (b"a", b"2"))]
     _note_aborted(tmp_path, 1, 2)
     left = _cleaned(_cleaner(tmp_path, batches, first_dirty=1), tmp_path)
-    assert [(each.offset, each.value) for each in iter_records(left) if each.key == b"a"] == [(3, b"2")]
+    assert [(record.offset, record.value) for record in iter_records(left) if record.key == b"a"] == [(3, b"2")]
 
 
 def test_a_control_batch_with_several_records_is_kept_unchanged(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_timestamps_that_exceed_64_bits_are_limited(tmp_path: Path) -> None:
     data = [
         RecordData(key, value, timestamp) for key, value, timestamp in ((b"a", b"1", far), (b"b", None, 3 * far - 1))
     ]
-    body = build_batch([each._replace(timestamp=each.timestamp - far) for each in data])[61:]
+    body = build_batch([item._replace(timestamp=item.timestamp - far) for item in data])[61:]
     malformed = assemble(
         body,
         record_count=2,
@@ -167,4 +167,4 @@ def test_timestamps_that_exceed_64_bits_are_limited(tmp_path: Path) -> None:
         attributes=0,
     )
     left = _cleaned(_cleaner(tmp_path, [malformed, _batch(2, (b"a", b"2"))]), tmp_path)
-    assert [each.key for each in iter_records(left)] == [b"b", b"a"]
+    assert [record.key for record in iter_records(left)] == [b"b", b"a"]

@@ -109,7 +109,7 @@ def test_records_of_the_clean_part_are_judged_by_the_map() -> None:
     judged = offset_map.judge([header for header, _ in before], [body for _, body in before])
     assert list(judged[0].fates) == [SUPERSEDED, SUPERSEDED, SUPERSEDED, TOMBSTONE]
     assert list(judged[1].fates) == [SUPERSEDED, SUPERSEDED, LIVE, TOMBSTONE]
-    assert [sum(each.sizes) for each in judged] == [len(body) for _, body in before]
+    assert [sum(item.sizes) for item in judged] == [len(body) for _, body in before]
 
 
 def test_a_batch_with_invalid_offsets_is_kept_whole_and_supersedes_older_records() -> None:
@@ -131,7 +131,7 @@ def test_a_batch_with_invalid_offsets_is_kept_whole_and_supersedes_older_records
     later.add(*_batch([(b"a", b"v"), (b"b", b"v")], 6))
     later.settle()
     judged = later.judge([header for header, _ in batches[:2]], [body for _, body in batches[:2]])
-    assert [list(each.fates) for each in judged] == [[SUPERSEDED, SUPERSEDED], [LIVE, LIVE]]
+    assert [list(item.fates) for item in judged] == [[SUPERSEDED, SUPERSEDED], [LIVE, LIVE]]
 
 
 class EqualHighHalves(KeyDigests):

@@ -62,11 +62,11 @@ def test_both_maps_give_the_same_fates(
         kind(first_offset, max_bytes=1 << 30, random_bytes=random.Random(1).randbytes)
         for kind in (OffsetMap, PlainOffsetMap)
     ]
-    for each in maps:
+    for item in maps:
         for header, body in batches:
             if header.last_offset >= first_offset:
-                each.add(header, body)
-        each.settle()
+                item.add(header, body)
+        item.settle()
     fast, plain = maps
     assert (len(fast), fast.latest_offset, fast.is_empty) == (len(plain), plain.latest_offset, plain.is_empty)
     for header, body in batches:
@@ -84,8 +84,8 @@ def test_memory_per_key_is_within_the_estimate() -> None:
     gc.collect()
     tracemalloc.start()
     try:
-        for each in batches:
-            offset_map.add(*each)
+        for item in batches:
+            offset_map.add(*item)
         offset_map.settle()
         peak = tracemalloc.get_traced_memory()[1]
     finally:
