@@ -112,8 +112,10 @@ def settings_text(path: str, timeout_s: float = _PIPE_TIMEOUT_S) -> str:
     # Opening a pipe without a writer would block.
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0) as file:
         data = bytearray()
+        poller = select.poll()
+        poller.register(file, select.POLLIN)
         while len(data) <= _MAX_SETTINGS:
-            if not select.select([file], [], [], timeout_s)[0]:
+            if not poller.poll(timeout_s * 1000):
                 raise OSError(f"no data from this pipe for {timeout_s:.0f} s")
             part = file.read(_MAX_SETTINGS + 1 - len(data))
             if not part:

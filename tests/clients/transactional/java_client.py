@@ -8,7 +8,7 @@ from py4j.protocol import Py4JJavaError
 
 from tests.clients.drivers.contract import DEADLINE_S
 from tests.clients.transactional.contract import END, FencedError, Record, TransactionalProducer
-from tests.support.java_gateway import JavaGateway, shared_gateway
+from tests.support.java_gateway import JavaGateway, shared_gateway, without_spark
 
 _FENCED: Final = (
     "org.apache.kafka.common.errors.ProducerFencedException",
@@ -107,7 +107,8 @@ class _Producer:
 @contextmanager
 def _fencing() -> Iterator[None]:
     try:
-        yield
+        with without_spark():
+            yield
     except Py4JJavaError as failure:
         cause: Any = failure.java_exception
         while cause is not None:
