@@ -47,8 +47,8 @@ def _signals_delayed() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        for each in pending[:1]:
-            signal.raise_signal(each)
+        for item in pending[:1]:
+            signal.raise_signal(item)
 
 
 class Broker(ABC):

@@ -262,14 +262,14 @@ def _readers(broker: Broker, topic: str, records: int) -> Iterator[None]:
     context = multiprocessing.get_context("spawn")
     starts = [number * records // _READERS for number in range(_READERS)]
     processes = [context.Process(target=_reader, args=(broker.port, topic, start, records)) for start in starts]
-    for each in processes:
-        each.start()
+    for item in processes:
+        item.start()
     try:
         yield
     finally:
-        for each in processes:
-            each.kill()
-            each.join()
+        for one in processes:
+            one.kill()
+            one.join()
 
 
 def _reader(port: int, topic: str, offset: int, records: int) -> None:

@@ -1,5 +1,6 @@
 """Test order (long tests first, so that no worker ends alone with one), broker logs of failed tests, fixtures."""
 
+import gc
 import signal
 from collections.abc import Generator, Iterator
 from typing import Final
@@ -11,7 +12,8 @@ from headrace.storage.files import log_file
 from tests.support.broker_process import LogsSince
 from tests.support.flush_disk import Disk
 
-_FIRST: Final = (
+_REST: Final = "*"
+_ORDER: Final = (
     "tests/pipeline/test_exactly_once",
     "tests/adoption",
     "tests/simulation",
@@ -22,6 +24,10 @@ _FIRST: Final = (
     "tests/parity",
     "tests/clients",
     "tests/broker",
+    _REST,
+    "tests/unit/wire",
+    "tests/unit/storage",
+    "tests/unit",
 )
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -33,14 +39,26 @@ hypothesis.settings.register_profile("no deadline", deadline=None)
 hypothesis.settings.load_profile("no deadline")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Exempt the modules and tests, which live until the end, from garbage collection."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the random order within each of `_FIRST` and the rest."""
+    """Keep the random order within each of `_ORDER`."""
     items.sort(key=_place)
 
 
 def _place(item: pytest.Item) -> int:
-    return next((place for place, prefix in enumerate(_FIRST) if item.nodeid.startswith(prefix)), len(_FIRST))
+    places = (place for place, prefix in enumerate(_ORDER) if item.nodeid.startswith(prefix))
+    return next(places, _ORDER.index(_REST))
 
 
 _logs_since: Final = pytest.StashKey[LogsSince]()

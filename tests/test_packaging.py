@@ -75,7 +75,7 @@ def test_all_includes_every_extra() -> None:
 
 
 def test_the_lock_file_satisfies_every_requirement() -> None:
-    for requirement in (*CORE, *(each for extra in EXTRAS.values() for each in extra), *DEVELOPMENT):
+    for requirement in (*CORE, *(item for extra in EXTRAS.values() for item in extra), *DEVELOPMENT):
         wanted = Requirement(requirement)
         if wanted.name == "headrace":
             continue  # extras are listed separately

@@ -45,7 +45,7 @@ def test_no_package_has_more_than_fifteen_modules() -> None:
 def test_no_module_imports_itself_through_others() -> None:
     graph = grimp.build_graph("headrace", cache_dir=None)
 
-    TopologicalSorter({each: graph.find_modules_directly_imported_by(each) for each in graph.modules}).prepare()
+    TopologicalSorter({module: graph.find_modules_directly_imported_by(module) for module in graph.modules}).prepare()
 
 
 def test_imports_between_packages_follow_the_contracts() -> None:

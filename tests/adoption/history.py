@@ -141,7 +141,10 @@ def commit_offsets(bootstrap: str, group: str, offsets: dict[tuple[str, int], in
 def committed(bootstrap: str, group: str) -> dict[tuple[str, int], int]:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     (future,) = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
-    return {(each.topic, each.partition): each.offset for each in future.result(20).topic_partitions}
+    return {
+        (topic_partition.topic, topic_partition.partition): topic_partition.offset
+        for topic_partition in future.result(20).topic_partitions
+    }
 
 
 def join_consumer_group(bootstrap: str, group: str, topic: str) -> None:
@@ -179,7 +182,7 @@ def read_view(bootstrap: str, topics: Sequence[str] = tuple(TOPICS)) -> View:
             }
         )
         found = wait_for(partial(led_topics, consumer, topics), "leaders of all partitions")
-        positions = [TopicPartition(topic, each, 0) for topic in topics for each in found[topic].partitions]
+        positions = [TopicPartition(topic, item, 0) for topic in topics for item in found[topic].partitions]
         for position in positions:
             records[position.topic, position.partition, level] = []
             ends[position.topic, position.partition, level] = consumer.get_watermark_offsets(position, 20)
@@ -208,7 +211,7 @@ def led_topics(client: Consumer | AdminClient, topics: Sequence[str]) -> dict[st
     """Return the topics' metadata once every partition has a leader, which may be after the topics are known."""
     found = client.list_topics(timeout=20).topics
     for topic in topics:
-        if topic not in found or any(each.leader < 0 for each in found[topic].partitions.values()):
+        if topic not in found or any(partition.leader < 0 for partition in found[topic].partitions.values()):
             return {}
     return dict(found)
 

@@ -167,7 +167,7 @@ def test_every_version_of_fetch_returns_aborted_transactions(written: Written, c
         (found,) = client.ask(
             ApiKey.DESCRIBE_PRODUCERS, 0, {"topics": [{"name": "payments", "partition_indexes": [0]}]}
         )["topics"][0]["partitions"]
-        assert max(each["current_txn_start_offset"] for each in found["active_producers"]) == 33
+        assert max(item["current_txn_start_offset"] for item in found["active_producers"]) == 33
 
 
 def test_an_open_transaction_is_aborted_after_its_timeout(

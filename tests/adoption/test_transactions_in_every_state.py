@@ -103,7 +103,7 @@ def states(bootstrap: str) -> dict[str, str]:
     try:
         request: Message = {"state_filters": [], "producer_id_filters": []}
         listed = side.ask(ApiKey.LIST_TRANSACTIONS, 0, request, "transactions")
-        return {each["transactional_id"]: each["transaction_state"] for each in listed["transaction_states"]}
+        return {item["transactional_id"]: item["transaction_state"] for item in listed["transaction_states"]}
     finally:
         side.close()
 
@@ -145,5 +145,5 @@ def test_the_feature_keeps_its_level(broker: Broker, kafka_directory: KafkaDirec
         answer = side.ask(ApiKey.API_VERSIONS, 3, request, "features")
     finally:
         side.close()
-    levels = {each["name"]: each["max_version_level"] for each in answer["finalized_features"]}
+    levels = {item["name"]: item["max_version_level"] for item in answer["finalized_features"]}
     assert levels.get("transaction.version", 0) == kafka_directory.level

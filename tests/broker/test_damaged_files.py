@@ -83,8 +83,8 @@ def test_an_unreadable_topic_id_takes_only_its_partition_offline(
         assert produce(client, "t", 1) == "none"
         assert values(client, 1) == [b"t", b"t"]
     assert any(
-        each.levelname == "ERROR" and "t-0/partition.metadata" in each.getMessage() and not each.exc_info
-        for each in caplog.records
+        record.levelname == "ERROR" and "t-0/partition.metadata" in record.getMessage() and not record.exc_info
+        for record in caplog.records
     )
     path = data / "t-0" / "partition.metadata"
     shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -94,7 +94,7 @@ def test_an_unreadable_topic_id_takes_only_its_partition_offline(
 
 def commands(text: str) -> list[list[str]]:
     """Return the shell commands in a message, split into words."""
-    return [shlex.split(each) for each in re.findall(r"(?:mv|rm)(?: '[^']+')+", text)]
+    return [shlex.split(item) for item in re.findall(r"(?:mv|rm)(?: '[^']+')+", text)]
 
 
 @pytest.mark.parametrize("cleanly", [True, False])
@@ -111,7 +111,7 @@ def test_a_swapped_topic_id_hides_no_records(data: Path, cleanly: bool, caplog: 
             assert produce(client, "t", 0) == "kafka_storage_error"
             assert produce(client, "t", 1) == "none"
             assert produce(client, "u", 0) == "none"
-        (logged,) = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+        (logged,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
         assert "that of topic u" in logged
     removal, *_ = commands(logged)
     assert removal[0] == "rm"
@@ -125,7 +125,7 @@ def test_an_unknown_topic_id_hides_no_records(data: Path, caplog: pytest.LogCapt
     path.write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ")
     with Broker(data=data) as broker, WireClient(broker.bootstrap) as client:
         assert produce(client, "t", 0) == "kafka_storage_error"
-    (logged,) = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    (logged,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     _, (move, source, target) = commands(logged)
     assert move == "mv"
     Path(source).rename(target)
@@ -139,7 +139,7 @@ def test_the_logged_commands_restore_a_stray_partition(data: Path, caplog: pytes
         assert produce(client, "t", 1) == "none"
         new = {"name": "other", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
         client.ask(ApiKey.CREATE_TOPICS, 5, {"topics": [new], "timeout": 9000, "validate_only": False})
-    logged = next(each.getMessage() for each in caplog.records if "not served" in each.getMessage())
+    logged = next(item.getMessage() for item in caplog.records if "not served" in item.getMessage())
     aside, back, forget, _ = commands(logged + " rm 'nothing'")
     Path(aside[1]).rename(aside[2])
     Path(back[1]).rename(back[2])
@@ -193,7 +193,7 @@ def test_damage_in_the_middle_of_a_log_is_logged_once_and_not_served(
         assert values(client, 1) == [b"t"]
         path.write_bytes(original)
         assert values(client, 0) == [b"t"]
-    logged = [each.getMessage() for each in caplog.records if "the file is damaged" in each.getMessage()]
+    logged = [record.getMessage() for record in caplog.records if "the file is damaged" in record.getMessage()]
     assert len(logged) == 1
     assert f"{path} has no valid record batch at byte 0" in logged[0]
 
@@ -216,6 +216,6 @@ def test_a_topic_with_missing_files_can_be_deleted_and_recreated(data: Path, cap
         assert answer["topics"][0]["error_code"] == "none"
         assert produce(client, "t", 0) == "none"
         assert values(client, 0) == [b"t"]
-    assert not [each for each in caplog.records if each.exc_info]
+    assert not [record for record in caplog.records if record.exc_info]
     with Broker(data=data) as broker, WireClient(broker.bootstrap) as client:
         assert values(client, 0) == [b"t"]

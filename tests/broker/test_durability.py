@@ -21,7 +21,7 @@ DURABLE = {"log.flush.interval.messages": "1"}
 def broker(tmp_path: Path, disk: Disk) -> Iterator[Broker]:
     with Broker(DURABLE, data=tmp_path / "data") as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        for created in admin.create_topics([NewTopic(each, 1, 1) for each in ("t", "u")]).values():
+        for created in admin.create_topics([NewTopic(item, 1, 1) for item in ("t", "u")]).values():
             created.result(10)
         yield broker
         disk.free.set()
@@ -53,10 +53,10 @@ def test_an_answer_waits_for_its_fsync_and_does_not_block_others(broker: Broker,
     reader = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g"})
     assert reader.get_watermark_offsets(TopicPartition("t", 0), timeout=10) == (0, 0)
     reader.close()
-    assert [each.poll() for each in waiting] == [None, None]
+    assert [item.poll() for item in waiting] == [None, None]
     disk.free.set()
-    for each in waiting:
-        assert wait_for(each.poll, "an answer") == "written"
+    for item in waiting:
+        assert wait_for(item.poll, "an answer") == "written"
 
 
 def test_committed_offsets_are_on_disk_before_the_answer(broker: Broker, disk: Disk) -> None:
@@ -77,7 +77,7 @@ def test_committed_offsets_are_on_disk_before_the_answer(broker: Broker, disk: D
 
 def test_a_failed_write_of_committed_offsets_is_answered_with_its_error(tmp_path: Path, disk: Disk) -> None:
     # One of two directories fails: a broker without any would stop, and librdkafka would wait for it to return.
-    directories = [str(tmp_path / each) for each in ("a", "b")]
+    directories = [str(tmp_path / item) for item in ("a", "b")]
     with Broker({**DURABLE, "log.dirs": directories}) as broker:
         consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g", "socket.timeout.ms": 2000})
         offset = [TopicPartition("u", 0, 0)]

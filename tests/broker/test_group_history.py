@@ -89,7 +89,7 @@ def test_lag_pace_and_owners_are_current(broker: Broker, protocol: str) -> None:
         consumer.commit(offsets=[TopicPartition("orders", 0, 40)], asynchronous=False)
         described = get(broker.http, "/groups/describe?group=billing")
         [listed] = wait_for(
-            lambda: [each for each in get(broker.http, "/groups")["groups"] if each["lag"] == 60], "a sample"
+            lambda: [item for item in get(broker.http, "/groups")["groups"] if item["lag"] == 60], "a sample"
         )
     assert (described["type"], described["state"], described["members"]) == (protocol, "Stable", 1)
     assert listed["group"] == "billing"
@@ -121,8 +121,8 @@ def test_lag_without_a_commit_counts_from_the_reset_position(protocol: str, assu
         found = metrics(broker)
         [_, series] = get(broker.http, "/groups/history?group=billing")["series"]
     [group] = listed["groups"]
-    for each in (described, group):
-        assert (each["lag"], each["partitions_not_committed"]) == (60 + unread, 1)
+    for item in (described, group):
+        assert (item["lag"], item["partitions_not_committed"]) == (60 + unread, 1)
     assert listed["assumed_reset"] == described["assumed_reset"] == assumed
     start = 30 - unread
     read, waiting = described["partitions"]
@@ -150,7 +150,9 @@ def test_a_member_that_never_commits_is_stalled(broker: Broker, protocol: str) -
 def metrics(broker: Broker) -> dict[str, dict[tuple[str, ...], float]]:
     with urllib.request.urlopen(f"{broker.http}/metrics", timeout=10) as answer:
         families = text_string_to_metric_families(answer.read().decode())
-    return {each.name: {tuple(sample.labels.values()): sample.value for sample in each.samples} for each in families}
+    return {
+        family.name: {tuple(sample.labels.values()): sample.value for sample in family.samples} for family in families
+    }
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -167,9 +169,11 @@ def test_a_timeline_shows_joins_leaves_and_awaited_members(broker: Broker, proto
             wait_for(lambda: (first.poll(0.02), second.poll(0.02), second.assignment())[-1], "both have partitions")
         wait_for(lambda: (first.poll(0.02), len(first.assignment()) == 2)[-1], "the first has both partitions")
     rebalances = get(broker.http, "/groups/timeline?group=g")["rebalances"]
-    by_second = next(each for each in rebalances if [entry["client_id"] for entry in each["joined"]] == ["second"])
+    by_second = next(
+        rebalance for rebalance in rebalances if [entry["client_id"] for entry in rebalance["joined"]] == ["second"]
+    )
     assert any(entry["client_id"] == "first" for phase in by_second["phases"] for entry in phase["waited_for"])
-    assert [entry["client_id"] for each in rebalances for entry in each["left"]] == ["second", "first"]
+    assert [entry["client_id"] for rebalance in rebalances for entry in rebalance["left"]] == ["second", "first"]
     assert rebalances[-1]["outcome"] == "empty"
 
 
@@ -205,7 +209,7 @@ def test_a_history_has_every_sample_and_ends_with_its_group(broker: Broker) -> N
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.delete_consumer_groups(["g"])["g"].result(10)
     before = len(points(broker, "g"))
-    wait_for(lambda: "g" not in [each["group"] for each in get(broker.http, "/groups")["groups"]], "removal")
+    wait_for(lambda: "g" not in [item["group"] for item in get(broker.http, "/groups")["groups"]], "removal")
     again = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "other"})
     again.commit(offsets=[TopicPartition("orders", 0, 1)], asynchronous=False)
     again.close()
@@ -260,9 +264,9 @@ def test_answers_have_the_documented_fields(broker: Broker) -> None:
 def paths(value: Any, path: str = "") -> set[str]:
     """Return the path of every field; elements of a list share one path."""
     if isinstance(value, dict):
-        return {each for name, field in value.items() for each in {f"{path}.{name}", *paths(field, f"{path}.{name}")}}
+        return {item for name, field in value.items() for item in {f"{path}.{name}", *paths(field, f"{path}.{name}")}}
     if isinstance(value, list):
-        return {each for element in value for each in paths(element, f"{path}[]")}
+        return {item for element in value for item in paths(element, f"{path}[]")}
     return set()
 
 

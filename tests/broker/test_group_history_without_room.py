@@ -79,7 +79,7 @@ def test_groups_work_and_their_history_resumes_after_space_is_freed(disks: Disks
     with member(bootstrap, "g") as consumer:
         commit(consumer, 10)
         wait_for(lambda: disks.last_point()[1] == 10, "a sample")
-        assert {"orders-0", "__consumer_offsets-0"} <= {each.name for each in disks.roomy.iterdir()}
+        assert {"orders-0", "__consumer_offsets-0"} <= {path.name for path in disks.roomy.iterdir()}
 
         disks.fill()
         for offset in range(11, 61):

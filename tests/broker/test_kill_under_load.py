@@ -91,7 +91,7 @@ def read_all(bootstrap: str, topic: str) -> dict[int, list[tuple[str, int, int]]
         found[partition] = records
 
         def more(records: list[tuple[str, int, int]] = records, end: int = end) -> bool:
-            for message in consumer.consume(2000, timeout=1):
+            for message in consumer.consume(min(2000, end - len(records)), timeout=1):
                 assert message.error() is None, message.error()
                 key, value, offset = message.key(), message.value(), message.offset()
                 assert isinstance(key, bytes)

@@ -122,7 +122,7 @@ def test_metadata_and_log_directories_agree_after_every_kill(tmp_path: Path) -> 
     with BrokerProcess(data, settings={"log.segment.delete.delay.ms": 50}) as broker:
         for kill in range(KILLS):
             changers = [TopicChanger(broker.bootstrap, 10 * kill + number) for number in range(3)]
-            wait_for(lambda: sum(each.changes for each in changers) >= CHANGES_BETWEEN_KILLS, "changes of topics")  # noqa: B023
+            wait_for(lambda: sum(item.changes for item in changers) >= CHANGES_BETWEEN_KILLS, "changes of topics")  # noqa: B023
             broker.sigkill()
             for changer in changers:
                 changer.thread.join(20)

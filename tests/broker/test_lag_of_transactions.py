@@ -87,4 +87,4 @@ def test_a_list_shows_no_lag_if_only_markers_remain() -> None:
         write(broker)
         commit(broker, 8)
         result = CliRunner().invoke(app, ["groups", "list", "--lag", "--json", "-b", broker.bootstrap])
-        assert [each["lag"] for each in json.loads(result.stdout)] == [0]
+        assert [load["lag"] for load in json.loads(result.stdout)] == [0]

@@ -50,7 +50,7 @@ class Directories:
 
     def directory_of(self, name: str) -> Path:
         """Return the log directory of a partition."""
-        return next(each for each in (self.a, self.b) if (each / name).exists())
+        return next(item for item in (self.a, self.b) if (item / name).exists())
 
     def other(self, directory: Path) -> Path:
         return self.b if directory == self.a else self.a
@@ -79,13 +79,13 @@ def move(client: WireClient, directory: Path, topic: str, partition: int = 0) ->
 
 def described(client: WireClient, directory: Path) -> dict[str, Any]:
     results = client.ask(ApiKey.DESCRIBE_LOG_DIRS, 4, {"topics": None})["results"]
-    return next(each for each in results if each["log_dir"] == str(directory))
+    return next(result for result in results if result["log_dir"] == str(directory))
 
 
 def copies(client: WireClient, directory: Path) -> list[dict[str, Any]]:
     """Return the partitions that are being moved into a directory."""
     topics = described(client, directory)["topics"]
-    return [each for topic in topics for each in topic["partitions"] if each["is_future_key"]]
+    return [item for topic in topics for item in topic["partitions"] if item["is_future_key"]]
 
 
 def values(client: WireClient, topic: str, partition: int = 0) -> list[bytes | None]:
@@ -257,7 +257,7 @@ def test_partitions_of_an_unmounted_directory_are_offline_until_it_is_mounted(di
 
 
 def run(*command: object) -> str:
-    return subprocess.run([str(each) for each in command], capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run([str(item) for item in command], capture_output=True, text=True, check=True).stdout.strip()
 
 
 @pytest.fixture

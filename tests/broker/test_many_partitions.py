@@ -17,13 +17,13 @@ def test_one_request_may_write_to_a_thousand_partitions(tmp_path: Path) -> None:
         admin.create_topics([NewTopic("t", PARTITIONS, 1)], request_timeout=60)["t"].result(60)
         # kafka-python, unlike librdkafka, sends everything for a broker in one request
         producer = KafkaProducer(bootstrap_servers=broker.bootstrap, linger_ms=30_000, max_block_ms=60_000)
-        sent = [producer.send("t", b"%d" % each, partition=each) for each in range(PARTITIONS)]
+        sent = [producer.send("t", b"%d" % number, partition=number) for number in range(PARTITIONS)]
         producer.flush(60)
-        assert [each.get(0).offset for each in sent] == [0] * PARTITIONS
+        assert [item.get(0).offset for item in sent] == [0] * PARTITIONS
         metrics = producer.metrics()["producer-metrics"]
         assert metrics["records-per-request-avg"] > PARTITIONS / 2
         producer.close()
         consumer = KafkaConsumer(bootstrap_servers=broker.bootstrap)
-        ends = consumer.end_offsets([KafkaTopicPartition("t", each) for each in range(PARTITIONS)])
+        ends = consumer.end_offsets([KafkaTopicPartition("t", number) for number in range(PARTITIONS)])
         consumer.close()
         assert set(ends.values()) == {1}

@@ -87,8 +87,8 @@ def test_clients_get_a_retriable_error_while_the_file_is_locked(
         )
         assert produce(client, "before", 0) == "none"
         other.execute("ROLLBACK")
-    logged = [each for each in caplog.records if each.levelname in ("WARNING", "ERROR")]
-    assert [each.levelname for each in logged] == ["ERROR"]
+    logged = [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
+    assert [item.levelname for item in logged] == ["ERROR"]
     assert "metadata.db" in logged[0].getMessage()
     assert logged[0].exc_info is None
     time.sleep(metadata_file.LOCK_WAIT_S)
@@ -157,10 +157,10 @@ def test_the_error_of_a_damaged_file_explains_how_to_restore_it(
         file.seek(100)
         file.write(b"\xaa" * (size - 100))
     answers = [new_topic(client, name) for name in ("t", "u")]
-    assert [each["error_code"] for each in answers] == ["kafka_storage_error"] * 2
+    assert [answer["error_code"] for answer in answers] == ["kafka_storage_error"] * 2
     assert "restore it from a backup" in answers[0]["error_message"]
     assert produce(client, "before", 0) == "none"
-    assert not [each for each in caplog.records if each.exc_info]
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 def test_changes_are_refused_while_the_disk_is_full(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -180,7 +180,7 @@ def test_changes_are_refused_while_the_disk_is_full(tmp_path: Path, caplog: pyte
         assert set(codes) <= {"none", "kafka_storage_error"}
         filler.unlink()
         assert create(client, "after") == "none"
-    assert not [each for each in caplog.records if each.exc_info]
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 def test_a_file_locked_at_the_start_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -157,7 +157,7 @@ def records_of(bootstrap: str, topic: str) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
 
     def more() -> bool:
-        for message in consumer.consume(500, timeout=1):
+        for message in consumer.consume(min(500, end - low - len(found)), timeout=1):
             key, offset = message.key(), message.offset()
             assert message.error() is None, message.error()
             assert isinstance(key, bytes)

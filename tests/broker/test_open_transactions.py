@@ -72,7 +72,7 @@ def committed(dirs: Directories) -> list[str]:
 
 def mixed(dirs: Directories) -> Producer:
     """Interleave a committed transaction, an aborted one and an open one; return the producer of the last."""
-    first, second, third = (transactional(dirs, each) for each in ("first", "second", "third"))
+    first, second, third = (transactional(dirs, item) for item in ("first", "second", "third"))
     send(first, "a")
     send(second, "b")
     send(third, "c")

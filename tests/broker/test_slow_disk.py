@@ -56,7 +56,7 @@ def test_after_a_stall_only_producers_wait_for_the_disk(
     assert stalled.poll() is None
     assert late.poll() in ({None, "written"} if acks == 0 else {None})
     disk.free.set()
-    assert [wait_for(each.poll, "an answer") for each in (stalled, late)] == ["written", "written"]
+    assert [wait_for(item.poll, "an answer") for item in (stalled, late)] == ["written", "written"]
     assert "The disk is slower than the producers" in caplog.text
 
 

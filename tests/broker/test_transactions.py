@@ -80,7 +80,7 @@ class Coordinator:
         }
         answer = self.client.ask(ApiKey.ADD_PARTITIONS_TO_TXN, 3, message)
         (result,) = answer["results_by_topic_v3_and_below"]
-        return {each["partition_index"]: each["partition_error_code"] for each in result["results_by_partition"]}
+        return {item["partition_index"]: item["partition_error_code"] for item in result["results_by_partition"]}
 
     def end(self, *, commit: bool = True) -> Any:
         message = {
@@ -141,7 +141,7 @@ def test_several_transactions_are_verified_in_one_request(broker: Broker) -> Non
         ApiKey.ADD_PARTITIONS_TO_TXN, 5, {"transactions": [message, {**message, "transactional_id": "other"}]}
     )
     codes = [
-        [each["partition_error_code"] for each in result["topic_results"][0]["results_by_partition"]]
+        [item["partition_error_code"] for item in result["topic_results"][0]["results_by_partition"]]
         for result in answer["results_by_transaction"]
     ]
     unknown = "invalid_producer_id_mapping"
@@ -174,7 +174,7 @@ def test_transactions_are_listed(broker: Broker) -> None:
         }
         answer = producer.client.ask(ApiKey.LIST_TRANSACTIONS, 2, message | filters)
         assert answer["error_code"] == NONE
-        return [each["transactional_id"] for each in answer["transaction_states"]]
+        return [item["transactional_id"] for item in answer["transaction_states"]]
 
     wait_for(lambda: listed() == ["id"], "the transaction")
     assert listed(state_filters=["Ongoing"], producer_id_filters=[producer.identity[0]]) == ["id"]
@@ -217,7 +217,7 @@ def test_features_are_lowered_and_raised(broker: Broker) -> None:
 
     def level() -> int:
         answer = client.ask(ApiKey.API_VERSIONS, 3, {"client_software_name": "t", "client_software_version": "1"})
-        levels = {each["name"]: each["max_version_level"] for each in answer["finalized_features"]}
+        levels = {item["name"]: item["max_version_level"] for item in answer["finalized_features"]}
         return int(levels.get("transaction.version", 0))
 
     def update(level: int, upgrade_type: int) -> Any:

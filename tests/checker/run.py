@@ -282,7 +282,9 @@ def _judge(seed: int, history: History, faults: list[str]) -> Verdict:
     return Verdict(
         seed=seed,
         anomalies=analyse(history),
-        committed=sum(any(value in present for _, value in each.records) for each in history.transactions),
+        committed=sum(
+            any(value in present for _, value in transaction.records) for transaction in history.transactions
+        ),
         copied=sum(len(end.records) for partition, end in history.final.items() if partition.topic == COPY),
         faults=faults,
     )
@@ -317,7 +319,7 @@ def _is_copied(bootstrap: str, ends: Mapping[Partition, End]) -> bool:
             committed = consumer.committed([TopicPartition(*partition) for partition in ends], timeout=5)
         except KafkaException:
             return False
-    positions = {Partition(each.topic, each.partition): each.offset for each in committed if each.error is None}
+    positions = {Partition(item.topic, item.partition): item.offset for item in committed if item.error is None}
     return all(not end.records or positions.get(partition, 0) > end.records[-1][0] for partition, end in ends.items())
 
 

@@ -208,7 +208,9 @@ def reader(record: Recorder, bootstrap: str) -> None:
     config = {"group.id": "not-used", "isolation.level": "read_committed", "enable.auto.commit": False}
     consumer = Consumer({"bootstrap.servers": bootstrap, **_CLIENT, **config, "fetch.wait.max.ms": 50})
     topics = (SOURCE, COPY)
-    consumer.assign([TopicPartition(topic, each, OFFSET_BEGINNING) for topic in topics for each in range(PARTITIONS)])
+    consumer.assign(
+        [TopicPartition(topic, number, OFFSET_BEGINNING) for topic in topics for number in range(PARTITIONS)]
+    )
     while not _stop_asked:
         records = []
         record.touch()

@@ -143,7 +143,7 @@ def test_a_consumer_survives_a_short_absence_of_its_broker(
         _run(environment, "produce", "t", "--create")
         with output.open("w") as stderr:
             consumer = subprocess.Popen(
-                [sys.executable, "-m", "headrace", "consume", "t", "--timeout", "15"],
+                [sys.executable, "-m", "headrace", "consume", "t", "--timeout", "15", "-n", "2"],
                 stdout=PIPE,
                 stderr=stderr,
                 env=environment,

@@ -64,7 +64,7 @@ def describe(headrace: Headrace, group: str, *more: str) -> dict[str, Any]:
 
 
 def offsets(headrace: Headrace, group: str) -> list[int | None]:
-    return [each["committed"] for each in describe(headrace, group)["partitions"]]
+    return [item["committed"] for item in describe(headrace, group)["partitions"]]
 
 
 def test_groups_are_listed_by_state_and_type(headrace: Headrace, bootstrap: str, group: str, topic: str) -> None:
@@ -78,7 +78,7 @@ def test_groups_are_listed_by_state_and_type(headrace: Headrace, bootstrap: str,
 
 
 def test_a_list_can_include_lags(headrace: Headrace, group: str) -> None:
-    listed = {each["name"]: each for each in json.loads(headrace("groups", "list", "--lag", "--json").stdout)}
+    listed = {load["name"]: load for load in json.loads(headrace("groups", "list", "--lag", "--json").stdout)}
     assert (listed[group]["members"], listed[group]["lag"]) == (0, 11)
     assert 0 < listed[group]["lag_seconds"] < 60
 
@@ -136,7 +136,7 @@ def test_partitions_without_a_commit_are_marked_and_counted(
         lines = headrace("groups", "describe", group, *more).stdout.splitlines()
         assert {"not committed\t1", f"assumed reset\t{assumed}"} <= set(lines)
         listed = json.loads(headrace("groups", "list", "--lag", "--json", "--assume-reset", assumed).stdout)
-        [found] = [each for each in listed if each["name"] == group]
+        [found] = [item for item in listed if item["name"] == group]
         assert (found["lag"], found["partitions_not_committed"], found["assumed_reset"]) == (unread, 1, assumed)
 
 
@@ -155,7 +155,7 @@ def test_members_and_what_they_read_are_described(headrace: Headrace, bootstrap:
     with member(bootstrap, group, topic):
         [who] = describe(headrace, group)["members"]
         assert (who["client_id"], who["partitions"]) == ("tester", {topic: [0, 1]})
-        owners = {each["member_id"] for each in describe(headrace, group)["partitions"]}
+        owners = {item["member_id"] for item in describe(headrace, group)["partitions"]}
         assert owners == {who["member_id"]}
 
 
@@ -165,7 +165,10 @@ def test_groups_without_offsets_and_with_deleted_topics_are_described(
     fresh = f"{topic}-fresh"
     with member(bootstrap, fresh, topic):
         partitions = describe(headrace, fresh)["partitions"]
-        assert [(each["partition"], each["committed"], each["end"], each["lag"]) for each in partitions] == [
+        assert [
+            (partition["partition"], partition["committed"], partition["end"], partition["lag"])
+            for partition in partitions
+        ] == [
             (0, None, 10, 10),
             (1, None, 5, 5),
         ]
@@ -199,8 +202,8 @@ def test_a_group_is_reset_only_with_execute(
     headrace: Headrace, group: str, position: tuple[str, ...], expected: list[int]
 ) -> None:
     tried = json.loads(headrace("groups", "reset", group, *position, "--json").stdout)
-    assert [each["new"] for each in tried["offsets"]] == expected
-    assert [each["current"] for each in tried["offsets"]] == [4, 0]
+    assert [item["new"] for item in tried["offsets"]] == expected
+    assert [item["current"] for item in tried["offsets"]] == [4, 0]
     assert offsets(headrace, group) == [4, 0]
 
     headrace("groups", "reset", group, *position, "--execute")

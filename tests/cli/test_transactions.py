@@ -64,7 +64,7 @@ def hanging(bootstrap: str, topic: str) -> int:
 
 
 def listed(headrace: Headrace, *words: str) -> dict[str, Any]:
-    return {each["transactional_id"]: each for each in json.loads(headrace("transactions", *words, "--json").stdout)}
+    return {load["transactional_id"]: load for load in json.loads(headrace("transactions", *words, "--json").stdout)}
 
 
 def producers(headrace: Headrace, topic: str) -> list[dict[str, Any]]:
@@ -167,7 +167,7 @@ def test_a_hanging_transaction_is_found_on_the_given_broker(
 ) -> None:
     [broker, *_] = Cluster(bootstrap).describe([topic])[0].partitions[0].replicas
     found = json.loads(headrace("transactions", "find-hanging", topic, "--broker", str(broker.id), "--json").stdout)
-    assert [each["producer_id"] for each in found] == [hanging]
+    assert [item["producer_id"] for item in found] == [hanging]
 
 
 def test_a_hanging_transaction_is_aborted_by_its_producer(headrace: Headrace, topic: str, hanging: int) -> None:

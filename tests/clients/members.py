@@ -88,7 +88,7 @@ class Members:
 
     def wait_for_values(self, *expected: str) -> None:
         """Wait until all these values have been read."""
-        wait_for(lambda: self.share() and {each.encode() for each in expected} <= set(self.values), "records arrive")
+        wait_for(lambda: self.share() and {item.encode() for item in expected} <= set(self.values), "records arrive")
 
     def wait_for_count(self, count: int) -> None:
         """Wait until `count` records have been read."""

@@ -75,8 +75,8 @@ def test_java_members_share_with_the_sticky_assignor(members: Members, broker: B
             wait_for(lambda count=count: _shares(members, 6, count), f"{count} Java members")  # type: ignore[misc]
         assert members.describe().partition_assignor == "sticky"
     finally:
-        for each in running:
-            each.close()
+        for item in running:
+            item.close()
 
 
 def _shares(members: Members, partitions: int, count: int) -> bool:
@@ -92,14 +92,14 @@ def test_a_static_member_restarts_without_a_rebalance_and_fences_its_predecessor
     first = members.join(topic, **{"group.instance.id": "one"})
     other = members.join(topic, **{"group.instance.id": "two"})
     members.wait_for_share(2, 2)
-    kept = {each.partition for each in other.assignment()}
+    kept = {item.partition for item in other.assignment()}
     moved: list[Any] = []
     other.subscribe([topic], on_assign=lambda _, partitions: moved.extend(partitions))
     members.leave(first)
     back = members.join(topic, **{"group.instance.id": "one"})
     members.wait_for_share(2, 2)
     assert not moved, "the other member keeps its partitions"
-    assert {each.partition for each in other.assignment()} == kept
+    assert {item.partition for item in other.assignment()} == kept
 
     members.join(topic, **{"group.instance.id": "one"})
     members.wait_for_error(KafkaError._FATAL)

@@ -91,12 +91,12 @@ def test_a_static_member_rejoins_without_a_rebalance(
     first = members.join(topic, **{"group.instance.id": "one"})
     other = members.join(topic, **{"group.instance.id": "two"})
     members.wait_for_share(2, 2)
-    kept = {each.partition for each in first.assignment()}
+    kept = {item.partition for item in first.assignment()}
     members.leave(first)
     back = members.join(topic, **{"group.instance.id": "one"})
     members.wait_for_share(2, 2)
-    assert {each.partition for each in back.assignment()} == kept
-    assert not kept & {each.partition for each in other.assignment()}
+    assert {item.partition for item in back.assignment()} == kept
+    assert not kept & {item.partition for item in other.assignment()}
 
 
 def test_an_expression_matches_topics_created_later(

@@ -69,7 +69,7 @@ def member(broker: BrokerUnderTest, group: str, topic: str, protocol: str = "cla
 def committed(broker: BrokerUnderTest, group: str) -> dict[int, int]:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     future = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group]
-    return {each.partition: each.offset for each in future.result(10).topic_partitions}
+    return {topic_partition.partition: topic_partition.offset for topic_partition in future.result(10).topic_partitions}
 
 
 @pytest.mark.java
@@ -142,11 +142,11 @@ def test_confluent_kafkas_admin_client(shared_broker: BrokerUnderTest, group: st
     admin = AdminClient({"bootstrap.servers": shared_broker.bootstrap})
     consumer = member(shared_broker, group, topic, protocol)
     found = admin.list_consumer_groups(states={ConsumerGroupState.STABLE}).result(10)
-    assert {each.group_id: each.type.name.lower() for each in found.valid}[group] == protocol
+    assert {item.group_id: item.type.name.lower() for item in found.valid}[group] == protocol
     described = admin.describe_consumer_groups([group])[group].result(10)
     [who] = described.members
     assert (described.state, who.client_id, who.host) == (ConsumerGroupState.STABLE, "tests-admin", "/127.0.0.1")
-    assert sorted(each.partition for each in who.assignment.topic_partitions) == [0, 1]
+    assert sorted(topic_partition.partition for topic_partition in who.assignment.topic_partitions) == [0, 1]
     consumer.close()
 
     wanted = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 1, 7)])
@@ -154,7 +154,7 @@ def test_confluent_kafkas_admin_client(shared_broker: BrokerUnderTest, group: st
     assert altered.error is None
     assert committed(shared_broker, group) == {0: 4, 1: 7}
     admin.delete_consumer_groups([group])[group].result(10)
-    assert group not in [each.group_id for each in admin.list_consumer_groups().result(10).valid]
+    assert group not in [item.group_id for item in admin.list_consumer_groups().result(10).valid]
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
@@ -164,7 +164,7 @@ def test_kafka_pythons_admin_client(shared_broker: BrokerUnderTest, group: str, 
     try:
         consumer = member(shared_broker, group, topic, protocol)
         listed = admin.list_groups(states_filter=["Stable"], types_filter=[protocol])
-        assert group in [each["group_id"] for each in listed]
+        assert group in [item["group_id"] for item in listed]
         assert admin.delete_group_offsets(group, [first]) == {first: GroupSubscribedToTopicError}
         consumer.close()
 
@@ -173,6 +173,6 @@ def test_kafka_pythons_admin_client(shared_broker: BrokerUnderTest, group: str, 
         assert admin.delete_group_offsets(group, [first]) == {first: NoError}
         assert committed(shared_broker, group) == {1: 7}
         admin.delete_groups([group])
-        assert group not in [each["group_id"] for each in admin.list_groups()]
+        assert group not in [item["group_id"] for item in admin.list_groups()]
     finally:
         admin.close()

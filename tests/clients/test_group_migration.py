@@ -81,7 +81,7 @@ def test_java_consumers_change_their_protocol(broker: BrokerProcess, topic: str)
 
     def members_are(kind: ConsumerGroupType, count: int) -> bool:
         described = observer.describe()
-        has_all = sum(len(each.assignment.topic_partitions) for each in described.members) == PARTITIONS
+        has_all = sum(len(member.assignment.topic_partitions) for member in described.members) == PARTITIONS
         is_stable = described.state is ConsumerGroupState.STABLE
         return described.type is kind and len(described.members) == count and is_stable and has_all
 
@@ -101,5 +101,5 @@ def test_java_consumers_change_their_protocol(broker: BrokerProcess, topic: str)
         running[1].terminate()
         wait_for_members(ConsumerGroupType.CLASSIC, 1)
     finally:
-        for each in running:
-            each.close()
+        for item in running:
+            item.close()

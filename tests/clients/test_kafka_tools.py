@@ -259,12 +259,12 @@ def test_console_consumer_prints_the_states_of_transactions(
     )
 
     records = [json.loads(text) for text in re.findall(r'\{"key".*?\}(?=\{"key"|\s*$)', printed)]
-    own = [each for each in records if each["key"]["data"]["transactionalId"] == topic]
-    states = [each["value"]["data"]["transactionStatus"] for each in own]
+    own = [record for record in records if record["key"]["data"]["transactionalId"] == topic]
+    states = [item["value"]["data"]["transactionStatus"] for item in own]
     assert states == [EMPTY, ONGOING, PREPARE_COMMIT, COMPLETE_COMMIT, ONGOING]
-    partitions = [each["value"]["data"]["transactionPartitions"] for each in own]
+    partitions = [item["value"]["data"]["transactionPartitions"] for item in own]
     assert partitions[1] == [{"topic": topic, "partitionIds": [0]}]
-    assert {each["value"]["data"]["transactionTimeoutMs"] for each in own} == {60_000}
+    assert {item["value"]["data"]["transactionTimeoutMs"] for item in own} == {60_000}
 
 
 def test_dump_log_reads_the_states_of_transactions(

@@ -126,8 +126,8 @@ def _command(bootstrap: str, mode: Mode, source: str, target: str, number: int) 
 def _write_input(bootstrap: str, source: str, target: str, count: int) -> dict[int, list[bytes]]:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     created = admin.create_topics([NewTopic(topic, PARTITIONS, 1) for topic in (source, target)])
-    for each in created.values():
-        each.result(30)
+    for item in created.values():
+        item.result(30)
     producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
     written: dict[int, list[bytes]] = {partition: [] for partition in range(PARTITIONS)}
     for number in range(count):
@@ -143,7 +143,7 @@ def _size(bootstrap: str, topic: str) -> int:
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "not-used", "log_level": 0})
     try:
         partitions = [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
-        return sum(consumer.get_watermark_offsets(each, timeout=20)[1] for each in partitions)
+        return sum(consumer.get_watermark_offsets(item, timeout=20)[1] for item in partitions)
     finally:
         consumer.close()
 

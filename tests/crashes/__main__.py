@@ -15,7 +15,7 @@ from tests.crashes.play import Play
 def outcome(seed: int, fault: str | None) -> tuple[int, str | None]:
     """Return the number of crashes checked and the traceback of a failure."""
     logging.disable(logging.CRITICAL)
-    faults = [each for each in (*FAULTS, *RARELY_FOUND) if each.__name__ == fault]
+    faults = [item for item in (*FAULTS, *RARELY_FOUND) if item.__name__ == fault]
     try:
         return Play.run_seed(seed, *faults), None
     except Exception:  # noqa: BLE001 any error at a start breaks a promise
@@ -26,7 +26,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.crashes", description=__doc__)
     parser.add_argument("--seeds", type=int, default=1000, help="number of seeds (default: 1000)")
     parser.add_argument("--first", type=int, default=0, help="first seed (default: 0)")
-    parser.add_argument("--fault", choices=[each.__name__ for each in (*FAULTS, *RARELY_FOUND)], help="fault to inject")
+    parser.add_argument("--fault", choices=[item.__name__ for item in (*FAULTS, *RARELY_FOUND)], help="fault to inject")
     arguments = parser.parse_args()
     began = time.monotonic()
     seeds = range(arguments.first, arguments.first + arguments.seeds)

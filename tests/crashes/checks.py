@@ -40,7 +40,7 @@ def check(partition: Partition, story: Story, expected: Expected, *, kernel_surv
         state = _check_contiguous(partition, found, end, expected)
     _check_epochs(partition, found)
     _check_indexes(partition, found)
-    content = tuple(each for each in state.content if each.header.last_offset < end)
+    content = tuple(item for item in state.content if item.header.last_offset < end)
     _check_producers(partition, content if story.compacted else found)
     flushed = min(expected.flushed, end) if kernel_survived else end
     return State(content, max(state.start, partition.log_start_offset), end, flushed, expected.start_kept)
@@ -62,31 +62,31 @@ def _check_contiguous(partition: Partition, found: list[Batch], end: int, expect
 def _mismatch(state: State, found: list[Batch], start: int, end: int, start_kept: int, *, emptying: bool) -> str | None:
     if start > state.start and not emptying:
         return f"the log starts at {start}, not at {state.start}"
-    content = [each.data for each in state.content if start < each.header.next_offset <= end]
-    if [each.data for each in found] != content:
-        have = [(each.header.base_offset, each.header.partition_leader_epoch) for each in found]
-        want = [(each.header.base_offset, each.header.partition_leader_epoch) for each in state.content]
+    content = [item.data for item in state.content if start < item.header.next_offset <= end]
+    if [item.data for item in found] != content:
+        have = [(item.header.base_offset, item.header.partition_leader_epoch) for item in found]
+        want = [(item.header.base_offset, item.header.partition_leader_epoch) for item in state.content]
         return f"offsets {start} to {end} hold {have}, not a run of {want}"
-    edges = {edge for each in state.content for edge in (each.header.base_offset, each.header.next_offset)}
+    edges = {edge for item in state.content for edge in (item.header.base_offset, item.header.next_offset)}
     if end not in edges | {state.start, state.end, start_kept} and not (emptying and not found):
         return f"the log ends at {end}, not at the end of a batch"
     return None
 
 
 def _records(batches: tuple[Batch, ...] | list[Batch]) -> list[Record]:
-    return [record for each in batches if each.header.record_count for record in iter_records(each.data)]
+    return [record for batch in batches if batch.header.record_count for record in iter_records(batch.data)]
 
 
 def _check_table(found: list[Batch], end: int, expected: Expected) -> State:
     state = expected.after if end > expected.before.end else expected.before
-    written = _records([each for each in state.content if each.header.last_offset < end])
+    written = _records([item for item in state.content if item.header.last_offset < end])
     records = _records(found)
-    assert [each.offset for each in records] == sorted({each.offset for each in records}), "offsets out of order"
-    originals = {each.offset: each for each in written}
+    assert [item.offset for item in records] == sorted({item.offset for item in records}), "offsets out of order"
+    originals = {item.offset: item for item in written}
     for record in records:
         assert originals.get(record.offset) == record, f"the record at {record.offset} was not written there"
-    newest = {each.key: each for each in written}
-    have = {each.key: each for each in records}
+    newest = {item.key: item for item in written}
+    have = {item.key: item for item in records}
     assert have == newest, f"keys {[key for key in newest if have.get(key) != newest[key]]} lost their newest records"
     return state
 
@@ -98,7 +98,7 @@ def _check_epochs(partition: Partition, found: list[Batch]) -> None:
         if header.base_offset >= partition.log_start_offset:
             assert known == header.partition_leader_epoch, f"epoch {known} for {header}: {epochs.entries}"
     entries = epochs.entries
-    assert all(each.start_offset <= partition.log_end_offset for each in entries)
+    assert all(entry.start_offset <= partition.log_end_offset for entry in entries)
 
 
 def _check_indexes(partition: Partition, batches: list[Batch]) -> None:
@@ -111,7 +111,7 @@ def _check_indexes(partition: Partition, batches: list[Batch]) -> None:
             assert positions[position].last_offset == segment.base_offset + relative, (
                 f"{segment.index.path}: wrong offset"
             )
-        reached = {each.last_offset: each for each in positions.values()}
+        reached = {item.last_offset: item for item in positions.values()}
         last = -1
         for timestamp, relative in segment.time_index.pairs():
             header = reached.get(segment.base_offset + relative)
@@ -119,12 +119,12 @@ def _check_indexes(partition: Partition, batches: list[Batch]) -> None:
             assert header.max_timestamp == timestamp, f"{segment.time_index.path}: wrong offset for {timestamp}"
             assert timestamp > last, f"{segment.time_index.path} does not ascend"
             last = timestamp
-        newest = max((each.max_timestamp for each in positions.values() if each.max_timestamp >= 0), default=-1)
+        newest = max((item.max_timestamp for item in positions.values() if item.max_timestamp >= 0), default=-1)
         assert segment.max_timestamp == newest, f"{segment.path}: max timestamp {segment.max_timestamp}, not {newest}"
-    records = [each for each in _records(batches) if each.offset >= log.log_start_offset]
-    for timestamp in {each.header.max_timestamp for each in batches}:
+    records = [record for record in _records(batches) if record.offset >= log.log_start_offset]
+    for timestamp in {batch.header.max_timestamp for batch in batches}:
         found = log.reader.offset_for_timestamp(timestamp)
-        first = next((each.offset for each in records if each.timestamp >= timestamp), None)
+        first = next((record.offset for record in records if record.timestamp >= timestamp), None)
         assert (None if found is None else found[1]) == first, f"timestamp {timestamp}: expected offset {first}"
 
 
@@ -141,4 +141,7 @@ def _check_producers(partition: Partition, content: Sequence[Batch]) -> None:
 
 
 def _last_batches(producers: ProducerState) -> dict[int, tuple[int, int, int]]:
-    return {each.producer_id: (each.epoch, each.last_sequence, each.last_offset) for each in producers.snapshot()}
+    return {
+        producer.producer_id: (producer.epoch, producer.last_sequence, producer.last_offset)
+        for producer in producers.snapshot()
+    }

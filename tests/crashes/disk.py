@@ -110,8 +110,8 @@ class Disk:
         """Return the directory and name of a path below the root."""
         *parents, name = path.split("/")
         directory = ROOT
-        for each in parents:
-            directory = self.tree[directory][each]
+        for parent in parents:
+            directory = self.tree[directory][parent]
         return directory, name
 
     def find(self, path: str) -> int:

@@ -85,7 +85,7 @@ class Play:
     def _is_emptying(self, point: int) -> bool:
         """Return True if a log is being emptied at `point`: a later power loss could then leave anything."""
         stories = self._world.stories_at(point).values()
-        return any(isinstance(each.at(point).under_way, Emptied) for each in stories)
+        return any(isinstance(story.at(point).under_way, Emptied) for story in stories)
 
     def _crash(
         self, life: int, point: int, torn: Write | None, *, power_loss: bool

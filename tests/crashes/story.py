@@ -77,8 +77,8 @@ class State:
             case Appended(appended):
                 return replace(self, content=(*self.content, appended), end=appended.header.next_offset)
             case Truncated(offset):
-                kept = tuple(each for each in self.content if each.header.last_offset < offset)
-                cut = next((each.header.base_offset for each in self.content[len(kept) :]), self.end)
+                kept = tuple(item for item in self.content if item.header.last_offset < offset)
+                cut = next((item.header.base_offset for item in self.content[len(kept) :]), self.end)
                 end = min(cut, offset)
                 return replace(
                     self,
@@ -154,4 +154,4 @@ class Story:
 
     def forget_after(self, point: int) -> None:
         """Drop the steps that a crash at `point` prevented."""
-        self.steps = [each for each in self.steps if each.end <= point]
+        self.steps = [step for step in self.steps if step.end <= point]

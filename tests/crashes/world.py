@@ -153,7 +153,7 @@ class World:
 
     def _any_follower(self) -> tuple[TopicPartition, Partition]:
         """Return a partition that may be truncated; compacted records are below the high watermark and stay."""
-        topic_partition = self.random.choice([each for each in self.stories if each != TABLE])
+        topic_partition = self.random.choice([story for story in self.stories if story != TABLE])
         return topic_partition, self.replicas.get(*topic_partition)
 
     # -- actions -------------------------------------------------------------------------------------------------------
@@ -192,8 +192,8 @@ class World:
     def _write_back(self) -> None:
         """Flush and checkpoint, as a broker does every minute."""
         begin = len(self._disk.journal)
-        starts = {each: self.replicas.get(*each).log_start_offset for each in self.stories}
-        ends = {each: self.replicas.get(*each).log.segments.active_base_offset for each in self.stories}
+        starts = {item: self.replicas.get(*item).log_start_offset for item in self.stories}
+        ends = {item: self.replicas.get(*item).log.segments.active_base_offset for item in self.stories}
         self.replicas.log_dirs.flush_rolled()
         self.replicas.checkpoint()
         end = len(self._disk.journal)
@@ -223,7 +223,7 @@ class World:
         topic_partition, partition = self._any_follower()
         log = partition.log
         bases = [header.base_offset for header in log.segments.headers(log.log_start_offset)]
-        offsets = [each for each in bases if each >= log.log_start_offset]
+        offsets = [base for base in bases if base >= log.log_start_offset]
         if not offsets:
             return
         offset = self.random.choice(offsets[-6:])
@@ -262,7 +262,7 @@ class World:
         """Move a partition to the other log directory, with appends between the steps, or give up the move."""
         topic_partition, partition = self._any()
         log_dirs = self.replicas.log_dirs
-        target = next(each for each in log_dirs.directories if each != partition.log.directory.parent)
+        target = next(directory for directory in log_dirs.directories if directory != partition.log.directory.parent)
         move = LogMove(partition.log, self.stories[topic_partition].topic_id, target)
         move.prepare()
         for _ in range(self.random.randint(1, 3)):
@@ -309,7 +309,7 @@ class World:
 
     def _close(self) -> None:
         begin = len(self._disk.journal)
-        ends = {each: self.replicas.get(*each).log_end_offset for each in self.stories}
+        ends = {item: self.replicas.get(*item).log_end_offset for item in self.stories}
         self.replicas.close()
         for each, story in self.stories.items():
             story.steps.append(Step(begin, len(self._disk.journal), Flushed(ends[each])))

@@ -68,7 +68,7 @@ def _fields(entity: type[Any]) -> st.SearchStrategy[dict[str, Any]]:
 
 def _value(hint: Any, metadata: typing.Mapping[str, Any]) -> st.SearchStrategy[Any]:
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
-        some = [each for each in typing.get_args(hint) if each is not type(None)]
+        some = [arg for arg in typing.get_args(hint) if arg is not type(None)]
         return st.none() | _value(some[0], metadata)
     if typing.get_origin(hint) is tuple:
         return st.lists(_value(typing.get_args(hint)[0], metadata), max_size=3).map(tuple)

@@ -127,7 +127,7 @@ def deletion(names: list[str]) -> bytes:
 
 def test_every_supported_api_has_a_most_expensive_request(own_broker: BrokerProcess) -> None:
     with WireClient(own_broker.bootstrap) as client:
-        supported = {each["api_key"] for each in client.ask(ApiKey.API_VERSIONS, 0, {})["api_keys"]}
+        supported = {item["api_key"] for item in client.ask(ApiKey.API_VERSIONS, 0, {})["api_keys"]}
     assert supported == {int(api) for api in expensive.REQUESTS}
 
 
@@ -296,7 +296,7 @@ def begin_transactions(client: WireClient, names: list[str], *, timeout_ms: int)
         begun.append({**expensive.transaction(name, TOPIC, [0]), "producer_id": answer["producer_id"]})
     answer = client.ask(ApiKey.ADD_PARTITIONS_TO_TXN, 5, {"transactions": begun})
     assert len(answer["results_by_transaction"]) == len(names)
-    return {each["transactional_id"]: each["producer_id"] for each in begun}
+    return {item["transactional_id"]: item["producer_id"] for item in begun}
 
 
 def transactions(client: WireClient, *states: str) -> int:
@@ -394,7 +394,7 @@ def _topics(client: WireClient) -> set[str]:
         "allow_auto_topic_creation": False,
         "include_topic_authorized_operations": False,
     }
-    return {each["name"] for each in client.ask(ApiKey.METADATA, 12, message)["topics"]}
+    return {item["name"] for item in client.ask(ApiKey.METADATA, 12, message)["topics"]}
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]
                 for name in names[start : start + 250]
             ]
             answer = client.ask(ApiKey.CREATE_TOPICS, 7, {"topics": new, "timeout": 60_000, "validate_only": False})
-            assert {each["error_code"] for each in answer["topics"]} == {"none"}
+            assert {item["error_code"] for item in answer["topics"]} == {"none"}
         wait_for(lambda: _coordinator_error(client) == "none", "a coordinator")
         client.close()
         yield broker

@@ -59,7 +59,7 @@ class Member:
                 "group_instance_id": self._instance,
                 "protocol_type": "consumer",
                 "protocol_name": "range",
-                "assignments": [{"member_id": each.member_id, "assignment": b"x"} for each in assigned],
+                "assignments": [{"member_id": item.member_id, "assignment": b"x"} for item in assigned],
             },
         )
 

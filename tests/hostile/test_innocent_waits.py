@@ -151,13 +151,13 @@ def test_lookups_by_timestamp(
         attacker.call(PRODUCE, 8, produce_body(topic, batch, partition=partition))
     others = [RawConnection(*address) for _ in range(5)]
     with innocent:
-        for each in others:
-            each.socket.settimeout(PATIENCE_S)
-            each.send(framed(request(LIST_OFFSETS, 1, list_offsets(topic, 10, now + 20_000))))
+        for other in others:
+            other.socket.settimeout(PATIENCE_S)
+            other.send(framed(request(LIST_OFFSETS, 1, list_offsets(topic, 10, now + 20_000))))
         answer = attacker.call(LIST_OFFSETS, 1, list_offsets(topic, 10, now + 20_001))
-        for each in others:
-            each.receive()
-            each.close()
+        for item in others:
+            item.receive()
+            item.close()
         innocent.does_not_wait()
     places = [struct.unpack_from(">ihqq", answer, 4 + 2 + len(topic) + 4 + 22 * place) for place in range(10)]
     assert [error for _, error, _, _ in places] == [0] * 10

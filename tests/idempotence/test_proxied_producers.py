@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from headrace.wire.apis import ApiKey
-from tests.support.java_gateway import JavaGateway
+from tests.support.java_gateway import shared_gateway
 from tests.support.killable_broker import killable_broker
 from tests.support.ports import free_port
 from tests.support.proxy import Faults, Proxy
@@ -90,33 +90,32 @@ def librdkafka(bootstrap: str, topic: str, *, idempotent: bool = True) -> None:
 
 
 def java(bootstrap: str, topic: str) -> None:
-    with closing(JavaGateway()) as gateway:
-        producer = gateway.producer(
-            {
-                "bootstrap.servers": bootstrap,
-                "max.in.flight.requests.per.connection": 5,
-                "batch.size": 2200,
-                "linger.ms": 1,
-                "retry.backoff.ms": 20,
-                "retry.backoff.max.ms": 100,
-                "reconnect.backoff.ms": 10,
-                "reconnect.backoff.max.ms": 100,
-                "request.timeout.ms": 2000,
-            }
-        )
-        sent = [
-            producer.send(gateway.record(topic, number % PARTITIONS, value_of(number))) for number in range(RECORDS)
-        ]
-        producer.flush()
-        for acknowledged in sent:
-            acknowledged.get()
-        producer.close()
+    gateway = shared_gateway()
+    producer = gateway.producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "max.in.flight.requests.per.connection": 5,
+            "batch.size": 2200,
+            "linger.ms": 1,
+            "retry.backoff.ms": 20,
+            "retry.backoff.max.ms": 100,
+            "reconnect.backoff.ms": 10,
+            "reconnect.backoff.max.ms": 100,
+            "request.timeout.ms": 2000,
+        }
+    )
+    sent = [producer.send(gateway.record(topic, number % PARTITIONS, value_of(number))) for number in range(RECORDS)]
+    producer.flush()
+    for acknowledged in sent:
+        acknowledged.get()
+    producer.close()
 
 
-def read(bootstrap: str, topic: str) -> list[list[str]]:
+def read(bootstrap: str, topic: str, *, isolation: str = "read_uncommitted") -> list[list[str]]:
     """Return the numbers of the records by partition."""
     config = {"bootstrap.servers": bootstrap, "group.id": "not-used", "enable.auto.commit": False}
-    consumer = Consumer({**config, "enable.partition.eof": True, "fetch.wait.max.ms": 10})
+    eager = {"enable.partition.eof": True, "fetch.wait.max.ms": 10, "isolation.level": isolation}
+    consumer = Consumer({**config, **eager})
     found: list[list[str]] = [[] for _ in range(PARTITIONS)]
     ended = 0
     with closing(consumer):
@@ -160,3 +159,32 @@ def test_without_idempotence_records_are_repeated(proxy: Proxy, topic: str) -> N
         proxy.faults = Faults()
 
     assert sum(len(partition) for partition in read(proxy.address, topic)) > RECORDS
+
+
+def test_a_record_after_an_abort_is_not_taken_for_an_aborted_one(proxy: Proxy, topic: str) -> None:
+    """librdkafka aborts unanswered batches, and reuses their sequence numbers in the next transaction."""
+    config = {
+        "bootstrap.servers": proxy.address,
+        "transactional.id": topic,
+        "linger.ms": 0,
+        "socket.timeout.ms": 2000,
+        "log_level": 0,
+    }
+    producer = Producer(config)
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    proxy.faults = Faults(lose_answer=1, apis=_PRODUCE)
+    try:
+        producer.produce(topic, b"aborted", partition=0)
+        producer.flush(1)
+    finally:
+        proxy.faults = Faults()
+    producer.abort_transaction(30)
+    producer.begin_transaction()
+    producer.produce(topic, b"second", partition=0)
+    try:
+        producer.commit_transaction(30)
+    except KafkaException:
+        assert read(proxy.address, topic, isolation="read_committed")[0] == []
+    else:
+        assert read(proxy.address, topic, isolation="read_committed")[0] == ["second"]

@@ -114,7 +114,7 @@ class Both:
     def compare(self, api: ApiKey, case: str, kafka: Any, headrace: Any) -> None:
         """Record the differences of two answers, except the accepted ones."""
         for path, left, right in differences(self.kafka.normal(kafka), self.headrace.normal(headrace)):
-            if not any(each.covers(api, path, left, right) for each in ACCEPTED):
+            if not any(item.covers(api, path, left, right) for item in ACCEPTED):
                 self.differences.append(f"{case}: {path or 'answer'}: Kafka sends {left!r}, Headrace {right!r}")
 
     def warm_up(self) -> None:
@@ -184,14 +184,14 @@ class Both:
             {
                 "name": topic["name"],
                 "partitions": [
-                    {**partition, "partition_index": each["partition_index"]} for each in topic["partitions"]
+                    {**partition, "partition_index": item["partition_index"]} for item in topic["partitions"]
                 ],
             }
             for topic in described
         ]
         message = {"replica_id": -1, "isolation_level": 0, "topics": topics}
         listed = side.ask(ApiKey.LIST_OFFSETS, 6, message, "parity")["topics"]
-        return all(each["error_code"] == "none" for topic in listed for each in topic["partitions"])
+        return all(item["error_code"] == "none" for topic in listed for item in topic["partitions"])
 
     def close(self) -> None:
         for side in self.sides:

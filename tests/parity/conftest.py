@@ -30,7 +30,7 @@ def both(session_both: Both) -> Both:
 def name(request: pytest.FixtureRequest) -> Callable[[], str]:
     """A generator of topic and group names, unique across tests and runs against the same Kafka."""
     numbers = itertools.count(1)
-    test = "".join(each if each.isalnum() else "-" for each in request.node.name.removeprefix("test_")).strip("-")
+    test = "".join(item if item.isalnum() else "-" for item in request.node.name.removeprefix("test_")).strip("-")
     run = secrets.token_hex(3)
     return lambda: f"{test[:60]}-{run}-{next(numbers)}"
 

@@ -48,7 +48,7 @@ class Normaliser:
         if isinstance(value, Mapping):
             return {name: self(each, name) for name, each in value.items()}
         if isinstance(value, list):
-            items = [self(each, field) for each in value]
+            items = [self(item, field) for item in value]
             has_order = field in _ORDERED or not items or not isinstance(items[0], dict)
             return items if has_order else sorted(items, key=_identity)
         if field in _HIDDEN:
@@ -69,7 +69,7 @@ class Normaliser:
 
 def _identity(item: dict[str, Any]) -> list[str]:
     values = (item[name] for name in _IDENTITIES if name in item)
-    return [str(each).rjust(12) if isinstance(each, int) else str(each) for each in values]
+    return [str(value).rjust(12) if isinstance(value, int) else str(value) for value in values]
 
 
 def _label(index: int, kafka: Any, headrace: Any) -> str:

@@ -199,9 +199,9 @@ def test_resources_with_settings_are_listed(version: int, both: Both, name: Name
 
         def without_other_topics(answer: Any) -> Any:
             listed = [
-                each
-                for each in answer["config_resources"]
-                if each.get("resource_type") != TOPIC or each["resource_name"] == topic
+                item
+                for item in answer["config_resources"]
+                if item.get("resource_type") != TOPIC or item["resource_name"] == topic
             ]
             return {**answer, "config_resources": listed}
 

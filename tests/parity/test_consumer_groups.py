@@ -144,7 +144,7 @@ ONLY_KAFKA = ("(a{100}){11}", "((a{100}){100}){100}", "(?:a{1000}){1000}", r"\é
 def test_expressions(regex: str, both: Both, name: Names) -> None:
     both.send(BEAT, 1, beat(name(), 0, subscribed_topic_regex=regex, rebalance_timeout=1000))
     # only Headrace resolves the topics of an expression before it answers
-    both.receive(BEAT, 1, only=lambda answer: {each: answer[each] for each in ("error_code", "error_message")})
+    both.receive(BEAT, 1, only=lambda answer: {item: answer[item] for item in ("error_code", "error_message")})
 
 
 @pytest.mark.parametrize("regex", ONLY_KAFKA)

@@ -64,8 +64,8 @@ def fetch(
                 for topic, partitions in topics.items()
             ],
             "forgotten_topics_data": [
-                {"topic": each.topic, "topic_id": side.topic_id(each.topic), "partitions": [each.partition]}
-                for each in forgotten
+                {"topic": item.topic, "topic_id": side.topic_id(item.topic), "partitions": [item.partition]}
+                for item in forgotten
             ],
             "rack_id": "",
         }

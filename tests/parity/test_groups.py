@@ -255,7 +255,7 @@ def test_a_full_group(version: int, both: Both, name: Names) -> None:
         wait_for_members(both, group, number)
     both.send(ApiKey.JOIN_GROUP, 3, join(group, one), on="one")
     two, three = (
-        member_of(both, both.receive(ApiKey.JOIN_GROUP, 3, case="another", on=each)) for each in ("two", "three")
+        member_of(both, both.receive(ApiKey.JOIN_GROUP, 3, case="another", on=item)) for item in ("two", "three")
     )
     both.receive(ApiKey.JOIN_GROUP, 3, case="the first again", on="one")
 
@@ -302,7 +302,7 @@ def test_a_rebalance_timeout_of_zero_leaves_no_time_to_sync(both: Both, name: Na
 def wait_for_members(both: Both, group: str, count: int) -> None:
     def is_complete() -> bool:
         described = [side.ask(ApiKey.DESCRIBE_GROUPS, 5, describe(group), "parity")["groups"][0] for side in both.sides]
-        return all(len(each["members"]) == count for each in described)
+        return all(len(item["members"]) == count for item in described)
 
     wait_for(is_complete, f"{count} members of {group}")
 
@@ -346,7 +346,7 @@ def test_groups_are_listed(version: int, both: Both, name: Names) -> None:
     def own(answer: Any) -> Any:
         if isinstance(answer, str):
             return answer
-        return {**answer, "groups": [each for each in answer["groups"] if each["group_id"] in (stable, empty)]}
+        return {**answer, "groups": [item for item in answer["groups"] if item["group_id"] in (stable, empty)]}
 
     for states in ([], ["Empty"], ["empty"], ["Stable", "Empty"], ["Dead"], ["nonsense"]):
         for types in ([], ["classic"], ["Classic"], ["consumer"], ["nonsense"]):

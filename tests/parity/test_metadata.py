@@ -17,10 +17,10 @@ def test_supported_apis_have_the_same_versions(version: int, both: Both) -> None
     software = {"client_software_name": "parity", "client_software_version": "1.0"}
     both.send(ApiKey.API_VERSIONS, version, software)
     kafka, headrace = (side.receive(ApiKey.API_VERSIONS, version, "parity") for side in both.sides)
-    supported = {each["api_key"] for each in headrace["api_keys"]}
+    supported = {item["api_key"] for item in headrace["api_keys"]}
 
     def shared(answer: dict[str, Any]) -> dict[str, Any]:
-        named = [each for each in answer["api_keys"] if each["api_key"] in supported]
+        named = [item for item in answer["api_keys"] if item["api_key"] in supported]
         return {"error_code": answer["error_code"], "api_keys": named}
 
     both.compare(ApiKey.API_VERSIONS, f"v{version}", shared(kafka), shared(headrace))
@@ -51,7 +51,7 @@ def only(*topics: str) -> Callable[[Any], Any]:
     def take(answer: Any) -> Any:
         if isinstance(answer, str):
             return answer
-        return {**answer, "topics": [each for each in answer["topics"] if each["name"] in topics]}
+        return {**answer, "topics": [item for item in answer["topics"] if item["name"] in topics]}
 
     return take
 
@@ -98,7 +98,7 @@ def test_metadata_creates_topics_if_allowed(version: int, both: Both, name: Name
     message = metadata([(wanted, None), ("not valid", None)], allow_auto_topic_creation=True)
     answers = [side.ask(ApiKey.METADATA, version, message, "parity") for side in both.sides]
     # Kafka's first answer is that the topic is unknown; Headrace returns it at once
-    refused = [[each for each in answer["topics"] if each["name"] == "not valid"] for answer in answers]
+    refused = [[item for item in answer["topics"] if item["name"] == "not valid"] for answer in answers]
     both.compare(ApiKey.METADATA, f"v{version}", *refused)
     both.wait_for_topics([wanted])
     both.ask(ApiKey.METADATA, version, metadata([(wanted, None)]), case="created")
@@ -123,7 +123,7 @@ def test_describe_topic_partitions(both: Both, name: Names) -> None:
 
     def ask(case: str, topics: list[str], limit: int = 2000, cursor: tuple[str, int] | None = None) -> None:
         message = {
-            "topics": [{"name": each} for each in topics],
+            "topics": [{"name": topic} for topic in topics],
             "response_partition_limit": limit,
             "cursor": None if cursor is None else {"topic_name": cursor[0], "partition_index": cursor[1]},
         }

@@ -55,8 +55,7 @@ def with_magic(magic: int) -> bytes:
     return bytes(batch)
 
 
-# Not compared: null records, which Kafka never answers, and a few bytes after a batch, which Kafka ignores and Headrace
-# refuses.
+# Not compared: null records, which Kafka never answers.
 BAD_BATCHES: dict[str, Callable[[], bytes]] = {
     "empty": lambda: b"",
     "two": lambda: build_batch(records(1)) + build_batch(records(1)),

@@ -1,5 +1,6 @@
 """The maximum timestamp of batches with right and wrong headers, and the bounds of timestamps."""
 
+import itertools
 import time
 from collections.abc import Callable
 
@@ -44,9 +45,9 @@ def batch_of(times: list[int], max_timestamp: int | None, codec: Codec = Codec.N
     return bytes(out)
 
 
-def newest(topic: str) -> Message:
+def newest(topic: str, partition: int) -> Message:
     """Return a ListOffsets request for the maximum timestamp."""
-    partitions = [{"partition_index": 0, "current_leader_epoch": -1, "timestamp": -3}]
+    partitions = [{"partition_index": partition, "current_leader_epoch": -1, "timestamp": -3}]
     topics = [{"name": topic, "partitions": partitions}]
     return {"replica_id": -1, "isolation_level": 0, "timeout": 1000, "topics": topics}
 
@@ -55,13 +56,13 @@ def newest(topic: str) -> Message:
 @pytest.mark.parametrize("config", ["", "message.timestamp.before.max.ms=3600000", "cleanup.policy=compact"])
 def test_the_maximum_timestamp_is_that_of_the_records(codec: Codec, config: str, both: Both, name: Names) -> None:
     configs = dict([config.split("=")]) if config else {}
-    for case, times in TIMES.items():
-        for header, max_timestamp in HEADERS.items():
-            topic = both.create(name(), configs=configs)
-            request = produce(topic, batch_of(times, max_timestamp, codec))
-            both.ask(ApiKey.PRODUCE, 9, request, case=f"{case}, header {header}, {config}")
-            both.ask(ApiKey.FETCH, 12, fetch([Want(topic=topic)]), case=f"{case}, header {header}, {config}")
-            both.ask(ApiKey.LIST_OFFSETS, 7, newest(topic), case=f"{case}, header {header}, {config}")
+    topic = both.create(name(), len(TIMES) * len(HEADERS), configs=configs)
+    for partition, (times, header) in enumerate(itertools.product(TIMES, HEADERS)):
+        case = f"{times}, header {header}, {config}"
+        batch = batch_of(TIMES[times], HEADERS[header], codec)
+        both.ask(ApiKey.PRODUCE, 9, produce(topic, batch, partition=partition), case=case)
+        both.ask(ApiKey.FETCH, 12, fetch([Want(topic=topic, partition=partition)], min_bytes=0), case=case)
+        both.ask(ApiKey.LIST_OFFSETS, 7, newest(topic, partition), case=case)
 
 
 @pytest.mark.parametrize("config", ["", "message.timestamp.type=LogAppendTime"])

@@ -106,7 +106,7 @@ def test_a_request_may_create_a_limited_number_of_partitions(case: str, both: Bo
 @every_version(ApiKey.CREATE_TOPICS)
 def test_invalid_topic_names(version: int, both: Both, name: Names) -> None:
     invalid = ["", ".", "..", "a b", "ä", "a/b", "x" * 250]
-    both.ask(ApiKey.CREATE_TOPICS, version, create(*(topic(each) for each in invalid)))
+    both.ask(ApiKey.CREATE_TOPICS, version, create(*(topic(item) for item in invalid)))
     both.ask(ApiKey.CREATE_TOPICS, version, create(topic("x" * 249), validate_only=True), case="longest")
     twice = name()
     both.ask(ApiKey.CREATE_TOPICS, version, create(topic(twice), topic(twice, 2), topic("ok"), validate_only=True))
@@ -123,7 +123,7 @@ def test_topics_are_deleted(version: int, both: Both, name: Names) -> None:
     def by_name(*names: str) -> dict[str, Any]:
         return {
             "topic_names": names,
-            "topics": [{"name": each, "topic_id": None} for each in names],
+            "topics": [{"name": name, "topic_id": None} for name in names],
             "timeout": 30_000,
         }
 

@@ -28,24 +28,37 @@ STRICTER = {("committed", "its predecessor"), ("aborted", "its predecessor")}
 @pytest.mark.parametrize("state", STATES)
 def test_answers_in_a_state(state: str, identity: str, both: Both, name: Names) -> None:
     topic = both.create(name(), 2)
-    for request in REQUESTS:
-        if (state, identity) in STRICTER and (request.api, request.version) == (ApiKey.END_TXN, 5):
-            continue
-        case = f"{request.name} by {identity} when {state}"
-        transactional_id = name()
-        producers = [Producer(side, transactional_id, topic) for side in both.sides]
-        for producer in producers:
-            STATES[state](producer)
+    requests = [
+        request
+        for request in REQUESTS
+        if (state, identity) not in STRICTER or (request.api, request.version) != (ApiKey.END_TXN, 5)
+    ]
+    # a transaction per request; those that time out do so together
+    producers = {
+        request: [Producer(side, f"{topic}-{place}", topic) for side in both.sides]
+        for place, request in enumerate(requests)
+    }
+    everyone = [producer for pair in producers.values() for producer in pair]
+
+    def wait_until_over() -> None:
+        if state == "timed out":
+            for producer in everyone:
+                producer.wait_until_over()
+
+    for producer in everyone:
+        STATES[state](producer)
+    wait_until_over()
+    for request, pair in producers.items():
         answers = [
             relevant(
                 producer.ask(request.api, request.version, request.make(producer, *IDENTITIES[identity](producer))),
                 producer,
             )
-            for producer in producers
+            for producer in pair
         ]
-        both.compare(request.api, f"{request.api.name} v{request.version} {case}", *answers)
-        if state == "timed out":  # a transaction opened by the request times out too
-            for producer in producers:
-                producer.wait_until_over()
-        afterwards = [producer.settle() for producer in producers]
-        both.compare(request.api, f"the state after {request.api.name} v{request.version} {case}", *afterwards)
+        both.compare(request.api, f"{request.name} v{request.version} by {identity} when {state}", *answers)
+    # a transaction opened by a request times out too
+    wait_until_over()
+    for request, pair in producers.items():
+        case = f"the state after {request.name} v{request.version} by {identity} when {state}"
+        both.compare(request.api, case, *[producer.settle() for producer in pair])

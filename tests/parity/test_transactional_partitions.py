@@ -27,7 +27,7 @@ def common(value: Any) -> Any:
             for name, each in value.items()
             if name not in _OWN
         }
-    return [common(each) for each in value] if isinstance(value, list) else value
+    return [common(item) for item in value] if isinstance(value, list) else value
 
 
 class Producer:
@@ -100,6 +100,23 @@ class Producer:
         case: str = "",
     ) -> None:
         """Send a batch of one record, with `epoch` added to the producer's."""
+        make = self._batch(sequence, partition, epoch, transactional=transactional, with_id=with_id)
+        self._ask(ApiKey.PRODUCE, version, make, case or f"sequence {sequence}")
+
+    def errors(self, sequence: int, *, version: int) -> tuple[str, str]:
+        """Send a batch of one record, and return the errors of Kafka and Headrace."""
+        make = self._batch(sequence, 0, 0, transactional=True, with_id=True)
+        kafka, headrace = (
+            side.ask(ApiKey.PRODUCE, version, make(side, *self.ids[id(side)]), "producer")["responses"][0][
+                "partition_responses"
+            ][0]["error_code"]
+            for side in self.both.sides
+        )
+        return str(kafka), str(headrace)
+
+    def _batch(
+        self, sequence: int, partition: int, epoch: int, *, transactional: bool, with_id: bool
+    ) -> Callable[[Side, int, int], Message]:
         self._now_ms += 1
 
         def message(side: Side, producer_id: int, known: int) -> Message:
@@ -123,7 +140,7 @@ class Producer:
                 ],
             }
 
-        self._ask(ApiKey.PRODUCE, version, message, case or f"sequence {sequence}")
+        return message
 
     def end(self, *, commit: bool, version: int = 4) -> None:
         """Send EndTxn and wait for its markers."""
@@ -236,6 +253,7 @@ def test_partitions_added_by_the_producer(producer: Producer, version: int) -> N
     producer.produce(1, version=version, case="after the end")
     producer.produce(0, version=version, case="repeated after the end")
     producer.add(0, 1)
+    assert producer.errors(0, version=version) == ("none", "out_of_order_sequence_number"), "repeated in the next one"
     producer.produce(1, version=version)
     producer.produce(0, partition=1, version=version)
     producer.end(commit=True)

@@ -74,7 +74,7 @@ def _find_coordinator(side: Side, name: str) -> None:
 def _wait_for_the_end(side: Side, name: str) -> None:
     def is_over() -> bool:
         answer = side.ask(ApiKey.LIST_TRANSACTIONS, 0, {"state_filters": [], "producer_id_filters": []}, _CONNECTION)
-        states = {each["transactional_id"]: each["transaction_state"] for each in answer["transaction_states"]}
+        states = {item["transactional_id"]: item["transaction_state"] for item in answer["transaction_states"]}
         return not str(states.get(name, "")).startswith("Prepare")
 
     wait_for(is_over, "the end of the transaction")

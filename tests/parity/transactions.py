@@ -95,10 +95,9 @@ class Producer:
         wait_for(lambda: self.settle() != "Ongoing", f"the timeout of {self.transactional_id}")
 
 
-def _time_out(producer: Producer) -> None:
+def _let_time_out(producer: Producer) -> None:
     producer.init(timeout_ms=100)
     producer.add()
-    producer.wait_until_over()
 
 
 def _steps(*steps: Callable[[Producer], None]) -> Callable[[Producer], None]:
@@ -131,7 +130,7 @@ STATES: Final[Mapping[str, Callable[[Producer], None]]] = {
     ),
     "restarted": _steps(Producer.init, Producer.init),
     "restarted while ongoing": _steps(Producer.init, Producer.add, Producer.init),
-    "timed out": _time_out,
+    "timed out": _let_time_out,
 }
 
 
@@ -299,7 +298,7 @@ _LOG_FIELDS: Final = {"base_offset", "log_append_time", "log_start_offset", "thr
 def relevant(answer: Any, producer: Producer) -> Any:
     """Return the answer without offsets of the log, and with the producer id relative to `producer`."""
     if isinstance(answer, list):
-        return [relevant(each, producer) for each in answer]
+        return [relevant(item, producer) for item in answer]
     if not isinstance(answer, Mapping):
         return answer
     named = {producer.producer_id: "its own", -1: "none"}

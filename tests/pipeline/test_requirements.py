@@ -28,7 +28,7 @@ def test_java_17_to_22_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     [
         ('java version "1.8.0_292"', "is Java 8, but Spark 4.0 needs Java 17 to 22"),
         ('openjdk version "25.0.1" 2025-10-21', "is Java 25, but Spark 4.0 needs Java 17 to 22"),
-        ("The operation could not be completed. Unable to locate a Java Runtime.", "does not work"),
+        ("The operation could not be completed. Unable to locate a Java Runtime.", "printed no version"),
     ],
 )
 def test_other_java_versions_are_refused(

@@ -95,8 +95,8 @@ def _former_assignment_is_sent() -> AbstractContextManager[None]:
     def make(propagate: Any) -> Any:
         def stale(group: Any, out: Any, assignments: Any, error: Any) -> None:
             former = {
-                each.member_id: each.assignment or assignments.get(each.member_id, b"")
-                for each in group.membership.members.values()
+                member.member_id: member.assignment or assignments.get(member.member_id, b"")
+                for member in group.membership.members.values()
             }
             propagate(group, out, former, error)
 

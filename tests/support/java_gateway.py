@@ -1,12 +1,17 @@
 """Kafka's Java client in a separate JVM, used from Python through py4j."""
 
+import atexit
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 import py4j
+import py4j.java_gateway
+import py4j.protocol
 import pytest
 
 from tests.support.kafka_process import kafka_jars
@@ -60,6 +65,25 @@ class JavaGateway:
         self._gateway.close()
         self._process.kill()
         self._process.communicate()
+
+
+@contextmanager
+def without_spark() -> Iterator[None]:
+    """Keep Spark, if it was started in this process, from converting exceptions with classes this JVM doesn't have."""
+    of_spark = py4j.java_gateway.get_return_value
+    py4j.java_gateway.get_return_value = py4j.protocol.get_return_value
+    try:
+        yield
+    finally:
+        py4j.java_gateway.get_return_value = of_spark
+
+
+@cache
+def shared_gateway() -> JavaGateway:
+    """Return the JVM of all tests in this process: starting one and loading the client takes a second."""
+    gateway = JavaGateway()
+    atexit.register(gateway.close)
+    return gateway
 
 
 def _py4j_jar() -> Path:

@@ -68,7 +68,7 @@ def plain(value: Any) -> Any:
     if is_dataclass(value):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, tuple):
-        return [plain(each) for each in value]
+        return [plain(item) for item in value]
     if isinstance(value, dt.timedelta):
         return round(value.total_seconds() * 1000)
     if isinstance(value, dt.datetime):

@@ -19,4 +19,4 @@ def messages(source: Path) -> Iterator[tuple[int, str]]:
 def test_log_messages_begin_with_a_capital_letter_or_a_name() -> None:
     found = [(source, line, message) for source in SOURCES.rglob("*.py") for line, message in messages(source)]
     assert len(found) > 50
-    assert [each for each in found if each[2][0].islower()] == []
+    assert [item for item in found if item[2][0].islower()] == []

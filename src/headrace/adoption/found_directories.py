@@ -60,12 +60,12 @@ def plan_adoption(log_dirs: LogDirs, cluster: "KafkaCluster | None", config: Bro
     log_dirs.found.check_readable()
     found = (
         FoundPartition(
-            *each,
-            log_dirs.found.topic_id(each),
-            log_dirs.found.leader_epoch(each),
-            log_dirs.cleaned_upto(each) is not None,
+            *partition,
+            log_dirs.found.topic_id(partition),
+            log_dirs.found.leader_epoch(partition),
+            log_dirs.cleaned_upto(partition) is not None,
         )
-        for each in log_dirs.partitions()
+        for partition in log_dirs.partitions()
     )
     return adopt(found, cluster, config, log_dirs.owned.identities)
 
@@ -75,7 +75,7 @@ def metadata_file(directories: Sequence[Path]) -> Path:
 
     Raises KafkaError(kafka_storage_error) if two directories have it, one of them an old copy.
     """
-    found = [each / METADATA_FILE for each in directories if _exists(each / METADATA_FILE)]
+    found = [directory / METADATA_FILE for directory in directories if _exists(directory / METADATA_FILE)]
     if len(found) > 1:
         raise KafkaError(
             ErrorCode.kafka_storage_error,

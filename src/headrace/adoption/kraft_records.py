@@ -75,8 +75,8 @@ def replay(values: Iterable[bytes]) -> KafkaCluster:
         elif kind == _ABORT:
             pending = None
         elif kind == _END:
-            for each in pending or ():
-                _apply(cluster, each)
+            for item in pending or ():
+                _apply(cluster, item)
             pending = None
         elif pending is not None:
             pending.append(value)

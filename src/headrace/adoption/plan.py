@@ -86,9 +86,9 @@ def adopt(
     KafkaError if the directories cannot be adopted as a whole.
     """
     partitions: dict[str, dict[int, FoundPartition]] = {}
-    for each in found:
-        if topic_names.is_valid(each.topic) and each.topic != topic_names.RESERVED:
-            partitions.setdefault(each.topic, {})[each.partition] = each
+    for item in found:
+        if topic_names.is_valid(item.topic) and item.topic != topic_names.RESERVED:
+            partitions.setdefault(item.topic, {})[item.partition] = item
     if cluster is None:
         return _adopt_directories(partitions, config)
     return _adopt_cluster(partitions, cluster, config, directory_ids)
@@ -127,7 +127,7 @@ def _adopt_directories(partitions: Mapping[str, Mapping[int, FoundPartition]], c
     gaps: list[str] = []
     taken: dict[uuid.UUID, str] = {}
     for name, present in partitions.items():
-        ids = {each.topic_id for each in present.values() if each.topic_id is not None}
+        ids = {item.topic_id for item in present.values() if item.topic_id is not None}
         if len(ids) > 1:
             raise _refused(
                 f"the directories of topic {name} have different topic ids ({', '.join(sorted(map(str, ids)))}): some "
@@ -144,7 +144,7 @@ def _adopt_directories(partitions: Mapping[str, Mapping[int, FoundPartition]], c
         if name in (topic_names.GROUP_OFFSETS, topic_names.TRANSACTION_STATE):
             known = internal_topic(name, config, 1).configs
             overrides = {key: value for key, value in known.items() if value}
-        elif any(each.is_compacted for each in present.values()):
+        elif any(item.is_compacted for item in present.values()):
             overrides = _COMPACT
         configs[ConfigResource(TOPIC_CONFIG, name)] = overrides
     if gaps and not config.headrace_adopt_partial:

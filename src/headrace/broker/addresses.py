@@ -22,8 +22,8 @@ def broker_image(config: BrokerConfig, listeners: Sequence[Listener]) -> BrokerI
     return BrokerImage(
         config.node_id,
         tuple(
-            BrokerEndpoint(each.name, each.host, each.port, config.security_protocol(each.name))
-            for each in config.parsed_advertised_listeners or listeners
+            BrokerEndpoint(listener.name, listener.host, listener.port, config.security_protocol(listener.name))
+            for listener in config.parsed_advertised_listeners or listeners
         ),
         config.broker_rack,
     )
@@ -31,7 +31,7 @@ def broker_image(config: BrokerConfig, listeners: Sequence[Listener]) -> BrokerI
 
 def endpoint_for(config: BrokerConfig, context: RequestContext) -> Endpoint:
     """Return this broker's address for the client that sent a request."""
-    for each in config.parsed_advertised_listeners or ():
-        if each.name == context.listener:
-            return Endpoint(config.node_id, each.host, each.port)
+    for listener in config.parsed_advertised_listeners or ():
+        if listener.name == context.listener:
+            return Endpoint(config.node_id, listener.host, listener.port)
     return Endpoint(config.node_id, *context.local_address)

@@ -5,7 +5,6 @@ request without authentication.
 """
 
 import contextlib
-import select
 import socket
 import struct
 import time
@@ -50,10 +49,11 @@ def _read(connection: socket.socket, timeout_s: float) -> bytes | None:
     data = b""
     deadline = time.monotonic() + timeout_s
     while len(data) < 8:
-        ready, _, _ = select.select([connection], [], [], max(0.0, deadline - time.monotonic()))
-        if not ready:
+        connection.settimeout(max(0.001, deadline - time.monotonic()))
+        try:
+            chunk = connection.recv(8 - len(data))
+        except TimeoutError:
             break
-        chunk = connection.recv(8 - len(data))
         if not chunk:
             return data or None
         data += chunk

@@ -38,15 +38,15 @@ class GroupEntry:
 def list_groups(cluster: Cluster, states: Iterable[str] = (), types: Iterable[str] = ()) -> list[GroupEntry]:
     """Return groups sorted by name; only those in `states` and of `types`, if not empty."""
     wanted_states = {_known(state, STATES, "state") for state in states}
-    wanted_types = {_known(each, TYPES, "type") for each in types}
+    wanted_types = {_known(item, TYPES, "type") for item in types}
     with python_admin(cluster, "listing groups") as admin:
         # confluent-kafka has no name for the states of the consumer protocol.
         found = admin.list_groups()
     entries = (
         GroupEntry(
-            each["group_id"], each.get("group_type", ""), each.get("group_state", ""), each.get("protocol_type", "")
+            item["group_id"], item.get("group_type", ""), item.get("group_state", ""), item.get("protocol_type", "")
         )
-        for each in found
+        for item in found
     )
     return sorted(
         (
@@ -94,7 +94,11 @@ def committed(cluster: Cluster, group: str) -> dict[Place, int]:
         if "GROUP_ID_NOT_FOUND" in error.what:
             return {}
         raise
-    return {(each.topic, each.partition): each.offset for each in found.topic_partitions if each.offset >= 0}
+    return {
+        (topic_partition.topic, topic_partition.partition): topic_partition.offset
+        for topic_partition in found.topic_partitions
+        if topic_partition.offset >= 0
+    }
 
 
 def bounds(cluster: Cluster, places: Collection[Place], *, committed_only: bool = False) -> dict[Place, Offsets]:
@@ -198,9 +202,13 @@ def alter(cluster: Cluster, group: str, offsets: Mapping[Place, int]) -> None:
         done = cluster.answer(futures[group], f"resetting group '{group}'")
     except CommandError as error:
         raise _in_use(error, group) from None
-    for each in done.topic_partitions:
-        if each.error is not None:
-            failed = refused(each.error, cluster.bootstrap, f"resetting {each.topic} {each.partition} of '{group}'")
+    for topic_partition in done.topic_partitions:
+        if topic_partition.error is not None:
+            failed = refused(
+                topic_partition.error,
+                cluster.bootstrap,
+                f"resetting {topic_partition.topic} {topic_partition.partition} of '{group}'",
+            )
             raise _in_use(failed, group)
 
 

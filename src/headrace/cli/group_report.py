@@ -64,17 +64,17 @@ class GroupReport:
 
     @property
     def lag(self) -> int | None:
-        lags = [each.lag for each in self.partitions if each.lag is not None]
+        lags = [item.lag for item in self.partitions if item.lag is not None]
         return sum(lags) if lags else None
 
     @property
     def lag_seconds(self) -> float | None:
-        ages = [each.lag_seconds for each in self.partitions if each.lag_seconds is not None]
+        ages = [item.lag_seconds for item in self.partitions if item.lag_seconds is not None]
         return max(ages) if ages else None
 
     @property
     def partitions_not_committed(self) -> int:
-        return sum(each.committed is None for each in self.partitions)
+        return sum(item.committed is None for item in self.partitions)
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -140,12 +140,12 @@ def assumed_reset(cluster: Cluster, broker_id: int | None, reset: str | None) ->
 
 
 def _members(description: Any, seen: Mapping[str, Any] | None) -> list[MemberReport]:
-    waited_for = {each["member_id"]: each["is_waited_for"] for each in seen["member_list"]} if seen else {}
+    waited_for = {item["member_id"]: item["is_waited_for"] for item in seen["member_list"]} if seen else {}
     reports = []
     for member in description.members:
         partitions: dict[str, list[int]] = {}
-        for each in member.assignment.topic_partitions if member.assignment else ():
-            partitions.setdefault(each.topic, []).append(each.partition)
+        for topic_partition in member.assignment.topic_partitions if member.assignment else ():
+            partitions.setdefault(topic_partition.topic, []).append(topic_partition.partition)
         reports.append(
             MemberReport(
                 member.member_id,
@@ -213,20 +213,20 @@ def _unread(positions: Mapping[Place, int], bounds: Mapping[Place, Offsets]) -> 
 def _partitions_seen(seen: Mapping[str, Any], members: Sequence[MemberReport]) -> list[PartitionReport]:
     owners = _owners(members)
     reports = {
-        (each["topic"], each["partition"]): PartitionReport(
-            each["topic"],
-            each["partition"],
-            each["committed"],
-            each["end"],
-            each["lag"],
-            each["lag_seconds"],
-            owners.get((each["topic"], each["partition"])),
-            each["pace"],
-            each["trend"],
-            each["catches_up_in_seconds"],
-            each.get("counted_from", each["committed"]),
+        (item["topic"], item["partition"]): PartitionReport(
+            item["topic"],
+            item["partition"],
+            item["committed"],
+            item["end"],
+            item["lag"],
+            item["lag_seconds"],
+            owners.get((item["topic"], item["partition"])),
+            item["pace"],
+            item["trend"],
+            item["catches_up_in_seconds"],
+            item.get("counted_from", item["committed"]),
         )
-        for each in seen["partitions"]
+        for item in seen["partitions"]
     }
     for place, owner in owners.items():
         reports.setdefault(place, PartitionReport(*place, None, None, None, None, owner))

@@ -36,7 +36,7 @@ def print_reports(reports: Sequence[GroupReport]) -> None:
         if group.partitions:
             output.write_lines("")
             names = {member.member_id: _short(member) for member in group.members} if on_terminal else {}
-            rows = [_partition_row(each, names, on_terminal) for each in group.partitions]
+            rows = [_partition_row(partition, names, on_terminal) for partition in group.partitions]
             columns, rows = _without_empty(_PARTITIONS, rows) if on_terminal else (_PARTITIONS, rows)
             print_table(columns, rows)
         if group.rebalances:

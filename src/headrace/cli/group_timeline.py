@@ -37,8 +37,8 @@ def timeline(cluster: Cluster, group: str, since_ms: int, now_ms: int, limit: in
     else:
         # Any broker may have been the coordinator of a deleted group.
         brokers = cluster.admin.list_topics(timeout=10.0).brokers
-        sides = (http_side(cluster, each.id, str(each.host), http) for each in brokers.values())
-        side = next((each for each in sides if each is not None), None)
+        sides = (http_side(cluster, broker.id, str(broker.host), http) for broker in brokers.values())
+        side = next((item for item in sides if item is not None), None)
     if side is None:
         raise CommandError(
             f"no broker at {cluster.bootstrap} serves the history of groups",
@@ -77,12 +77,12 @@ def print_rebalances(rebalances: Sequence[Mapping[str, Any]]) -> None:
     on_terminal = output.stdout_is_terminal()
     name = _namer(
         member
-        for each in rebalances
+        for rebalance in rebalances
         for field in (*_VERBS, "phases")
-        for found in each[field]
+        for found in rebalance[field]
         for member in (found["waited_for"] if field == "phases" else [found])
     )
-    print_table(_REBALANCES, [_rebalance_row(each, name, on_terminal) for each in rebalances])
+    print_table(_REBALANCES, [_rebalance_row(rebalance, name, on_terminal) for rebalance in rebalances])
 
 
 def _namer(members: Iterable[Mapping[str, Any]]) -> Callable[[Mapping[str, Any]], str]:

@@ -117,7 +117,7 @@ def list_groups(
             row.append(summary.partitions_not_committed)
     print_table(columns, rows)
     if any(summary.partitions_not_committed for summary in summaries.values()):
-        output.tell(f"For partitions without a committed offset, lag is {counted_from(reset)}.")
+        output.warn(f"For partitions without a committed offset, lag is {counted_from(reset)}.")
 
 
 @app.command(
@@ -193,7 +193,7 @@ def timeline(
     if json:
         output.print_json(found)
     elif not found["events"] and output.stdout_is_terminal():
-        output.tell(f"No events of group '{group}' since then. Try --since 7d.")
+        output.warn(f"No events of group '{group}' since then. Try --since 7d.")
     elif rebalances:
         group_timeline.print_rebalances(found["rebalances"])
     else:
@@ -275,7 +275,9 @@ def reset(
         raise group_calls.missing_group(cluster, group)
     members = described.members if described else []
     if members and execute:
-        clients = ", ".join(sorted({f"{each.client_id} at {each.host.removeprefix('/')}" for each in members})[:3])
+        clients = ", ".join(
+            sorted({f"{member.client_id} at {member.host.removeprefix('/')}" for member in members})[:3]
+        )
         raise CommandError(
             f"group '{group}' has {output.count(len(members), 'member')}: {clients}",
             "Stop its members first; otherwise they would commit their own offsets.",
@@ -296,7 +298,7 @@ def reset(
     else:
         verb = "has" if len(members) == 1 else "have"
         busy = f" once its {output.count(len(members), 'member')} {verb} stopped" if members else ""
-        output.tell(f"Nothing was changed. Add --execute to commit these offsets{busy}.")
+        output.warn(f"Nothing was changed. Add --execute to commit these offsets{busy}.")
 
 
 @app.command(

@@ -45,13 +45,13 @@ def search(cluster: Cluster, selection: Selection, broker: int | None, older_tha
     candidates = {
         place: old
         for place, producers in transaction_calls.describe_producers(cluster, places, broker).items()
-        if (old := [each for each in producers if _is_old(each, now_ms - older_than_ms)])
+        if (old := [item for item in producers if _is_old(item, now_ms - older_than_ms)])
     }
     if not candidates:
         return Search([], len(places), leaderless)
-    producer_ids = {each.producer_id for producers in candidates.values() for each in producers}
+    producer_ids = {item.producer_id for producers in candidates.values() for item in producers}
     listings = transaction_calls.list_transactions(cluster, producer_ids=producer_ids)
-    transactions = transaction_calls.describe_transactions(cluster, [each.transactional_id for each in listings])
+    transactions = transaction_calls.describe_transactions(cluster, [listing.transactional_id for listing in listings])
     left = unknown_to_coordinators(candidates, listings, transactions)
     return Search([_hanging(place, producer, now_ms) for place, producer in left], len(places), leaderless)
 
@@ -62,7 +62,7 @@ def unknown_to_coordinators(
     transactions: Mapping[str, Transaction],
 ) -> list[tuple[Place, Producer]]:
     """Return the open transactions among `candidates` to which no coordinator will write a marker."""
-    ids = {each.producer_id: each.transactional_id for each in listings}
+    ids = {listing.producer_id: listing.transactional_id for listing in listings}
     left = []
     for place, producers in sorted(candidates.items()):
         for producer in producers:

@@ -248,7 +248,7 @@ class _Reader:
         if error.code() == KafkaError._ALL_BROKERS_DOWN and not self._cut_off:
             self._cut_off = True
             if not self._reading.quiet:
-                output.tell(f"Lost {self._cluster.bootstrap}; waiting for it to come back. Ctrl-C stops.")
+                output.warn(f"Lost {self._cluster.bootstrap}; waiting for it to come back. Ctrl-C stops.")
 
 
 def _keep_for_ever(consumer: Consumer) -> None:

@@ -112,8 +112,10 @@ def settings_text(path: str, timeout_s: float = _PIPE_TIMEOUT_S) -> str:
     # Opening a pipe without a writer would block.
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0) as file:
         data = bytearray()
+        poller = select.poll()
+        poller.register(file, select.POLLIN)
         while len(data) <= _MAX_SETTINGS:
-            if not select.select([file], [], [], timeout_s)[0]:
+            if not poller.poll(timeout_s * 1000):
                 raise OSError(f"no data from this pipe for {timeout_s:.0f} s")
             part = file.read(_MAX_SETTINGS + 1 - len(data))
             if not part:
@@ -182,10 +184,15 @@ def _stop_at_eof(loop: asyncio.AbstractEventLoop, stopped: asyncio.Event) -> Non
 def banner(node: "Node") -> str:
     """Return the message that the broker prints once it serves."""
     rows = [
-        ("address", ", ".join(str(each) if each.name != "PLAINTEXT" else _address(each) for each in node.listeners)),
+        (
+            "address",
+            ", ".join(
+                str(listener) if listener.name != "PLAINTEXT" else _address(listener) for listener in node.listeners
+            ),
+        ),
         ("broker id", str(node.config.node_id)),
         ("cluster id", node.cluster_id),
-        ("data", ", ".join(str(each) for each in node.log_dirs.directories)),
+        ("data", ", ".join(str(directory) for directory in node.log_dirs.directories)),
         ("durability", durability(node.config)),
     ]
     if node.http is not None:

@@ -111,9 +111,9 @@ def list_transactions(
             ) from None
     return sorted(
         (
-            Listing(each.transactional_id, coordinator, each.producer_id, each.state.value)
+            Listing(listing.transactional_id, coordinator, listing.producer_id, listing.state.value)
             for coordinator, listings in found.items()
-            for each in listings
+            for listing in listings
         ),
         key=lambda each: each.transactional_id,
     )
@@ -172,38 +172,40 @@ def describe_producers(
             for place, answer in answers.items():
                 found[place.topic, place.partition] = [
                     Producer(
-                        each.producer_id,
-                        each.producer_epoch,
-                        each.coordinator_epoch if each.coordinator_epoch >= 0 else None,
-                        each.last_sequence,
-                        each.last_timestamp,
-                        each.current_transaction_start_offset if each.current_transaction_start_offset >= 0 else None,
+                        producer.producer_id,
+                        producer.producer_epoch,
+                        producer.coordinator_epoch if producer.coordinator_epoch >= 0 else None,
+                        producer.last_sequence,
+                        producer.last_timestamp,
+                        producer.current_transaction_start_offset
+                        if producer.current_transaction_start_offset >= 0
+                        else None,
                     )
-                    for each in sorted(answer.active_producers)
+                    for producer in sorted(answer.active_producers)
                 ]
     return found
 
 
 def start_offsets(cluster: Cluster, transactions: Collection[Transaction]) -> Mapping[tuple[int, Place], int]:
     """Return each transaction's first offset, by producer id and partition; empty if a partition is unavailable."""
-    places = {place for each in transactions for place in each.places}
+    places = {place for transaction in transactions for place in transaction.places}
     try:
         producers = describe_producers(cluster, places) if places else {}
     except CommandError:
         return {}
     return {
-        (each.producer_id, place): each.start_offset
+        (item.producer_id, place): item.start_offset
         for place, found in producers.items()
-        for each in found
-        if each.start_offset is not None
+        for item in found
+        if item.start_offset is not None
     }
 
 
 def holder(cluster: Cluster, place: Place, producer_id: int) -> Transaction | None:
     """Return the producer's transaction whose coordinator will write a marker to the partition, or None."""
     listings = list_transactions(cluster, producer_ids=[producer_id])
-    described = describe_transactions(cluster, [each.transactional_id for each in listings])
-    return next((each for each in described.values() if place in each.places), None)
+    described = describe_transactions(cluster, [listing.transactional_id for listing in listings])
+    return next((item for item in described.values() if place in item.places), None)
 
 
 def abort(cluster: Cluster, place: Place, producer_id: int, epoch: int, coordinator_epoch: int) -> None:
@@ -230,7 +232,7 @@ def abort(cluster: Cluster, place: Place, producer_id: int, epoch: int, coordina
 
 def missing_id(cluster: Cluster, transactional_id: str) -> CommandError:
     """Return the error for a transactional id that does not exist, suggesting a similar one that does."""
-    known = [each.transactional_id for each in list_transactions(cluster)]
+    known = [transaction.transactional_id for transaction in list_transactions(cluster)]
     near = difflib.get_close_matches(transactional_id, known, n=1, cutoff=0.6)
     hint = f"Did you mean '{near[0]}'? " if near else ""
     return CommandError(

@@ -24,10 +24,13 @@ def print_listings(listings: Sequence[Listing], described: Mapping[str, Transact
                 Column("Producer id", number=True),
                 Column("State"),
             ],
-            [[each.transactional_id, _id(each.coordinator), _id(each.producer_id), each.state] for each in listings],
+            [
+                [listing.transactional_id, _id(listing.coordinator), _id(listing.producer_id), listing.state]
+                for listing in listings
+            ],
         )
         return
-    transactions = [described[each.transactional_id] for each in listings]
+    transactions = [described[listing.transactional_id] for listing in listings]
     if output.stdout_is_terminal():
         # Coordinator and epoch would not fit; `describe` shows them.
         print_table(
@@ -41,14 +44,14 @@ def print_listings(listings: Sequence[Listing], described: Mapping[str, Transact
             ],
             [
                 [
-                    each.transactional_id,
-                    _id(each.producer_id),
-                    each.state,
-                    seconds(_age_seconds(each), on_terminal=True),
-                    _timeout(each),
-                    len(each.places),
+                    transaction.transactional_id,
+                    _id(transaction.producer_id),
+                    transaction.state,
+                    seconds(_age_seconds(transaction), on_terminal=True),
+                    _timeout(transaction),
+                    len(transaction.places),
                 ]
-                for each in transactions
+                for transaction in transactions
             ],
         )
         return
@@ -57,16 +60,16 @@ def print_listings(listings: Sequence[Listing], described: Mapping[str, Transact
         [Column(title) for title in titles],
         [
             [
-                each.transactional_id,
-                each.coordinator,
-                each.producer_id,
-                each.state,
-                each.producer_epoch,
-                seconds(_age_seconds(each), on_terminal=False),
-                _timeout(each),
-                len(each.places),
+                transaction.transactional_id,
+                transaction.coordinator,
+                transaction.producer_id,
+                transaction.state,
+                transaction.producer_epoch,
+                seconds(_age_seconds(transaction), on_terminal=False),
+                _timeout(transaction),
+                len(transaction.places),
             ]
-            for each in transactions
+            for transaction in transactions
         ],
     )
 
@@ -102,7 +105,7 @@ def print_transactions(transactions: Sequence[Transaction], starts: Mapping[tupl
 
 def print_producers(producers: Mapping[Place, Sequence[Producer]]) -> None:
     """Print a line for each producer of each partition."""
-    found = [(place, each) for place, several in sorted(producers.items()) for each in several]
+    found = [(place, item) for place, several in sorted(producers.items()) for item in several]
     if output.stdout_is_terminal():
         now_ms = clock.now_ms()
         print_table(
@@ -161,14 +164,14 @@ def print_hanging(found: Sequence[Hanging]) -> None:
             ],
             [
                 [
-                    _partition(each.topic, each.partition),
-                    _id(each.start_offset),
-                    _id(each.producer_id),
-                    each.producer_epoch,
-                    each.coordinator_epoch,
-                    seconds(each.idle_seconds, on_terminal=True),
+                    _partition(item.topic, item.partition),
+                    _id(item.start_offset),
+                    _id(item.producer_id),
+                    item.producer_epoch,
+                    item.coordinator_epoch,
+                    seconds(item.idle_seconds, on_terminal=True),
                 ]
-                for each in found
+                for item in found
             ],
         )
         return
@@ -177,16 +180,16 @@ def print_hanging(found: Sequence[Hanging]) -> None:
         [Column(title) for title in titles],
         [
             [
-                each.topic,
-                each.partition,
-                each.start_offset,
-                each.producer_id,
-                each.producer_epoch,
-                each.coordinator_epoch,
-                moment(each.last_timestamp_ms, on_terminal=False),
-                seconds(each.idle_seconds, on_terminal=False),
+                item.topic,
+                item.partition,
+                item.start_offset,
+                item.producer_id,
+                item.producer_epoch,
+                item.coordinator_epoch,
+                moment(item.last_timestamp_ms, on_terminal=False),
+                seconds(item.idle_seconds, on_terminal=False),
             ]
-            for each in found
+            for item in found
         ],
     )
 

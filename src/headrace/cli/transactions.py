@@ -81,28 +81,28 @@ def list_transactions(
 ) -> None:
     """List transactional ids with their coordinator, producer id and state."""
     longer_than_ms = None if longer_than is None else _duration_ms(longer_than)
-    for each in producer_id or ():
-        _check_int64("--producer-id", each)
+    for item in producer_id or ():
+        _check_int64("--producer-id", item)
     cluster = _connect(bootstrap)
     from headrace.cli import transaction_calls, transaction_tables
 
     listings = transaction_calls.list_transactions(
         cluster,
-        states=[_known_state(each) for each in state or ()],
+        states=[_known_state(one) for one in state or ()],
         producer_ids=producer_id or (),
         longer_than_ms=longer_than_ms,
         pattern=pattern,
     )
     described = None
     if long:
-        described = transaction_calls.describe_transactions(cluster, [each.transactional_id for each in listings])
+        described = transaction_calls.describe_transactions(cluster, [listing.transactional_id for listing in listings])
         # Ids that expired since they were listed.
-        listings = [each for each in listings if each.transactional_id in described]
+        listings = [listing for listing in listings if listing.transactional_id in described]
     if json:
         output.print_json(
-            [transaction_tables.as_json(described[each.transactional_id]) for each in listings]
+            [transaction_tables.as_json(described[listing.transactional_id]) for listing in listings]
             if described is not None
-            else [asdict(each) for each in listings]
+            else [asdict(listing) for listing in listings]
         )
     elif not listings and output.stdout_is_terminal():
         filtered = " like that" if state or producer_id or longer_than or pattern else ""
@@ -133,13 +133,13 @@ def describe(
 
     ids = list(dict.fromkeys(ids))
     found = transaction_calls.describe_transactions(cluster, ids)
-    for each in ids:
-        if each not in found:
-            raise transaction_calls.missing_id(cluster, each)
-    transactions = [found[each] for each in ids]
+    for item in ids:
+        if item not in found:
+            raise transaction_calls.missing_id(cluster, item)
+    transactions = [found[one] for one in ids]
     starts = transaction_calls.start_offsets(cluster, transactions)
     if json:
-        output.print_json([transaction_tables.as_json(each, starts) for each in transactions])
+        output.print_json([transaction_tables.as_json(transaction, starts) for transaction in transactions])
     else:
         transaction_tables.print_transactions(transactions, starts)
 
@@ -168,9 +168,9 @@ def describe_producers(
     if json:
         output.print_json(
             [
-                {"topic": place[0], "partition": place[1], **asdict(each)}
+                {"topic": place[0], "partition": place[1], **asdict(item)}
                 for place, found in sorted(producers.items())
-                for each in found
+                for item in found
             ]
         )
     elif not any(producers.values()) and output.stdout_is_terminal():
@@ -220,17 +220,17 @@ def find_hanging(
 
     found = hanging.search(cluster, selection, broker, older_than_ms)
     if json:
-        output.print_json([asdict(each) for each in found.hanging])
+        output.print_json([asdict(item) for item in found.hanging])
     elif found.hanging or not output.stdout_is_terminal():
         transaction_tables.print_hanging(found.hanging)
     if quiet:
         return
     for topic, partition in found.leaderless:
-        output.tell(f"{topic} {partition} has no leader and was not searched")
+        output.warn(f"{topic} {partition} has no leader and was not searched")
     if found.hanging:
         first = found.hanging[0]
         where = f"{first.topic}:{first.partition}"
-        output.tell(f"`headrace transactions abort {where} --start-offset {first.start_offset}` ends the first one.")
+        output.warn(f"`headrace transactions abort {where} --start-offset {first.start_offset}` ends the first one.")
     else:
         output.tell(f"No hanging transactions in {output.count(found.searched, 'partition')}.")
 
@@ -376,10 +376,10 @@ def _beginning_at(cluster: "Cluster", place: "Place", offset: int) -> "Producer"
 
     topic, partition = place
     producers = transaction_calls.describe_producers(cluster, [place])[place]
-    for each in producers:
-        if each.start_offset == offset:
-            return each
-    opened = sorted(each.start_offset for each in producers if each.start_offset is not None)
+    for producer in producers:
+        if producer.start_offset == offset:
+            return producer
+    opened = sorted(item.start_offset for item in producers if item.start_offset is not None)
     if opened:
         hint = f"Open transactions begin at {', '.join(map(str, opened[:5]))}{' and others' * (len(opened) > 5)}."
     else:

@@ -49,7 +49,7 @@ def unknown_command(ctx: Any, args: Sequence[str]) -> CommandError:
     hint = habits.for_command(path, list(args))
     if hint is None:
         near = difflib.get_close_matches(name, list(ctx.command.commands), n=2, cutoff=_NEAR)
-        hint = f"Did you mean {' or '.join(f'`{path} {each}`' for each in near)}?" if near else None
+        hint = f"Did you mean {' or '.join(f'`{path} {item}`' for item in near)}?" if near else None
     return CommandError(f"unknown command '{path} {name}'", hint or f"`{path} --help` lists the commands.", USAGE)
 
 

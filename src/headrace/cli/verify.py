@@ -61,12 +61,12 @@ def verify(directory: Directories, json: Json = False) -> None:
 
     read = _Read()
     topics = _known_topics(directory, read.findings)
-    for each in directory:
+    for item in directory:
         try:
-            partitions = partition_directories(each)
-            if partitions != [each]:
-                read.findings += verify_checkpoints(each)
-                read.findings += find_strays(each)
+            partitions = partition_directories(item)
+            if partitions != [item]:
+                read.findings += verify_checkpoints(item)
+                read.findings += find_strays(item)
             read.findings += verify_topic_ids(partitions, topics)
             for partition in partitions:
                 verified = verify_partition(partition)
@@ -77,7 +77,7 @@ def verify(directory: Directories, json: Json = False) -> None:
         except NotALogDirectoryError as error:
             raise CommandError(str(error)) from None
         except OSError as error:
-            raise CommandError(f"cannot read {each}: {error.strerror or error}") from None
+            raise CommandError(f"cannot read {item}: {error.strerror or error}") from None
     if json:
         output.print_json(
             {
@@ -89,7 +89,11 @@ def verify(directory: Directories, json: Json = False) -> None:
         )
     elif read.findings:
         output.print_table(
-            _COLUMNS, [(str(each.file), each.position, each.offset, each.what, each.remedy) for each in read.findings]
+            _COLUMNS,
+            [
+                (str(finding.file), finding.position, finding.offset, finding.what, finding.remedy)
+                for finding in read.findings
+            ],
         )
     output.tell(
         f"Read {output.count(read.partitions, 'partition')}, {output.count(read.segments, 'segment')}, "
@@ -106,8 +110,8 @@ def _known_topics(directories: list[Path], findings: "list[Finding]") -> "dict[s
     from headrace.cluster.stores.metadata_file import topic_ids
     from headrace.storage.dirs.verification import Finding
 
-    for each in (*directories, *(each.parent for each in directories)):
-        path = each / "metadata.db"
+    for item in (*directories, *(directory.parent for directory in directories)):
+        path = item / "metadata.db"
         try:
             if path.exists():
                 return topic_ids(path)

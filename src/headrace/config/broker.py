@@ -347,11 +347,11 @@ class BrokerConfig:
             (self._cluster, DYNAMIC_DEFAULT_SOURCE),
             (self._static, STATIC_SOURCE),
         )
-        found = [Origin(each, layer[each], source) for layer, source in layers for each in names if each in layer]
-        for each in names:
-            default = BROKER_SETTINGS[each].default if each != name else setting.default
+        found = [Origin(item, layer[item], source) for layer, source in layers for item in names if item in layer]
+        for item in names:
+            default = BROKER_SETTINGS[item].default if item != name else setting.default
             if default is not None:
-                found.append(Origin(each, setting.format(default), DEFAULT_SOURCE))
+                found.append(Origin(item, setting.format(default), DEFAULT_SOURCE))
         return list(dropwhile(lambda origin: origin.name != name, found))
 
     def listener_settings(self) -> Iterator[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
@@ -27,7 +28,7 @@ log = logging.getLogger(__name__)
 
 TOPIC: Final = "__transaction_state"
 _SLICE_S: Final = 0.005
-"""Time for which the markers of one transaction may hold the event loop."""
+"""Time for which writing markers may hold the event loop."""
 _RETRY_S: Final = 0.5
 """Delay before a marker or a record is retried."""
 _NEEDLESS: Final = frozenset({ErrorCode.unknown_topic_or_partition})
@@ -82,7 +83,8 @@ class _Ending:
     to_send: list[TopicPartition]
     in_flight: int = 0
     has_failed: bool = False
-    handle: Any = field(default=None, repr=False)
+    retry: Any = field(default=None, repr=False)
+    """The timer of the next attempt."""
 
 
 class TransactionCoordinator:
@@ -106,6 +108,9 @@ class TransactionCoordinator:
         self._clock = clock
         self._markers = markers
         self._endings: dict[str, _Ending] = {}
+        self._queue: deque[_Ending] = deque()
+        """Those with markers to send; they take turns, so that one with many partitions delays no other."""
+        self._pump: asyncio.Handle | None = None
         self._clients: dict[str, str] = {}
         """The client that last asked for the producer id of each transactional id, since the start."""
         self._runtime: Runtime[TransactionShard] = Runtime(
@@ -136,6 +141,8 @@ class TransactionCoordinator:
         """Stop writing markers; the next start resumes."""
         for ending in list(self._endings.values()):
             self._forget(ending)
+        if self._pump is not None:
+            self._pump.cancel()
         self._runtime.close()
 
     # Requests
@@ -152,7 +159,7 @@ class TransactionCoordinator:
         """Return the producer's id and epoch.
 
         Raises KafkaError: invalid_request, transactional_id_authorization_failed, unsupported_version,
-        invalid_transaction_timeout, concurrent_transactions, producer_fenced, and as `_shard`; NeedsProducerIdError.
+        invalid_transaction_timeout, concurrent_transactions, producer_fenced, and as `_find`; NeedsProducerIdError.
         """
         if not name:
             raise KafkaError(ErrorCode.invalid_request, "a transactional id cannot be empty")
@@ -190,8 +197,6 @@ class TransactionCoordinator:
         self, name: str, producer: ProducerIdentity, partitions: frozenset[TopicPartition], *, client_version: int
     ) -> None:
         """Add partitions to a transaction. Raises KafkaError as `machine.add_partitions` and `_find`."""
-        if not name:
-            raise KafkaError(ErrorCode.invalid_request, "a transactional id cannot be empty")
         shard, metadata = self._find(name)
         now_ms = self._clock.wall_ms()
         result = machine.add_partitions(
@@ -203,8 +208,6 @@ class TransactionCoordinator:
         self, name: str, producer: ProducerIdentity, partitions: frozenset[TopicPartition]
     ) -> dict[TopicPartition, ErrorCode]:
         """Check that partitions are in the producer's transaction. Return an error code per partition."""
-        if not name:
-            return dict.fromkeys(partitions, ErrorCode.invalid_request)
         try:
             _, metadata = self._find(name)
         except KafkaError as error:
@@ -214,10 +217,8 @@ class TransactionCoordinator:
     def end(self, name: str, producer: ProducerIdentity, *, commit: bool, client_version: int) -> ProducerIdentity:
         """Decide the end of a transaction, and return the producer's next identity.
 
-        Raises KafkaError as `machine.end` and `_shard`; NeedsProducerIdError.
+        Raises KafkaError as `machine.end` and `_find`; NeedsProducerIdError.
         """
-        if not name:
-            raise KafkaError(ErrorCode.invalid_request, "a transactional id cannot be empty")
         shard, metadata = self._find(name)
 
         def decide(fresh_id: int | None) -> Result[ProducerIdentity]:
@@ -234,9 +235,7 @@ class TransactionCoordinator:
         return self._runtime.carry_out(shard, name, self._with_id(decide))
 
     def describe(self, name: str) -> TransactionMetadata:
-        """Return an id's metadata. Raises KafkaError: invalid_request, transactional_id_not_found, and as `_find`."""
-        if not name:
-            raise KafkaError(ErrorCode.invalid_request, "a transactional id cannot be empty")
+        """Return an id's metadata. Raises KafkaError: transactional_id_not_found, and as `_find`."""
         _, metadata = self._find(name)
         if metadata is None:
             raise KafkaError(ErrorCode.transactional_id_not_found)
@@ -324,8 +323,10 @@ class TransactionCoordinator:
     def _find(self, name: str) -> tuple[LedShard[TransactionShard], TransactionMetadata | None]:
         """Return the shard and the state of a transactional id, None if unknown.
 
-        Raises KafkaError: not_coordinator, coordinator_load_in_progress.
+        Raises KafkaError: invalid_request, not_coordinator, coordinator_load_in_progress.
         """
+        if not name:
+            raise KafkaError(ErrorCode.invalid_request, "a transactional id cannot be empty")
         shard = self._shards.of(name)
         return shard, shard.state.ids.get(name)
 
@@ -342,26 +343,39 @@ class TransactionCoordinator:
         ending = _Ending(shard, name, markers, set(markers.partitions), sorted(markers.partitions, reverse=True))
         self._endings[name] = ending
         waiting = _log_of(shard).committed()
-        if waiting is None:  # the reply goes first
-            ending.handle = self._loop.call_soon(self._send, ending)
+        if waiting is None:
+            self._enqueue(ending)
         else:  # markers must not precede a decision that may be lost
             waiting.add_done_callback(lambda done: self._decided(ending, done))
 
     def _decided(self, ending: _Ending, done: "asyncio.Future[KafkaError | None]") -> None:
         if not done.cancelled() and done.result() is None and self._is_current(ending):
-            self._send(ending)
+            self._enqueue(ending)
 
-    def _send(self, ending: _Ending) -> None:
+    def _enqueue(self, ending: _Ending) -> None:
+        """Write the markers soon, but after the reply to the request that ended the transaction."""
+        ending.retry = None
+        self._queue.append(ending)
+        if self._pump is None:
+            self._pump = self._loop.call_soon(self._send)
+
+    def _send(self) -> None:
         """Write markers for a time slice, and continue later."""
-        ending.handle = None
+        self._pump = None
         deadline = self._clock.monotonic() + _SLICE_S
-        while ending.to_send and self._is_current(ending):
-            self._send_one(ending, ending.to_send.pop())
-            if ending.to_send and self._clock.monotonic() > deadline:
-                ending.handle = self._loop.call_soon(self._send, ending)
-                return
-        if self._is_current(ending):
-            self._finish_or_retry(ending)
+        while self._queue and self._pump is None:
+            ending = self._queue.popleft()
+            while ending.to_send and self._is_current(ending):
+                self._send_one(ending, ending.to_send.pop())
+                if self._clock.monotonic() > deadline:
+                    self._pump = self._loop.call_soon(self._send)
+                    break
+            if not self._is_current(ending):
+                continue
+            if ending.to_send:
+                self._queue.append(ending)
+            else:
+                self._finish_or_retry(ending)
 
     def _send_one(self, ending: _Ending, partition: TopicPartition) -> None:
         try:
@@ -403,11 +417,11 @@ class TransactionCoordinator:
 
     def _finish_or_retry(self, ending: _Ending) -> None:
         """Complete the transaction if all markers are written; otherwise retry."""
-        if ending.in_flight or ending.to_send or ending.handle is not None:
+        if ending.in_flight or ending.to_send or ending.retry is not None:
             return
         if ending.missing:
             ending.to_send = sorted(ending.missing, reverse=True)
-            ending.handle = self._loop.call_later(_RETRY_S, self._send, ending)
+            ending.retry = self._loop.call_later(_RETRY_S, self._enqueue, ending)
             return
         metadata = ending.shard.state.ids[ending.name]
         try:
@@ -416,7 +430,7 @@ class TransactionCoordinator:
             )
         except KafkaError as error:
             log.warning("Completing the transaction of %s failed and will be retried: %s", ending.name, error)
-            ending.handle = self._loop.call_later(_RETRY_S, self._send, ending)
+            ending.retry = self._loop.call_later(_RETRY_S, self._enqueue, ending)
         else:
             del self._endings[ending.name]
 
@@ -425,8 +439,8 @@ class TransactionCoordinator:
 
     def _forget(self, ending: _Ending) -> None:
         del self._endings[ending.name]
-        if ending.handle is not None:
-            ending.handle.cancel()
+        if ending.retry is not None:
+            ending.retry.cancel()
 
 
 def _log_of(shard: LedShard[TransactionShard]) -> TransactionLog:

@@ -27,7 +27,7 @@ def log_directories(replicas: ReplicaManager) -> Iterable[Family]:
     yield Family(
         "kafka_log_logmanager_logdirectoryoffline",
         "1 if the log directory cannot be used, else 0.",
-        [({"logDirectory": each}, offline.get(each, 0)) for each in [*map(str, log_dirs.directories), *offline]],
+        [({"logDirectory": item}, offline.get(item, 0)) for item in [*map(str, log_dirs.directories), *offline]],
     )
     spaces = [({"logDirectory": str(each)}, space) for each, space in log_dirs.owned.disk_space.items()]
     yield Family(
@@ -50,7 +50,7 @@ def log_directories(replicas: ReplicaManager) -> Iterable[Family]:
 def compaction(cleaner: "LogCleaner | None", dead_threads: int, log_dirs: LogDirs) -> Iterable[Family]:
     """Yield the state of compaction, and the partitions where it fails."""
     failing = {} if cleaner is None else dict(cleaner.failing)
-    count: dict[str, int] = {str(each): 0 for each in log_dirs.directories}
+    count: dict[str, int] = {str(directory): 0 for directory in log_dirs.directories}
     size = dict(count)
     for topic_partition in failing:
         failed = log_dirs.logs.get(topic_partition)

@@ -27,14 +27,14 @@ def coordinator(ids: Sequence[TransactionMetadata]) -> Iterable[Family]:
 
 def partitions(replicas: ReplicaManager, max_timeout_ms: int) -> Iterable[Family]:
     """Yield the lag of the last stable offset, and the number of partitions with late transactions."""
-    waiting = [each for each in replicas.partitions() if each.transactions.first_offset is not None]
+    waiting = [partition for partition in replicas.partitions() if partition.transactions.first_offset is not None]
     yield Family(
         "kafka_cluster_partition_laststableoffsetlag",
         "Offsets from the last stable offset to the high watermark, of partitions with open transactions.",
         partial(_distances, waiting),
     )
     late_before = now_ms() - max_timeout_ms - _LATE_MS
-    late = sum((each.transactions.oldest_timestamp or late_before) < late_before for each in waiting)
+    late = sum((item.transactions.oldest_timestamp or late_before) < late_before for item in waiting)
     yield gauge(
         "kafka_server_replicamanager_partitionswithlatetransactionscount",
         "Partitions with a transaction that is open 5 minutes beyond transaction.max.timeout.ms.",
@@ -43,7 +43,7 @@ def partitions(replicas: ReplicaManager, max_timeout_ms: int) -> Iterable[Family
 
 
 def _by_state(ids: Iterable[TransactionMetadata]) -> Iterator[tuple[Mapping[str, str], float]]:
-    found = Counter(each.state for each in ids)
+    found = Counter(item.state for item in ids)
     for state in TransactionState:
         if state is not TransactionState.DEAD:
             yield {"state": state.kafka_name}, found[state]
@@ -51,15 +51,15 @@ def _by_state(ids: Iterable[TransactionMetadata]) -> Iterator[tuple[Mapping[str,
 
 def _oldest(ids: Iterable[TransactionMetadata], now: int) -> Iterator[tuple[Mapping[str, str], float]]:
     started = (
-        each.start_ms
-        for each in ids
-        if (each.state is TransactionState.ONGOING or each.state.is_prepared) and each.start_ms >= 0
+        item.start_ms
+        for item in ids
+        if (item.state is TransactionState.ONGOING or item.state.is_prepared) and item.start_ms >= 0
     )
     yield {}, max(now - min(started, default=now), 0) / 1000
 
 
 def _distances(waiting: Iterable[Partition]) -> Iterator[tuple[Mapping[str, str], float]]:
-    for each in waiting:
-        topic, number = each.topic_partition
-        distance = each.high_watermark - each.last_stable_offset
+    for item in waiting:
+        topic, number = item.topic_partition
+        distance = item.high_watermark - item.last_stable_offset
         yield {"topic": topic, "partition": str(number)}, distance

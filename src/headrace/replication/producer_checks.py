@@ -32,8 +32,8 @@ class ProducerChecks:
         if header.attributes & TRANSACTIONAL_FLAG:
             if producer_id < 0:
                 raise KafkaError(ErrorCode.invalid_record, "a transactional batch needs a producer id")
-            is_open = self.transactions.is_open(producer_id, header.producer_epoch)
-            return self.producers.check_transactional(header, guard, is_open=is_open)
+            begin = self.transactions.begin_of(producer_id, header.producer_epoch)
+            return self.producers.check_transactional(header, guard, begin=begin)
         earlier = self.producers.check(header)
         if earlier is None and self.transactions.first_offset is not None and producer_id in self.transactions:
             raise KafkaError(

@@ -125,18 +125,23 @@ class ProducerState:
         return guard
 
     def check_transactional(
-        self, header: BatchHeader, guard: VerificationGuard | None, *, is_open: bool
+        self, header: BatchHeader, guard: VerificationGuard | None, *, begin: int | None
     ) -> AppendedBatch | None:
-        """Like `check`, for a transactional batch; `is_open`: its transaction is open in the partition.
+        """Like `check`, for a transactional batch; `begin`: first offset of its transaction, if open in the partition.
 
-        Also raises KafkaError(invalid_txn_state) if it begins a transaction that `guard` does not verify.
+        Also raises KafkaError: invalid_txn_state if it begins a transaction that `guard` does not verify;
+        out_of_order_sequence_number if it repeats a batch of a transaction that has ended. A producer waits for its
+        batches before it commits, and librdkafka reuses the sequence numbers of unanswered batches after an abort:
+        its next committed records would be acknowledged as duplicates of aborted ones, and lost.
         """
         packed = self._producers.get(header.producer_id)
         if packed is not None:
             repeated = _repeated(packed, header)
             if repeated is not None:
+                if begin is None or repeated.first_offset < begin:
+                    raise _out_of_order(header, "a transaction that has ended used it")
                 return repeated
-        self.check_verified(header, guard, is_open=is_open)
+        self.check_verified(header, guard, is_open=begin is not None)
         return self.check(header)
 
     def _check_tried(self, header: BatchHeader, packed: PackedProducer | None) -> None:

@@ -50,7 +50,7 @@ class Broker:
                 **{key: _as_text(key, value) for key, value in (settings or {}).items()},
             }
         )
-        given = [Path(each) for each in self._config.log_dirs or ()]
+        given = [Path(log_dir) for log_dir in self._config.log_dirs or ()]
         if given and data is not None:
             raise ConfigError("log.dirs", str(data), "give either `data` or the setting log.dirs, not both")
         self._is_temporary = data is None and not given
@@ -123,10 +123,10 @@ class Broker:
         self.port = node.listeners[0].port
         self.http = None if node.http is None else f"http://{node.http.address}"
         self._ready.set()
-        waiting = [asyncio.create_task(each.wait()) for each in (self._stopped, node.failed)]
+        waiting = [asyncio.create_task(item.wait()) for item in (self._stopped, node.failed)]
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        for each in waiting:
-            each.cancel()
+        for item in waiting:
+            item.cancel()
         await node.stop()
 
 

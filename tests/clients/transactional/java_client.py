@@ -8,7 +8,7 @@ from py4j.protocol import Py4JJavaError
 
 from tests.clients.drivers.contract import DEADLINE_S
 from tests.clients.transactional.contract import END, FencedError, Record, TransactionalProducer
-from tests.support.java_gateway import JavaGateway
+from tests.support.java_gateway import JavaGateway, shared_gateway, without_spark
 
 _FENCED: Final = (
     "org.apache.kafka.common.errors.ProducerFencedException",
@@ -21,7 +21,7 @@ _FENCED: Final = (
 class JavaClient:
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
-        self._java = JavaGateway()
+        self._java = shared_gateway()
 
     def producer(self, transactional_id: str, *, timeout_ms: int = 60_000) -> TransactionalProducer:
         return _Producer(self._java, self._bootstrap, transactional_id, timeout_ms)
@@ -56,7 +56,7 @@ class JavaClient:
         return found
 
     def close(self) -> None:
-        self._java.close()
+        """Do nothing: the JVM is shared."""
 
 
 class _Producer:
@@ -107,7 +107,8 @@ class _Producer:
 @contextmanager
 def _fencing() -> Iterator[None]:
     try:
-        yield
+        with without_spark():
+            yield
     except Py4JJavaError as failure:
         cause: Any = failure.java_exception
         while cause is not None:

@@ -69,7 +69,7 @@ class Durable:
     def _commit(self, end: int) -> None:
         self.committed_end = max(self.committed_end, min(end, self.end))
         done = [future for at, future in self._waiting if at <= self.committed_end]
-        self._waiting = [each for each in self._waiting if each[0] > self.committed_end]
+        self._waiting = [item for item in self._waiting if item[0] > self.committed_end]
         for future in done:
             future.finish(None)
 

@@ -380,7 +380,7 @@ class World:
                 latest[entry.producer.producer_id] = entry.producer.epoch
         for tag, transaction in enumerate(self.transactions):
             for partition_name, sequence in transaction.acknowledged:
-                kept = {(each.tag, each.sequence) for each in self.partitions[partition_name].entries}
+                kept = {(item.tag, item.sequence) for item in self.partitions[partition_name].entries}
                 if transaction.reported and (tag, sequence) not in kept:
                     raise ViolationError(f"an acknowledged record of transaction {tag} is lost")
 
@@ -492,7 +492,7 @@ def shortest(history: History) -> History:
     """Remove acts that the failure does not need."""
     acts = list(history.acts)
     for act in history.acts:
-        fewer = [each for each in acts if each is not act]
+        fewer = [item for item in acts if item is not act]
         if play(replace(history, acts=tuple(fewer))) is not None:
             acts = fewer
     return replace(history, acts=tuple(acts))

@@ -38,7 +38,7 @@ class TestFromDirectories:
         adoption = adopt([*there, FoundPartition("__cluster_metadata", 0, None, 0)], None, CONFIG, ())
         assert [topic.name for topic in adoption.topics] == ["t", "old"]
         assert adoption.topics[0].topic_id == ID
-        assert [each.leader_epoch for each in adoption.topics[0].partitions] == [0, 7]
+        assert [partition.leader_epoch for partition in adoption.topics[0].partitions] == [0, 7]
         assert adoption.topics[0].partitions[0].replicas == (7,)
 
     def test_nothing_expires_if_the_settings_are_unknown(self) -> None:
@@ -68,7 +68,7 @@ class TestFromDirectories:
 class TestFromACluster:
     def test_the_higher_leader_epoch_wins(self) -> None:
         adoption = adopt_cluster(cluster_of(HERE, HERE), *found(0, epoch=9), *found(1, epoch=2))
-        assert [each.leader_epoch for each in adoption.topics[0].partitions] == [9, 4]
+        assert [partition.leader_epoch for partition in adoption.topics[0].partitions] == [9, 4]
 
     def test_known_settings_are_adopted_and_others_are_named(self) -> None:
         cluster = cluster_of(HERE)
@@ -119,8 +119,8 @@ class TestFromACluster:
         config = BrokerConfig({"node.id": "7", "headrace.adopt.partial": "true"})
         cluster = cluster_of(KafkaPartition((8, 7), 3), KafkaPartition((8,), 5), HERE)
         (topic,) = adopt_cluster(cluster, *found(0), config=config).topics
-        assert [each.leader_epoch for each in topic.partitions] == [3, 5, 4]
-        assert {each.replicas for each in topic.partitions} == {(7,)}
+        assert [partition.leader_epoch for partition in topic.partitions] == [3, 5, 4]
+        assert {partition.replicas for partition in topic.partitions} == {(7,)}
 
     def test_long_lists_of_names_are_shortened(self) -> None:
         with pytest.raises(KafkaError, match="t-1, t-2, t-3, t-4, t-5 and 3 more"):
@@ -131,6 +131,6 @@ def test_producer_ids_continue_after_those_of_kafka() -> None:
     cluster = cluster_of(HERE)
     cluster.next_producer_id = 3000
     operations = adopted(adopt_cluster(cluster, *found(0)), 7)
-    block = next(each for each in operations if each.path == "/latest_producer_id_block")
+    block = next(operation for operation in operations if operation.path == "/latest_producer_id_block")
     assert b'"block_end":"2999"' in getattr(block, "data", b"")
-    assert "/brokers/topics/t/partitions/0/state" in {each.path for each in operations}
+    assert "/brokers/topics/t/partitions/0/state" in {operation.path for operation in operations}

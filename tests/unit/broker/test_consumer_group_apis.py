@@ -120,7 +120,7 @@ async def test_groups_are_listed_by_type(world: World) -> None:
     await world.join(group_id="h")
     for types, expected in ((["consumer"], {("g", "consumer")}), (["Classic"], {("h", "classic")})):
         answer = await world.ask(ApiKey.LIST_GROUPS, 5, states_filter=[], types_filter=types)
-        assert {(each.group_id, each.group_type) for each in answer.groups} == expected
+        assert {(group.group_id, group.group_type) for group in answer.groups} == expected
 
 
 @every_version(ApiKey.DESCRIBE_GROUPS)

@@ -146,7 +146,7 @@ async def turns(count: int = 5) -> None:
 
 def sizes(response: Any) -> dict[int, int]:
     (topic,) = response.responses
-    return {each.partition_index: len(each.records or b"") for each in topic.partitions}
+    return {partition.partition_index: len(partition.records or b"") for partition in topic.partitions}
 
 
 async def test_min_bytes_count_over_all_partitions(broker: Broker) -> None:
@@ -272,10 +272,10 @@ async def test_a_fetch_ends_when_its_client_disconnects(broker: Broker) -> None:
 async def test_deleting_the_topic_ends_a_fetch_with_an_error(broker: Broker) -> None:
     waiting = broker.fetch()
     await turns()
-    broker.replicas.withdraw([each.topic_partition for each in broker.replicas.partitions()])
+    broker.replicas.withdraw([partition.topic_partition for partition in broker.replicas.partitions()])
 
     response = await waiting
-    assert {each.error_code for each in response.responses[0].partitions} != {0}
+    assert {partition.error_code for partition in response.responses[0].partitions} != {0}
 
 
 @pytest.fixture

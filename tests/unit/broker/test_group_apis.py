@@ -27,11 +27,11 @@ async def test_this_broker_coordinates_all_groups(version: int, world: GroupWorl
             ApiKey.FIND_COORDINATOR, version, key="g", key_type=key_type, coordinator_keys=["g", "h"]
         )
         found = response.coordinators if version >= 4 else (response,)
-        assert {(each.error_code, each.node_id, each.host, each.port) for each in found} == {
+        assert {(item.error_code, item.node_id, item.host, item.port) for item in found} == {
             (ErrorCode.none, 3, "192.0.2.1", 19092)
         }
         if version >= 4:
-            assert [each.key for each in found] == ["g", "h"]
+            assert [item.key for item in found] == ["g", "h"]
 
 
 async def test_the_offsets_topic_is_created_for_the_first_group(world: GroupWorld) -> None:

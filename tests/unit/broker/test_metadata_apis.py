@@ -45,7 +45,7 @@ def request_for(*names: str | None, create: bool = False, **fields: Any) -> dict
 
 
 def request_by_id(*ids: uuid.UUID, name: str | None = None) -> dict[str, Any]:
-    return request_for(topics=[{"name": name, "topic_id": each} for each in ids])
+    return request_for(topics=[{"name": name, "topic_id": item} for item in ids])
 
 
 @every_version(METADATA)

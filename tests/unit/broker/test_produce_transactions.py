@@ -45,7 +45,9 @@ class Coordinator:
         *,
         adds: bool,
     ) -> Any:
-        self.calls.append((transactional_id, producer_id, producer_epoch, [str(each) for each in partitions], adds))
+        self.calls.append(
+            (transactional_id, producer_id, producer_epoch, [str(partition) for partition in partitions], adds)
+        )
         self.called.set()
         response: Verified = dict.fromkeys(partitions, self.results.pop(0) if self.results else ErrorCode.none)
         return self._later(response) if self.is_slow else response
@@ -75,7 +77,7 @@ class Broker:
     ) -> list[ErrorCode]:
         """Produce one batch to every partition, and return their errors."""
         response = await self.response(*batches, version=version, transactional_id=transactional_id)
-        return [ErrorCode(each.error_code) for each in response.responses[0].partition_responses]
+        return [ErrorCode(item.error_code) for item in response.responses[0].partition_responses]
 
     async def response(self, *batches: bytes, version: int, transactional_id: str | None) -> Any:
         data = [{"index": index, "records": records} for index, records in enumerate(batches)]

@@ -51,5 +51,5 @@ def test_producers_are_looked_up_while_the_response_is_encoded(replicas: Replica
 
     assert size == len(out)
     (topic,) = response.topics
-    assert [len(each.active_producers) for each in topic.partitions] == [PRODUCERS] * PARTITIONS
-    assert [each.last_sequence for each in topic.partitions[0].active_producers] == list(range(PRODUCERS))
+    assert [len(partition.active_producers) for partition in topic.partitions] == [PRODUCERS] * PARTITIONS
+    assert [producer.last_sequence for producer in topic.partitions[0].active_producers] == list(range(PRODUCERS))

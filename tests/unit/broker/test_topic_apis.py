@@ -104,7 +104,7 @@ async def test_topics_are_deleted_by_name_in_every_version(version: int, routes:
 async def test_topics_are_deleted_by_id(routes: Routes, cluster: Cluster) -> None:
     await create(routes, topic("t"))
     known, unknown = cluster.image.topics["t"].topic_id, uuid.uuid4()
-    topics = [{"name": None, "topic_id": each} for each in (known, unknown)]
+    topics = [{"name": None, "topic_id": item} for item in (known, unknown)]
     response = await ask(routes, DELETE, 6, {"topics": topics, "timeout": 1000})
     found = {result.topic_id: (result.name, result.error_code) for result in response.responses}
     assert found == {known: ("t", ErrorCode.none), unknown: (None, ErrorCode.unknown_topic_id)}

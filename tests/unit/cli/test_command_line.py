@@ -1,5 +1,7 @@
 """The command line without a cluster: help and usage errors."""
 
+from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import pytest
@@ -11,6 +13,15 @@ from headrace.cli import habits
 from headrace.cli.main import app
 
 runner = CliRunner()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def app_is_built_once() -> Iterator[None]:
+    """Typer inspects all functions in every call."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("typer.testing._get_command", cache(typer.main.get_command))
+        yield
+
 
 COMMANDS = [
     ["start"],
@@ -123,7 +134,7 @@ def test_a_usage_error_exits_with_2(line: str, message: str) -> None:
 def test_the_list_of_commands_is_complete() -> None:
     def paths(command: Any, path: list[str]) -> list[list[str]]:
         children = getattr(command, "commands", {})
-        return [path, *(each for name, child in children.items() for each in paths(child, [*path, name]))]
+        return [path, *(item for name, child in children.items() for item in paths(child, [*path, name]))]
 
     assert sorted(paths(typer.main.get_command(app), [])[1:]) == sorted(COMMANDS)
 

@@ -1,4 +1,6 @@
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -99,12 +101,15 @@ def test_the_quick_parser_never_disagrees_with_typer(args: list[str]) -> None:
         assert _through_typer(args) == quick
 
 
-def _through_typer(args: list[str]) -> StartOptions:
+@cache
+def _start_command() -> Any:
     import typer.main
 
-    group = typer.main.get_command(main.app)
-    command = group.commands["start"]  # type: ignore[attr-defined]
-    with command.make_context("start", list(args)) as context:
+    return typer.main.get_command(main.app).commands["start"]  # type: ignore[attr-defined]
+
+
+def _through_typer(args: list[str]) -> StartOptions:
+    with _start_command().make_context("start", list(args)) as context:
         values = context.params
     return start_options(
         values["data"], values["listen"], values["config"], values["settings"] or [], until_eof=values["until_eof"]

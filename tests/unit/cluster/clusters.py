@@ -23,7 +23,7 @@ def broker(broker_id: int = 0, rack: str | None = None) -> BrokerImage:
 
 
 def cluster_of(*ids: int) -> MetadataImage:
-    return MetadataImage(controller_epoch=1).with_brokers(broker(each) for each in ids)
+    return MetadataImage(controller_epoch=1).with_brokers(broker(item) for item in ids)
 
 
 async def _no_logs(_: Sequence[PartitionState]) -> None:

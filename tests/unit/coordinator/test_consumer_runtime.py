@@ -151,9 +151,9 @@ def test_commits_need_the_members_epoch_and_a_version_with_epochs() -> None:
         with pytest.raises(KafkaError) as raised:
             offset(world, *arguments)
         assert raised.value.code is code
-    for each in (epoch, epoch + 1):
+    for item in (epoch, epoch + 1):
         with pytest.raises(KafkaError) as raised:
-            offset(world, "a", each, knows_epochs=False)
+            offset(world, "a", item, knows_epochs=False)
         assert raised.value.code is ErrorCode.unsupported_version
 
 

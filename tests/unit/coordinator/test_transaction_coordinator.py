@@ -40,11 +40,14 @@ class MemoryLog:
 class Markers:
     """Records written markers, or raises the error of the partition."""
 
-    def __init__(self) -> None:
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop = loop
+        self.takes_s = 0.0
         self.written: list[tuple[TopicPartition, bool, int]] = []
         self.errors: dict[TopicPartition, ErrorCode] = {}
 
     def write(self, partition: TopicPartition, markers: WriteMarkers, coordinator_epoch: int) -> None:
+        self._loop.now += self.takes_s
         if partition in self.errors:
             raise KafkaError(self.errors[partition])
         self.written.append((partition, markers.commit, coordinator_epoch))
@@ -54,7 +57,7 @@ class World:
     def __init__(self) -> None:
         self.loop = VirtualLoop()
         self.log = MemoryLog()
-        self.markers = Markers()
+        self.markers = Markers(self.loop)
         self.ids: list[int] = [7]
         self.coordinator = self.start()
 
@@ -134,6 +137,7 @@ async def test_markers_follow_the_committed_decision(world: World) -> None:
     assert world.markers.written == []
     world.log.waiting.set_result(None)
     await asyncio.sleep(0)
+    world.pass_time(0)
     assert world.markers.written == [(T0, True, 3)]
 
 
@@ -143,6 +147,7 @@ async def test_a_lost_decision_writes_no_markers(world: World) -> None:
     world.coordinator.end("id", producer, commit=True, client_version=2)
     world.log.waiting.set_result(KafkaError(ErrorCode.kafka_storage_error))
     await asyncio.sleep(0)
+    world.pass_time(0)
     assert world.markers.written == []
 
 
@@ -219,3 +224,26 @@ def test_two_phase_commit_must_be_enabled(world: World) -> None:
     world.coordinator.settings.has_two_phase_commit = True
     world.coordinator.init_producer_id("id", None, TIMEOUT_MS, has_two_phases=True)
     assert world.coordinator.describe("id").timeout_ms == 2**31 - 1
+
+
+def test_markers_are_written_in_slices(world: World) -> None:
+    producer = world.begin(*(TopicPartition("t", number) for number in range(10)))
+    world.markers.takes_s = 0.002
+    world.coordinator.end("id", producer, commit=True, client_version=2)
+    world.pass_time(0)
+    assert len(world.markers.written) == 3
+    world.pass_time(1)
+    assert world.state() is TransactionState.COMPLETE_COMMIT
+
+
+def test_transactions_take_turns(world: World) -> None:
+    large = world.begin(*(TopicPartition("t", number) for number in range(10)))
+    world.ids.append(8)
+    small = world.coordinator.init_producer_id("small", None, TIMEOUT_MS)
+    world.coordinator.add_partitions("small", small, frozenset({T0}), client_version=2)
+    world.markers.takes_s = 0.002
+    world.coordinator.end("id", large, commit=True, client_version=2)
+    world.coordinator.end("small", small, commit=False, client_version=2)
+    world.pass_time(0.008)
+    assert world.coordinator.describe("small").state is TransactionState.COMPLETE_ABORT
+    assert world.state() is TransactionState.PREPARE_COMMIT

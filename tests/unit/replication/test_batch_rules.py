@@ -16,7 +16,7 @@ DAY = 86_400_000
 def batch_claiming(
     max_timestamp: int, codec: Codec = Codec.NONE, times: tuple[int, ...] = (NOW, NOW + 7, NOW + 3)
 ) -> bytes:
-    batch = build_batch([RecordData(b"k", b"v", each) for each in times], codec=codec)
+    batch = build_batch([RecordData(b"k", b"v", time) for time in times], codec=codec)
     out = bytearray(batch)
     out[: rb.HEADER_SIZE] = rb.pack_header(rb.parse_header(batch)._replace(max_timestamp=max_timestamp))
     rb.seal(out)

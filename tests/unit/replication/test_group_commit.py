@@ -34,7 +34,7 @@ class Broker:
         self.purgatory = Purgatory(asyncio.get_running_loop())
         self.purgatory.on_failure = self._failed
         self.replicas = ReplicaManager(LogDirs.open([directory], broker_id=0), lambda _: self.config, self.purgatory)
-        self.a, self.b = (self.replicas.become_leader(each, UUID(int=1 + len(each.topic)), 0) for each in (A, B))
+        self.a, self.b = (self.replicas.become_leader(item, UUID(int=1 + len(item.topic)), 0) for item in (A, B))
 
     def _failed(self, partition: Partition, error: KafkaError) -> None:
         assert error.code is ErrorCode.kafka_storage_error

@@ -144,7 +144,7 @@ def test_timestamps_too_far_from_now_are_refused(setup: Setup) -> None:
 
 def test_every_record_of_a_batch_is_checked(setup: Setup) -> None:
     partition = setup.configure(message_timestamp_before_max_ms=1000)
-    mixed = build_batch([RecordData(b"k", b"v", NOW + each) for each in (0, -2000, 5)])
+    mixed = build_batch([RecordData(b"k", b"v", NOW + item) for item in (0, -2000, 5)])
 
     with pytest.raises(RecordsRefusedError) as caught:
         partition.append_as_leader(mixed, now_ms=NOW)
@@ -259,8 +259,8 @@ def test_batches_of_one_call_are_checked_independently(setup: Setup) -> None:
 def test_appending_batches_together_gives_the_same_files(setup: Setup, tmp_path: Path, changes: dict[str, int]) -> None:
     sent = [numbered(sequence, timestamp=NOW + sequence % 7 * 10) for sequence in range(60)]
     other = Setup(tmp_path / "other")
-    for each in (setup, other):
-        each.configure(index_interval_bytes=200, **changes)
+    for item in (setup, other):
+        item.configure(index_interval_bytes=200, **changes)
     for start in range(0, 60, 5):
         results = setup.partition.append_all(requests(*sent[start : start + 5]), now_ms=NOW)
         assert outcomes(results) == list(range(start, start + 5))
@@ -275,10 +275,10 @@ def test_appending_batches_together_gives_the_same_files(setup: Setup, tmp_path:
 
     assert files(tmp_path) == files(tmp_path / "other")
     assert len(files(tmp_path)) > 3 or not changes
-    for each in (setup, other):
-        each.open()
+    for one in (setup, other):
+        one.open()
     places = [
-        [each.partition.log.reader.offset_for_timestamp(NOW + ahead) for ahead in range(70)] for each in (setup, other)
+        [item.partition.log.reader.offset_for_timestamp(NOW + ahead) for ahead in range(70)] for item in (setup, other)
     ]
     assert places[0] == places[1]
     other.replicas.close()

@@ -127,8 +127,21 @@ class TestVerification:
 
     def test_a_repeated_batch_needs_no_verification(self, partition: Partition) -> None:
         begin(partition)
-        end(partition)
         assert partition.append_as_leader(batch(), now_ms=NOW).base_offset == 0
+
+    def test_a_batch_of_an_ended_transaction_is_not_repeated(self, partition: Partition) -> None:
+        begin(partition)
+        end(partition)
+        assert refusal(partition, batch()) is ErrorCode.out_of_order_sequence_number
+        guard = partition.start_verification(PRODUCER, 0, 0)
+        assert refusal(partition, batch(), guard) is ErrorCode.out_of_order_sequence_number
+
+    def test_a_batch_of_an_ended_transaction_is_not_repeated_in_the_next_one(self, partition: Partition) -> None:
+        begin(partition)
+        end(partition)
+        begin(partition, 1)
+        assert refusal(partition, batch(0)) is ErrorCode.out_of_order_sequence_number
+        assert partition.append_as_leader(batch(1), now_ms=NOW).base_offset == 2
 
     def test_a_batch_does_not_overtake_an_earlier_one(self, partition: Partition) -> None:
         partition.start_verification(PRODUCER, 0, 0)
@@ -197,8 +210,8 @@ class TestBatches:
                 self.guard = guard
 
         guard = partition.start_verification(PRODUCER, 0, 0)
-        results: list[Appended] = partition.append_all([Sent(batch(each)) for each in range(3)], now_ms=NOW)
-        assert [each.base_offset for each in results if isinstance(each, AppendResult)] == [0, 1, 2]
+        results: list[Appended] = partition.append_all([Sent(batch(number)) for number in range(3)], now_ms=NOW)
+        assert [result.base_offset for result in results if isinstance(result, AppendResult)] == [0, 1, 2]
         assert (partition.last_stable_offset, partition.high_watermark) == (0, 3)
 
     def test_internal_batches_need_a_guard_too(self, partition: Partition) -> None:

@@ -56,8 +56,8 @@ class Peer:
         self.answer: Callable[[bytes], Parts | Awaitable[Parts]] = lambda body: [frame(body)]
         self.closed = asyncio.Event()
         server, client = socket.socketpair()
-        for each in (server, client):
-            each.setblocking(False)
+        for item in (server, client):
+            item.setblocking(False)
         self.socket = client
         self.loop = asyncio.get_running_loop()
         self.memory = RequestMemory(memory_limit)
@@ -479,7 +479,7 @@ async def test_over_the_limit_of_unsent_replies_the_connection_with_the_most_is_
             await each.send(frame(b"much"))
             await each.turns(20)
 
-    assert [each.connection.is_closed for each in peers] == [False, True, False]
+    assert [item.connection.is_closed for item in peers] == [False, True, False]
     assert len(caplog.messages) == 1
     assert "it does not read its replies" in caplog.text
     assert unsent.total < 4_000_000

@@ -70,7 +70,7 @@ def test_api_versions_returns_exactly_the_apis_with_a_handler(
     parts = dispatcher.handle(client, request(18, version, body, tags=b"\0" if flexible else b""))
 
     answer = parse(parts, ApiKey.API_VERSIONS, version, flexible=False)
-    offered = {each.api_key: (each.min_version, each.max_version) for each in answer.api_keys}
+    offered = {item.api_key: (item.min_version, item.max_version) for item in answer.api_keys}
     assert offered == {key: versions(key) for key in (ApiKey.HEARTBEAT, ApiKey.API_VERSIONS)}
     if flexible:
         assert (client.software_name, client.software_version) == ("a-client", "1.2.3")
@@ -83,7 +83,7 @@ def test_produce_is_advertised_from_version_0_for_old_librdkafka_but_refused_bel
 
     answer = parse(dispatcher.handle(client, request(18, 0)), ApiKey.API_VERSIONS, 0, flexible=False)
 
-    assert (0, 0, 13) in [(each.api_key, each.min_version, each.max_version) for each in answer.api_keys]
+    assert (0, 0, 13) in [(key.api_key, key.min_version, key.max_version) for key in answer.api_keys]
     with pytest.raises(InvalidRequestError, match="supported are 3 to 13"):
         dispatcher.handle(client, request(0, 2))
 
@@ -94,7 +94,7 @@ def test_an_unknown_version_of_api_versions_is_answered_in_version_0(
     answer = parse(dispatcher.handle(client, request(18, 99)), 18, 0, flexible=False)
 
     assert answer.error_code is ErrorCode.unsupported_version
-    assert [(each.api_key, each.max_version) for each in answer.api_keys] == [(18, versions(18).highest)]  # type: ignore[union-attr]
+    assert [(key.api_key, key.max_version) for key in answer.api_keys] == [(18, versions(18).highest)]  # type: ignore[union-attr]
 
 
 def test_an_invalid_software_name_is_an_invalid_request(dispatcher: Dispatcher, client: ClientInfo) -> None:
@@ -230,7 +230,7 @@ async def test_produce_requests_of_a_run_are_answered_up_to_an_invalid_one(
     def reply_all(requests: Sequence[tuple[RequestContext, Any]]) -> Replies:
         if end == "exception":
             raise ZeroDivisionError
-        return [reply(*each) for each in requests]
+        return [reply(*item) for item in requests]
 
     async def reply_later(requests: Sequence[tuple[RequestContext, Any]]) -> Replies:
         await asyncio.sleep(0)
@@ -318,9 +318,9 @@ async def test_large_requests_are_answered_like_small_ones(
         parts = await parts
 
     answered = parse(parts, ApiKey.DESCRIBE_GROUPS, 5, flexible=True)
-    assert [each.group_id for each in answered.groups] == [f"g{number}" for number in range(count)]
+    assert [group.group_id for group in answered.groups] == [f"g{number}" for number in range(count)]
     error = ErrorCode.not_coordinator if kind == "error" else ErrorCode.none
-    assert {each.error_code for each in answered.groups} == {error}
+    assert {group.error_code for group in answered.groups} == {error}
 
 
 async def test_large_requests_are_handled_one_at_a_time(dispatcher: Dispatcher, client: ClientInfo) -> None:
@@ -463,15 +463,15 @@ async def test_a_waiting_large_fetch_does_not_keep_its_request(
         "rack_id": "",
     }
     frames = [request(1, 11, body_of(ApiKey.FETCH, 11, fields)) for _ in range(2)]
-    answers = [asyncio.ensure_future(dispatcher.handle(client, each)) for each in frames]  # type: ignore[arg-type]
+    answers = [asyncio.ensure_future(dispatcher.handle(client, frame)) for frame in frames]  # type: ignore[arg-type]
     while len(waits) < 2:  # noqa: ASYNC110  no event signals that both have begun
         await asyncio.sleep(0)
     await asyncio.sleep(0)
 
-    assert [each() for each in requests] == [None, None]
+    assert [item() for item in requests] == [None, None]
     assert dispatcher._large_requests._waiting[ApiKey.FETCH] == 0
-    for each in waits:
-        each.set_result(RawReply((b"answer",)))
+    for wait in waits:
+        wait.set_result(RawReply((b"answer",)))
     assert [b"".join(parts)[8:] for parts in await asyncio.gather(*answers)] == [b"answer"] * 2  # type: ignore[arg-type]
 
 
@@ -481,8 +481,8 @@ def test_long_waiting_requests_have_their_own_memory_limit(client: ClientInfo, a
     half = MAX_WAITING // 2 + 1
     mine, others, read = (RequestContext(int(key), 0, 1, "me", client) for key in (api, other, ApiKey.DESCRIBE_GROUPS))
     with contextlib.ExitStack() as held:
-        for each in (mine, others, read):
-            held.enter_context(large.admitted(each, half))
+        for item in (mine, others, read):
+            held.enter_context(large.admitted(item, half))
         with pytest.raises(InvalidRequestError, match="large requests are already waiting"):
             held.enter_context(large.admitted(mine, half))
     with large.admitted(mine, half):

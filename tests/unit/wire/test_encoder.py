@@ -44,7 +44,7 @@ def sample_of(field: Any) -> Any:
 def unwrap(annotation: Any) -> tuple[Any, bool]:
     arguments = get_args(annotation)
     if NoneType in arguments:
-        return unwrap(next(each for each in arguments if each is not NoneType))
+        return unwrap(next(argument for argument in arguments if argument is not NoneType))
     if len(arguments) == 2 and arguments[1] is Ellipsis:
         return arguments[0], True
     return annotation, False
@@ -55,7 +55,7 @@ def plain(value: Any) -> Any:
     if is_dataclass(value):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, tuple):
-        return [plain(each) for each in value]
+        return [plain(item) for item in value]
     if isinstance(value, dt.timedelta):
         return round(value.total_seconds() * 1000)
     if isinstance(value, dt.datetime):

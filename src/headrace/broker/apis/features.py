@@ -54,10 +54,10 @@ class FeaturesApi:
                     f"The update failed for all features since the following feature had an error: {refusal.message}",
                 )
             results = [
-                {"feature": each.feature, "error_code": refusal.code, "error_message": refusal.message}
-                if each.feature == feature
-                else {"feature": each.feature, "error_code": ErrorCode.none, "error_message": None}
-                for each in updates
+                {"feature": item.feature, "error_code": refusal.code, "error_message": refusal.message}
+                if item.feature == feature
+                else {"feature": item.feature, "error_code": ErrorCode.none, "error_message": None}
+                for item in updates
             ]
             return {"error_code": ErrorCode.none, "error_message": None, "results": results}
         if not getattr(request, "validate_only", False):
@@ -66,7 +66,7 @@ class FeaturesApi:
             "error_code": ErrorCode.none,
             "error_message": None,
             "results": [
-                {"feature": each.feature, "error_code": ErrorCode.none, "error_message": None} for each in updates
+                {"feature": item.feature, "error_code": ErrorCode.none, "error_message": None} for item in updates
             ],
         }
 

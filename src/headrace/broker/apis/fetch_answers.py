@@ -143,8 +143,8 @@ def _put_partition(out: bytearray, answered: Answered, version: int, *, read_com
     if version >= FLEXIBLE:
         if aborted:
             put_unsigned_varint(out, len(aborted) + 1)
-            for each in aborted:
-                out += _ABORTED.pack(each.producer_id, each.first_offset)
+            for item in aborted:
+                out += _ABORTED.pack(item.producer_id, item.first_offset)
                 out.append(0)
         else:
             out += b"\x01" if has_list else b"\x00"
@@ -152,8 +152,8 @@ def _put_partition(out: bytearray, answered: Answered, version: int, *, read_com
         put_unsigned_varint(out, size + 1)
     else:
         out += _INT32.pack(len(aborted)) if has_list else b"\xff\xff\xff\xff"
-        for each in aborted:
-            out += _ABORTED.pack(each.producer_id, each.first_offset)
+        for one in aborted:
+            out += _ABORTED.pack(one.producer_id, one.first_offset)
         if version >= 11:
             out += b"\xff\xff\xff\xff"
         out += _INT32.pack(size)

@@ -101,9 +101,9 @@ class MetadataApis:
             names.update(dict.fromkeys([topic.name for topic in part]))
             ids.update(dict.fromkeys([_id_of(topic) for topic in part]))
             yield
-        if context.api_version < 12 and (None in names or any(each is not None for each in ids)):
+        if context.api_version < 12 and (None in names or any(item is not None for item in ids)):
             return _raw((yield from _invalid_metadata(context.api_version, asked)))
-        if any(each is not None for each in ids):
+        if any(item is not None for item in ids):
             ids.pop(None, None)
             return _raw((yield from self._describe(context, request, image, [], ids)))
         if None in names:

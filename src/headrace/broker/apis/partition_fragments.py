@@ -92,5 +92,5 @@ def _ends(partition: PartitionImage, layout: Layout, brokers: BrokersSeen) -> tu
 
 def _put_ids(out: bytearray, ids: Collection[int], layout: Layout) -> None:
     put_count(out, len(ids), flexible=layout.is_flexible)
-    for each in ids:
-        out += _INT32.pack(each)
+    for item in ids:
+        out += _INT32.pack(item)

@@ -219,8 +219,8 @@ def _asked(request: Any) -> Steps[tuple[list[_Asked], bool]]:
     for topic in request.topics:
         for start in range(0, len(topic.partitions) or 1, _PER_SLICE):
             some = topic.partitions[start : start + _PER_SLICE]
-            times.update((topic.name, each.partition_index) for each in some)
-            reads_records = reads_records or any(_reads_records(each.timestamp) for each in some)
+            times.update((topic.name, item.partition_index) for item in some)
+            reads_records = reads_records or any(_reads_records(item.timestamp) for item in some)
             left -= len(some) + 1
             if left < 0:
                 left = _PER_SLICE
@@ -231,9 +231,9 @@ def _asked(request: Any) -> Steps[tuple[list[_Asked], bool]]:
         if left < 0:
             left = _PER_SLICE
             yield
-        for each in topic.partitions:
-            index = each.partition_index
-            partitions[index] = each if times[topic.name, index] == 1 else _Duplicate(index)
+        for partition in topic.partitions:
+            index = partition.partition_index
+            partitions[index] = partition if times[topic.name, index] == 1 else _Duplicate(index)
             left -= 1
             if left < 0:
                 left = _PER_SLICE

@@ -232,7 +232,7 @@ class ProduceApi:
         if self._purgatory.slow_disk.wrote(began_ns):
             for partition, batches in waiting.items():
                 completion = self._purgatory.flushed(partition, partition.log_end_offset)
-                incomplete += [_Incomplete(each, completion) for each in batches if not each.outcomes[each.place].error]
+                incomplete += [_Incomplete(item, completion) for item in batches if not item.outcomes[item.place].error]
         waiting.clear()
 
     def _note_incomplete(
@@ -254,7 +254,7 @@ class ProduceApi:
         """Return the replies when all appends have completed or failed."""
         if incomplete:
             began_ns = time.time_ns()
-            ends = await asyncio.gather(*(each.completion for each in incomplete))
+            ends = await asyncio.gather(*(item.completion for item in incomplete))
             for (batch, _), error in zip(incomplete, ends, strict=True):
                 if error is not None:
                     batch.outcomes[batch.place] = failed(batch.partition, error)

@@ -92,11 +92,11 @@ class TransactionVerification:
         begun = [_at_once(self._begin(context, request)) for context, request in requests]
         asked = _questions(begun)
         if not asked:
-            return [_verdict(each, {}) for each in begun]
+            return [_verdict(item, {}) for item in begun]
         answers = {question: self._ask(question, partitions) for question, partitions in asked.items()}
         known = {question: answer for question, answer in answers.items() if isinstance(answer, Mapping)}
         if len(known) == len(answers) and not any(map(_is_concurrent, known.items())):
-            return [_verdict(each, known) for each in begun]
+            return [_verdict(item, known) for item in begun]
         return self._verify_later(begun, asked, answers)
 
     async def verify_many(self, requests: Requests) -> Verdicts | None:
@@ -122,7 +122,7 @@ class TransactionVerification:
             await asyncio.sleep(backoff_s)
             for question in again:
                 known[question] = await _answer(self._ask(question, asked[question]))
-        return [_verdict(each, known) for each in begun]
+        return [_verdict(item, known) for item in begun]
 
     def _ask(self, question: _Question, partitions: Sequence[TopicPartition]) -> Verified | Awaitable[Verified]:
         transactional_id, producer_id, producer_epoch, adds = question
@@ -192,10 +192,12 @@ def _transactional(topic: Any) -> bool:
 
 def _questions(begun: Iterable[_Begun | Verdict | None]) -> dict[_Question, list[TopicPartition]]:
     asked: dict[_Question, dict[tuple[str, int], None]] = {}
-    for each in begun:
-        if isinstance(each, _Begun) and each.question is not None and each.guards:
-            asked.setdefault(each.question, {}).update(dict.fromkeys(each.guards))
-    return {question: [TopicPartition(*each) for each in partitions] for question, partitions in asked.items()}
+    for item in begun:
+        if isinstance(item, _Begun) and item.question is not None and item.guards:
+            asked.setdefault(item.question, {}).update(dict.fromkeys(item.guards))
+    return {
+        question: [TopicPartition(*partition) for partition in partitions] for question, partitions in asked.items()
+    }
 
 
 def _at_once(steps: Steps[_Begun | Verdict | None]) -> _Begun | Verdict | None:

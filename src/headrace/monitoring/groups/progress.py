@@ -104,7 +104,7 @@ class TopicProgress:
         return found
 
     def _present_revisions(self) -> list[int]:
-        return [0 if each is None else each.revision for each in self.markers]
+        return [0 if marker is None else marker.revision for marker in self.markers]
 
 
 class Arrays(NamedTuple):

@@ -76,7 +76,7 @@ class Rebalance:
             "reason": self.reason,
             "phases": [phase.as_json(clients) for phase in self.phases],
             **{
-                name: [_member_json(each, clients) for each in self.members[name]]
+                name: [_member_json(member, clients) for member in self.members[name]]
                 for name in dict.fromkeys(_OF_MEMBERS.values())
             },
         }
@@ -158,7 +158,7 @@ class Timeline:
 
     def _on_rebalancing(self, event: Event) -> None:
         self._begin(event, JOIN)
-        self._arrived_ms = {each.member_id: each.at_ms for each in self._just_now if each.happening in _ARRIVALS}
+        self._arrived_ms = {item.member_id: item.at_ms for item in self._just_now if item.happening in _ARRIVALS}
 
     def _on_completing(self, event: Event) -> None:
         phase = self._phase(JOIN)
@@ -166,8 +166,8 @@ class Timeline:
             return
         self._open.generation = event.generation
         last = max(self._arrived_ms.values(), default=0)
-        gone = any(each.happening in _DEPARTURES for each in self._just_now)
-        if any(each.happening is Happening.NOT_REJOINED for each in self._just_now):
+        gone = any(item.happening in _DEPARTURES for item in self._just_now)
+        if any(item.happening is Happening.NOT_REJOINED for item in self._just_now):
             phase.ended_by = "rebalance timeout"
         elif last == event.at_ms or gone or not self._arrived_ms:
             phase.ended_by = "the last member"
@@ -218,8 +218,8 @@ class Timeline:
         self._end(event.at_ms, "superseded")
         self._open = Rebalance(event.generation, event.at_ms, event.reason, [_Phase(phase, event.at_ms)])
         self.rebalances.append(self._open)
-        for each in self._just_now:
-            self._note_member(each)
+        for item in self._just_now:
+            self._note_member(item)
 
     def _end(self, at_ms: int, outcome: str) -> None:
         if self._open is None:

@@ -40,7 +40,7 @@ class GroupRoutes:
         """List all groups, as of the latest sample."""
         _check(query, {"state", "type"})
         states, types = (
-            {each.lower() for each in query.get(name, "").split(",") if each} for name in ("state", "type")
+            {item.lower() for item in query.get(name, "").split(",") if item} for name in ("state", "type")
         )
         now = now_ms()
         found = []
@@ -90,7 +90,7 @@ class GroupRoutes:
         samples = await self._history.in_thread(
             lambda: {topic: store.samples(group_id, topic, start, end) for topic in topics}
         )
-        series = [each for topic, found in samples.items() for each in _series(topic, found, start, only)]
+        series = [item for topic, found in samples.items() for item in _series(topic, found, start, only)]
         most = max(MAX_POINTS // max(len(series), 1), 2)
         return {
             "group": group_id,
@@ -98,7 +98,7 @@ class GroupRoutes:
             "to_ms": end,
             "assumed_reset": self._history.sampler.assumed_reset,
             "columns": ["time_ms", "committed", "end", "lag", "lag_seconds", "pace", "counted_from"],
-            "series": [{**each, "points": _thin(each["points"], most)} for each in series],
+            "series": [{**item, "points": _thin(item["points"], most)} for item in series],
         }
 
     async def timeline(self, query: Query) -> object:
@@ -184,17 +184,17 @@ def _series(topic: str, samples: Samples, start: int, only: int) -> Iterable[dic
         while change is not None and change[0] <= tick:
             states = from_bytes(change[1])
             change = next(changes, None)
-        for each in states:
-            if only in (-1, each.partition):
-                points.setdefault(each.partition, []).append(
+        for state in states:
+            if only in (-1, state.partition):
+                points.setdefault(state.partition, []).append(
                     [
                         tick,
-                        each.committed if each.is_committed else None,
-                        each.end if each.end >= 0 else None,
-                        each.lag,
-                        each.lag_seconds(tick),
+                        state.committed if state.is_committed else None,
+                        state.end if state.end >= 0 else None,
+                        state.lag,
+                        state.lag_seconds(tick),
                         None,
-                        each.position,
+                        state.position,
                     ]
                 )
     for partition in sorted(points):

@@ -157,7 +157,7 @@ class GroupSampler:
     @property
     def partition_total(self) -> int:
         """The number of partitions that all groups read."""
-        return sum(len(each.committed) for topics in self._progress.values() for each in topics.values())
+        return sum(len(topic.committed) for topics in self._progress.values() for topic in topics.values())
 
     def _update(
         self,
@@ -215,8 +215,8 @@ class GroupSampler:
     def take_scans(self) -> list[MarkerScan]:
         """Remove and return pending scans. Pass them to `scan` in a thread, and its result to `learn`."""
         scans = list(self._scans.values())[:_SCANS_PER_SWEEP]
-        for each in scans:
-            del self._scans[each.partition.topic_partition]
+        for item in scans:
+            del self._scans[item.partition.topic_partition]
         return scans
 
     def _note_uncounted(self, name: str, progress: GroupProgress, topic: TopicProgress) -> None:
@@ -277,28 +277,28 @@ class GroupSampler:
 def look_up_times(wanted: Iterable[Wanted]) -> list[tuple[Wanted, int]]:
     """Look up the times of records in ms, without those not found. Reads files: call it in a thread."""
     found = []
-    for each in wanted:
+    for item in wanted:
         try:
-            time_ms = timestamp_at(each.partition.log.segments.ordered, each.offset)
+            time_ms = timestamp_at(item.partition.log.segments.ordered, item.offset)
         except (OSError, KafkaError, CorruptIndexError, struct.error) as error:
             # The log may have changed during the look-up, or is being deleted; the next sweep retries.
             log.debug(
-                "Cannot look up the time of offset %s in %s: %s", each.offset, each.partition.topic_partition, error
+                "Cannot look up the time of offset %s in %s: %s", item.offset, item.partition.topic_partition, error
             )
             continue
         if time_ms is not None:
-            found.append((each, time_ms))
+            found.append((item, time_ms))
     return found
 
 
 def scan(scans: Iterable[MarkerScan]) -> list[tuple[MarkerScan, Scanned]]:
     """Count markers, a bounded number of batches in each partition. Reads files: call it in a thread."""
     found = []
-    for each in scans:
+    for item in scans:
         try:
-            found.append((each, scan_markers(each.partition.log.segments.ordered, each.wanted)))
+            found.append((item, scan_markers(item.partition.log.segments.ordered, item.wanted)))
         except (OSError, KafkaError, CorruptIndexError, struct.error) as error:
-            log.debug("The markers in %s were not counted: %s", each.partition.topic_partition, error)
+            log.debug("The markers in %s were not counted: %s", item.partition.topic_partition, error)
     return found
 
 

@@ -142,14 +142,14 @@ Without a position, the group does not read the partition."""
 def total_of(standings: Iterable[Standing]) -> Total:
     return summed(
         (
-            each.committed,
-            each.position,
-            each.end - each.markers,
-            each.time_ms,
-            UNKNOWN if each.pace is None else each.pace,
-            UNKNOWN if each.arrival is None else each.arrival,
+            standing.committed,
+            standing.position,
+            standing.end - standing.markers,
+            standing.time_ms,
+            UNKNOWN if standing.pace is None else standing.pace,
+            UNKNOWN if standing.arrival is None else standing.arrival,
         )
-        for each in standings
+        for standing in standings
     )
 
 
@@ -212,19 +212,19 @@ def summed(rows: Iterable[Row]) -> Total:
 def combined(totals: Sequence[Total]) -> Total:
     if len(totals) == 1:
         return totals[0]
-    lags = [each.lag for each in totals if each.lag is not None]
-    trends = {each.trend for each in totals}
-    waits = [each.catches_up_in for each in totals]
+    lags = [total.lag for total in totals if total.lag is not None]
+    trends = {total.trend for total in totals}
+    waits = [total.catches_up_in for total in totals]
     known = [wait for wait in waits if wait is not None]
     return Total(
-        sum(each.committed for each in totals),
+        sum(total.committed for total in totals),
         sum(lags) if lags else None,
-        max((each.max_lag for each in totals if each.max_lag is not None), default=None),
-        min((each.oldest_ms for each in totals if each.oldest_ms >= 0), default=UNKNOWN),
-        all(each.is_dated for each in totals),
-        sum(each.pace for each in totals),
-        sum(each.arrival for each in totals),
-        next((each for each in _WORST_FIRST if each in trends), Trend.UNKNOWN),
+        max((total.max_lag for total in totals if total.max_lag is not None), default=None),
+        min((total.oldest_ms for total in totals if total.oldest_ms >= 0), default=UNKNOWN),
+        all(total.is_dated for total in totals),
+        sum(total.pace for total in totals),
+        sum(total.arrival for total in totals),
+        next((item for item in _WORST_FIRST if item in trends), Trend.UNKNOWN),
         max(known) if known and len(known) == len(waits) else None,
-        sum(each.not_committed for each in totals),
+        sum(total.not_committed for total in totals),
     )

@@ -43,6 +43,7 @@ from headrace.wire.batch import (
 
 _SCAN_BYTES: Final = 1024 * 1024
 """Bytes per read: large enough for few calls, small enough to stay in the processor's cache for the checksum."""
+_LOST: Final = "the records in between are lost; restore them from a replica or a backup"
 
 _NO_LIMIT: Final = 2**63
 
@@ -102,17 +103,12 @@ def load_segments(loading: Loading, epochs: LeaderEpochs) -> tuple[list[Segment]
         lost = following and gapless and segment in unflushed and end_offset < limit
         if (lost or (was_cut and following)) and not cut:
             log.error(
-                "%s ends at offset %d, but the next segment begins at %d: the records in between are lost; restore them"
-                " from a replica or a backup",
-                segment.path,
-                end_offset,
-                limit,
+                "%s ends at offset %d, but the next segment begins at %d: %s", segment.path, end_offset, limit, _LOST
             )
         if lost and not cut:
             _set_aside(loading.directory, following, "follows a segment whose end was lost")
         if segment not in unflushed:
-            # the next start will not check it again
-            segment.sync_indexes()
+            segment.sync_indexes()  # the next start will not check it again
             sync_directory(loading.directory)
         if cut or lost:
             del segments[place + 1 :]
@@ -120,13 +116,8 @@ def load_segments(loading: Loading, epochs: LeaderEpochs) -> tuple[list[Segment]
     if segments:
         end_offset = _end_of(segments[-1], loading, epochs)
         if end_offset < loading.recovery_point:
-            log.error(
-                "%s ends at offset %d, but its records up to offset %d had been flushed: records are lost;"
-                " restore them from a replica or a backup",
-                segments[-1].path,
-                end_offset,
-                loading.recovery_point,
-            )
+            path, point = segments[-1].path, loading.recovery_point
+            log.error("%s ends at offset %d, but was flushed up to offset %d: %s", path, end_offset, point, _LOST)
         if end_offset >= loading.log_start_offset:
             return segments, end_offset
         _set_aside(
@@ -313,8 +304,7 @@ def rebuild(
                 "Copied %s to %s before truncating it; delete the copy when you no longer need it", segment.path, aside
             )
         segment.cut(end)
-        # a power failure must not bring the old data back after newly written batches
-        segment.file.sync()
+        segment.file.sync()  # a power failure must not bring the old data back after new batches
     segment.txn_index.truncate(end_offset)
     segment.seal()
     return Rebuilt(torn, end_offset)

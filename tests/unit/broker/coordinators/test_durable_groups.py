@@ -35,11 +35,11 @@ class World:
         )
         names = ("__consumer_offsets", 0), ("__consumer_offsets", 1), ("t", 0)
         self.first, self.second, self.client = (
-            self.replicas.become_leader(TopicPartition(*each), UUID(int=1), 0) for each in names
+            self.replicas.become_leader(TopicPartition(*name), UUID(int=1), 0) for name in names
         )
-        for each in self.first, self.second, self.client:
-            disk.hold(each)
-            each.append_own(build_batch([RecordData(b"k", b"v", NOW)]), NOW)
+        for item in self.first, self.second, self.client:
+            disk.hold(item)
+            item.append_own(build_batch([RecordData(b"k", b"v", NOW)]), NOW)
 
     def ask(self) -> asyncio.Future[Reply]:
         """Return the reply of a handler that has just written to both partitions of the offsets topic."""

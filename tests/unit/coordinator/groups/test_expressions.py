@@ -120,7 +120,7 @@ def test_added_and_removed_names_are_noticed() -> None:
 def test_removed_names_are_forgotten() -> None:
     topics = Names("a")
     for number in range(20):
-        topics.set(*(f"b{number}-{each}" for each in range(1000)))
+        topics.set(*(f"b{number}-{item}" for item in range(1000)))
         assert len(topics.matching("b.*") or ()) == 1000
     assert len(topics.expressions._names) <= 4000
 

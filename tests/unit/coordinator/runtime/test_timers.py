@@ -42,8 +42,8 @@ def test_a_timer_fires_once_at_its_last_deadline(steps: list[tuple[str, int, int
             now += amount
             due = {key for key, deadline in model.items() if deadline <= now}
             assert set(timers.expired(now)) == due
-            for each in due:
-                del model[each]
+            for item in due:
+                del model[item]
         if model:
             deadline = timers.next_deadline
             assert deadline is not None

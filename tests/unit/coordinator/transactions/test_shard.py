@@ -10,8 +10,8 @@ PREPARED = ONGOING._replace(state=TransactionState.PREPARE_COMMIT, producer_epoc
 
 def shard_with(*changes: TransactionMetadata | None) -> TransactionShard:
     shard = TransactionShard(lambda: 2)
-    for each in changes:
-        shard.replay("id", each, 0)
+    for change in changes:
+        shard.replay("id", change, 0)
     return shard
 
 

@@ -110,7 +110,7 @@ def test_a_topic_may_grow() -> None:
     group = GroupProgress(committed(4), NOW)
     topic.update([0, 0], [10, 20], NOW + 1000)
     assert group.update(committed(4, 5), topic) == [(0, 4), (1, 5)]
-    assert [each.lag for each in group.standings(topic, NOW + 1000)] == [6, 15]
+    assert [item.lag for item in group.standings(topic, NOW + 1000)] == [6, 15]
 
 
 def test_an_encoded_sample_can_be_read_back() -> None:
@@ -118,7 +118,7 @@ def test_an_encoded_sample_can_be_read_back() -> None:
     group = GroupProgress(committed(4, -1, 5), NOW)
     group.update(committed(4, -1, 5), topic)
     group.set_time(0, 4, NOW - 100)
-    assert [(each.partition, each.committed, each.end, each.time_ms) for each in from_bytes(group.as_bytes(topic))] == [
+    assert [(byte.partition, byte.committed, byte.end, byte.time_ms) for byte in from_bytes(group.as_bytes(topic))] == [
         (0, 4, 10, NOW - 100),
         (2, 5, -1, -1),
     ]
@@ -185,7 +185,7 @@ def test_the_total_equals_that_of_the_partitions(
     group.sum_up(topic, now)
     standings = group.standings(topic, now)
     assert len(standings) == sum(position >= 0 for position in positions)
-    for expected in (total_of(standings), combined([total_of([each]) for each in standings])):
+    for expected in (total_of(standings), combined([total_of([item]) for item in standings])):
         assert group.total._replace(pace=0, arrival=0, catches_up_in=0) == expected._replace(
             pace=0, arrival=0, catches_up_in=0
         )

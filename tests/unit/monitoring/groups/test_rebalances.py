@@ -26,7 +26,7 @@ def rebalances_of(events: list[Event]) -> list[dict[str, Any]]:
 
 
 def ids(members: list[dict[str, Any]]) -> list[str]:
-    return [each["member_id"] for each in members]
+    return [member["member_id"] for member in members]
 
 
 def test_the_first_rebalance_waits_for_the_initial_delay_and_the_leader() -> None:
@@ -42,7 +42,7 @@ def test_the_first_rebalance_waits_for_the_initial_delay_and_the_leader() -> Non
     assert (join["phase"], join["ended_by"], join["waited_for"]) == ("join", "group.initial.rebalance.delay.ms", [])
     assert join["ms"] == INITIAL_DELAY_MS
     assert (sync["phase"], sync["ms"], sync["ended_by"]) == ("sync", 250, "the leader's assignment")
-    assert [(each["member_id"], each["ms"]) for each in sync["waited_for"]] == [(leader, 250)]
+    assert [(item["member_id"], item["ms"]) for item in sync["waited_for"]] == [(leader, 250)]
 
 
 def test_a_rebalance_names_the_last_member_to_join() -> None:
@@ -61,7 +61,7 @@ def test_a_rebalance_names_the_last_member_to_join() -> None:
     assert ids(rebalance["joined"]) == [new]
     assert rebalance["joined"][0]["client_id"] == "newcomer"
     assert rebalance["phases"][0]["ended_by"] == "the last member"
-    assert [(each["member_id"], each["ms"]) for each in rebalance["phases"][0]["waited_for"]] == [(slow, 1000)]
+    assert [(item["member_id"], item["ms"]) for item in rebalance["phases"][0]["waited_for"]] == [(slow, 1000)]
 
 
 def test_a_member_that_did_not_rejoin_was_waited_for_until_the_timeout() -> None:
@@ -76,7 +76,7 @@ def test_a_member_that_did_not_rejoin_was_waited_for_until_the_timeout() -> None
     (rebalance,) = rebalances_of(events_of(group))
     join = rebalance["phases"][0]
     assert (join["ended_by"], join["ms"]) == ("rebalance timeout", REBALANCE_MS)
-    assert [(each["member_id"], each["ms"]) for each in join["waited_for"]] == [(lost, REBALANCE_MS)]
+    assert [(item["member_id"], item["ms"]) for item in join["waited_for"]] == [(lost, REBALANCE_MS)]
     assert ids(rebalance["timed_out"]) == [lost]
 
 
@@ -100,7 +100,7 @@ def test_a_rebalance_can_be_superseded_or_interrupted() -> None:
     group.become_member()
     events = events_of(group)
     events.append(events[-1]._replace(what="LOADED", member_id=""))
-    assert [each["outcome"] for each in rebalances_of(events)] == ["superseded", "interrupted"]
+    assert [item["outcome"] for item in rebalances_of(events)] == ["superseded", "interrupted"]
 
 
 def test_an_unfinished_rebalance_is_in_progress() -> None:
@@ -134,7 +134,7 @@ def test_a_rebalance_of_the_consumer_protocol_has_two_phases() -> None:
     assign, reconcile = rebalance["phases"]
     assert (assign["phase"], assign["ms"]) == ("assign", 0)
     assert (reconcile["phase"], reconcile["ms"]) == ("reconcile", 3000)
-    assert {each["member_id"]: each["ms"] for each in reconcile["waited_for"]} == {"a": 2500, "b": 3000}
+    assert {item["member_id"]: item["ms"] for item in reconcile["waited_for"]} == {"a": 2500, "b": 3000}
 
 
 def test_an_event_gets_its_client_from_earlier_ones() -> None:
@@ -163,7 +163,7 @@ def test_the_end_of_a_join_phase_does_not_depend_on_the_reason_text() -> None:
 def test_every_event_is_documented() -> None:
     page = Path(__file__).parents[4] / "docs" / "watching-groups.md"
     named = set(re.findall(r"`([a-z_]+)`", page.read_text()))
-    assert {each.name.lower() for each in Happening} <= named
+    assert {item.name.lower() for item in Happening} <= named
 
 
 def test_unknown_events_keep_their_name() -> None:

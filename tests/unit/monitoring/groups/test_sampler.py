@@ -176,8 +176,8 @@ async def test_the_lag_of_offline_partitions_and_missing_topics_is_unknown(
     commit(coordinator, "g", 5, topic="gone")
     sweep(sampler)
     standings = sampler.standings("g", NOW)
-    assert [each.lag for each in standings["t"]] == [45, None]
-    assert [each.lag for each in standings["gone"]] == [None]
+    assert [standing.lag for standing in standings["t"]] == [45, None]
+    assert [standing.lag for standing in standings["gone"]] == [None]
 
 
 async def test_a_failed_lookup_is_repeated(
@@ -216,7 +216,7 @@ async def test_assigned_partitions_count_without_a_commit(
     assert sampler.standings("g", NOW + 40_000)["t"][0].trend is Trend.STALLED
     append(topics.logs[1], 50)
     sweep(sampler, NOW + 50_000)
-    assert [each.lag for each in sampler.standings("g", NOW)["t"]] == [100, 150]
+    assert [standing.lag for standing in sampler.standings("g", NOW)["t"]] == [100, 150]
 
 
 async def test_lag_stays_when_the_last_member_leaves(
@@ -228,12 +228,12 @@ async def test_lag_stays_when_the_last_member_leaves(
     assert isinstance(group, ConsumerGroup)
     coordinator.commit_offsets("g", "m", None, group.generation, commit_as_member)
     sweep(sampler)
-    before = [each.lag for each in sampler.standings("g", NOW)["t"]]
+    before = [standing.lag for standing in sampler.standings("g", NOW)["t"]]
     coordinator.leave("g", [Leaver(member_id="m", instance_id=None, reason="")])
     append(topics.logs[0], 10)
     sweep(sampler)
     assert before == [60, 100]
-    assert [each.lag for each in sampler.standings("g", NOW)["t"]] == [70, 100]
+    assert [standing.lag for standing in sampler.standings("g", NOW)["t"]] == [70, 100]
     coordinator.delete_group("g")
     sweep(sampler)
     assert sampler.standings("g", NOW) == {}
@@ -246,7 +246,7 @@ async def test_with_reset_to_latest_partitions_without_a_commit_have_no_lag(
     sampler = GroupSampler(coordinator.groups_with_offsets, topics, topics.partition, Reset.LATEST)
     member(coordinator)
     assert sweep(sampler) == 0
-    assert [(each.position, each.lag) for each in sampler.standings("g", NOW)["t"]] == [(100, 0), (100, 0)]
+    assert [(standing.position, standing.lag) for standing in sampler.standings("g", NOW)["t"]] == [(100, 0), (100, 0)]
 
 
 async def test_assignments_of_custom_assignors_count(coordinator: GroupCoordinator) -> None:

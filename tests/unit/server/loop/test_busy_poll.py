@@ -49,7 +49,7 @@ def test_the_loop_polls_after_requests_that_soon_follow_replies() -> None:
         broker.us -= polled[-1]
     # the first request comes after a long pause
     assert polled[:7] == [0] * 7
-    assert all(WINDOW_US <= each <= WINDOW_US + 2 for each in polled[8:])
+    assert all(WINDOW_US <= item <= WINDOW_US + 2 for item in polled[8:])
 
 
 def test_a_reply_restarts_the_window() -> None:

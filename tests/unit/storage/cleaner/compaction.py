@@ -138,7 +138,7 @@ class Table:
         return list(iter_records(segment.file.pread(header.size, position)))
 
     def pairs(self) -> list[tuple[int, bytes | None, bytes | None]]:
-        return [(each.offset, each.key, each.value) for each in self.records()]
+        return [(record.offset, record.key, record.value) for record in self.records()]
 
     def headers(self) -> list[BatchHeader]:
         return [header for segment in self.log.segments.ordered for _, header in segment.headers()]

@@ -79,7 +79,7 @@ def recovered(directory: Path, state: State, *, kernel_survived: bool) -> Log:
 
 
 def newest(records: list[Record]) -> dict[bytes | None, Record]:
-    return {each.key: each for each in records}
+    return {record.key: record for record in records}
 
 
 @pytest.mark.parametrize("kernel_survived", [True, False])
@@ -91,14 +91,14 @@ def test_a_crash_after_any_operation_loses_nothing(tmp_path: Path, kernel_surviv
     after = table.records()
     assert len(after) < len(before)
     assert len(states) > 40
-    originals = {each.offset: each for each in before}
+    originals = {item.offset: item for item in before}
     seen = set()
     for place, state in enumerate(states):
         log = recovered(tmp_path / str(place), state, kernel_survived=kernel_survived)
         found = read_all(log)
         assert newest(found) == newest(before)
-        assert all(originals[each.offset] == each for each in found)
-        assert [each.offset for each in found] == sorted({each.offset for each in found})
+        assert all(originals[item.offset] == item for item in found)
+        assert [item.offset for item in found] == sorted({item.offset for item in found})
         assert log.log_end_offset == table.log.log_end_offset
         assert not {path.suffix for path in log.directory.iterdir()} & {".cleaned", ".swap", ".deleted"}
         seen.add(len(found))

@@ -51,8 +51,8 @@ class Transactional(Table):
         ongoing: set[int] = set()
         for segment in self.log.segments.ordered:
             for position, header in segment.headers():
-                ongoing |= {each.producer_id for each in aborted if each.first_offset <= header.last_offset}
-                aborted = [each for each in aborted if each.first_offset > header.last_offset]
+                ongoing |= {item.producer_id for item in aborted if item.first_offset <= header.last_offset}
+                aborted = [item for item in aborted if item.first_offset > header.last_offset]
                 if header.is_control:
                     ongoing.discard(header.producer_id)
                 elif not (header.is_transactional and header.producer_id in ongoing):
@@ -61,7 +61,7 @@ class Transactional(Table):
         return values
 
     def aborted(self) -> list[AbortedTransaction]:
-        return [each for segment in self.log.segments.ordered for each in segment.txn_index.read()]
+        return [item for segment in self.log.segments.ordered for item in segment.txn_index.read()]
 
     def markers(self) -> list[int]:
         return [header.base_offset for header in self.headers() if header.is_control]
@@ -102,7 +102,7 @@ def test_a_marker_is_removed_after_its_records_and_the_delete_horizon(table: Tra
     table.log.roll(NOW)
     table.compact_and_check()
     assert table.markers() == [1, 3]
-    assert [each.producer_id for each in table.aborted()] == [SECOND]
+    assert [item.producer_id for item in table.aborted()] == [SECOND]
 
     # all records of the aborted transaction are removed: its marker is due in a day
     table.compact_and_check()

@@ -28,14 +28,14 @@ def open_dirs(*paths: Path, broker_id: int = 0, cluster_id: str | None = None) -
 
 
 def create(dirs: LogDirs, *partitions: TopicPartition) -> None:
-    for each in partitions:
-        append(dirs.create(each, TOPIC_ID, CONFIG, now_ms=NOW), 3)
+    for item in partitions:
+        append(dirs.create(item, TOPIC_ID, CONFIG, now_ms=NOW), 3)
 
 
 def reopen(*paths: Path) -> LogDirs:
     dirs = open_dirs(*paths)
-    for each in dirs.partitions():
-        dirs.load(each, CONFIG, now_ms=NOW)
+    for item in dirs.partitions():
+        dirs.load(item, CONFIG, now_ms=NOW)
     return dirs
 
 
@@ -108,10 +108,10 @@ class TestPlacing:
         dirs = open_dirs(tmp_path / "a", tmp_path / "b")
         create(dirs, *map(partition, range(4)))
         assert [len(list(path.glob("t-*"))) for path in dirs.directories] == [2, 2]
-        for each in [each for each, log in dirs.logs.items() if log.directory.parent == tmp_path / "a"]:
-            dirs.delete(each, now_ms=NOW)
+        for item in [each for each, log in dirs.logs.items() if log.directory.parent == tmp_path / "a"]:
+            dirs.delete(item, now_ms=NOW)
         create(dirs, *map(partition, range(4, 6)))
-        assert {dirs.logs[partition(each)].directory.parent for each in (4, 5)} == {tmp_path / "a"}
+        assert {dirs.logs[partition(one)].directory.parent for one in (4, 5)} == {tmp_path / "a"}
         dirs.close({})
 
     def test_the_partition_directory_contains_the_topic_id(self, tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_flushing_and_checkpointing_run_in_parallel_with_appends_and_deletions(t
     done = threading.Event()
 
     def write_back() -> None:
-        while not done.is_set():
+        while not done.wait(0.001):
             dirs.flush_rolled()
             dirs.checkpoint(dict.fromkeys(tuple(dirs.logs), 1))
             dirs.remove_deleted_files(NOW)
@@ -164,8 +164,8 @@ def test_flushing_and_checkpointing_run_in_parallel_with_appends_and_deletions(t
             if turn < 5:
                 dirs.delete(DASHES, now_ms=NOW)
         done.set()
-        for each in background:
-            each.result()
+        for item in background:
+            item.result()
     crash(dirs)
     dirs = reopen(tmp_path)
     assert offsets(read_all(dirs.logs[DASHES]))[-1] == 278
@@ -188,7 +188,7 @@ def test_a_restart_finds_every_log(tmp_path: Path, clean: bool) -> None:
     assert all(log.log_end_offset == 3 for log in dirs.logs.values())
     assert all(log.flusher.recovery_point == (3 if clean else 0) for log in dirs.logs.values())
     assert offsets(read_all(dirs.logs[DASHES])) == [2]
-    assert all(dirs.high_watermark(each) == 3 for each in dirs.logs)
+    assert all(dirs.high_watermark(item) == 3 for item in dirs.logs)
     dirs.close(marks)
 
 
@@ -360,4 +360,4 @@ def test_logs_are_closed_at_the_same_time(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(Log, "close", close_with_the_other)
     dirs.close({})
-    assert [each.log_end_offset for each in reopen(tmp_path).logs.values()] == [3, 3]
+    assert [item.log_end_offset for item in reopen(tmp_path).logs.values()] == [3, 3]

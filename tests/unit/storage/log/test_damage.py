@@ -105,7 +105,7 @@ def test_a_log_that_ends_before_its_recovery_point_has_lost_records(log: Log, ca
     with caplog.at_level(logging.ERROR):
         assert start_again(log, clean=False).log_end_offset == header.base_offset
 
-    assert f"ends at offset {header.base_offset}, but its records up to offset 80 had been flushed" in caplog.text
+    assert f"ends at offset {header.base_offset}, but was flushed up to offset 80" in caplog.text
 
 
 def test_the_last_segment_is_copied_before_damage_in_it_is_cut_off(log: Log) -> None:

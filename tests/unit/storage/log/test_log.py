@@ -116,13 +116,13 @@ class TestRolling:
         size = append(log).size
         for _ in range(2000 // size):
             append(log)
-        assert [each.base_offset for each in log.segments.ordered] == [0, 2000 // size]
+        assert [item.base_offset for item in log.segments.ordered] == [0, 2000 // size]
         assert log.segments.active_base_offset == 2000 // size
 
     def test_a_batch_larger_than_a_segment_gets_its_own_segment(self, log: Log) -> None:
         append(log, value=b"v" * 3000)
         append(log)
-        assert [each.base_offset for each in log.segments.ordered] == [0, 1]
+        assert [item.base_offset for item in log.segments.ordered] == [0, 1]
 
     def test_records_segment_ms_younger_than_the_first_go_to_a_new_segment(self, log: Log) -> None:
         log.configure(replace(SMALL, segment_ms=1000))
@@ -130,7 +130,7 @@ class TestRolling:
         append(log, timestamp=NOW + 1000)
         assert len(log.segments.ordered) == 1
         append(log, timestamp=NOW + 1001)
-        assert [each.base_offset for each in log.segments.ordered] == [0, 2]
+        assert [item.base_offset for item in log.segments.ordered] == [0, 2]
 
     def test_without_timestamps_the_age_of_the_segment_counts(self, log: Log) -> None:
         log.configure(replace(SMALL, segment_ms=1000))
@@ -151,7 +151,7 @@ class TestRolling:
         for place in range(12):
             append(log, timestamp=NOW + place)
         assert len(log.segments.ordered) > 1
-        assert all(each.time_index.count == 4 for each in log.segments.ordered[:-1])
+        assert all(item.time_index.count == 4 for item in log.segments.ordered[:-1])
 
     def test_an_offset_too_far_from_the_base_rolls_the_segment(self, log: Log) -> None:
         append(log)
@@ -168,7 +168,7 @@ class TestRolling:
             leader_epoch=0,
             now_ms=NOW,
         )
-        assert [each.base_offset for each in log.segments.ordered] == [0, far]
+        assert [item.base_offset for item in log.segments.ordered] == [0, far]
         assert offsets(read_all(log)) == [0, far]
 
     def test_rolling_an_empty_log_changes_nothing(self, log: Log) -> None:
@@ -179,7 +179,7 @@ class TestRolling:
         append(log, 4)
         log.roll(NOW)
         append(log, 4)
-        assert [each.base_offset for each in log.segments.ordered] == [0, 4]
+        assert [item.base_offset for item in log.segments.ordered] == [0, 4]
         assert offsets(read_all(log)) == list(range(8))
 
     def test_preallocated_space_is_freed_when_the_segment_is_rolled(self, tmp_path: Path) -> None:
@@ -309,7 +309,7 @@ class TestRetention:
     def test_the_oldest_segments_over_the_size_limit_are_deleted(self, log: Log) -> None:
         self.fill(log)
         kept = log.segments.ordered[1:]
-        log.configure(replace(SMALL, retention_ms=-1, retention_bytes=sum(each.size for each in kept)))
+        log.configure(replace(SMALL, retention_ms=-1, retention_bytes=sum(item.size for item in kept)))
         assert log.apply_retention(NOW, 30) == 1
         assert log.segments.ordered == kept
 
@@ -462,7 +462,8 @@ operations = st.lists(
 )
 
 
-@settings(max_examples=120)
+# make soak plays longer histories
+@settings(max_examples=60)
 @given(operations)
 def test_a_log_behaves_like_a_list_of_batches(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int, int]]
@@ -485,7 +486,7 @@ def test_a_log_behaves_like_a_list_of_batches(
                 assert returned
         elif step == "truncate":
             log.truncate_to(within)
-            model = [each for each in model if each[1] < within]
+            model = [item for item in model if item[1] < within]
         elif step == "start":
             log.advance_log_start(within)
         elif step == "roll":
@@ -503,8 +504,8 @@ def test_a_log_behaves_like_a_list_of_batches(
                 recovery_point=log.flusher.recovery_point,
                 log_start_offset=log.log_start_offset,
             )
-        model = [each for each in model if each[0] >= log.segments.ordered[0].base_offset]
-        assert [(each.base_offset, each.last_offset) for each in log.segments.headers(0)] == model
+        model = [item for item in model if item[0] >= log.segments.ordered[0].base_offset]
+        assert [(item.base_offset, item.last_offset) for item in log.segments.headers(0)] == model
         if model:
             assert log.log_end_offset == model[-1][1] + 1
     expected = [offset for first, last in model for offset in range(first, last + 1) if offset >= log.log_start_offset]

@@ -7,8 +7,8 @@ from headrace.storage.log.producers.marker_counts import MAX_MARKERS, MarkerCoun
 def counts(*markers: int, known_from: int = 0) -> MarkerCounts:
     found = MarkerCounts()
     found.loaded(known_from)
-    for each in markers:
-        found.note(each)
+    for marker in markers:
+        found.note(marker)
     return found
 
 

@@ -234,7 +234,7 @@ def test_swap_files_replace_their_source_segments(directory: Path) -> None:
     (directory / "00000000000000000000.index.swap").write_bytes(b"")
     (directory / "00000000000000000000.timeindex.swap").write_bytes(b"")
     log = open_log(directory)
-    assert [each.base_offset for each in log.segments.ordered][:2] == [0, ends]
+    assert [item.base_offset for item in log.segments.ordered][:2] == [0, ends]
     assert offsets(read_all(log)) == [4, 5, ends - 2, ends - 1, *range(ends, 80)]
     assert not list(directory.glob("*.swap"))
 

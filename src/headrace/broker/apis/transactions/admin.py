@@ -53,8 +53,10 @@ class TransactionAdminApis:
         return in_slices(self._list(request))
 
     def _list(self, request: Request) -> Steps[Fields]:
-        unknown = [each for each in request.state_filters if each not in STATE_OF_NAME]
-        states = {STATE_OF_NAME[each] for each in request.state_filters if each in STATE_OF_NAME}
+        unknown = [state_filter for state_filter in request.state_filters if state_filter not in STATE_OF_NAME]
+        states = {
+            STATE_OF_NAME[state_filter] for state_filter in request.state_filters if state_filter in STATE_OF_NAME
+        }
         producers = set(request.producer_id_filters)
         longer_than_ms = getattr(request, "duration_filter", -1)
         pattern = getattr(request, "transactional_id_pattern", None)

@@ -122,21 +122,23 @@ class TransactionApis:
     def _add_batched(self, context: RequestContext, request: Request) -> Steps[Any]:
         answers: list[Fields] = []
         waits: list[asyncio.Future[KafkaError | None]] = []
-        for each in request.transactions:
-            producer = ProducerIdentity(each.producer_id, each.producer_epoch)
-            errors, partitions = yield from self._checked(each.topics, may_be_internal=True)
+        for transaction in request.transactions:
+            producer = ProducerIdentity(transaction.producer_id, transaction.producer_epoch)
+            errors, partitions = yield from self._checked(transaction.topics, may_be_internal=True)
             code = ErrorCode.none
             if errors:
                 pass
-            elif each.verify_only:
-                errors = self._coordinator.verify(each.transactional_id, producer, partitions)
+            elif transaction.verify_only:
+                errors = self._coordinator.verify(transaction.transactional_id, producer, partitions)
             else:
-                code = _client_error(self._add(each.transactional_id, producer, partitions, client_version=2), context)
-                waiting = self._coordinator.committed(each.transactional_id) if code is ErrorCode.none else None
+                code = _client_error(
+                    self._add(transaction.transactional_id, producer, partitions, client_version=2), context
+                )
+                waiting = self._coordinator.committed(transaction.transactional_id) if code is ErrorCode.none else None
                 if waiting is not None:
                     waits.append(waiting)
-            results = yield from _results(each.topics, errors, code)
-            answers.append({"transactional_id": each.transactional_id, "topic_results": results})
+            results = yield from _results(transaction.topics, errors, code)
+            answers.append({"transactional_id": transaction.transactional_id, "topic_results": results})
             yield
         answer = {"error_code": ErrorCode.none, "results_by_transaction": answers}
         return _all_committed(waits, answer) if waits else answer

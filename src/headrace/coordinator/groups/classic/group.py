@@ -142,7 +142,7 @@ class ClassicGroup:
 
     def hand_over(self, now_ms: int) -> list[Effect]:
         """End the classic group after its switch to the consumer protocol. Waiting members have to rejoin."""
-        out: list[Effect] = [CancelTimer(Timer(TimerKind.HEARTBEAT, each)) for each in self.membership.pending_joins]
+        out: list[Effect] = [CancelTimer(Timer(TimerKind.HEARTBEAT, join)) for join in self.membership.pending_joins]
         out += (CancelTimer(Timer(TimerKind.JOIN)), CancelTimer(Timer(TimerKind.SYNC)))
         if self.membership.members:
             reason = "a member of the consumer protocol joined"

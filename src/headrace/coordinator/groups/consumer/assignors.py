@@ -37,7 +37,7 @@ def assign_range(subscribers: list[Subscriber], partition_counts: Mapping[bytes,
     for each in ordered:
         for topic_id in each.topic_ids:
             readers[topic_id].append(each.member_id)
-    assigned: dict[str, list[TopicIdPartition]] = {each.member_id: [] for each in subscribers}
+    assigned: dict[str, list[TopicIdPartition]] = {subscriber.member_id: [] for subscriber in subscribers}
     for topic_id, member_ids in readers.items():
         quota, extra = divmod(partition_counts[topic_id], len(member_ids))
         start = 0
@@ -60,7 +60,7 @@ def assign_uniform(subscribers: list[Subscriber], partition_counts: Mapping[byte
         kept = [one for one in sorted(each.current) if one.topic_id in each.topic_ids and one in unassigned]
         unassigned.difference_update(kept)
         assigned[each.member_id] = kept
-    if len({each.topic_ids for each in subscribers}) == 1:
+    if len({subscriber.topic_ids for subscriber in subscribers}) == 1:
         _fill_evenly(assigned, unassigned)
     else:
         balance = _Balance(ordered, assigned)
@@ -96,22 +96,22 @@ class _Balance:
         self._readers_with: dict[str, _Readers] = {}
         self._held: dict[bytes, dict[str, list[TopicIdPartition]]] = defaultdict(lambda: defaultdict(list))
         known: dict[frozenset[bytes], _Readers] = {}
-        for each in subscribers:
-            readers = known.get(each.topic_ids)
+        for subscriber in subscribers:
+            readers = known.get(subscriber.topic_ids)
             if readers is None:
-                readers = known[each.topic_ids] = _Readers(self._loads)
-                for topic_id in each.topic_ids:
+                readers = known[subscriber.topic_ids] = _Readers(self._loads)
+                for topic_id in subscriber.topic_ids:
                     self._readers[topic_id].append(readers)
             readers.size += 1
-            readers.note(each.member_id)
-            self._readers_with[each.member_id] = readers
+            readers.note(subscriber.member_id)
+            self._readers_with[subscriber.member_id] = readers
         for member_id, partitions in assigned.items():
             for one in partitions:
                 self._held[one.topic_id][member_id].append(one)
 
     def fill(self, unassigned: set[TopicIdPartition]) -> None:
         """Assign free partitions, first of topics with few readers: later ones can balance the loads."""
-        counts = {topic_id: sum(each.size for each in readers) for topic_id, readers in self._readers.items()}
+        counts = {topic_id: sum(reader.size for reader in readers) for topic_id, readers in self._readers.items()}
         free = [one for one in unassigned if one.topic_id in counts]
         for topic_id, ones in groupby(sorted(free, key=lambda each: (counts[each.topic_id], each)), _TOPIC_ID):
             least = _LeastLoaded(self._readers[topic_id])

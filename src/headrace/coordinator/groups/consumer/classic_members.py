@@ -91,7 +91,9 @@ class ClassicMembers:
         )
         # A stable classic group would assign partitions twice that are being revoked.
         is_unsettled = draft.epoch > known.assignment_epoch or any(
-            not each.is_reconciled_to(known.assignment_epoch) for each in known.members.values() if each is not replaced
+            not member.is_reconciled_to(known.assignment_epoch)
+            for member in known.members.values()
+            if member is not replaced
         )
         if becomes_classic and is_unsettled:
             self._downgrade.decide(out, draft.members, now_ms, replacing=replaced, reason="with stale assignment")

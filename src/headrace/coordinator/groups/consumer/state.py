@@ -119,7 +119,7 @@ class ConsumerState:
         if epoch == member.epoch:
             return member
         since = [member.assigned.get(one, member.revoking.get(one)) for one in partitions]
-        if epoch > member.epoch or any(each is None or epoch < each for each in since):
+        if epoch > member.epoch or any(item is None or epoch < item for item in since):
             raise _stale(epoch, member)
         return member
 

@@ -46,16 +46,16 @@ def upgrade(group: ClassicGroup, settings: GroupSettings, topics: Topics) -> Con
     members = _unrevoked([_converted(group, member, topics) for member in group.membership.members.values()])
     group_id = group.group_id
     names = {topic for member in members for topic in member.topics}
-    decision: ConsumerDecision = [(MemberKey(group_id, each.member_id), each.subscription) for each in members]
+    decision: ConsumerDecision = [(MemberKey(group_id, item.member_id), item.subscription) for item in members]
     # During a rebalance, or after a topic has grown, members may lack partitions. If the joining member replaces a
     # static one, its join does not start a rebalance, so the group epoch has to.
     is_settled = group.state is GroupState.STABLE and _are_all_assigned(names, members, topics)
     group_epoch = GroupEpoch(epoch if is_settled else epoch + 1, metadata_hash(names, topics))
     decision.append((ConsumerGroupKey(group_id), group_epoch))
-    for each in members:
-        decision.append((TargetMemberKey(group_id, each.member_id), TargetAssignment(frozenset(each.assigned))))
+    for item in members:
+        decision.append((TargetMemberKey(group_id, item.member_id), TargetAssignment(frozenset(item.assigned))))
     decision.append((TargetAssignmentKey(group_id), AssignmentEpoch(epoch, 0)))
-    decision += ((CurrentAssignmentKey(group_id, each.member_id), each.current) for each in members)
+    decision += ((CurrentAssignmentKey(group_id, one.member_id), one.current) for one in members)
     return decision
 
 

@@ -63,8 +63,12 @@ class OpenTransactions(Container[int]):
 
     def is_open(self, producer_id: int, epoch: int) -> bool:
         """Return True if the producer has an open transaction with this epoch."""
+        return self.begin_of(producer_id, epoch) is not None
+
+    def begin_of(self, producer_id: int, epoch: int) -> int | None:
+        """Return the first offset of the producer's open transaction with this epoch; None without one."""
         begun = self._open.get(producer_id)
-        return begun is not None and begun.epoch == epoch
+        return begun.first_offset if begun is not None and begun.epoch == epoch else None
 
     def add(self, header: BatchHeader) -> None:
         """Account for a data batch of a transaction."""
