@@ -68,7 +68,8 @@ def run(
 ) -> None:
     """Run jobs on Spark until Ctrl-C, which ends them after their batches.
 
-    A failing job starts again after a delay, and is given up after five failures in ten minutes; the others go on.
+    A failing job starts again after a delay of at most a minute; the others go on. It is given up if only a person can
+    correct the cause and, with --once, after five failures in ten minutes.
     """
     import logging
 

@@ -13,7 +13,7 @@ from headrace.pipeline.engine.files import Files
 from headrace.pipeline.engine.lake import Lake
 from headrace.pipeline.engine.query import Query, Surroundings
 from headrace.pipeline.engine.reporter import TOPIC, Reporter
-from headrace.pipeline.engine.supervision import DEFAULT_POLICY, ENDED, Policy, Standing
+from headrace.pipeline.engine.supervision import DEFAULT_POLICY, ENDED, ONCE_POLICY, Policy, Standing
 from headrace.pipeline.engine.supervisor import Supervisor
 from headrace.pipeline.engine.topics import Topics
 from headrace.pipeline.errors import PipelineError
@@ -81,7 +81,7 @@ def supervisor(
     params: Mapping[str, object],
     *,
     once: bool,
-    policy: Policy = DEFAULT_POLICY,
+    policy: Policy | None = None,
 ) -> Supervisor:
     """Return the supervisor of the `chosen` jobs, in order of data; `jobs` are all known ones."""
     lake = Lake(spark, deployment.lake)
@@ -112,7 +112,7 @@ def supervisor(
     }
     versions = {name: job.version for name, job in chosen.items()}
     reporter = Reporter(Files(spark), deployment.checkpoints, deployment.cluster, versions)
-    return Supervisor(make, ready, reporter, once=once, policy=policy)
+    return Supervisor(make, ready, reporter, once=once, policy=policy or (ONCE_POLICY if once else DEFAULT_POLICY))
 
 
 @contextmanager
