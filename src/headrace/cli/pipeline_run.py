@@ -65,6 +65,15 @@ def run(
     lake: Lake = None,
     master: Master = None,
     bootstrap: PipelineBootstrap = None,
+    accept_new_topic: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--accept-new-topic",
+            metavar="TOPIC",
+            show_default=False,
+            help="Read a source topic that was created again from its beginning, and keep what was read; repeatable.",
+        ),
+    ] = None,
 ) -> None:
     """Run jobs on Spark until Ctrl-C, which ends them after their batches.
 
@@ -93,6 +102,7 @@ def run(
                 jobs or (),
                 once=once,
                 master=master,
+                accepted=accept_new_topic or (),
                 started=lambda names: output.tell(f"Running {', '.join(names)}. Ctrl-C stops after the batch."),
             )
         except KafkaException as error:

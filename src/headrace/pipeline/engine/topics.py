@@ -13,6 +13,7 @@ from headrace.pipeline.errors import PipelineError
 
 _TIMEOUT_S: Final = 30.0
 _RETRY_S: Final = 0.05
+_EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _NO_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
 """The id that clusters older than Kafka 2.8 give every topic, in Base64."""
@@ -47,11 +48,17 @@ class Topics:
         Waits up to 30 s for new topics and for elections. Raises PipelineError for a topic that does not exist or that
         the user may not see.
         """
-        names = list(names)
+        return self._offsets(list(names), _LATEST)
+
+    def start_offsets(self, names: Iterable[str]) -> dict[str, dict[int, int]]:
+        """Return the log start offsets of all partitions; otherwise as `end_offsets`."""
+        return self._offsets(list(names), _EARLIEST)
+
+    def _offsets(self, names: Sequence[str], spec: OffsetSpec) -> dict[str, dict[int, int]]:
         deadline = time.monotonic() + _TIMEOUT_S
         while names:
             try:
-                return self._end_offsets(names)
+                return self._offsets_now(names, spec)
             except KafkaException as error:
                 if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
                     raise PipelineError(
@@ -62,7 +69,7 @@ class Topics:
                 time.sleep(_RETRY_S)
         return {}
 
-    def _end_offsets(self, names: Sequence[str]) -> dict[str, dict[int, int]]:
+    def _offsets_now(self, names: Sequence[str], spec: OffsetSpec) -> dict[str, dict[int, int]]:
         topics = self._admin.list_topics(timeout=_TIMEOUT_S).topics
         for name in names:
             error = topics[name].error if name in topics else None
@@ -70,7 +77,7 @@ class Topics:
                 raise PipelineError(f"topic {name} does not exist; create it with `headrace topics create {name}`")
             if error is not None:
                 raise KafkaException(error)
-        wanted = {TopicPartition(name, number): _LATEST for name in names for number in topics[name].partitions}
+        wanted = {TopicPartition(name, number): spec for name in names for number in topics[name].partitions}
         answers = self._admin.list_offsets(wanted, request_timeout=_TIMEOUT_S)
         found: dict[str, dict[int, int]] = {name: {} for name in names}
         for place, answer in answers.items():

@@ -7,6 +7,7 @@ from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.jobs.archive import RECORD_COLUMNS
 from headrace.pipeline.parsers import FIELDS, parser_of
 from headrace.pipeline.spec.jobs import Append, Topic, job
+from headrace.pipeline.spec.sharing import shared
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -35,7 +36,7 @@ def events(records: "DataFrame", params: Events) -> "dict[str, DataFrame]":
     """
     from pyspark.sql import functions as sf
 
-    parsed = parser_of(params.parser)(records)
+    parsed = shared(parser_of(params.parser)(records))
     missing = [name for name in (*FIELDS, "reason") if name not in parsed.columns]
     if missing:
         raise PipelineError(f"parser '{params.parser}' does not return {', '.join(missing)}: add the missing columns")
