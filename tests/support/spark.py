@@ -16,9 +16,11 @@ if TYPE_CHECKING:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     """A session shared by all tests."""
     pytest.importorskip("pyspark", reason="the extra headrace[pipeline] is not installed")
-    from headrace.pipeline.session import build_session
+    from headrace.pipeline.engine import session as sessions
+    from headrace.pipeline.spec.deployment import Deployment
 
-    session = build_session("tests", tmp_path_factory.mktemp("spark"))
+    lake = tmp_path_factory.mktemp("spark") / "lake"
+    session = sessions.build(Deployment.default(lake=str(lake)), master="local[2]", name="tests")
     yield session
     session.stop()
 
