@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
 
-from headrace.pipeline.engine import additive, changelog, lateness, quarantine, snapshot, sources, topic_ids
+from headrace.pipeline.engine import additive, changelog, lateness, pruning, quarantine, snapshot, sources, topic_ids
 from headrace.pipeline.engine.checkpoint import Checkpoint
 from headrace.pipeline.engine.expectations import split
 from headrace.pipeline.engine.files import Files
@@ -34,6 +34,7 @@ from headrace.pipeline.spec.jobs import Additive, Append, Changelog, Job, Snapsh
 
 _GRACE_S: Final = 20.0
 _POLL_S: Final = 0.05
+_PLACE: Final = ("source_partition", "source_offset")
 _LATE_COLUMNS: Final = frozenset({"topic_id", "source_partition", "source_offset", "event_time"})
 
 log = logging.getLogger(__name__)
@@ -90,6 +91,8 @@ class Query:
         self._topics = Topics(around.cluster.confluent("admin"))
         self._ids: Mapping[str, str] = {}
         self._query_id = ""
+        self._kinds: Sequence[tuple[str, str]] = ()
+        """Columns of the source table, if the batches have only some."""
         self._writer = f"{job.name}-{job.version}"
         self._tables = {output.table: output for output in job.outputs if not isinstance(output, Changelog)}
         self._changelogs = {output.topic: output.of for output in job.outputs if isinstance(output, Changelog)}
@@ -122,6 +125,7 @@ class Query:
             topic_ids.check(last.topic_ids, self._ids, job=self.job.name)
         if isinstance(self.job.source, Table):
             rows = sources.rows(self._around.lake, self.job.source.name, self._settings.max_rows)
+            rows = rows.select(*self._needed(self.job.source.name))
         else:
             options = self._around.cluster.spark_options()
             rows = sources.records(self._around.spark, options, self.source_topics, self._ids, self._settings.max_rows)
@@ -139,6 +143,18 @@ class Query:
             .foreachBatch(self._write)
             .start()
         )
+
+    def _needed(self, table: str) -> Sequence[str]:
+        """Return the columns of the source table that a batch needs."""
+        stored = self._around.lake.read(table)
+        if self._stateful or self.job.expects:
+            return stored.columns
+        self._kinds = stored.dtypes
+        if any(isinstance(output, Snapshot) for output in self._tables.values()):
+            # A function of the table as it is then, not of the batch.
+            return stored.columns[:1]
+        used = {*pruning.needed(stored, lambda rows: self.job.function(rows, self._params)), *_PLACE}
+        return [name for name in stored.columns if name in used]
 
     def _check(self) -> None:
         if not isinstance(self.job.source, Table) and not self._settings.topic:
@@ -231,6 +247,8 @@ class Query:
             return dict.fromkeys(self._tables, rows), None
         if any(isinstance(output, Snapshot) for output in self._tables.values()):
             rows = self._view()
+        elif self._kinds:
+            rows = pruning.restored(rows, self._kinds)
         bad = None
         if self.job.expects:
             rows, bad = split(rows, self.job.expects)
@@ -289,7 +307,7 @@ class Query:
         if not isinstance(self.job.source, Table):
             ends: Any = entry.source_to
             return {topic: {int(partition): end for partition, end in at.items()} for topic, at in ends.items()}
-        if self._origin and {"source_partition", "source_offset"} <= set(rows.columns):
+        if self._origin and set(_PLACE) <= set(rows.columns):
             reached = rows.groupBy("source_partition").agg(sf.max("source_offset"))
             if ends := {partition: offset + 1 for partition, offset in reached.collect()}:
                 return {self._origin: ends}
