@@ -31,6 +31,7 @@ from headrace.pipeline.spec import shape
 from headrace.pipeline.spec.client_settings import Cluster
 from headrace.pipeline.spec.deployment import JobSettings
 from headrace.pipeline.spec.jobs import Additive, Append, Changelog, Job, Snapshot, Stateful, Table
+from headrace.pipeline.spec.sharing import sharing
 
 _GRACE_S: Final = 20.0
 _POLL_S: Final = 0.05
@@ -91,6 +92,7 @@ class Query:
         self._topics = Topics(around.cluster.confluent("admin"))
         self._ids: Mapping[str, str] = {}
         self._query_id = ""
+        self._shares_rows = False
         self._kinds: Sequence[tuple[str, str]] = ()
         """Columns of the source table, if the batches have only some."""
         self._writer = f"{job.name}-{job.version}"
@@ -215,7 +217,7 @@ class Query:
     def _uses_rows_twice(self) -> bool:
         # Computing stateful rows twice would also update the state twice.
         has_positions = self._origin is not None and isinstance(self.job.source, Table)
-        return self._stateful or has_positions or bool(self.job.expects) or len(self._tables) > 1
+        return self._stateful or has_positions or bool(self.job.expects)
 
     def _opened(self) -> Publisher:
         """Fence older drivers of the job. The query's id is known only now: Spark chooses it when the query starts."""
@@ -252,7 +254,13 @@ class Query:
         bad = None
         if self.job.expects:
             rows, bad = split(rows, self.job.expects)
-        result = self.job.function(rows, self._params)
+        with sharing() as shared:
+            result = self.job.function(rows, self._params)
+        for each in shared:
+            cached.callback(each.unpersist)
+        self._shares_rows = bool(shared)
+        if len(self._tables) > 1 and not shared:
+            _cache(cached, rows)
         frames = result if isinstance(result, dict) else dict.fromkeys(self._tables, result)
         if frames.keys() != self._tables.keys():
             raise PipelineError(
@@ -282,7 +290,8 @@ class Query:
         latest: dict[str, int] = dict(before)
         for table, rows in frames.items():
             if set(rows.columns) >= _LATE_COLUMNS and "late_by_s" not in rows.columns:
-                _cache(cached, rows)
+                if not self._shares_rows:
+                    _cache(cached, rows)
                 latest |= lateness.latest(rows, before)
                 frames = {**frames, table: lateness.with_lateness(rows, before)}
         return frames, latest
