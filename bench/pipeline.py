@@ -245,7 +245,9 @@ def _broker(directory: Path) -> Iterator[Broker]:
 
 def _create(bootstrap: str) -> None:
     new = NewTopic(TOPIC, num_partitions=PARTITIONS, replication_factor=1)
-    AdminClient({"bootstrap.servers": bootstrap}).create_topics([new])[TOPIC].result(30)
+    # Replies are lost once the client is collected.
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([new])[TOPIC].result(30)
 
 
 @contextmanager
