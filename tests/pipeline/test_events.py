@@ -73,6 +73,16 @@ def test_events_are_the_same_from_the_archive(spark: "SparkSession") -> None:
     assert again.count() == 2
 
 
+def test_a_batch_parses_its_records_once_for_both_tables(spark: "SparkSession") -> None:
+    from headrace.pipeline.jobs.events import Events, events
+    from headrace.pipeline.spec import sharing
+
+    with sharing.batch():
+        tables = events(raw_records(spark, [combined(), TORN]), Events())
+        plans = [table._jdf.queryExecution().executedPlan().toString() for table in tables.values()]
+        assert [("InMemoryTableScan" in plan) for plan in plans] == [True, True]
+
+
 def test_definitions_of_jobs_do_not_load_spark() -> None:
     modules = ", ".join(f"headrace.pipeline.jobs.{name}" for name in ("archive", "events", "activity", "crawlers"))
     program = f"import {modules}, sys; sys.exit('pyspark' in sys.modules)"

@@ -64,10 +64,20 @@ def run(
     lake: Lake = None,
     master: Master = None,
     bootstrap: PipelineBootstrap = None,
+    accept_new_topic: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--accept-new-topic",
+            metavar="TOPIC",
+            show_default=False,
+            help="Read a source topic that was created again from its beginning, and keep what was read; repeatable.",
+        ),
+    ] = None,
 ) -> None:
     """Run jobs on Spark until Ctrl-C, which ends them after their batches.
 
-    A failing job starts again after a delay, and is given up after five failures in ten minutes; the others go on.
+    A failing job starts again after a delay of at most a minute; the others go on. It is given up if only a person can
+    correct the cause and, with --once, after five failures in ten minutes.
     """
     import logging
 
@@ -91,6 +101,7 @@ def run(
                 jobs or (),
                 once=once,
                 master=master,
+                accepted=accept_new_topic or (),
                 started=lambda names: output.tell(f"Running {', '.join(names)}. Ctrl-C stops after the batch."),
             )
         except KafkaException as error:

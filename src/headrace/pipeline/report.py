@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
+from headrace.pipeline.engine import lateness
 from headrace.pipeline.engine.lake import Lake
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.jobs import activity
@@ -187,9 +188,10 @@ def _requests_of(events: DataFrame, on: date) -> DataFrame:
 
 def _in_time(events: DataFrame, late_by: str) -> DataFrame:
     """Leave out the requests that streams with state put into the quarantine."""
-    if "late_by_s" not in events.columns:
+    if not {"late_by_s", "settled_before"} <= set(events.columns):
         return events
-    return events.where(sf.coalesce("late_by_s", sf.lit(0)) <= seconds_of(late_by))
+    in_time, _ = lateness.parted(events, late_by)
+    return in_time
 
 
 def _midnight(on: date, after: timedelta) -> Column:

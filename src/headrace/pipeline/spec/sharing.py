@@ -1,34 +1,53 @@
-"""Rows that several outputs of a job are made from.
-
-Spark computes a DataFrame again for every output. A job's function says with `shared` which rows it uses more than
-once; the engine keeps these until the end of the batch. Anywhere else, `shared` does nothing.
-"""
+"""Rows of which a job makes several tables, computed once in a batch. Knows no Spark: frames can persist themselves."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final, TypeVar
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-_batch: "Final[ContextVar[list[DataFrame] | None]]" = ContextVar("batch", default=None)
+F = TypeVar("F")
 
 
-def shared(rows: "DataFrame") -> "DataFrame":
-    """Return the rows, which a batch computes only once."""
-    batch = _batch.get()
-    if batch is not None:
-        batch.append(rows.persist())
-    return rows
+class Kept:
+    """The frames that are kept until the end of a batch."""
+
+    def __init__(self) -> None:
+        self._frames: list[Any] = []
+        self.shared = False
+        """True if the job itself has shared rows."""
+
+    def keep(self, rows: Any) -> None:
+        """Compute rows once only, when they are first needed."""
+        rows.persist()
+        self._frames.append(rows)
+
+    def release(self) -> None:
+        while self._frames:
+            self._frames.pop().unpersist()
+
+
+_batch: Final[ContextVar[Kept | None]] = ContextVar("batch", default=None)
 
 
 @contextmanager
-def sharing() -> "Iterator[list[DataFrame]]":
-    """Yield a list to which functions of jobs add the rows they share; the caller unpersists these after the batch."""
-    rows: list[DataFrame] = []
-    token = _batch.set(rows)
+def batch() -> Iterator[Kept]:
+    """Keep rows until the end of the block."""
+    kept = Kept()
+    token = _batch.set(kept)
     try:
-        yield rows
+        yield kept
     finally:
         _batch.reset(token)
+        kept.release()
+
+
+def shared(rows: F) -> F:
+    """Compute these rows once, although several tables of the job are made of them.
+
+    Returns `rows`. Outside of a batch, such as in a report or a test, it does nothing.
+    """
+    kept = _batch.get()
+    if kept is not None:
+        kept.keep(rows)
+        kept.shared = True
+    return rows
