@@ -16,11 +16,10 @@ if TYPE_CHECKING:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     """A session shared by all tests."""
     pytest.importorskip("pyspark", reason="the extra headrace[pipeline] is not installed")
-    from headrace.pipeline.engine import session as sessions
+    from headrace.pipeline.engine.session import build
     from headrace.pipeline.spec.deployment import Deployment
 
-    lake = tmp_path_factory.mktemp("spark") / "lake"
-    session = sessions.build(Deployment.default(lake=str(lake)), master="local[2]", name="tests")
+    session = build(Deployment.default(lake=str(tmp_path_factory.mktemp("spark"))), name="tests")
     yield session
     session.stop()
 

@@ -7,6 +7,7 @@ are imported late, because only the extra `headrace[pipeline]` installs it.
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.spec.jobs import Additive, Append, Changelog, Expect, Snapshot, Stateful, Table, Topic, job
 from headrace.pipeline.spec.params import Interval
+from headrace.pipeline.spec.sharing import shared
 
 __all__ = [
     "Additive",
@@ -20,4 +21,5 @@ __all__ = [
     "Table",
     "Topic",
     "job",
+    "shared",
 ]

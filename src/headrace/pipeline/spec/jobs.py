@@ -55,11 +55,16 @@ class Additive:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stateful:
-    """A table written by a query with state and a watermark; with `keys`, a row replaces the one with the same keys."""
+    """A table written by a query with state and a watermark; with `keys`, a row replaces the one with the same keys.
+
+    `late_by` names the parameter with the longest permitted lateness. Later rows leave the stream, and the watermark of
+    `event_time` is set before the function is called. None: the function sets a watermark, and Spark drops later rows.
+    """
 
     table: str
     keys: tuple[str, ...] = ()
     mode: Literal["append", "update"] = "append"
+    late_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +85,10 @@ class Changelog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expect:
-    """A condition on the input rows, in SQL. Rows for which it is not true are treated as `otherwise` says."""
+    """A condition in SQL: on the input rows or, of a stateful job, on the rows that it returns.
+
+    Rows for which it is not true are treated as `otherwise` says.
+    """
 
     condition: str
     reason: str
@@ -108,7 +116,7 @@ class Job:
     params: type[Any] = NoParams
     expects: tuple[Expect, ...] = ()
     late: Literal["counted", "quarantined"] = "counted"
-    """Rows later than the job's watermark: additive jobs count them, stateful ones quarantine them."""
+    """What becomes of rows later than `late_by` of a stateful job. Additive jobs have no late rows."""
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -161,6 +169,8 @@ def _check(job: Job) -> None:
             f"job {job.name} has no table among its outputs: give it an Append, Additive, Stateful or Snapshot"
         )
     for output in job.outputs:
+        if isinstance(output, Stateful):
+            _check_stateful(job, output)
         if isinstance(output, Snapshot) and not isinstance(job.source, Table):
             raise PipelineError(
                 f"job {job.name}: Snapshot('{output.table}') needs source=Table(...): a topic has no view"
@@ -169,5 +179,16 @@ def _check(job: Job) -> None:
             raise PipelineError(
                 f"job {job.name}: Changelog('{output.topic}') is of '{output.of}', not a table of the job"
             )
+    _check_params(job)
+
+
+def _check_stateful(job: Job, output: Stateful) -> None:
+    if len(job.tables) > 1:
+        raise PipelineError(f"job {job.name} is stateful and has other tables: give each table a job of its own")
+    if output.late_by is not None and output.late_by not in getattr(job.params, "__dataclass_fields__", ()):
+        raise PipelineError(f"job {job.name}: late_by names '{output.late_by}', which is not a parameter of the job")
+
+
+def _check_params(job: Job) -> None:
     if not is_dataclass(job.params) or any(field.default is field.default_factory for field in fields(job.params)):
         raise PipelineError(f"job {job.name}: the parameters must be a dataclass whose fields all have defaults")
