@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.pipeline.demo.deployment import ACCESS_LOG, demo_jobs
 from headrace.pipeline.demo.processes import DriverProcess
 from headrace.pipeline.demo.shipping.shipper import Shipper
-from headrace.pipeline.spec.jobs import Additive, Changelog
+from headrace.pipeline.spec.jobs import Additive, Changelog, Publish
 from tests.pipeline.reading import latest, read_committed, requests_per_minute
 from tests.pipeline.topics import Topics
 from tests.support.broker_process import BrokerProcess
@@ -51,7 +51,7 @@ def test_jobs_of_a_killed_driver_publish_every_result_once(
     assert events.select("source_partition", "source_offset").distinct().count() == events.count() == 10_000
     assert lake.read("raw").select("partition", "offset").distinct().count() == lake.read("raw").count() == 10_001
     for job in demo_jobs(bootstrap=broker.bootstrap, lake=directory).jobs.values():
-        tables = {output.table: output for output in job.outputs if not isinstance(output, Changelog)}
+        tables = {output.table: output for output in job.outputs if not isinstance(output, Changelog | Publish)}
         for output in job.outputs:
             if not isinstance(output, Changelog):
                 continue
