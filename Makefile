@@ -16,7 +16,7 @@ BENCH_ARGS ?=
 SEEDS ?= 20000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test simulation soak copier kills checker suites lint format bench docs lock
+.PHONY: help setup demo test simulation soak copier kills checker suites lint format bench throughput docs lock
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,6 +60,9 @@ suites: setup ## run kafka-python's and librdkafka's own tests against a broker 
 
 bench: setup ## compare with Apache Kafka on this machine (BENCH_ARGS="--quick --check")
 	@$(BIN)/python -m bench $(BENCH_ARGS)
+
+throughput: setup ## measure the Spark pipeline: a backlog of two million lines, then the latency (ARGS="--lines 200000")
+	@$(BIN)/python -m bench.pipeline $(ARGS)
 
 docs: setup ## update the generated parts of docs/
 	$(BIN)/python scripts/docs.py

@@ -9,7 +9,7 @@ from confluent_kafka import Producer
 
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.spec import client_settings
-from headrace.pipeline.topics import Topics
+from tests.pipeline.topics import Topics
 from tests.support.broker_process import BrokerProcess
 from tests.support.spark import frame
 

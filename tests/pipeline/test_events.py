@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from headrace.pipeline.errors import PipelineError
+from headrace.pipeline.spec.jobs import NoParams
 from tests.pipeline.log_lines import combined
 from tests.pipeline.records import raw_records
 
@@ -67,7 +68,7 @@ def test_events_are_the_same_from_the_archive(spark: "SparkSession") -> None:
     from headrace.pipeline.jobs.events import Events, events
 
     records = raw_records(spark, [combined("/a"), combined("/b")])
-    again = events(raw(records), Events())["events"]
+    again = events(raw(records, NoParams()), Events())["events"]
     assert again.exceptAll(events(records, Events())["events"]).count() == 0
     assert again.count() == 2
 

@@ -21,8 +21,8 @@ from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.spec import client_settings
 from headrace.pipeline.spec.deployment import JobSettings
 from headrace.pipeline.spec.jobs import Additive, Changelog, Expect, Job, Output, Publish, Topic, job, job_of
-from headrace.pipeline.topics import Topics
 from tests.pipeline.reading import Published, latest, read_committed
+from tests.pipeline.topics import Topics
 from tests.support.broker_process import BrokerProcess
 
 if TYPE_CHECKING:

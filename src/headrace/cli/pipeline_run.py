@@ -1,20 +1,19 @@
 """`headrace pipeline run`, `status` and `query`."""
 
-import json as json_text
 import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from headrace.cli import output, pipeline_options
+from headrace.cli import output, pipeline_options, row_output
 from headrace.cli.failures import CommandError
 from headrace.cli.help_pages import examples
 from headrace.cli.options import Json
 from headrace.cli.pipeline_options import Config, JobFiles, Lake, Master, Overrides, PipelineBootstrap
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from headrace.pipeline.spec.jobs import Job
 
@@ -168,7 +167,11 @@ def query(
         spark = session.build(selection.deployment, master=master)
         try:
             _name_tables(spark, selection.deployment.lake, list(selection.jobs.values()), sql)
-            _print(spark.sql(sql), json)
+            rows = spark.sql(sql)
+            if json:
+                output.print_json(row_output.objects(rows))
+            else:
+                output.print_table(*row_output.table(rows))
         except PySparkException as error:
             raise CommandError(str(error).strip().splitlines()[0]) from None
         finally:
@@ -187,20 +190,3 @@ def _name_tables(spark: "SparkSession", uri: str, jobs: "list[Job]", sql: str) -
         if table.lower() in words:
             rows = lake.view(additive[table]) if table in additive else lake.read(table)
             rows.createOrReplaceTempView(table)
-
-
-def _print(rows: "DataFrame", json: bool) -> None:
-    from pyspark.sql import functions as sf
-
-    if json:
-        options = {"ignoreNullFields": "false", "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSX"}
-        found = rows.select(sf.to_json(sf.struct("*"), options)).collect()
-        output.print_json([json_text.loads(row[0]) for row in found])
-        return
-    numbers = {"tinyint", "smallint", "int", "bigint", "float", "double"}
-    columns = [output.Column(name, number=kind in numbers) for name, kind in rows.dtypes]
-    output.print_table(columns, [[_cell(value) for value in row] for row in rows.collect()])
-
-
-def _cell(value: object) -> output.Cell:
-    return value if value is None or type(value) is int else str(value)

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from confluent_kafka import Producer
 
-from headrace.pipeline.topics import Topics
 from tests.pipeline.reading import latest, read_committed
+from tests.pipeline.topics import Topics
 
 JOBS: Final = ("lines", "words", "minutes")
 _FILE: Final = Path(__file__).with_name("jobs.py")

@@ -20,6 +20,7 @@ from headrace.pipeline.engine import (
     changelog,
     lateness,
     positions,
+    pruning,
     quarantine,
     snapshot,
     sources,
@@ -102,6 +103,8 @@ class Query:
         self._topics = Topics(around.cluster.confluent("admin"))
         self._ids: Mapping[str, str] = {}
         self._query_id = ""
+        self._kinds: Sequence[tuple[str, str]] = ()
+        """Columns of the source table, if the batches have only some."""
         self._writer = f"{job.name}-{job.version}"
         self._tables = {output.table: output for output in job.outputs if not isinstance(output, Changelog | Publish)}
         self._topics_only = {output.topic: output for output in job.outputs if isinstance(output, Publish)}
@@ -131,6 +134,7 @@ class Query:
         self._check_topics()
         if isinstance(self.job.source, Table):
             rows = sources.rows(self._around.lake, self.job.source.name, self._settings.max_rows)
+            rows = rows.select(*self._needed(self.job.source.name))
         else:
             options = self._around.cluster.spark_options()
             rows = sources.records(self._around.spark, options, self.source_topics, self._ids, self._settings.max_rows)
@@ -146,6 +150,17 @@ class Query:
             .foreachBatch(self._write)
             .start()
         )
+
+    def _needed(self, table: str) -> Sequence[str]:
+        """Return the columns of the source table that a batch needs."""
+        stored = self._around.lake.read(table)
+        if self._stateful is not None or self.job.expects:
+            return stored.columns
+        self._kinds = stored.dtypes
+        if any(isinstance(output, Snapshot) for output in self._tables.values()):
+            # A function of the table as it is then, not of the batch.
+            return stored.columns[:1]
+        return pruning.needed(stored, lambda rows: self.job.function(rows, self._params)) or stored.columns[:1]
 
     def _check(self) -> None:
         if not isinstance(self.job.source, Table) and not self._settings.topic:
@@ -257,6 +272,8 @@ class Query:
             return {self._stateful.table: results}, [*rejected, ("expectations", bad)] if self.job.expects else rejected
         if any(isinstance(output, Snapshot) for output in self._tables.values()):
             rows = self._view()
+        elif self._kinds:
+            rows = pruning.restored(rows, self._kinds)
         rejected = []
         source = rows
         if self.job.expects:

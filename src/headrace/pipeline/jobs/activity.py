@@ -192,11 +192,13 @@ def status_codes(events: "DataFrame", params: NoParams) -> "DataFrame":  # noqa:
 )
 def top_pages(page_views: "DataFrame", params: TopPages) -> "DataFrame":
     """Rank the most viewed pages from 1; ties are in the order of their names."""
-    from pyspark.sql import Window
     from pyspark.sql import functions as sf
 
-    order = sf.desc("views"), sf.asc("page")
     pages = page_views.groupBy("page").agg(sf.sum("views").alias("views"))
-    # Sorted twice: the limit keeps few rows, which the window then sorts in one task.
-    best = pages.orderBy(*order).limit(params.count)
-    return best.select(sf.row_number().over(Window.orderBy(*order)).alias("rank"), "page", "views")
+    best = pages.orderBy(sf.desc("views"), sf.asc("page")).limit(params.count)
+    # The limit keeps few rows, which become one array: a window over all rows makes Spark warn.
+    order = sf.struct((-sf.col("views")).alias("order"), "page", "views")
+    ranked = best.agg(sf.sort_array(sf.collect_list(order)).alias("pages"))
+    return ranked.select(sf.posexplode("pages").alias("position", "page")).select(
+        (sf.col("position") + 1).alias("rank"), "page.page", "page.views"
+    )

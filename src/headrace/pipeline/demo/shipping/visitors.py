@@ -3,7 +3,7 @@
 import http.client
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -38,11 +38,16 @@ class Visitors:
         self._planned = planned
         self.requests = len(planned)
 
-    def run(self, stop: threading.Event) -> None:
-        """Make the requests; returns early if stopped. Raises `OSError` if the server does not answer."""
+    def run(self, stop: threading.Event, skip: Callable[[bytes], bool]) -> None:
+        """Make the requests, without those for whose client `skip` returns True; returns early if stopped.
+
+        Raises `OSError` if the server does not answer.
+        """
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=10)
         try:
             for visit in self._planned:
+                if skip(visit.address.encode()):
+                    continue
                 if stop.wait(_TAKES_S / self.requests):
                     return
                 headers = {"X-Forwarded-For": visit.address, "User-Agent": visit.user_agent, "Referer": visit.referer}

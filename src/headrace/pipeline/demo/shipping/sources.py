@@ -3,16 +3,21 @@
 import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
-from headrace.pipeline.demo.visitors import Visitors
-from headrace.pipeline.demo.web_server import WebServer
+from headrace.pipeline.demo.shipping.log_line import client_of
+from headrace.pipeline.demo.shipping.visitors import Visitors
+from headrace.pipeline.demo.shipping.web_server import WebServer
 from headrace.pipeline.errors import PipelineError
 
 _FILE_TAKES_S: Final = 10.0
 """Minimum duration of reading a file."""
+
+
+Skip: TypeAlias = Callable[[bytes], bool]
+"""Is called with the client of each line, in order, and returns True for a line that an earlier run has shipped."""
 
 
 class Source(Protocol):
@@ -24,7 +29,7 @@ class Source(Protocol):
     @property
     def expected(self) -> int | None: ...
 
-    def lines(self, stop: threading.Event) -> Iterator[bytes]: ...
+    def lines(self, stop: threading.Event, skip: Skip) -> Iterator[bytes]: ...
 
 
 class FileSource:
@@ -40,17 +45,20 @@ class FileSource:
         except OSError as error:
             raise PipelineError(f"cannot read the access log {path}: {error.strerror}") from None
 
-    def lines(self, stop: threading.Event) -> Iterator[bytes]:
+    def lines(self, stop: threading.Event, skip: Skip) -> Iterator[bytes]:
         """Yield the lines of the file, until its end or until stopped."""
         started = time.monotonic()
         done = 0
         with self._path.open("rb") as file:
             for line in file:
+                text = line.rstrip(b"\r\n")
+                if skip(client_of(text)):
+                    continue
                 ahead_s = done / max(1, self._size) * _FILE_TAKES_S - (time.monotonic() - started)
                 if (ahead_s > 0.05 and stop.wait(ahead_s)) or stop.is_set():
                     return
                 done += len(line)
-                yield line.rstrip(b"\r\n")
+                yield text
 
 
 class WebServerSource:
@@ -63,13 +71,13 @@ class WebServerSource:
         self.name = f"a web server at http://127.0.0.1:{self._server.port}/"
         self.expected: int | None = self._visitors.requests
 
-    def lines(self, stop: threading.Event) -> Iterator[bytes]:
+    def lines(self, stop: threading.Event, skip: Skip) -> Iterator[bytes]:
         """Yield the lines of the log, until the last visit or until stopped."""
         failures: list[OSError] = []
 
         def visit() -> None:
             try:
-                self._visitors.run(stop)
+                self._visitors.run(stop, skip)
             except OSError as error:
                 failures.append(error)
             finally:

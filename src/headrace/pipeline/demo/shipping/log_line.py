@@ -1,4 +1,4 @@
-"""The time of an access log's line, for the record's timestamp. The queries parse the time themselves."""
+"""Parts of an access log's line for its record: the time and the client. The jobs parse the line themselves."""
 
 import re
 from datetime import datetime
@@ -17,3 +17,8 @@ def time_of(line: bytes) -> int | None:
     except ValueError:
         return None
     return max(0, int(moment.timestamp() * 1000))
+
+
+def client_of(line: bytes) -> bytes:
+    """Return the client's address."""
+    return line.split(b" ", 1)[0]
