@@ -85,7 +85,7 @@ class Rig:
         """Process everything. Raises AssertionError if a job fails."""
         driver = self.driver("--once")
         try:
-            assert driver.wait(300) == 0, self.end_of_log()
+            assert driver.wait(900) == 0, self.end_of_log()
         finally:
             kill(driver)
 
