@@ -19,16 +19,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.pipeline.kills", description=__doc__)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000))
+    parser.add_argument("--away", type=float, default=3.0, help="seconds that the broker is away, at most")
     parser.add_argument("--directory", type=Path, help="keep everything in this empty directory")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="headrace-kills-") as temporary:
         base = (options.directory or Path(temporary)).resolve()
         base.mkdir(parents=True, exist_ok=True)
         with killable_broker(base / "broker", {}) as broker, SparkCluster(base / "spark") as cluster:
-            run(base, broker, cluster, options.kills, options.seed)
+            run(base, broker, cluster, options.kills, options.seed, options.away)
 
 
-def run(base: Path, broker: KillableBroker, cluster: SparkCluster, kills: int, seed: int) -> None:
+def run(base: Path, broker: KillableBroker, cluster: SparkCluster, kills: int, seed: int, away_s: float) -> None:
     """Raise AssertionError if tables or topics are not exact after these kills."""
     chance = random.Random(seed)
     print(f"seed {seed}", flush=True)
@@ -51,7 +52,7 @@ def run(base: Path, broker: KillableBroker, cluster: SparkCluster, kills: int, s
                 cluster.start_worker()
             else:
                 broker.sigkill()
-                time.sleep(chance.uniform(0, 3))
+                time.sleep(chance.uniform(0, away_s))
                 broker.start()
         _wait_for_a_batch(rig)
     finally:
