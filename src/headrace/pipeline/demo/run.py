@@ -23,7 +23,6 @@ from headrace.pipeline.demo.shipping.sources import Source
 from headrace.pipeline.demo.state import DemoState, JobState
 from headrace.pipeline.engine.topics import Topics
 from headrace.pipeline.errors import PipelineError
-from headrace.pipeline.spec.jobs import Snapshot, Stateful
 
 _PARTITIONS: Final = 3
 _LOOK_S: Final = 0.25
@@ -101,13 +100,6 @@ class Demo:
 
     def _state(self, demo: DemoJobs, bootstrap: str, shipper: Shipper) -> DemoState:
         plan = self._plan
-        jobs = {
-            name: JobState(
-                lines=None if any(isinstance(each, Snapshot | Stateful) for each in job.outputs) else 0,
-                published=0 if name in demo.changelogs else None,
-            )
-            for name, job in demo.jobs.items()
-        }
         return DemoState(
             source=plan.source.name,
             bootstrap=bootstrap,
@@ -115,7 +107,7 @@ class Demo:
             lake=plan.lake,
             expected=plan.source.expected,
             resumed=shipper.acknowledged,
-            jobs=jobs,
+            jobs={name: JobState(published=0 if name in demo.changelogs else None) for name in demo.jobs},
         )
 
     def _show_stopping(self, state: DemoState, kind: type[BaseException] | None, *_: object) -> None:
@@ -169,6 +161,7 @@ class Demo:
                 f"Spark exited {state.restarts} times ({ended}). Its log is {self._plan.place.logs / 'spark.log'}"
             )
         state.doing = f"Spark exited ({ended}); restarting from its checkpoints"
+        self._driver.stop()  # also its Java process, which may live a little longer
         return self._start_driver(bootstrap)
 
     def _ship(self, shipper: Shipper) -> threading.Thread:
@@ -206,8 +199,7 @@ class _Watch:
         results = {topic: partial(self._result, name, topic == top_pages) for name, topic in demo.changelogs.items()}
         # The progress of an earlier run is of no interest.
         self._topics = Changelogs(bootstrap, {**results, _PROGRESS: self._progress}, from_now=(_PROGRESS,))
-        counting = [name for name, job in state.jobs.items() if job.lines is not None]
-        self._positions = Positions(bootstrap, demo.topic, {name: f"headrace-{name}" for name in counting})
+        self._positions = Positions(bootstrap, demo.topic, {name: f"headrace-{name}" for name in state.jobs})
 
     def look(self) -> None:
         """Update the state with what is new; does not wait for anything."""

@@ -13,8 +13,8 @@ class JobState:
     batch: int | None = None
     rows_per_s: float = 0.0
     """Rate of the last batch."""
-    lines: int | None = None
-    """Lines that have been processed; None if the job's group does not count lines."""
+    lines: int = 0
+    """Lines that have been processed: the positions of the job's group."""
     latency_s: float | None = None
     """Median time from a line's acknowledgement to the end of its batch, of the last batch."""
     published: int | None = None
@@ -48,8 +48,8 @@ class DemoState:
 
     @property
     def processed(self) -> int:
-        """Lines processed by the slowest job that counts them."""
-        return min((job.lines for job in self.jobs.values() if job.lines is not None), default=0)
+        """Lines processed by the slowest job."""
+        return min((job.lines for job in self.jobs.values()), default=0)
 
     @property
     def lag(self) -> int:

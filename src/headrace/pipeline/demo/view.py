@@ -115,8 +115,8 @@ def _cells(job: JobState, shipped: int) -> list[str]:
         job.state,
         "-" if job.batch is None else str(job.batch),
         "-" if job.batch is None else f"{job.rows_per_s:,.0f}",
-        "-" if job.lines is None else f"{job.lines:,}",
-        "-" if job.lines is None else f"{max(0, shipped - job.lines):,}",
+        f"{job.lines:,}",
+        f"{max(0, shipped - job.lines):,}",
         "-" if job.latency_s is None else f"{job.latency_s:.1f} s",
         "-" if job.published is None else f"{job.published:,}",
     ]
