@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli import output, pipeline_options
+from headrace.cli import output, pipeline_options, pipeline_session
 from headrace.cli.failures import CommandError, usage_error
 from headrace.cli.group_layout import Prose, print_table
 from headrace.cli.help_pages import examples
@@ -69,7 +69,6 @@ def audit(
     the partition. The exit code is 1 if a record is missing or stored twice.
     """
     with _session(config, files, None, lake, bootstrap, master) as (selection, tables):
-        from headrace.pipeline.engine import topic_ids
         from headrace.pipeline.engine.audit import ClusterLog
         from headrace.pipeline.engine.job_audit import audit_job, keeps_all
 
@@ -80,8 +79,7 @@ def audit(
             audits = []
             for job in chosen:
                 topics = (deployment.settings(job.name).topic or "").split(",")
-                ids = topic_ids.current(deployment.cluster, [topic for topic in topics if topic])
-                found = audit_job(tables, deployment.checkpoints, job, ids, log)
+                found = audit_job(tables, deployment.checkpoints, job, log.ids(filter(None, topics)), log)
                 if found is not None:
                     audits.append(found)
                 elif jobs:
@@ -207,13 +205,18 @@ def trace(
     _print_trace(reached)
 
 
+_POSITION = ("topic", "topic_id", "partition", "offset", "source_partition", "source_offset")
+_DETAILS = ("timestamp_type", "ingest_date")
+
+
 def _print_trace(reached: "Sequence[Reached]") -> None:
+    """Print the rows without the position, which is that of the command line."""
     print_table(
         [output.Column("Table"), Prose("Row"), output.Column("Topic"), Prose("Key")],
         [
             [
                 each.table if each.is_written else f"{each.table} (not written)",
-                ", ".join(f"{name}={value}" for name, value in each.row.items()),
+                ", ".join(f"{name}={value}" for name, value in each.row.items() if name not in (*_POSITION, *_DETAILS)),
                 each.topic,
                 each.key,
             ]
@@ -343,26 +346,12 @@ def _chosen(selection: Selection, names: Sequence[str] | None, suitable: "Callab
 def _session(
     config: Any, files: Any, overrides: Any, lake: str | None, bootstrap: str | None, master: str | None
 ) -> "Iterator[tuple[Selection, Tables]]":
-    """Start Spark for a command; turn errors of the pipeline, of Spark and of the cluster into CommandError."""
+    """Start Spark for a command on the tables; turn errors into CommandError."""
     with pipeline_options.explained():
         selection = pipeline_options.select(
             config=config, files=files, overrides=overrides, lake=lake, bootstrap=bootstrap
         )
-        from headrace.pipeline import requirements
+        with pipeline_session.spark_session(selection.deployment, master) as spark:
+            from headrace.pipeline.engine.lake import Lake as Tables
 
-        requirements.check()
-        from confluent_kafka import KafkaException
-        from pyspark.errors import PySparkException
-
-        from headrace.pipeline.engine import session
-        from headrace.pipeline.engine.lake import Lake as Tables
-
-        spark = session.build(selection.deployment, master=master)
-        try:
             yield selection, Tables(spark, selection.deployment.lake)
-        except PySparkException as error:
-            raise CommandError(str(error).strip().splitlines()[0]) from None
-        except KafkaException as error:
-            raise CommandError(f"the cluster answered: {error.args[0].str()}") from None
-        finally:
-            spark.stop()

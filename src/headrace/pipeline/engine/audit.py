@@ -1,6 +1,7 @@
 """Prove that every offset of a log is in a table, or explain why it is not."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 _TIMEOUT_S: Final = 30.0
 _NO_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
 """The id that clusters older than Kafka 2.8 give every topic; tables have none then."""
+
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +139,7 @@ class ClusterLog:
         from confluent_kafka import Consumer
         from confluent_kafka.admin import AdminClient
 
-        self._admin = AdminClient(dict(cluster.confluent("admin")))
+        self._admin = AdminClient(dict(cluster.confluent("admin")), logger=log)
         self._consumer = Consumer(
             {
                 **cluster.confluent("consumer"),
@@ -144,20 +148,24 @@ class ClusterLog:
                 "enable.partition.eof": True,
                 "isolation.level": "read_committed",
                 "auto.offset.reset": "error",
-            }
+            },
+            logger=log,
         )
 
     def close(self) -> None:
         self._consumer.close()
 
+    def ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """Return the ids of the topics that exist; empty ones for clusters without ids."""
+        found = topic_ids.ids_from(self._admin, list(topics))
+        return {topic: "" if topic_id == _NO_ID else topic_id for topic, topic_id in found.items()}
+
     def bounds(self, topic: str) -> dict[int, Bounds]:
         from confluent_kafka.admin import OffsetSpec
 
-        topic_id = topic_ids.ids_from(self._admin, [topic]).get(topic)
+        topic_id = self.ids([topic]).get(topic)
         if topic_id is None:
             return {}
-        if topic_id == _NO_ID:
-            topic_id = ""
         starts = self._offsets(topic, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
         ends = self._offsets(topic, OffsetSpec.latest())  # type: ignore[no-untyped-call]
         return {p: Bounds(topic_id=topic_id, start=start, end=ends[p]) for p, start in starts.items() if p in ends}

@@ -64,15 +64,13 @@ def audit_job(lake: Lake, checkpoints: str, job: Job, ids: Mapping[str, str], lo
         of_job = lake.read(quarantine.TABLE).where(sf.col("job") == job.name)
         pieces += offsets_present.in_rows(of_job, offsets_present.columns(of_job.columns) or {})
         tables.append(quarantine.TABLE)
-    names = {topic_id: topic for topic, topic_id in {**stored_ids, **ids}.items()}
-    if len(ids) == 1:
-        names[""] = next(iter(ids))
+    names = {topic_id: topic for topic, topic_id in [*stored_ids.items(), *ids.items()]}
     present = merged(pieces, names)
     # Offsets of a topic that was created again say nothing about the new one.
     known = {
         (topic, int(partition)): end
         for topic, ends in read_to.items()
-        if stored_ids.get(topic) == ids.get(topic)
+        if stored_ids.get(topic, "") == ids.get(topic)
         for partition, end in ends.items()
     }
     return Audited(

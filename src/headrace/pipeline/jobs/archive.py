@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Final
 
-from headrace.pipeline.spec.jobs import Append, Topic, job
+from headrace.pipeline.spec.jobs import Append, NoParams, Topic, job
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -21,7 +21,7 @@ RECORD_COLUMNS: Final = (
 
 
 @job(name="raw", source=Topic(), outputs=(Append(table="raw", partition_by=("ingest_date",)),))
-def raw(records: "DataFrame") -> "DataFrame":
+def raw(records: "DataFrame", params: NoParams | None = None) -> "DataFrame":  # noqa: ARG001 (all jobs have parameters)
     """Add the date of ingestion (UTC).
 
     It is the date of the batch and not of the record, so that a batch writes to one partition of the table, however old
