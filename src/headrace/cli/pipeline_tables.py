@@ -1,5 +1,6 @@
 """`headrace pipeline audit`, `trace`, `replay-quarantine` and `compact`: look after the tables of a lake."""
 
+import json as json_text
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -210,19 +211,30 @@ _DETAILS = ("timestamp_type", "ingest_date")
 
 
 def _print_trace(reached: "Sequence[Reached]") -> None:
-    """Print the rows without the position, which is that of the command line."""
-    print_table(
-        [output.Column("Table"), Prose("Row"), output.Column("Topic"), Prose("Key")],
-        [
+    """Print the rows without the position, which is that of the command line: on a terminal a column per line."""
+    if not output.stdout_is_terminal():
+        output.print_table(
+            [output.Column("Table"), output.Column("Written"), *map(output.Column, ("Topic", "Key", "Row"))],
             [
-                each.table if each.is_written else f"{each.table} (not written)",
-                ", ".join(f"{name}={value}" for name, value in each.row.items() if name not in (*_POSITION, *_DETAILS)),
-                each.topic,
-                each.key,
-            ]
-            for each in reached
-        ],
-    )
+                [each.table, "yes" if each.is_written else "no", each.topic, each.key, json_text.dumps(_shown(each))]
+                for each in reached
+            ],
+        )
+        return
+    width = max(len(name) for each in reached for name in _shown(each))
+    for number, each in enumerate(reached):
+        notes = [f"topic {each.topic}"] if each.topic is not None else []
+        if each.key is not None:
+            notes.append(f"key {each.key}")
+        if not each.is_written:
+            notes = ["not in the table: the watermark has not passed the row yet, or the record came too late"]
+        title = f"{each.table} ({', '.join(notes)})" if notes else each.table
+        output.write_lines(*([""] if number else []), title)
+        output.write_lines(*(f"  {name:<{width}}   {value}" for name, value in _shown(each).items()))
+
+
+def _shown(reached: "Reached") -> dict[str, Any]:
+    return {name: value for name, value in reached.row.items() if name not in (*_POSITION, *_DETAILS)}
 
 
 def replay_quarantine(

@@ -24,10 +24,10 @@ _END: Final = '%s - - [%s] "GET / HTTP/1.1" 200 1 "-" "-"'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrangement:
-    """The batches of a stream. If it is stateful, the last one has rows from `end` on, which belong to no result."""
+    """The batches of a stream. If it is stateful, the last two have rows from `end` on, which belong to no result."""
 
     parts: Sequence[Records]
-    end: datetime | None
+    end: datetime | None = None
 
 
 def arranged(
@@ -52,7 +52,7 @@ def arranged(
     values = [*records, *(record for record in records if chance.random() < duplicates)]
     if not reads_events:
         chance.shuffle(values)
-        return Arrangement(parts=_cut(values, chance, batches), end=None)
+        return Arrangement(parts=_cut(values, chance, batches))
     times = _times(lake, values)
     known = [time for time in times if time is not None]
     arrivals, latest = [], min(known, default=0.0)
@@ -62,10 +62,12 @@ def arranged(
     order = sorted(range(len(values)), key=arrivals.__getitem__)
     parts: list[Records] = [*_cut([values[number] for number in order], chance, batches)]
     if not stateful:
-        return Arrangement(parts=parts, end=None)
+        return Arrangement(parts=parts)
     end = datetime.fromtimestamp(int(max(known, default=0.0)), UTC) + _YEAR
-    # The watermark is that of the slowest partition.
-    parts.append([_END % (f"end-{number}", end.strftime("%d/%b/%Y:%H:%M:%S %z")) for number in range(lake.partitions)])
+    # In all partitions, because the slowest one has the watermark; and twice, because a batch moves it for the next.
+    for moment in (end, end + timedelta(seconds=1)):
+        text = moment.strftime("%d/%b/%Y:%H:%M:%S %z")
+        parts.append([_END % (f"end-{number}", text) for number in range(lake.partitions)])
     return Arrangement(parts=parts, end=end)
 
 
@@ -85,13 +87,14 @@ def _of_rows(
         placed.where(sf.col("_at").between(bound.start, bound.stop - 1)).drop("_at") for bound in bounds
     ]
     if not stateful:
-        return Arrangement(parts=parts, end=None)
+        return Arrangement(parts=parts)
     if not has_time:
         raise PipelineError(f"rows for a stateful job need a column {_TIME}")
     latest = placed.agg(sf.max(sf.unix_seconds(_TIME))).collect()[0][0] or 0
     end = datetime.fromtimestamp(latest, UTC) + _YEAR
-    last = placed.where(sf.col("_at") == count - 1).drop("_at").withColumn(_TIME, sf.lit(end))
-    return Arrangement(parts=[*parts, last], end=end)
+    last = placed.where(sf.col("_at") == count - 1).drop("_at")
+    parts.extend(last.withColumn(_TIME, sf.lit(moment)) for moment in (end, end + timedelta(seconds=1)))
+    return Arrangement(parts=parts, end=end)
 
 
 def _delay(chance: Random, late: float, late_by_s: float) -> float:

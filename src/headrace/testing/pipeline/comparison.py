@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextlib import nullcontext
 from random import Random
 from typing import Any, Final
@@ -13,6 +13,7 @@ from pyspark.sql import functions as sf
 from headrace.pipeline.engine import changelog
 from headrace.pipeline.engine.partials import summed
 from headrace.pipeline.jobs.archive import raw
+from headrace.pipeline.spec.deployment import DEFAULT_MAX_ROWS
 from headrace.pipeline.spec.jobs import Additive, Append, Changelog, Job, Table
 from headrace.testing.pipeline.arrangement import Arrangement, arranged
 from headrace.testing.pipeline.lake import KILL_POINTS, KilledError, Lake, Records, Tables, definition_of
@@ -53,20 +54,41 @@ def assert_stream_equals_batch(
         arrangement = arranged(
             place, definition, values, records, chance, batches=batches, late=late, duplicates=duplicates
         )
-        killed = set(chance.sample(range(len(arrangement.parts)), min(kills, len(arrangement.parts))))
-        for number, part in enumerate(arrangement.parts):
+        kill = _Kills(chance, definition, kills, len(arrangement.parts))
+        for part in arrangement.parts:
             place.add(definition, part)
-            if number in killed:
-                try:
-                    place.run_once(definition, params=values, kill_at=chance.choice(_reachable(definition)))
-                except KilledError:
-                    pass
-            place.run_once(definition, params=values)
+            if not isinstance(definition.source, Table):
+                _run(place, definition, values, kill)
+        if isinstance(definition.source, Table):
+            # Each part is a file of the table at least, and here each file a batch.
+            _run(place, definition, values, kill, max_rows=1)
         _compare(place, definition, values, arrangement, seed)
 
 
-def _reachable(job: Job) -> Sequence[str]:
-    return KILL_POINTS if any(isinstance(output, Changelog) for output in job.outputs) else KILL_POINTS[:2]
+class _Kills:
+    """Kills a job at random points of random batches."""
+
+    def __init__(self, chance: Random, job: Job, kills: int, batches: int) -> None:
+        points = KILL_POINTS if any(isinstance(output, Changelog) for output in job.outputs) else KILL_POINTS[:2]
+        self._left = Counter((chance.choice(points), chance.randrange(batches)) for _ in range(kills))
+        self._passed: Counter[str] = Counter()
+
+    def reached(self, point: str) -> None:
+        place = point, self._passed[point]
+        self._passed[point] += 1
+        if self._left[place]:
+            self._left[place] -= 1
+            raise KilledError(point)
+
+
+def _run(lake: Lake, job: Job, params: object, kills: _Kills, *, max_rows: int = DEFAULT_MAX_ROWS) -> None:
+    """Run the job until it is not killed any more."""
+    while True:
+        try:
+            lake.run(job, params, max_rows=max_rows, reached=kills.reached)
+            return
+        except KilledError:
+            continue
 
 
 def _compare(lake: Lake, job: Job, params: object, arrangement: Arrangement, seed: int) -> None:

@@ -23,7 +23,7 @@ from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.jobs.events import events
 from headrace.pipeline.spec import client_settings
 from headrace.pipeline.spec.client_settings import Cluster
-from headrace.pipeline.spec.deployment import Deployment, JobSettings
+from headrace.pipeline.spec.deployment import DEFAULT_MAX_ROWS, Deployment, JobSettings
 from headrace.pipeline.spec.jobs import Additive, Append, Changelog, Job, Snapshot, Stateful, Table, job_of
 from headrace.testing import Broker
 
@@ -113,14 +113,24 @@ class Lake:
         first batch ends there with KilledError, and the next run repeats it. A stateful job keeps what its watermark
         has not passed, and late rows are dropped, as in production. Raises the exception of the job.
         """
+        if kill_at is not None and kill_at not in KILL_POINTS:
+            raise PipelineError(f"'{kill_at}' is not a kill point: use {', '.join(KILL_POINTS)}")
         definition = definition_of(job)
         if records is not None:
             self.add(definition, records)
-        self._run(definition, params, kill_at)
+
+        def reached(point: str) -> None:
+            if point == kill_at:
+                raise KilledError(point)
+
+        self.run(definition, params, reached=reached)
         return self.result(definition)
 
     def add(self, job: "Callable[..., Any] | Job", records: Records) -> None:
-        """Append records to the job's source, in their order, in turn to its partitions. Raises PipelineError."""
+        """Append records to the job's source, in their order, in turn to its partitions.
+
+        Raises PipelineError for records of the wrong kind.
+        """
         source = definition_of(job).source
         if isinstance(records, DataFrame):
             if not isinstance(source, Table):
@@ -131,7 +141,7 @@ class Lake:
             raise PipelineError(f"rows of table {source.name} must be a DataFrame: lines become rows of events only")
         self._produce(records)
         if isinstance(source, Table):
-            self._run(definition_of(events), None, None)
+            self.run(definition_of(events))
 
     def result(self, job: "Callable[..., Any] | Job") -> Result:
         """Return everything that a job has written."""
@@ -179,18 +189,22 @@ class Lake:
             consumer.close()
         return [change for _, change in sorted(found, key=lambda each: each[0])]
 
-    def _run(self, job: Job, params: object, kill_at: str | None) -> None:
+    def run(
+        self,
+        job: Job,
+        params: object = None,
+        *,
+        max_rows: int = DEFAULT_MAX_ROWS,
+        reached: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Run a job on what it has not read yet, in batches of about `max_rows`. Raises the exception of the job.
+
+        `reached` is called with the name of each kill point. Batches of a table are whole files.
+        """
         around = Surroundings(spark=self.spark, lake=self.tables, cluster=self.cluster, checkpoints=self.checkpoints)
-        if kill_at is not None and kill_at not in KILL_POINTS:
-            raise PipelineError(f"'{kill_at}' is not a kill point: use {', '.join(KILL_POINTS)}")
-
-        def reached(point: str) -> None:
-            if point == kill_at:
-                raise KilledError(point)
-
         self._create_topic()
         values = job.params() if params is None else params
-        query = Query(job, values, JobSettings(topic=TOPIC), around, reached=reached)
+        query = Query(job, values, JobSettings(topic=TOPIC, max_rows=max_rows), around, reached=reached)
         running = query.start(once=True)
         try:
             running.awaitTermination()
