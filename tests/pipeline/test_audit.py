@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer
 
-from headrace.pipeline.engine.presence import Present, merged
+from headrace.pipeline.engine.upkeep.presence import Present, merged
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.spec import client_settings
-from headrace.pipeline.topics import Topics
+from tests.pipeline.topics import Topics
 from tests.support.broker_process import BrokerProcess
 from tests.support.spark import frame
 
@@ -24,7 +24,7 @@ def positions(spark: "SparkSession", offsets: Iterable[int], topic_id: str = "id
 
 
 def present(rows: "DataFrame", topic_id: str = "id") -> list[Present]:
-    from headrace.pipeline.engine import offsets_present
+    from headrace.pipeline.engine.upkeep import offsets_present
 
     position = offsets_present.columns(rows.columns)
     assert position is not None
@@ -42,7 +42,7 @@ def test_gaps_and_duplicates_are_found_in_large_tables(spark: "SparkSession") ->
 
 def test_a_lost_row_is_missing_and_a_marker_is_explained(spark: "SparkSession", broker: BrokerProcess) -> None:
     from headrace.pipeline.engine import topic_ids
-    from headrace.pipeline.engine.audit import ClusterLog, audit
+    from headrace.pipeline.engine.upkeep.audit import ClusterLog, audit
 
     Topics(broker.bootstrap).create("t", partitions=1, config={})
     producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "audit"})

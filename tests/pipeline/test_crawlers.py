@@ -4,12 +4,12 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from headrace.pipeline.transforms import crawlers, lines
+from headrace.pipeline.jobs.crawlers import Crawlers, crawlers
 from tests.pipeline.log_lines import combined
+from tests.pipeline.records import events_of
 
 if TYPE_CHECKING:
-    from tests.pipeline.conftest import Parse
-
+    from pyspark.sql import SparkSession
 
 VISITS: Final[dict[str, tuple[list[str], list[str]]]] = {
     "192.0.2.1": (["/robots.txt"], ["read robots.txt"]),
@@ -20,7 +20,7 @@ VISITS: Final[dict[str, tuple[list[str], list[str]]]] = {
 
 
 @pytest.fixture(scope="module")
-def reasons(parse: "Parse") -> dict[str, list[str]]:
+def reasons(spark: "SparkSession") -> dict[str, list[str]]:
     """The reasons by client address, from a single Spark job."""
     texts = [combined(path, client=client) for client, (paths, _) in VISITS.items() for path in paths]
     texts += [combined(f"/{n}.php", status=404, client="192.0.2.5") for n in range(10)]
@@ -28,7 +28,7 @@ def reasons(parse: "Parse") -> dict[str, list[str]]:
     texts += [combined(client="192.0.2.7", user_agent="curl/8.5.0")]
     texts += [combined(client="192.0.2.8", user_agent="Robotics Weekly Reader")]
     texts += [combined(client="192.0.2.9", user_agent="-")]
-    rows = crawlers.crawlers_per_hour(lines.events(parse(texts)), "10 minutes").collect()
+    rows = crawlers(events_of(spark, texts), Crawlers()).collect()
     return {row.client: row.reasons for row in rows}
 
 
@@ -51,9 +51,9 @@ def test_other_user_agents_are_no_reason(reasons: dict[str, list[str]], client: 
     assert client not in reasons
 
 
-def test_clients_are_judged_hour_by_hour(parse: "Parse") -> None:
+def test_clients_are_judged_hour_by_hour(spark: "SparkSession") -> None:
     times = ["17/May/2015:10:59:59 +0000", "17/May/2015:11:00:00 +0000"]
     texts = [combined(f"/{n}", time=times[n % 2]) for n in range(38)]
     texts += [combined("/robots.txt", time=time, client="192.0.2.2") for time in times]
-    rows = crawlers.crawlers_per_hour(lines.events(parse(texts)), "10 minutes").collect()
+    rows = crawlers(events_of(spark, texts), Crawlers()).collect()
     assert [(row.client, row.reasons) for row in rows] == [("192.0.2.2", ["read robots.txt"])] * 2

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from headrace.pipeline.errors import PipelineError
+from headrace.pipeline.spec.jobs import NoParams
 from tests.pipeline.log_lines import combined
 from tests.pipeline.records import raw_records
 
@@ -67,9 +68,19 @@ def test_events_are_the_same_from_the_archive(spark: "SparkSession") -> None:
     from headrace.pipeline.jobs.events import Events, events
 
     records = raw_records(spark, [combined("/a"), combined("/b")])
-    again = events(raw(records), Events())["events"]
+    again = events(raw(records, NoParams()), Events())["events"]
     assert again.exceptAll(events(records, Events())["events"]).count() == 0
     assert again.count() == 2
+
+
+def test_a_batch_parses_its_records_once_for_both_tables(spark: "SparkSession") -> None:
+    from headrace.pipeline.jobs.events import Events, events
+    from headrace.pipeline.spec import sharing
+
+    with sharing.batch():
+        tables = events(raw_records(spark, [combined(), TORN]), Events())
+        plans = [table._jdf.queryExecution().executedPlan().toString() for table in tables.values()]
+        assert [("InMemoryTableScan" in plan) for plan in plans] == [True, True]
 
 
 def test_definitions_of_jobs_do_not_load_spark() -> None:

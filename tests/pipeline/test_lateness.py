@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from headrace.pipeline.engine.reached import Reached
 from tests.support.spark import frame
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def expected(events: list[Event]) -> list[float | None]:
 def in_batches(spark: "SparkSession", events: list[Event], cuts: list[int]) -> list[float | None]:
     from headrace.pipeline.engine import lateness
 
-    before: lateness.Latest = {}
+    before = Reached()
     found: dict[int, float | None] = {}
     for start, end in zip([0, *cuts], [*cuts, len(events)], strict=True):
         named = [
@@ -53,8 +54,8 @@ def in_batches(spark: "SparkSession", events: list[Event], cuts: list[int]) -> l
         ]
         columns = "topic_id: string, source_partition: int, source_offset: bigint, event_time: timestamp"
         rows = frame(spark, named, columns)
-        found |= {row.source_offset: row.late_by_s for row in lateness.with_lateness(rows, before).collect()}
-        before = lateness.latest(rows, before)
+        found |= {row.source_offset: row.late_by_s for row in lateness.with_lateness(rows, before.latest).collect()}
+        before, _ = lateness.reached(rows, before)
     return [found[offset] for offset in range(len(events))]
 
 

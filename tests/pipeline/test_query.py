@@ -1,23 +1,28 @@
 """A query killed at any named point of a batch ends with exact tables and topics after a restart."""
 
 import itertools
+import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
 
 pytest.importorskip("pyspark")
 from pyspark.errors import StreamingQueryException
 
+from headrace.pipeline.engine.publishing import FencedError, TransactionalPublisher
+from headrace.pipeline.engine.topic_ids import Accepted
+from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.spec import client_settings
 from headrace.pipeline.spec.deployment import JobSettings
-from headrace.pipeline.spec.jobs import Additive, Changelog, Expect, Job, Topic, job, job_of
-from headrace.pipeline.topics import Topics
+from headrace.pipeline.spec.jobs import Additive, Changelog, Expect, Job, Output, Publish, Topic, job, job_of
 from tests.pipeline.reading import Published, latest, read_committed
+from tests.pipeline.topics import Topics
 from tests.support.broker_process import BrokerProcess
 
 if TYPE_CHECKING:
@@ -63,6 +68,7 @@ class Place:
     name: str
     transactions: bool = True
     topic: str = "words"
+    outputs: tuple[Output, ...] = ()
 
     @property
     def lake(self) -> "Lake":
@@ -75,9 +81,10 @@ class Place:
         """The job under a name of its own, and so with its own group, transactional id and topic."""
         found = job_of(counts)
         assert found is not None
-        return replace(found, name=self.name, outputs=(TABLE, Changelog(topic=self.name, of=TABLE.table)))
+        outputs = self.outputs or (TABLE, Changelog(topic=self.name, of=TABLE.table))
+        return replace(found, name=self.name, outputs=outputs)
 
-    def query(self, kill: Callable[[str], None] = lambda _: None) -> "Query":
+    def query(self, kill: Callable[[str], None] = lambda _: None, accepted: Sequence[str] = ()) -> "Query":
         """Return the query as a new driver would."""
         from headrace.pipeline.engine.query import Query, Surroundings
 
@@ -87,6 +94,7 @@ class Place:
             cluster=client_settings.plain(self.bootstrap),
             checkpoints=f"{self.directory}/_checkpoints",
             transactions=self.transactions,
+            accepted=Accepted(accepted),
         )
         settings = JobSettings(topic=self.topic, max_rows=RECORDS // BATCHES)
         return Query(self.job, None, settings, around, reached=kill)
@@ -145,6 +153,77 @@ def test_a_query_killed_at_every_point_of_a_batch_writes_each_result_once(place:
         (str(batch), key) for batch in range(BATCHES) for key in TRUTH
     )
     assert {key: row["times"] for key, row in latest(published).items()} == TRUTH
+
+
+def test_a_marker_that_the_tables_history_has_lost_is_not_needed(place: Place) -> None:
+    with pytest.raises(StreamingQueryException, match="KilledError"):
+        run(place.query(killed_at("before-commit", passes=0)))
+    table = place.lake.path(TABLE.table)
+    empty = place.lake.read(TABLE.table).limit(0)
+    for batch in range(10):
+        # The tenth makes a checkpoint of the table, which replaces the log before it.
+        place.lake.append(TABLE.table, empty, writer="another", batch=batch, metadata={})
+    for entry in Path(table, "_delta_log").glob("0000000000000000000?.json"):
+        entry.unlink()
+    run(place.query())
+
+    assert place.table() == TRUTH
+    assert max(Counter(record.identity for record in place.published()).values()) == 1
+
+
+def test_a_second_driver_ends_the_first_and_results_stay_exact(place: Place) -> None:
+    def overtake(point: str) -> None:
+        if point == "before-commit":
+            checkpoint = Path(place.directory, "_checkpoints", f"{place.name}-1", "metadata")
+            second = TransactionalPublisher(client_settings.plain(place.bootstrap), place.name, 1)
+            second.open(json.loads(checkpoint.read_text())["id"])
+
+    first = place.query(overtake)
+    with pytest.raises(StreamingQueryException, match="another driver has started"):
+        run(first)
+    assert isinstance(first.failure, FencedError)
+    run(place.query())
+
+    assert place.table() == TRUTH
+    assert {key: row["times"] for key, row in latest(place.published()).items()} == TRUTH
+
+
+def test_a_topic_created_again_stops_the_query_until_the_user_accepts_it(place: Place) -> None:
+    place.topic = f"{place.name}.in"
+    produce(place, "old", 30)
+    run(place.query())
+    admin = AdminClient({"bootstrap.servers": place.bootstrap})
+    admin.delete_topics([place.topic])[place.topic].result(30)
+    # More than before, so that the old offsets exist again.
+    produce(place, "new", 50)
+    with pytest.raises(PipelineError, match=f"was created again.*--accept-new-topic {place.topic}"):
+        place.query().start(once=True)
+    assert place.table() == {"old": 30}
+    run(place.query(accepted=[place.topic]))
+
+    assert place.table() == {"old": 30, "new": 50}
+    assert {key: row["times"] for key, row in latest(place.published()).items()} == {"old": 30, "new": 50}
+
+
+def test_a_job_without_a_table_publishes_each_row_once(place: Place) -> None:
+    place.outputs = (Publish(topic=place.name, keys=("word",)),)
+    with pytest.raises(StreamingQueryException, match="KilledError"):
+        run(place.query(killed_at("before-commit", passes=0)))
+    run(place.query())
+
+    times: Counter[str] = Counter()
+    for record in place.published():
+        times[record.key] += record.value["times"]
+    assert times == TRUTH
+
+
+def produce(place: Place, word: str, count: int) -> None:
+    """Create the place's topic, and produce a word to it."""
+    Topics(place.bootstrap).create(place.topic, partitions=1, config={})
+    producer = Producer({"bootstrap.servers": place.bootstrap})
+    for _ in range(count):
+        producer.produce(place.topic, word)
+    assert producer.flush(30) == 0
 
 
 def test_records_that_do_not_meet_an_expectation_are_quarantined_with_the_reason(place: Place) -> None:

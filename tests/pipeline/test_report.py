@@ -13,6 +13,7 @@ from tests.pipeline.records import events_of, records_of_file
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_SETTLED: Final = "cast(null AS timestamp) AS settled_before"
 DAY: Final = date(2015, 5, 17)
 
 
@@ -53,7 +54,7 @@ def test_stateful_tables_leave_out_what_came_too_late(spark: "SparkSession") -> 
     from headrace.pipeline.report import report
 
     events = events_of(spark, [combined("/robots.txt"), combined("/late")])
-    tables = report(events.selectExpr("*", "cast(source_offset * 601 AS double) AS late_by_s"))
+    tables = report(events.selectExpr("*", "cast(source_offset * 601 AS double) AS late_by_s", _SETTLED))
     assert [row.requests for row in tables["sessions"].collect()] == [1]
     assert [row.requests for row in tables["crawlers"].collect()] == [1]
     assert _table(tables["status_codes"]) == [(200, 2)]

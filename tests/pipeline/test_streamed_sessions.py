@@ -18,13 +18,19 @@ END: Final = "end"
 
 def _streamed(spark: "SparkSession", batches: "Sequence[DataFrame]", directory: Path) -> list[tuple[Any, ...]]:
     """Return the sessions that a stream emits for these batches and a last one."""
+    from pyspark.sql import functions as sf
+
+    from headrace.pipeline.engine import stateful
+
     last = events_of(spark, [combined(client=END, time="31/Dec/2037:00:00:00 +0000")])
     # Batches without data would emit the last sessions, but not in order with the others.
     for batch in (*batches, last, last):
         batch.coalesce(1).write.mode("append").parquet(str(directory / "events"))
     events = spark.readStream.schema(last.schema).option("maxFilesPerTrigger", 1).parquet(str(directory / "events"))
+    # One partition, which is settled up to its latest event time.
+    events = events.withColumns({"settled_before": sf.lit(None), "settled_after": sf.col("event_time")})
     query = (
-        activity.sessions(events, Sessions())
+        activity.sessions(stateful.watermarked(events, Sessions().late_by), Sessions())
         .writeStream.outputMode("append")
         .format("parquet")
         .option("checkpointLocation", str(directory / "checkpoint"))

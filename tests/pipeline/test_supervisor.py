@@ -18,8 +18,8 @@ from headrace.pipeline.engine.supervision import Policy, State
 from headrace.pipeline.engine.supervisor import Supervisor
 from headrace.pipeline.spec.deployment import Deployment, JobSettings
 from headrace.pipeline.spec.jobs import Additive, Append, Changelog, Job, NoParams, Table, Topic
-from headrace.pipeline.topics import Topics
 from tests.pipeline.reading import read_all, read_committed
+from tests.pipeline.topics import Topics
 from tests.support.broker_process import BrokerProcess
 
 if TYPE_CHECKING:
@@ -132,6 +132,15 @@ def test_the_changelog_has_the_totals(ran: Ran) -> None:
 def test_the_status_of_a_finished_job_has_its_batch_rate_and_lag(ran: Ran) -> None:
     status = ran.status("lines")
     assert (status["state"], status["batch"], status["input_rows"], status["lag"]) == ("finished", 0, RECORDS, 0)
+
+
+def test_the_table_of_runs_has_a_row_for_each_batch(ran: Ran) -> None:
+    rows = ran.lake.read("runs").orderBy("job").collect()
+    assert [(row.job, row.batch, row.input_rows, row.lag) for row in rows] == [
+        ("lengths", 0, RECORDS, None),
+        ("lines", 0, RECORDS, 0),
+    ]
+    assert all(row.duration_ms >= row.durations_ms["tables"] > 0 for row in rows)
 
 
 def test_the_status_of_a_failed_job_has_the_reason(ran: Ran) -> None:

@@ -61,7 +61,7 @@ def lake(spark: "SparkSession", headrace_lake: "Lake") -> "Lake":
 def test_a_replayed_record_is_in_events_once_even_if_the_first_replay_was_killed(
     lake: "Lake", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from headrace.pipeline.engine import replay
+    from headrace.pipeline.engine.upkeep import replay
 
     job, params = definition(parsing.events), parsing.Events(parser=f"{__name__}:pipes")
     with monkeypatch.context() as patched:
@@ -85,8 +85,8 @@ def test_a_replayed_record_is_in_events_once_even_if_the_first_replay_was_killed
 def test_an_audit_finds_lost_rows_and_rows_that_are_there_twice(lake: "Lake") -> None:
     from delta.tables import DeltaTable
 
-    from headrace.pipeline.engine.audit import ClusterLog
-    from headrace.pipeline.engine.job_audit import Audited, audit_job
+    from headrace.pipeline.engine.upkeep.audit import ClusterLog
+    from headrace.pipeline.engine.upkeep.job_audit import Audited, audit_job
 
     lake.run_once(archive.raw, lines("/b"))
     log = ClusterLog(lake.cluster)
@@ -112,7 +112,7 @@ def test_an_audit_finds_lost_rows_and_rows_that_are_there_twice(lake: "Lake") ->
 
 
 def test_a_record_is_traced_to_the_rows_and_topics_that_it_is_part_of(lake: "Lake") -> None:
-    from headrace.pipeline.engine.trace import Place, Tracer
+    from headrace.pipeline.engine.upkeep.trace import Place, Tracer
 
     lake.run_once(archive.raw)
     for function in (activity.page_views, activity.sessions, crawlers.crawlers):

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     """A session shared by all tests."""
     pytest.importorskip("pyspark", reason="the extra headrace[pipeline] is not installed")
-    from headrace.pipeline.session import build_session
+    from headrace.pipeline.engine.session import build
+    from headrace.pipeline.spec.deployment import Deployment
 
-    session = build_session("tests", tmp_path_factory.mktemp("spark"))
+    session = build(Deployment.default(lake=str(tmp_path_factory.mktemp("spark"))), name="tests")
     yield session
     session.stop()
 

@@ -12,12 +12,14 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, Final
 
 from headrace import wording
 from headrace.cli.failures import CommandError
 
 Cell = str | int | None
+_UNLIMITED: Final = 10_000
+"""Columns of a pipe or file, where no line is folded."""
 count = wording.count
 
 
@@ -42,9 +44,9 @@ def stdout_is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
-def print_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:
-    """Print to standard output; None is shown as '-'."""
-    if not stdout_is_terminal():
+def print_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], *, aligned: bool = False) -> None:
+    """Print to standard output; None is shown as '-'. An `aligned` table is for people, also in a pipe."""
+    if not stdout_is_terminal() and not aligned:
         write_lines("\t".join([column.title.lower().replace(" ", "_") for column in columns]))
         write_lines(*("\t".join("-" if cell is None else str(cell) for cell in row) for row in rows))
         return
@@ -58,7 +60,7 @@ def print_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> No
     for row in rows:
         table.add_row(*(Text("-", "dim") if cell is None else Text(_shown(cell)) for cell in row))
     with writing():
-        Console(highlight=False).print(table)
+        Console(highlight=False, width=None if stdout_is_terminal() else _UNLIMITED).print(table)
 
 
 def print_pairs(pairs: Sequence[tuple[str, Cell]]) -> None:

@@ -6,7 +6,14 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli import output, pipeline_generate, pipeline_options, pipeline_run, pipeline_tables
+from headrace.cli import (
+    output,
+    pipeline_generate,
+    pipeline_options,
+    pipeline_report,
+    pipeline_run,
+    pipeline_tables,
+)
 from headrace.cli.failures import usage_error
 from headrace.cli.help_pages import Command, Group, examples
 from headrace.cli.options import Json
@@ -20,6 +27,7 @@ app.command(cls=Command, epilog=pipeline_tables.AUDIT_EPILOG)(pipeline_tables.au
 app.command(cls=Command, epilog=pipeline_tables.TRACE_EPILOG)(pipeline_tables.trace)
 app.command("replay-quarantine", cls=Command, epilog=pipeline_tables.REPLAY_EPILOG)(pipeline_tables.replay_quarantine)
 app.command(cls=Command, epilog=pipeline_tables.COMPACT_EPILOG)(pipeline_tables.compact)
+app.command(cls=Command, epilog=pipeline_report.EPILOG)(pipeline_report.report)
 app.command(cls=Command, epilog=pipeline_generate.EPILOG)(pipeline_generate.generate)
 
 

@@ -1,20 +1,19 @@
 """`headrace pipeline run`, `status` and `query`."""
 
-import json as json_text
 import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from headrace.cli import output, pipeline_options, pipeline_session
+from headrace.cli import output, pipeline_options, pipeline_session, row_output
 from headrace.cli.failures import CommandError
 from headrace.cli.help_pages import examples
 from headrace.cli.options import Json
 from headrace.cli.pipeline_options import Config, JobFiles, Lake, Master, Overrides, PipelineBootstrap
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from headrace.pipeline.spec.jobs import Job
 
@@ -65,10 +64,20 @@ def run(
     lake: Lake = None,
     master: Master = None,
     bootstrap: PipelineBootstrap = None,
+    accept_new_topic: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--accept-new-topic",
+            metavar="TOPIC",
+            show_default=False,
+            help="Read a source topic that was created again from its beginning, and keep what was read; repeatable.",
+        ),
+    ] = None,
 ) -> None:
     """Run jobs on Spark until Ctrl-C, which ends them after their batches.
 
-    A failing job starts again after a delay, and is given up after five failures in ten minutes; the others go on.
+    A failing job starts again after a delay of at most a minute; the others go on. It is given up if only a person can
+    correct the cause and, with --once, after five failures in ten minutes.
     """
     import logging
 
@@ -92,6 +101,7 @@ def run(
                 jobs or (),
                 once=once,
                 master=master,
+                accepted=accept_new_topic or (),
                 started=lambda names: output.tell(f"Running {', '.join(names)}. Ctrl-C stops after the batch."),
             )
         except KafkaException as error:
@@ -149,7 +159,11 @@ def query(
         selection = pipeline_options.select(config=config, files=files, lake=lake)
         with pipeline_session.spark_session(selection.deployment, master) as spark:
             _name_tables(spark, selection.deployment.lake, list(selection.jobs.values()), sql)
-            _print(spark.sql(sql), json)
+            rows = spark.sql(sql)
+            if json:
+                output.print_json(row_output.objects(rows))
+            else:
+                output.print_table(*row_output.table(rows))
 
 
 def _name_tables(spark: "SparkSession", uri: str, jobs: "list[Job]", sql: str) -> None:
@@ -164,20 +178,3 @@ def _name_tables(spark: "SparkSession", uri: str, jobs: "list[Job]", sql: str) -
         if table.lower() in words:
             rows = lake.view(additive[table]) if table in additive else lake.read(table)
             rows.createOrReplaceTempView(table)
-
-
-def _print(rows: "DataFrame", json: bool) -> None:
-    from pyspark.sql import functions as sf
-
-    if json:
-        options = {"ignoreNullFields": "false", "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSX"}
-        found = rows.select(sf.to_json(sf.struct("*"), options)).collect()
-        output.print_json([json_text.loads(row[0]) for row in found])
-        return
-    numbers = {"tinyint", "smallint", "int", "bigint", "float", "double"}
-    columns = [output.Column(name, number=kind in numbers) for name, kind in rows.dtypes]
-    output.print_table(columns, [[_cell(value) for value in row] for row in rows.collect()])
-
-
-def _cell(value: object) -> output.Cell:
-    return value if value is None or type(value) is int else str(value)

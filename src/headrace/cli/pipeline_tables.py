@@ -18,9 +18,9 @@ from headrace.cli.pipeline_options import Config, JobFiles, Lake, Master, Overri
 from headrace.cli.positions import parse_moment
 
 if TYPE_CHECKING:
-    from headrace.pipeline.engine.job_audit import Audited
     from headrace.pipeline.engine.lake import Lake as Tables
-    from headrace.pipeline.engine.trace import Reached
+    from headrace.pipeline.engine.upkeep.job_audit import Audited
+    from headrace.pipeline.engine.upkeep.trace import Reached
     from headrace.pipeline.spec.jobs import Additive, Job
 
 AUDIT_EPILOG = examples(
@@ -70,8 +70,8 @@ def audit(
     the partition. The exit code is 1 if a record is missing or stored twice.
     """
     with _session(config, files, None, lake, bootstrap, master) as (selection, tables):
-        from headrace.pipeline.engine.audit import ClusterLog
-        from headrace.pipeline.engine.job_audit import audit_job, keeps_all
+        from headrace.pipeline.engine.upkeep.audit import ClusterLog
+        from headrace.pipeline.engine.upkeep.job_audit import audit_job, keeps_all
 
         deployment = selection.deployment
         chosen = _chosen(selection, jobs, keeps_all)
@@ -189,7 +189,7 @@ def trace(
     Does not connect to the cluster.
     """
     with _session(config, files, overrides, lake, None, master) as (selection, tables):
-        from headrace.pipeline.engine.trace import Place, Tracer
+        from headrace.pipeline.engine.upkeep.trace import Place, Tracer
 
         params = {name: selection.deployment.params(job) for name, job in selection.jobs.items()}
         tracer = Tracer(tables, selection.deployment.checkpoints, selection.jobs, params)
@@ -223,12 +223,13 @@ def _print_trace(reached: "Sequence[Reached]") -> None:
         return
     width = max(len(name) for each in reached for name in _shown(each))
     for number, each in enumerate(reached):
-        notes = [f"topic {each.topic}"] if each.topic is not None else []
+        notes = [f"topic {each.topic}"] if each.table is not None and each.topic is not None else []
         if each.key is not None:
             notes.append(f"key {each.key}")
         if not each.is_written:
             notes = ["not in the table: the watermark has not passed the row yet, or the record came too late"]
-        title = f"{each.table} ({', '.join(notes)})" if notes else each.table
+        name = each.table or f"topic {each.topic}"
+        title = f"{name} ({', '.join(notes)})" if notes else name
         output.write_lines(*([""] if number else []), title)
         output.write_lines(*(f"  {name:<{width}}   {value}" for name, value in _shown(each).items()))
 
@@ -256,7 +257,7 @@ def replay_quarantine(
     The job may run meanwhile. Jobs that read these tables get the rows like new ones.
     """
     with _session(config, files, overrides, lake, None, master) as (selection, tables):
-        from headrace.pipeline.engine import replay
+        from headrace.pipeline.engine.upkeep import replay
 
         chosen = _chosen(selection, jobs, replay.can_replay)
         counts = {
@@ -309,7 +310,7 @@ def compact(
     except ValueError as error:
         raise usage_error(f"--before: {error}") from None
     with _session(config, files, None, lake, None, master) as (selection, tables):
-        from headrace.pipeline.engine import compaction
+        from headrace.pipeline.engine.upkeep import compaction
 
         found = [
             compaction.compact(tables, each, moment)

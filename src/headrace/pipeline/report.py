@@ -3,23 +3,58 @@
 Its tables equal the views of the streaming tables, except that visitors are exact counts and no sketches.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
-from typing import Any
+from typing import Any, Final, TypeAlias
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
+from headrace.pipeline.engine import lateness
+from headrace.pipeline.engine.lake import Lake
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.jobs import activity
 from headrace.pipeline.jobs.crawlers import crawlers
-from headrace.pipeline.spec.jobs import job_of
-from headrace.pipeline.spec.params import build, seconds_of
+from headrace.pipeline.spec.jobs import Additive, job_of
+from headrace.pipeline.spec.params import build, seconds_of, unknown
+
+Given: TypeAlias = Mapping[str, Mapping[str, object]]
+
+_FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
+    "page_views": activity.page_views,
+    "visitors": activity.visitors,
+    "referrers": activity.referrers,
+    "sessions": activity.sessions,
+    "traffic": activity.traffic,
+    "status_codes": activity.status_codes,
+    "top_pages": activity.top_pages,
+    "crawlers": crawlers,
+}
+_ORDER: Final = {
+    "page_views": ("-views", "hour", "page"),
+    "visitors": ("day",),
+    "referrers": ("-requests", "day", "kind", "host"),
+    "sessions": ("-requests", "start", "client"),
+    "traffic": ("-requests", "minute"),
+    "status_codes": ("status",),
+    "top_pages": ("rank",),
+    "crawlers": ("-requests", "hour", "client"),
+}
+"""The columns by which people want to read a table; '-' for the largest first."""
+_TIMES: Final = {
+    "page_views": "hour",
+    "visitors": "day",
+    "referrers": "day",
+    "sessions": "start",
+    "traffic": "minute",
+    "crawlers": "hour",
+}
+_SKETCH_ERROR: Final = 0.08
+"""Five standard errors of a sketch: a larger difference is not by chance."""
 
 
-def report(
-    events: DataFrame, *, on: date | None = None, params: Mapping[str, Mapping[str, object]] | None = None
-) -> dict[str, DataFrame]:
+def report(events: DataFrame, *, on: date | None = None, params: Given | None = None) -> dict[str, DataFrame]:
     """Return the tables by name; none is computed before it is read.
 
     `on` is a day of event time (UTC). Its sessions are those that start on it, with all their requests. `params` has
@@ -42,7 +77,95 @@ def report(
     }
 
 
-def _params(function: Callable[..., Any], given: Mapping[str, Mapping[str, object]]) -> Any:
+def selected(tables: Mapping[str, DataFrame], names: Iterable[str]) -> dict[str, DataFrame]:
+    """Return the tables of these names, or all. Raises PipelineError for an unknown one."""
+    names = list(dict.fromkeys(names))
+    for name in names:
+        if name not in tables:
+            raise PipelineError(unknown("table", name, tables))
+    return {name: tables[name] for name in names or tables}
+
+
+def ordered(table: str, rows: DataFrame) -> DataFrame:
+    """Return the rows of a table of the report in the order in which people want to read them."""
+    order = [sf.desc(name[1:]) if name.startswith("-") else sf.asc(name) for name in _ORDER[table]]
+    return rows.orderBy(*order)
+
+
+@dataclass(frozen=True, slots=True)
+class Differences:
+    """The number of rows that only the report has, and that only the table of the stream has."""
+
+    in_report: int
+    in_table: int
+
+
+def differences(
+    lake: Lake, tables: Mapping[str, DataFrame], *, on: date | None = None, params: Given | None = None
+) -> dict[str, Differences]:
+    """Compare tables of the report with those of the streams, row for row.
+
+    Estimates of sketches differ if they are more than five standard errors from the exact number. Sessions that may go
+    on are left out, and so are tables without a time if the report is `on` a day.
+    """
+    found = {}
+    ended = _ended(lake.read("events"), _params(activity.sessions, params or {}))
+    for name, rows in tables.items():
+        if on is not None and name not in _TIMES:
+            continue
+        stored, sketches = _stored(lake, name)
+        if on is not None:
+            stored = stored.where(sf.to_date(_TIMES[name]) == sf.lit(on))
+        if name == "sessions":
+            rows, stored = rows.where(ended), stored.where(ended)
+        rows = rows.select(*stored.columns)
+        if sketches:
+            rows = _with_estimates(rows, stored, sketches)
+        rows, stored = rows.cache(), stored.cache()
+        found[name] = Differences(rows.exceptAll(stored).count(), stored.exceptAll(rows).count())
+        rows.unpersist()
+        stored.unpersist()
+    return found
+
+
+def _stored(lake: Lake, table: str) -> tuple[DataFrame, tuple[str, ...]]:
+    """Return the rows of a table with estimates for its sketches, and the names of these."""
+    job = job_of(_FUNCTIONS[table])
+    output = next((each for each in job.outputs if isinstance(each, Additive)), None) if job is not None else None
+    if output is None:
+        return lake.read(table), ()
+    return lake.view(output).withColumns(
+        {name: sf.hll_sketch_estimate(name) for name in output.sketches}
+    ), output.sketches
+
+
+def _with_estimates(rows: DataFrame, stored: DataFrame, sketches: tuple[str, ...]) -> DataFrame:
+    """Replace exact numbers by the stored estimates that are close enough."""
+    keys = [name for name in rows.columns if name not in sketches]
+    both = rows.alias("exact").join(stored.alias("estimated"), keys, "left")
+
+    def close(name: str) -> Column:
+        exact, estimate = sf.col(f"exact.{name}"), sf.col(f"estimated.{name}")
+        return sf.when(sf.abs(exact - estimate) <= exact * _SKETCH_ERROR, estimate).otherwise(exact).alias(name)
+
+    return both.select(*(close(name) if name in sketches else sf.col(name) for name in rows.columns))
+
+
+def _ended(events: DataFrame, params: activity.Sessions) -> Column:
+    """Return a condition that holds for sessions that a stream of these events has written.
+
+    Its watermark is at least the earliest of the latest times of the partitions, less the lateness.
+    """
+    latest = events.groupBy("topic_id", "source_partition").agg(sf.max("event_time").alias("latest"))
+    [row] = latest.agg(sf.min("latest").cast("string").alias("latest")).collect()
+    return sf.col("end") + _interval(params.gap) + _interval(params.late_by) < sf.lit(row.latest).cast("timestamp")
+
+
+def _interval(text: str) -> Column:
+    return sf.expr(f"INTERVAL '{seconds_of(text)}' SECOND")
+
+
+def _params(function: Callable[..., Any], given: Given) -> Any:
     job = job_of(function)
     if job is None:
         raise PipelineError(f"{function.__name__} is not a job: decorate it with @job")
@@ -65,9 +188,10 @@ def _requests_of(events: DataFrame, on: date) -> DataFrame:
 
 def _in_time(events: DataFrame, late_by: str) -> DataFrame:
     """Leave out the requests that streams with state put into the quarantine."""
-    if "late_by_s" not in events.columns:
+    if not {"late_by_s", "settled_before"} <= set(events.columns):
         return events
-    return events.where(sf.coalesce("late_by_s", sf.lit(0)) <= seconds_of(late_by))
+    in_time, _ = lateness.parted(events, late_by)
+    return in_time
 
 
 def _midnight(on: date, after: timedelta) -> Column:

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from headrace.pipeline.engine.audit import Bounds, Gap, audit
-from headrace.pipeline.engine.presence import Piece, Present, merged
+from headrace.pipeline.engine.upkeep.audit import Bounds, Gap, audit
+from headrace.pipeline.engine.upkeep.presence import Piece, Present, merged
 
 
 @dataclass

@@ -5,26 +5,9 @@ import json
 import pytest
 
 from headrace.pipeline.engine.ledger import Entry, Ledger
+from headrace.pipeline.engine.reached import Reached
 from headrace.pipeline.errors import PipelineError
-
-
-class Memory:
-    """Files in memory."""
-
-    def __init__(self) -> None:
-        self.files: dict[str, str] = {}
-
-    def read(self, uri: str) -> str | None:
-        return self.files.get(uri)
-
-    def write(self, uri: str, text: str) -> None:
-        self.files[uri] = text
-
-    def names(self, uri: str) -> list[str]:
-        return [name.removeprefix(f"{uri}/") for name in self.files if name.startswith(f"{uri}/")]
-
-    def delete(self, uri: str) -> None:
-        self.files.pop(uri, None)
+from tests.unit.pipeline.memory_files import MemoryFiles
 
 
 def entry(batch: int, *, end: int = 7, query: str = "first", version: int = 1) -> Entry:
@@ -37,23 +20,23 @@ def entry(batch: int, *, end: int = 7, query: str = "first", version: int = 1) -
         source_to={"log": {"0": 20}},
         topic_ids={"log": "id"},
         output_ends={"views": {0: end, 1: 3}},
-        latest={"id/0": 1_000},
+        reached=Reached(latest={"id/0": 1_000}, arrived={"id/0": 2_000}, settled=1_000),
     )
 
 
 @pytest.fixture
-def files() -> Memory:
-    return Memory()
+def files() -> MemoryFiles:
+    return MemoryFiles({})
 
 
 @pytest.fixture
-def ledger(files: Memory) -> Ledger:
+def ledger(files: MemoryFiles) -> Ledger:
     return Ledger(files, "s3a://bucket/checkpoints/", "views")
 
 
-def test_an_entry_is_a_json_file_of_its_job_and_batch(ledger: Ledger, files: Memory) -> None:
+def test_an_entry_is_a_json_file_of_its_job_and_batch(ledger: Ledger, files: MemoryFiles) -> None:
     ledger.record(entry(4))
-    [(uri, text)] = files.files.items()
+    [(uri, text)] = files.items()
     assert uri == "s3a://bucket/checkpoints/ledger/views/4.json"
     assert json.loads(text)["source_to"] == {"log": {"0": 20}}
 
@@ -84,7 +67,7 @@ def test_a_new_job_has_no_last_entry(ledger: Ledger) -> None:
     assert ledger.last() is None
 
 
-def test_unfinished_files_are_no_entries(ledger: Ledger, files: Memory) -> None:
+def test_unfinished_files_are_no_entries(ledger: Ledger, files: MemoryFiles) -> None:
     ledger.record(entry(9))
     files.write("s3a://bucket/checkpoints/ledger/views/10.json.tmp", "{")
     assert ledger.last() == entry(9)
@@ -98,14 +81,14 @@ def test_the_first_batch_of_a_checkpoint_starts_a_new_ledger(ledger: Ledger) -> 
     assert ledger.read(9) is None
 
 
-def test_the_last_hundred_entries_are_kept(ledger: Ledger, files: Memory) -> None:
+def test_the_last_hundred_entries_are_kept(ledger: Ledger, files: MemoryFiles) -> None:
     for batch in range(150):
         ledger.record(entry(batch))
-    assert len(files.files) == 100
+    assert len(files) == 100
     assert ledger.read(49) is None
 
 
-def test_a_damaged_entry_is_named(ledger: Ledger, files: Memory) -> None:
+def test_a_damaged_entry_is_named(ledger: Ledger, files: MemoryFiles) -> None:
     files.write("s3a://bucket/checkpoints/ledger/views/4.json", '{"batch": 4')
     with pytest.raises(PipelineError, match="damaged entry"):
         ledger.read(4)

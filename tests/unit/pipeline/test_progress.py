@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace.pipeline.engine import status
+from headrace.pipeline.engine import runs, status
 from headrace.pipeline.engine.progress import Measured, Progress, advanced, metrics
 from headrace.pipeline.errors import PipelineError
 
@@ -49,13 +49,22 @@ def test_rate_watermark_and_state_are_those_of_the_batch() -> None:
 
 
 def test_late_and_quarantined_rows_add_up() -> None:
-    measured = Measured(batch=7, quarantined=2)
+    measured = Measured(late=4, quarantined=2)
     progress = advanced(replace(NEW, late_rows=10, quarantined_rows=5), BATCH, measured)
-    assert (progress.late_rows, progress.quarantined_rows) == (13, 7)
+    assert (progress.late_rows, progress.quarantined_rows) == (17, 7)
+
+
+def test_the_row_of_a_batch_has_its_own_counts_and_its_cost() -> None:
+    before = replace(NEW, late_rows=10, quarantined_rows=5)
+    batch = {**BATCH, "id": "q", "timestamp": "2026-01-01T00:00:00.000Z"}
+    found = runs.row(before, advanced(before, batch, Measured(quarantined=2)), batch)
+    assert (found["batch"], found["late_rows"], found["quarantined_rows"]) == (7, 3, 2)
+    assert (found["duration_ms"], found["us_per_row"]) == (405, 810)
+    assert found["source_to"] == BATCH["sources"][0]["endOffset"]
 
 
 def test_durations_name_the_phases_of_the_batch() -> None:
-    measured = Measured(batch=7, phases_ms={"ledger": 5, "tables": 250, "topics": 15})
+    measured = Measured(phases_ms={"ledger": 5, "tables": 250, "topics": 15})
     assert advanced(NEW, BATCH, measured).durations_ms == {
         "offsets": 12,
         "planning": 30,
@@ -66,15 +75,12 @@ def test_durations_name_the_phases_of_the_batch() -> None:
     }
 
 
-def test_what_another_batch_measured_is_left_out() -> None:
-    progress = advanced(NEW, BATCH, Measured(batch=8, quarantined=9, phases_ms={"tables": 1}))
-    assert (progress.quarantined_rows, "tables" in progress.durations_ms) == (0, False)
-
-
 def test_metrics_name_job_and_value() -> None:
     lines = metrics({"views": advanced(NEW, BATCH, None)}).splitlines()
     assert 'headrace_pipeline_lag_records{job="views"} 10.0' in lines
     assert 'headrace_pipeline_failed{job="views"} 0.0' in lines
+    assert 'headrace_pipeline_seconds_per_row{job="views"} 0.00081' in lines
+    assert 'headrace_pipeline_watermark_seconds{job="views"} 1.4318571e+09' in lines
 
 
 def test_an_unknown_lag_is_no_metric() -> None:

@@ -1,6 +1,17 @@
 """The machine that starts, repeats and gives up jobs."""
 
-from headrace.pipeline.engine.supervision import Ended, Machine, Policy, Ready, Start, State, Stop, StopAll, Tick
+from headrace.pipeline.engine.supervision import (
+    ONCE_POLICY,
+    Ended,
+    Machine,
+    Policy,
+    Ready,
+    Start,
+    State,
+    Stop,
+    StopAll,
+    Tick,
+)
 
 POLICY = Policy(first_s=2, factor=3, limit=5, window_s=600)
 
@@ -44,6 +55,26 @@ def test_each_delay_is_longer_than_the_one_before() -> None:
         now += delays[-1]
         machine.handle(Tick(), now)
     assert delays == [2, 6, 18, 54]
+
+
+def test_no_delay_is_longer_than_a_minute_and_no_failure_the_last() -> None:
+    machine, now, delays = Machine(["events"]), 0.0, []
+    machine.handle(Ready("events"), now)
+    while now < 3600:
+        delays.append(fail(machine, "events", now))
+        now += delays[-1]
+        assert machine.handle(Tick(), now) == [Start("events")]
+    assert (delays[:4], set(delays[4:])) == ([2, 6, 18, 54], {60})
+
+
+def test_a_run_that_is_to_end_gives_up_after_five_failures() -> None:
+    machine = Machine(["events"], ONCE_POLICY)
+    machine.handle(Ready("events"), 0)
+    for now in (0, 10, 30, 90):
+        machine.handle(Ended("events", "broken"), now)
+        machine.handle(Tick(), now + 60)
+    machine.handle(Ended("events", "broken"), 160)
+    assert machine.jobs["events"].state is State.FAILED
 
 
 def test_the_fifth_failure_within_ten_minutes_is_the_last() -> None:

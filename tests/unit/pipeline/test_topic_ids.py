@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from headrace.pipeline.engine.topic_ids import TopicChangedError, check
+from headrace.pipeline.engine.topic_ids import Accepted, TopicChangedError, check
 
 
 def test_the_ids_of_all_topics_read_so_far_are_kept() -> None:
@@ -19,3 +19,13 @@ def test_a_topic_created_again_is_an_error_with_both_ids_and_both_ways_on() -> N
 def test_a_deleted_topic_is_an_error() -> None:
     with pytest.raises(TopicChangedError, match="no longer exists"):
         check({"a": "old"}, {"b": "2"}, job="raw")
+
+
+def test_only_accepted_topics_may_be_created_again() -> None:
+    stored, now = {"a": "1", "b": "1", "c": "1"}, {"a": "2", "b": "2", "c": "1"}
+    assert Accepted(["a", "c"]).created_again(stored, now) == ["a"]
+
+
+def test_a_topic_accepted_once_must_be_accepted_again_after_the_next_time() -> None:
+    accepted = Accepted(["a"])
+    assert [accepted.created_again({"a": "1"}, {"a": now}) for now in ("2", "2", "3")] == [["a"], ["a"], []]

@@ -1,21 +1,26 @@
 """What Spark writes into a checkpoint: the query's id and the source offsets of its batches."""
 
 import json
+from collections.abc import Mapping
 from typing import Protocol
 
 from headrace.pipeline.errors import PipelineError
 
 
-class Reading(Protocol):
+class FileAccess(Protocol):
     """The files that a checkpoint needs."""
 
     def read(self, uri: str) -> str | None: ...
+
+    def write(self, uri: str, text: str) -> None: ...
+
+    def names(self, uri: str) -> list[str]: ...
 
 
 class Checkpoint:
     """The checkpoint of one version of a job, in `<checkpoints>/<job>-<version>`."""
 
-    def __init__(self, files: Reading, checkpoints: str, job: str, version: int) -> None:
+    def __init__(self, files: FileAccess, checkpoints: str, job: str, version: int) -> None:
         self._files = files
         self.uri = f"{checkpoints.rstrip('/')}/{job}-{version}"
         self._last: tuple[int, object] = (-1, None)
@@ -36,6 +41,25 @@ class Checkpoint:
         after = self._read(batch)
         self._last = (batch, after)
         return before, after
+
+    def move(self, places: Mapping[str, Mapping[int, int]]) -> None:
+        """Let the next batch read the given topics from `places`, which are offsets by topic and partition.
+
+        A batch that was interrupted is repeated without records of these topics. The query must not run.
+        """
+        committed = max(self._numbers("commits"), default=-1)
+        files = [f"offsets/{batch}" for batch in self._numbers("offsets") if batch >= committed]
+        if committed < 0:
+            files.append("sources/0/0")  # where the first batch starts
+        for file in files:
+            text = self._files.read(f"{self.uri}/{file}")
+            *head, offsets = (text or "").splitlines()
+            moved = {**json.loads(offsets), **places}
+            self._files.write(f"{self.uri}/{file}", "\n".join([*head, json.dumps(moved)]))
+        self._last = (-1, None)
+
+    def _numbers(self, directory: str) -> list[int]:
+        return [int(name) for name in self._files.names(f"{self.uri}/{directory}") if name.isdecimal()]
 
     def _read(self, batch: int) -> object:
         text = self._files.read(f"{self.uri}/offsets/{batch}")

@@ -21,10 +21,13 @@ def is_conflict(error: Py4JJavaError | PySparkException) -> bool:
 
 def last_txn_version(spark: SparkSession, path: str, app_id: str) -> int | None:
     """Return the last `txnVersion` that `app_id` committed to a table; None if there was none."""
-    jvm = _jvm(spark)
-    none = jvm.scala.Option.empty()
-    found = _log(spark, path).update(False, none, none).transactions().get(app_id)
+    found = _snapshot(spark, path).transactions().get(app_id)
     return int(found.get()) if found.isDefined() else None
+
+
+def version(spark: SparkSession, path: str) -> int:
+    """Return the number of a table's last commit; the first one is 0."""
+    return int(_snapshot(spark, path).version())
 
 
 def rewrite_files(
@@ -104,6 +107,11 @@ def _without_data_change(file: Any) -> Any:
 
 def _log(spark: SparkSession, path: str) -> Any:
     return _jvm(spark).org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)
+
+
+def _snapshot(spark: SparkSession, path: str) -> Any:
+    none = _jvm(spark).scala.Option.empty()
+    return _log(spark, path).update(False, none, none)
 
 
 def _jvm(spark: SparkSession) -> Any:

@@ -37,6 +37,8 @@ class Files:
             path.parent.mkdir(parents=True, exist_ok=True)
             temporary.write_text(text, encoding="utf-8")
             temporary.replace(path)
+            # Hadoop would compare a file that it wrote before with its checksum.
+            path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
             return
         stream = system.create(temporary, True)
         try:

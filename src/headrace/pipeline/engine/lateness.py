@@ -2,18 +2,24 @@
 
 A record is late by the time between its event time and the latest event time before it in its partition. Records with
 the latest time so far, and the first of a partition, are late by 0.
+
+A query with state must also know when it may forget: rows carry the time up to which the whole log was settled before
+and after their batch (`reached.py`).
 """
 
 from collections.abc import Mapping
-from typing import Final, TypeAlias
+from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 
-Latest: TypeAlias = dict[str, int]
-"""The latest event time of each partition in microseconds since 1970, by `topic id/partition`. It fits into JSON."""
+from headrace.pipeline.engine.reached import Reached
+from headrace.pipeline.spec.params import seconds_of
 
+COLUMNS: Final = frozenset({"topic_id", "source_partition", "source_offset", "event_time"})
+"""Rows that have them get `late_by_s`, `settled_before` and `settled_after`."""
 _MICROSECONDS: Final = 1_000_000
+_ROWS_PER_FILE: Final = 200_000
 
 
 def with_lateness(rows: DataFrame, before: Mapping[str, int], *, time: str = "event_time") -> DataFrame:
@@ -28,17 +34,53 @@ def with_lateness(rows: DataFrame, before: Mapping[str, int], *, time: str = "ev
     return rows.withColumn("late_by_s", sf.when(sf.col(time).isNotNull(), late_us / _MICROSECONDS))
 
 
-def latest(rows: DataFrame, before: Mapping[str, int], *, time: str = "event_time") -> Latest:
-    """Return the latest times after `rows`: what the next batch must get as `before`."""
-    found = rows.where(sf.col(time).isNotNull()).groupBy(_partition().alias("at"))
-    merged = dict(before)
-    for row in found.agg(sf.max(sf.unix_micros(time)).alias("latest")).collect():
-        merged[row["at"]] = max(row["latest"], merged.get(row["at"], row["latest"]))
-    return merged
+def reached(rows: DataFrame, before: Reached, *, time: str = "event_time") -> tuple[Reached, int]:
+    """Return what is reached after `rows`, which the next batch must get as `before`, and the number of rows."""
+    arrived = sf.max(sf.unix_micros("ingested_at")) if "ingested_at" in rows.columns else sf.lit(None)
+    found = (
+        rows.groupBy(_partition().alias("at"))
+        .agg(sf.max(sf.unix_micros(time)).alias("latest"), arrived.alias("arrived"), sf.count("*").alias("rows"))
+        .collect()
+    )
+    after = before.after(
+        {row["at"]: row["latest"] for row in found if row["latest"] is not None},
+        {row["at"]: row["arrived"] for row in found if row["arrived"] is not None},
+    )
+    return after, sum(row["rows"] for row in found)
+
+
+def with_settled(rows: DataFrame, before: Reached, after: Reached, count: int) -> DataFrame:
+    """Add `settled_before` and `settled_after`, and bring a small batch into one file.
+
+    A stream may read the files of a batch one by one, in any order. Before it has read all, only what was settled
+    before the batch is certain.
+    """
+    small = count <= _ROWS_PER_FILE
+    return (rows.coalesce(1) if small else rows).withColumns(
+        {"settled_before": _time(before.settled), "settled_after": _time((after if small else before).settled)}
+    )
+
+
+def parted(rows: DataFrame, late_by: str) -> tuple[DataFrame, DataFrame]:
+    """Return the rows that are in time, and those late by more than `late_by`, with a column `reason`.
+
+    Rows of a partition that was idle, or is new, may lie before what was settled: no query has state for them any more.
+    """
+    allowed_us = round(seconds_of(late_by) * _MICROSECONDS)
+    reason = sf.when(sf.col("late_by_s") * _MICROSECONDS > allowed_us, f"late by more than {late_by}").when(
+        sf.unix_micros("event_time") < sf.unix_micros("settled_before") - allowed_us,
+        f"more than {late_by} behind all partitions, after its own was idle",
+    )
+    marked = rows.withColumn("reason", reason)
+    return marked.where(sf.col("reason").isNull()).drop("reason"), marked.where(sf.col("reason").isNotNull())
 
 
 def _partition() -> Column:
     return sf.concat_ws("/", "topic_id", "source_partition")
+
+
+def _time(microseconds: int | None) -> Column:
+    return sf.timestamp_micros(sf.lit(microseconds).cast("bigint"))
 
 
 def _carried(before: Mapping[str, int]) -> Column:

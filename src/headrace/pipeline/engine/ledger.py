@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Final, Protocol
 
+from headrace.pipeline.engine.reached import Reached
 from headrace.pipeline.errors import PipelineError
 
 Offsets = Mapping[str, Mapping[int, int]]
@@ -42,8 +43,8 @@ class Entry:
     source_to: object = None
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     output_ends: Offsets = field(default_factory=dict)
-    latest: Mapping[str, int] = field(default_factory=dict)
-    """The latest event time of each partition after the batch, from which the next batch computes how late it is."""
+    reached: Reached = field(default_factory=Reached)
+    """The event times after the batch, from which the next batch computes how late it is."""
 
     def same_batch(self, other: "Entry") -> bool:
         """Return True for the same batch of the same checkpoint: numbers start again with a new checkpoint."""
@@ -58,7 +59,8 @@ class Entry:
         try:
             fields = json.loads(text)
             ends = {topic: {int(p): end for p, end in at.items()} for topic, at in fields.pop("output_ends").items()}
-            return cls(**fields, output_ends=ends)
+            after = Reached(**fields.pop("reached"))
+            return cls(**fields, output_ends=ends, reached=after)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise PipelineError(f"damaged entry in the ledger ({error}): {text[:200]!r}") from None
 

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
@@ -14,10 +15,10 @@ from headrace.pipeline.engine.supervision import State
 
 @dataclass(slots=True, kw_only=True)
 class Measured:
-    """The last batch: milliseconds by phase, and rows."""
+    """What a query measured itself of a batch: milliseconds by phase, and rows."""
 
-    batch: int
     published: int = 0
+    late: int = 0
     quarantined: int = 0
     phases_ms: dict[str, int] = field(default_factory=dict)
 
@@ -77,7 +78,7 @@ def advanced(before: Progress, batch: Mapping[str, Any], measured: Measured | No
         lags |= {place: max(0, end - ends.get(place, 0)) for place, end in latest.items()}
     operators = batch.get("stateOperators") or []
     durations = {name: int(batch["durationMs"][key]) for key, name in _OF_SPARK.items() if key in batch["durationMs"]}
-    own = measured if measured is not None and measured.batch == batch["batchId"] else Measured(batch=-1)
+    own = measured or Measured()
     return replace(
         before,
         batch=batch["batchId"],
@@ -88,7 +89,7 @@ def advanced(before: Progress, batch: Mapping[str, Any], measured: Measured | No
         watermark=(batch.get("eventTime") or {}).get("watermark"),
         state_rows=sum(operator["numRowsTotal"] for operator in operators),
         state_bytes=sum(operator["memoryUsedBytes"] for operator in operators),
-        late_rows=before.late_rows + sum(operator["numRowsDroppedByWatermark"] for operator in operators),
+        late_rows=before.late_rows + own.late + sum(each["numRowsDroppedByWatermark"] for each in operators),
         quarantined_rows=before.quarantined_rows + own.quarantined,
         published=own.published,
         durations_ms={**durations, **own.phases_ms},
@@ -110,10 +111,18 @@ def metrics(jobs: Mapping[str, Progress]) -> str:
         "batch": ("Number of the last batch.", lambda job: job.batch),
         "lag_records": ("Records in the source topics after the last batch.", lambda job: job.lag),
         "rows_per_second": ("Rate of the last batch.", lambda job: job.rows_per_s),
+        "seconds_per_row": (
+            "Duration of the last batch for each row it read.",
+            lambda job: job.durations_ms.get("batch", 0) / (1000 * job.input_rows) if job.input_rows else None,
+        ),
+        "watermark_seconds": (
+            "Event time that the query has passed, in seconds since 1970.",
+            lambda job: datetime.fromisoformat(job.watermark).timestamp() if job.watermark else None,
+        ),
         "batch_seconds": ("Duration of the last batch.", lambda job: job.durations_ms.get("batch", 0) / 1000),
         "state_rows": ("Rows in the state of the query.", lambda job: job.state_rows),
         "state_bytes": ("Memory of the state of the query.", lambda job: job.state_bytes),
-        "late_rows": ("Rows dropped because they came after the watermark.", lambda job: job.late_rows),
+        "late_rows": ("Rows that came later than the job permits.", lambda job: job.late_rows),
         "quarantined_rows": ("Rows in the quarantine.", lambda job: job.quarantined_rows),
         "recent_failures": ("Failures in the last ten minutes.", lambda job: job.failures),
         "failed": ("1 if the job is not started again.", lambda job: int(job.state == State.FAILED)),

@@ -93,12 +93,14 @@ def _pass(_: str) -> None:
 class TransactionalPublisher:
     """Publishes each batch in a transaction. Raises FencedError once another driver has opened the same job."""
 
-    def __init__(self, cluster: Cluster, job: str, version: int, *, reached: Callable[[str], None] = _pass) -> None:
-        """`reached` is called at the kill points."""
+    def __init__(
+        self, cluster: Cluster, job: str, version: int, *, prefix: str = "", reached: Callable[[str], None] = _pass
+    ) -> None:
+        """`prefix` precedes group and transactional id; `reached` is called at the kill points."""
         self._job = job
-        self._group = GROUP_PREFIX + job
+        self._group = prefix + GROUP_PREFIX + job
         self._cluster = cluster
-        self._id = f"{GROUP_PREFIX}{job}-{version}"
+        self._id = f"{prefix}{GROUP_PREFIX}{job}-{version}"
         self._reached = reached
         self._last = -1
         self._in_transaction = False
@@ -182,9 +184,9 @@ class TransactionalPublisher:
 class LedgerPublisher:
     """Publishes to clusters without transactions. It cannot fence an older driver."""
 
-    def __init__(self, cluster: Cluster, job: str, *, reached: Callable[[str], None] = _pass) -> None:
+    def __init__(self, cluster: Cluster, job: str, *, prefix: str = "", reached: Callable[[str], None] = _pass) -> None:
         self._job = job
-        self._group = GROUP_PREFIX + job
+        self._group = prefix + GROUP_PREFIX + job
         self._cluster = cluster
         self._reached = reached
         self._last = -1

@@ -23,17 +23,23 @@ COLUMNS: Final = {
 }
 
 
-def rows(rejected: DataFrame, *, job: str, version: int) -> DataFrame:
+def rows(rejected: DataFrame, *, job: str, version: int, origin: str | None = None) -> DataFrame:
     """Return rows of the quarantine from rejected rows, which have a column `reason`.
 
-    Columns of `raw` are taken as they are. Rows of `events` have their origin in `source_topic`, `source_partition`
-    and `source_offset`; the bytes, which they lack, are in `raw` at that offset.
+    Columns of `raw` are taken as they are. Rows of `events` have their place in `source_partition` and `source_offset`
+    of the topic `origin`; the bytes, which they lack, are in `raw` at that offset. Rows without a place, such as
+    results, are in `value` as JSON.
     """
     present = set(rejected.columns)
+    if not present & {"value", "source_offset"}:
+        row = sf.to_json(sf.struct(*(name for name in rejected.columns if name != "reason")))
+        rejected, present = rejected.withColumn("value", row), present | {"value"}
 
     def column(name: str, kind: str) -> Column:
         if name in ("job", "version"):
             return sf.lit(job if name == "job" else version).cast(kind)
+        if name == "topic" and not present & {"topic", "source_topic"}:
+            return sf.lit(origin).cast(kind)
         found = next((source for source in (name, f"source_{name}") if source in present), None)
         return sf.lit(None).cast(kind) if found is None else sf.col(found).cast(kind)
 

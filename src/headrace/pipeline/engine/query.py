@@ -8,16 +8,25 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
 
-from headrace.pipeline.engine import additive, changelog, lateness, quarantine, snapshot, sources, topic_ids
+from headrace.pipeline.engine import (
+    additive,
+    changelog,
+    lateness,
+    positions,
+    pruning,
+    quarantine,
+    snapshot,
+    sources,
+    stateful,
+    topic_ids,
+)
 from headrace.pipeline.engine.checkpoint import Checkpoint
 from headrace.pipeline.engine.expectations import split
 from headrace.pipeline.engine.files import Files
@@ -25,31 +34,35 @@ from headrace.pipeline.engine.lake import Lake
 from headrace.pipeline.engine.ledger import Entry, Ledger, Offsets
 from headrace.pipeline.engine.progress import Measured
 from headrace.pipeline.engine.publishing import Batch, LedgerPublisher, Publisher, TransactionalPublisher
+from headrace.pipeline.engine.reached import Reached
 from headrace.pipeline.engine.topics import Topics
 from headrace.pipeline.errors import PipelineError
-from headrace.pipeline.spec import shape
+from headrace.pipeline.spec import shape, sharing
 from headrace.pipeline.spec.client_settings import Cluster
 from headrace.pipeline.spec.deployment import JobSettings
-from headrace.pipeline.spec.jobs import Additive, Append, Changelog, Job, Snapshot, Stateful, Table
+from headrace.pipeline.spec.jobs import Additive, Append, Changelog, Job, Publish, Snapshot, Stateful, Table
 
 _GRACE_S: Final = 20.0
 _POLL_S: Final = 0.05
-_LATE_COLUMNS: Final = frozenset({"topic_id", "source_partition", "source_offset", "event_time"})
+_MEASURED: Final = 100
+"""Batches: as many as Spark keeps reports of."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What all queries of a driver share. Without `transactions`, batches are published with the ledger, as they are if
-    the cluster has no transactions.
-    """
+    """What all queries of a driver share."""
 
     spark: SparkSession
     lake: Lake
     cluster: Cluster
     checkpoints: str
+    prefix: str = ""
+    """Precedes the names of changelogs, groups and transactional ids."""
     transactions: bool = True
+    """False: batches are published with the ledger, as they are if the cluster has no transactions."""
+    accepted: topic_ids.Accepted = field(default_factory=lambda: topic_ids.Accepted(()))
 
 
 def _pass(_: str) -> None:
@@ -73,11 +86,11 @@ class Query:
         """`origin` is the topic to whose records the rows of a source table belong, `source_output` an additive one.
 
         `reached` is called with the name of each kill point: before-ledger, after-table, mid-publish, before-commit.
-        Raises PipelineError for a job that cannot run.
         """
         self.job = job
         self.failure: Exception | None = None
-        self.measured: Measured | None = None
+        self.measured: dict[int, Measured] = {}
+        """The last batches, by number."""
         self._params = params
         self._settings = settings
         self._around = around
@@ -90,16 +103,18 @@ class Query:
         self._topics = Topics(around.cluster.confluent("admin"))
         self._ids: Mapping[str, str] = {}
         self._query_id = ""
+        self._kinds: Sequence[tuple[str, str]] = ()
+        """Columns of the source table, if the batches have only some."""
         self._writer = f"{job.name}-{job.version}"
-        self._tables = {output.table: output for output in job.outputs if not isinstance(output, Changelog)}
-        self._changelogs = {output.topic: output.of for output in job.outputs if isinstance(output, Changelog)}
+        self._tables = {output.table: output for output in job.outputs if not isinstance(output, Changelog | Publish)}
+        self._topics_only = {output.topic: output for output in job.outputs if isinstance(output, Publish)}
+        self._outputs = {**self._tables, **self._topics_only}
+        self._changelogs = {
+            around.prefix + output.topic: output.of for output in job.outputs if isinstance(output, Changelog)
+        } | {around.prefix + topic: topic for topic in self._topics_only}
+        """Tables, or outputs without one, by topic."""
         self._publisher: Publisher | None = None
-        self._stateful = any(isinstance(output, Stateful) for output in self._tables.values())
-        if self._stateful and (job.expects or len(self._tables) > 1):
-            raise PipelineError(
-                f"job {job.name} is stateful: it has one table and no expectations. "
-                "Put the expectations on the job that writes its source"
-            )
+        self._stateful = next((output for output in self._tables.values() if isinstance(output, Stateful)), None)
 
     @property
     def source_topics(self) -> Sequence[str]:
@@ -112,24 +127,20 @@ class Query:
         """
         self._check()
         for topic, table in self._changelogs.items():
-            output = self._tables[table]
+            output = self._outputs[table]
             # Rows with keys replace each other: late readers need only the last one.
             policy = "delete" if isinstance(output, Append) or not output.keys else "compact"
             self._topics.create(topic, {"cleanup.policy": policy, "retention.ms": "-1"})
-        self._ids = self._topics.ids(self.source_topics)
-        last = self._ledger.last()
-        if last is not None and last.version == self.job.version:
-            topic_ids.check(last.topic_ids, self._ids, job=self.job.name)
+        self._check_topics()
         if isinstance(self.job.source, Table):
             rows = sources.rows(self._around.lake, self.job.source.name, self._settings.max_rows)
+            rows = rows.select(*self._needed(self.job.source.name))
         else:
             options = self._around.cluster.spark_options()
             rows = sources.records(self._around.spark, options, self.source_topics, self._ids, self._settings.max_rows)
         mode = "append"
-        for output in self._tables.values():
-            if isinstance(output, Stateful):
-                result = self.job.function(rows, self._params)
-                rows, mode = result[output.table] if isinstance(result, dict) else result, output.mode
+        if self._stateful is not None:
+            rows, mode = stateful.stream(rows, self.job, self._stateful, self._params), self._stateful.mode
         trigger: dict[str, Any] = {"availableNow": True} if once else {"processingTime": self._settings.trigger}
         return (
             rows.writeStream.queryName(self.job.name)
@@ -139,6 +150,17 @@ class Query:
             .foreachBatch(self._write)
             .start()
         )
+
+    def _needed(self, table: str) -> Sequence[str]:
+        """Return the columns of the source table that a batch needs."""
+        stored = self._around.lake.read(table)
+        if self._stateful is not None or self.job.expects:
+            return stored.columns
+        self._kinds = stored.dtypes
+        if any(isinstance(output, Snapshot) for output in self._tables.values()):
+            # A function of the table as it is then, not of the batch.
+            return stored.columns[:1]
+        return pruning.needed(stored, lambda rows: self.job.function(rows, self._params)) or stored.columns[:1]
 
     def _check(self) -> None:
         if not isinstance(self.job.source, Table) and not self._settings.topic:
@@ -160,15 +182,32 @@ class Query:
                     )
         self._files.write(uri, json.dumps(now.as_json(), indent=1))
 
+    def _check_topics(self) -> None:
+        """Raise TopicChangedError if a source topic was created again, unless the user accepts it.
+
+        An accepted topic is read from its beginning. Tables and state keep what was read from the old one.
+        """
+        self._ids = self._topics.ids(self.source_topics)
+        last = self._ledger.last()
+        if last is None or last.version != self.job.version:
+            return
+        again = self._around.accepted.created_again(last.topic_ids, self._ids)
+        same = {topic: topic_id for topic, topic_id in last.topic_ids.items() if topic not in again}
+        topic_ids.check(same, self._ids, job=self.job.name)
+        if again:
+            log.warning("%s: reads %s from the beginning: created again", self.job.name, ", ".join(again))
+            self._checkpoint.move(self._topics.start_offsets(again))
+
     def _write(self, rows: DataFrame, number: int) -> None:
-        measured = Measured(batch=number)
+        measured = Measured()
         try:
             self._write_batch(rows, number, measured)
         except Exception as error:
             # Spark passes on only the text.
             self.failure = error
             raise
-        self.measured = measured
+        self.measured[number] = measured
+        self.measured.pop(number - _MEASURED, None)
 
     def _write_batch(self, rows: DataFrame, number: int, measured: Measured) -> None:
         self._reached("before-ledger")
@@ -176,30 +215,24 @@ class Query:
         if publisher.is_published(number):
             log.info("%s: batch %d was complete before the restart", self.job.name, number)
             return
-        with ExitStack() as cached:
-            if self._uses_rows_twice():
-                _cache(cached, rows)
+        with sharing.batch() as kept:
             with measured.phase("compute"):
-                frames, bad = self._computed(rows, cached)
-                before = self._latest_before(number)
-                frames, latest = self._with_lateness(frames, before, cached)
+                frames, bad = self._computed(rows, kept)
+                before = self._reached_before(number)
+                frames, after = self._with_lateness(frames, before, kept)
             with measured.phase("ledger"):
-                entry = self._recorded(number, latest)
-                positions = self._positions(rows, entry)
+                entry = self._recorded(number, after)
+                places = self._positions(entry)
             with measured.phase("tables"):
-                gone = self._write_tables(frames, bad, entry, measured)
+                gone = self._write_tables(frames, bad, entry, places, measured)
             self._reached("after-table")
             with measured.phase("topics"):
-                if positions:
-                    batch = Batch(
-                        number=number, query=self._query_id, positions=positions, output_ends=entry.output_ends
-                    )
+                # Without a place in a topic: the end of the first changelog before the batch.
+                for topic in list(self._changelogs)[: 0 if places else 1]:
+                    places = {topic: {0: entry.output_ends[topic][0]}}
+                if places:
+                    batch = Batch(number=number, query=self._query_id, positions=places, output_ends=entry.output_ends)
                     measured.published = self._publish(publisher, batch, frames, gone)
-
-    def _uses_rows_twice(self) -> bool:
-        # Computing stateful rows twice would also update the state twice.
-        has_positions = self._origin is not None and isinstance(self.job.source, Table)
-        return self._stateful or has_positions or bool(self.job.expects) or len(self._tables) > 1
 
     def _opened(self) -> Publisher:
         """Fence older drivers of the job. The query's id is known only now: Spark chooses it when the query starts."""
@@ -209,7 +242,9 @@ class Query:
 
     def _published_by(self, cluster: Cluster) -> Publisher:
         if self._around.transactions:
-            transactional = TransactionalPublisher(cluster, self.job.name, self.job.version, reached=self._reached)
+            transactional = TransactionalPublisher(
+                cluster, self.job.name, self.job.version, prefix=self._around.prefix, reached=self._reached
+            )
             try:
                 transactional.open(self._query_id)
                 return transactional
@@ -221,30 +256,43 @@ class Query:
                 "only: nothing stops a second one",
                 self.job.name,
             )
-        plain = LedgerPublisher(cluster, self.job.name, reached=self._reached)
+        plain = LedgerPublisher(cluster, self.job.name, prefix=self._around.prefix, reached=self._reached)
         plain.open(self._query_id)
         return plain
 
-    def _computed(self, rows: DataFrame, cached: ExitStack) -> tuple[dict[str, DataFrame], DataFrame | None]:
-        """Return the rows of each table, and the rows that do not meet the expectations."""
-        if self._stateful:
-            return dict.fromkeys(self._tables, rows), None
+    def _computed(
+        self, rows: DataFrame, kept: sharing.Kept
+    ) -> tuple[dict[str, DataFrame], Sequence[tuple[str, DataFrame]]]:
+        """Return the rows of each table, and rejected rows by the name of what rejects them."""
+        if self._stateful is not None:
+            kept.keep(rows)  # computing them twice would also update the state twice
+            results, late = stateful.parted(rows)
+            results, bad = split(results, self.job.expects)
+            rejected = [("late", late)] if late is not None else []
+            return {self._stateful.table: results}, [*rejected, ("expectations", bad)] if self.job.expects else rejected
         if any(isinstance(output, Snapshot) for output in self._tables.values()):
             rows = self._view()
-        bad = None
+        elif self._kinds:
+            rows = pruning.restored(rows, self._kinds)
+        rejected = []
+        source = rows
         if self.job.expects:
+            kept.keep(source)
             rows, bad = split(rows, self.job.expects)
+            rejected = [("expectations", bad)]
         result = self.job.function(rows, self._params)
-        frames = result if isinstance(result, dict) else dict.fromkeys(self._tables, result)
-        if frames.keys() != self._tables.keys():
+        frames = result if isinstance(result, dict) else dict.fromkeys(self._outputs, result)
+        if frames.keys() != self._outputs.keys():
             raise PipelineError(
                 f"job {self.job.name} returned rows for {', '.join(frames) or 'no table'}; its outputs are "
-                f"{', '.join(self._tables)}"
+                f"{', '.join(self._outputs)}"
             )
-        for table, output in self._tables.items():
+        if len(self._outputs) > 1 and not kept.shared:
+            kept.keep(source)
+        for table, output in self._outputs.items():
             if table in self._changelogs.values() or isinstance(output, Snapshot):
-                _cache(cached, frames[table])
-        return frames, bad
+                kept.keep(frames[table])
+        return frames, rejected
 
     def _view(self) -> DataFrame:
         """Return the source table as it is now, which a snapshot is a function of."""
@@ -253,23 +301,28 @@ class Query:
             return lake.view(self._source_output)
         return lake.read(source.name if isinstance(source, Table) else "")
 
-    def _latest_before(self, number: int) -> Mapping[str, int]:
+    def _reached_before(self, number: int) -> Reached:
         earlier = self._ledger.read(number - 1) if number else None
-        return earlier.latest if earlier is not None and earlier.query == self._query_id else {}
+        return earlier.reached if earlier is not None and earlier.query == self._query_id else Reached()
 
     def _with_lateness(
-        self, frames: dict[str, DataFrame], before: Mapping[str, int], cached: ExitStack
-    ) -> tuple[dict[str, DataFrame], Mapping[str, int]]:
-        """Add `late_by_s` to the rows that have an event time and a place in a topic."""
-        latest: dict[str, int] = dict(before)
-        for table, rows in frames.items():
-            if set(rows.columns) >= _LATE_COLUMNS and "late_by_s" not in rows.columns:
-                _cache(cached, rows)
-                latest |= lateness.latest(rows, before)
-                frames = {**frames, table: lateness.with_lateness(rows, before)}
-        return frames, latest
+        self, frames: dict[str, DataFrame], before: Reached, kept: sharing.Kept
+    ) -> tuple[dict[str, DataFrame], Reached]:
+        """Add how late they are to rows that have an event time and a place in a topic."""
+        after = before
+        for table in self._tables:
+            rows = frames[table]
+            if set(rows.columns) >= lateness.COLUMNS and "late_by_s" not in rows.columns:
+                if not kept.shared:
+                    kept.keep(rows)
+                after, count = lateness.reached(rows, before)
+                late = lateness.with_lateness(rows, before.latest)
+                frames = {**frames, table: lateness.with_settled(late, before, after, count)}
+        return frames, after
 
-    def _recorded(self, number: int, latest: Mapping[str, int]) -> Entry:
+    def _recorded(self, number: int, after: Reached) -> Entry:
+        # A topic may also be created again while the query runs.
+        topic_ids.check(self._ids, self._topics.ids(self.source_topics), job=self.job.name)
         source_from, source_to = self._checkpoint.source_offsets(number)
         entry = Entry(
             job=self.job.name,
@@ -280,35 +333,34 @@ class Query:
             source_to=source_to,
             topic_ids=self._ids,
             output_ends=self._topics.end_offsets(self._changelogs),
-            latest=latest,
+            reached=after,
         )
         return self._ledger.record(entry)
 
-    def _positions(self, rows: DataFrame, entry: Entry) -> Offsets:
+    def _positions(self, entry: Entry) -> Offsets:
         """Return the offsets for the job's consumer group: the lag of the job, and the carrier of the proof."""
-        if not isinstance(self.job.source, Table):
-            ends: Any = entry.source_to
-            return {topic: {int(partition): end for partition, end in at.items()} for topic, at in ends.items()}
-        if self._origin and {"source_partition", "source_offset"} <= set(rows.columns):
-            reached = rows.groupBy("source_partition").agg(sf.max("source_offset"))
-            if ends := {partition: offset + 1 for partition, offset in reached.collect()}:
-                return {self._origin: ends}
-        # Rows without a place in a topic: the end of the first changelog before the batch.
-        return {topic: {0: entry.output_ends[topic][0]} for topic in list(self._changelogs)[:1]}
+        if isinstance(self.job.source, Table):
+            return positions.of_table(self._files, self._around.lake.path(self.job.source.name), entry.source_to)
+        return positions.of_topics(entry.source_to)
 
     def _write_tables(
-        self, frames: dict[str, DataFrame], bad: DataFrame | None, entry: Entry, measured: Measured
+        self,
+        frames: dict[str, DataFrame],
+        rejected: Sequence[tuple[str, DataFrame]],
+        entry: Entry,
+        places: Offsets,
+        measured: Measured,
     ) -> Mapping[str, DataFrame]:
         """Write the rows of all tables. Replace those of a snapshot by the changed ones, and return those gone."""
         gone: dict[str, DataFrame] = {}
         lake, writer, batch = self._around.lake, self._writer, entry.batch
         about = {
             name: getattr(entry, name) for name in ("job", "version", "batch", "query", "source_from", "source_to")
-        }
-        for table, rows in list(frames.items()):
-            output = self._tables[table]
+        } | {"positions": places}
+        for table, output in self._tables.items():
+            rows = frames[table]
             if table == quarantine.TABLE:
-                self._quarantine(rows, writer, about, measured)
+                measured.quarantined += self._quarantine(rows, writer, about)
             elif isinstance(output, Additive):
                 additive.append(lake, output, rows, writer=writer, batch=batch, metadata=about)
             elif isinstance(output, Snapshot):
@@ -321,19 +373,25 @@ class Query:
                 lake.merge(table, rows, output.keys, writer=writer, batch=batch, metadata=about)
             else:
                 lake.append(table, rows, writer=writer, batch=batch, metadata=about)
-        if bad is not None:
-            self._quarantine(bad, f"{writer}/expectations", about, measured)
+        for what, rows in rejected:
+            if what == "late" and self.job.late == "counted":
+                measured.late += rows.count()
+                continue
+            count = self._quarantine(rows, f"{writer}/{what}", about)
+            measured.quarantined += count
+            measured.late += count if what == "late" else 0
         return gone
 
-    def _quarantine(self, bad: DataFrame, writer: str, about: Mapping[str, Any], measured: Measured) -> None:
-        rows = quarantine.rows(bad, job=self.job.name, version=self.job.version).persist()
+    def _quarantine(self, bad: DataFrame, writer: str, about: Mapping[str, Any]) -> int:
+        """Append the rows to the quarantine, and return their number."""
+        rows = quarantine.rows(bad, job=self.job.name, version=self.job.version, origin=self._origin).persist()
         try:
             count = rows.count()
-            measured.quarantined += count
             if count:
                 self._around.lake.append(quarantine.TABLE, rows, writer=writer, batch=about["batch"], metadata=about)
         finally:
             rows.unpersist()
+        return count
 
     def _publish(
         self, publisher: Publisher, batch: Batch, frames: Mapping[str, DataFrame], gone: Mapping[str, DataFrame]
@@ -341,7 +399,7 @@ class Query:
         changes: list[DataFrame] = []
         count = 0
         for topic, table in self._changelogs.items():
-            output, rows = self._tables[table], frames[table]
+            output, rows = self._outputs[table], frames[table]
             count += rows.count()
             if isinstance(output, Additive):
                 rows = additive.totals(self._around.lake, output, rows)
@@ -364,9 +422,3 @@ class Query:
             running.stop()
         if self._publisher is not None:
             self._publisher.close()
-
-
-def _cache(stack: ExitStack, rows: DataFrame) -> None:
-    """Keep the rows until the end of the batch; without that, every output would compute them again."""
-    rows.persist()
-    stack.callback(rows.unpersist)

@@ -1,4 +1,4 @@
-"""Show what the jobs do: in a topic, in a file for each job, and as metrics for Prometheus.
+"""Show what the jobs do: in a topic, in a file for each job, in the table `runs`, and as metrics for Prometheus.
 
 Topic `headrace.pipeline.progress` is compacted and keyed by job; `<checkpoints>/status/<job>.json` is what
 `headrace pipeline status` prints, and `<checkpoints>/status/metrics.prom` is for the node exporter's textfile
@@ -14,10 +14,14 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import KafkaError, Message, Producer
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 
+from headrace.pipeline.engine import runs
 from headrace.pipeline.engine.files import Files
 from headrace.pipeline.engine.progress import Progress, advanced, metrics
 from headrace.pipeline.engine.query import Query
+from headrace.pipeline.engine.runs import Runs
 from headrace.pipeline.engine.status import directory
 from headrace.pipeline.engine.supervision import ENDED, Standing, State
 from headrace.pipeline.spec.client_settings import Cluster
@@ -34,9 +38,20 @@ log = logging.getLogger(__name__)
 class Reporter:
     """Writes the progress of all jobs whenever it changes, and every 5 s as a sign of life."""
 
-    def __init__(self, files: Files, checkpoints: str, cluster: Cluster, versions: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        files: Files,
+        checkpoints: str,
+        cluster: Cluster,
+        versions: Mapping[str, int],
+        *,
+        runs: Runs,
+        topic: str = TOPIC,
+    ) -> None:
         """`versions` are those of the driver's jobs. Counts go on from the files of an earlier driver."""
         self._files = files
+        self._runs = runs
+        self._topic = topic
         self._directory = directory(checkpoints)
         self._producer = Producer(cluster.confluent("producer"), logger=log)
         self._written: dict[str, tuple[Progress, float]] = {}
@@ -55,7 +70,7 @@ class Reporter:
         return replace(earlier, state=State.BLOCKED) if earlier.version == version else new
 
     def watch(self, job: str, standing: Standing, query: Query | None, running: "StreamingQuery | None") -> None:
-        """Write the job's progress if it has changed."""
+        """Write the job's progress if it has changed. Raises OSError, or an error of Spark for the table."""
         now = self._now[job]
         if running is not None and query is not None:
             now = self._with_batches(now, query, running)
@@ -65,6 +80,7 @@ class Reporter:
         if now != written or (standing.state not in ENDED and time.monotonic() - at > _HEARTBEAT_S):
             self._write(now)
             self._written[job] = (now, time.monotonic())
+        self._runs.flush_if_due()
 
     def _with_batches(self, now: Progress, query: Query, running: "StreamingQuery") -> Progress:
         last: Any = running.lastProgress
@@ -77,7 +93,8 @@ class Reporter:
         for batch in batches:
             # Spark also reports triggers without a batch, with the number of the next one.
             if after < batch["batchId"] and "addBatch" in batch["durationMs"]:
-                now = advanced(now, batch, query.measured)
+                before, now = now, advanced(now, batch, query.measured.get(batch["batchId"]))
+                self._runs.add(before, now, batch)
                 after = batch["batchId"]
         self._seen[now.job] = (str(running.runId), after)
         return now
@@ -104,14 +121,18 @@ class Reporter:
         self._files.write(f"{self._directory}/{progress.job}.json", text)
         self._files.write(f"{self._directory}/metrics.prom", metrics(self._now))
         try:
-            self._producer.produce(TOPIC, text.encode(), progress.job.encode(), on_delivery=_delivered)
+            self._producer.produce(self._topic, text.encode(), progress.job.encode(), on_delivery=_delivered)
         except BufferError:
             log.warning("The progress of %s is not published: the cluster does not answer", progress.job)
         self._producer.poll(0)
 
     def close(self) -> None:
-        """Publish what is waiting; give up after 5 s."""
+        """Publish and store what is waiting; give up publishing after 5 s."""
         self._producer.flush(5.0)
+        try:
+            self._runs.flush()
+        except (Py4JError, PySparkException) as error:
+            log.warning("The last batches are missing in the table %s: %s", runs.TABLE, error)
 
 
 def _delivered(error: KafkaError | None, _: Message) -> None:

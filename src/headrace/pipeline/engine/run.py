@@ -3,17 +3,18 @@
 import logging
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
-from headrace.pipeline.engine import session
+from headrace.pipeline.engine import session, topic_ids
 from headrace.pipeline.engine.files import Files
 from headrace.pipeline.engine.lake import Lake
 from headrace.pipeline.engine.query import Query, Surroundings
 from headrace.pipeline.engine.reporter import TOPIC, Reporter
-from headrace.pipeline.engine.supervision import DEFAULT_POLICY, ENDED, Policy, Standing
+from headrace.pipeline.engine.runs import Runs
+from headrace.pipeline.engine.supervision import DEFAULT_POLICY, ENDED, ONCE_POLICY, Policy, Standing
 from headrace.pipeline.engine.supervisor import Supervisor
 from headrace.pipeline.engine.topics import Topics
 from headrace.pipeline.errors import PipelineError
@@ -55,20 +56,27 @@ def run(
     *,
     once: bool = False,
     master: str | None = None,
+    accepted: Collection[str] = (),
     started: Callable[[Iterable[str]], None] = lambda _: None,
 ) -> bool:
     """Run jobs until Ctrl-C or SIGTERM, or with `once` until all available now is processed.
 
-    A signal ends the queries after their batches. `started` is called with the jobs when Spark is ready. Returns False
-    if a job failed. Raises PipelineError for a wrong deployment.
+    A signal ends the queries after their batches. `accepted` are source topics to read from the beginning if they were
+    created again. `started` is called with the jobs when Spark is ready. Returns False if a job failed. Raises
+    PipelineError for a wrong deployment, and for an accepted topic that no job reads.
     """
     chosen = selected(deployment, jobs, names)
+    read = {topic for name in chosen for topic in (deployment.settings(name).topic or "").split(",")}
+    for topic in accepted:
+        if topic not in read:
+            raise PipelineError(f"no job reads the topic {topic}: it is not in the deployment under [jobs.NAME] topic")
     params = {name: deployment.params(job) for name, job in chosen.items()}
     spark = session.build(deployment, master=master)
     try:
         with _until_signal() as stopping:
             started(chosen)
-            return supervisor(spark, deployment, jobs, chosen, params, once=once).run(stopping)
+            supervised = supervisor(spark, deployment, jobs, chosen, params, once=once, accepted=accepted)
+            return supervised.run(stopping)
     finally:
         spark.stop()
 
@@ -81,12 +89,21 @@ def supervisor(
     params: Mapping[str, object],
     *,
     once: bool,
-    policy: Policy = DEFAULT_POLICY,
+    accepted: Collection[str] = (),
+    policy: Policy | None = None,
 ) -> Supervisor:
     """Return the supervisor of the `chosen` jobs, in order of data; `jobs` are all known ones."""
     lake = Lake(spark, deployment.lake)
-    around = Surroundings(spark=spark, lake=lake, cluster=deployment.cluster, checkpoints=deployment.checkpoints)
-    Topics(deployment.cluster.confluent("admin")).create(TOPIC, {"cleanup.policy": "compact"}, partitions=1)
+    around = Surroundings(
+        spark=spark,
+        lake=lake,
+        cluster=deployment.cluster,
+        checkpoints=deployment.checkpoints,
+        prefix=deployment.prefix,
+        accepted=topic_ids.Accepted(accepted),
+    )
+    progress_topic = deployment.prefix + TOPIC
+    Topics(deployment.cluster.confluent("admin")).create(progress_topic, {"cleanup.policy": "compact"}, partitions=1)
 
     def ready(name: str, standings: Mapping[str, Standing]) -> Literal["ready", "later", "never"]:
         source = chosen[name].source
@@ -111,8 +128,10 @@ def supervisor(
         for name, job in chosen.items()
     }
     versions = {name: job.version for name, job in chosen.items()}
-    reporter = Reporter(Files(spark), deployment.checkpoints, deployment.cluster, versions)
-    return Supervisor(make, ready, reporter, once=once, policy=policy)
+    reporter = Reporter(
+        Files(spark), deployment.checkpoints, deployment.cluster, versions, runs=Runs(lake), topic=progress_topic
+    )
+    return Supervisor(make, ready, reporter, once=once, policy=policy or (ONCE_POLICY if once else DEFAULT_POLICY))
 
 
 @contextmanager

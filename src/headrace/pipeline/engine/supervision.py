@@ -6,7 +6,7 @@ Events come in with their time, instructions go out; `supervisor.py` executes th
     blocked   --Ended-->                                    finished   action: none, it has nothing to read
     running   --Ended without a reason-->                   finished
     running   --Ended with a reason-->                      waiting    action: none, until the delay is over
-    running   --Ended, the last of too many, or final-->    failed
+    running   --Ended, final or the last of too many-->     failed
     waiting   --Tick after the delay-->                     running    action: Start
     any but failed and finished --StopAll-->                stopped    action: Stop if it runs
 """
@@ -79,18 +79,21 @@ Instruction: TypeAlias = Start | Stop
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """Delays in seconds: `first`, then each time `factor` times as long. `limit` failures within `window` are too many.
+    """Delays in seconds: first `first_s`, then each time `factor` times as long, up to `longest_s`.
 
-    The defaults span 80 s, so that the restart of a broker does not end a job.
+    `limit` failures within `window_s` are too many. None: a job is never given up, however long the brokers are away.
     """
 
     first_s: float = 2.0
     factor: float = 3.0
-    limit: int = 5
+    longest_s: float = 60.0
+    limit: int | None = None
     window_s: float = 600.0
 
 
 DEFAULT_POLICY: Final = Policy()
+ONCE_POLICY: Final = Policy(limit=5)
+"""For a run that is to end: 80 s, longer than the restart of a broker."""
 
 
 @dataclass(slots=True)
@@ -143,11 +146,14 @@ class Machine:
         policy = self._policy
         standing.reason = ended.reason
         standing.failures = [*(at for at in standing.failures if at > now - policy.window_s), now]
-        if ended.final or len(standing.failures) >= policy.limit:
+        if ended.final or len(standing.failures) == policy.limit:
             standing.state = State.FAILED
             return
         standing.state = State.WAITING
-        standing.retry_at = now + policy.first_s * policy.factor ** (len(standing.failures) - 1)
+        delay = policy.first_s
+        for _ in standing.failures[1:]:
+            delay = min(delay * policy.factor, policy.longest_s)
+        standing.retry_at = now + delay
 
     def _stop_all(self) -> list[Instruction]:
         instructions: list[Instruction] = []

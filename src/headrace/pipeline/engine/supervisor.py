@@ -6,6 +6,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
+from confluent_kafka import KafkaException
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
 from headrace.pipeline.engine.supervision import (
     DEFAULT_POLICY,
     Ended,
@@ -76,6 +80,10 @@ class Supervisor:
     def jobs(self) -> Mapping[str, Standing]:
         return self._machine.jobs
 
+    def running(self, job: str) -> "StreamingQuery | None":
+        """Return the query of a job that was started last; it may have ended."""
+        return self._running.get(job)
+
     def run(self, stopping: threading.Event) -> bool:
         """Run until all jobs have ended, or until `stopping` is set. Return False if a job failed."""
         while not self._machine.ended:
@@ -96,13 +104,20 @@ class Supervisor:
     def _events(self) -> Sequence[Event]:
         events: list[Event] = []
         for job in [job for job, standing in self.jobs.items() if standing.state is State.BLOCKED]:
-            readiness = self._readiness(job, self.jobs)
+            readiness = self._ready(job)
             if readiness != "later":
                 events.append(Ready(job) if readiness == "ready" else Ended(job))
         for job, running in self._running.items():
             if self.jobs[job].state is State.RUNNING and not running.isActive:
                 events.append(_ended(job, self._queries[job].failure or running.exception()))
         return [*events, Tick()]
+
+    def _ready(self, job: str) -> Literal["ready", "later", "never"]:
+        try:
+            return self._readiness(job, self.jobs)
+        except (OSError, Py4JError, PySparkException) as error:
+            log.warning("Job %s waits: its source cannot be looked up: %s", job, first_line(error))
+            return "later"
 
     def _handle(self, event: Event) -> None:
         now = time.monotonic()
@@ -135,7 +150,10 @@ class Supervisor:
 
     def _watch(self) -> None:
         for job, standing in self.jobs.items():
-            self._watcher.watch(job, standing, self._queries.get(job), self._running.get(job))
+            try:
+                self._watcher.watch(job, standing, self._queries.get(job), self._running.get(job))
+            except (OSError, KafkaException, Py4JError, PySparkException) as error:
+                log.warning("The progress of job %s is not written: %s", job, first_line(error))
 
 
 def _ended(job: str, failure: Exception | None) -> Ended:

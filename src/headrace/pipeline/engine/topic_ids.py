@@ -20,6 +20,26 @@ class TopicChangedError(PipelineError):
     """A source topic is not the one that the job has read so far."""
 
 
+class Accepted:
+    """Topics of which the user accepts that they were created again."""
+
+    def __init__(self, topics: Collection[str]) -> None:
+        self._ids: dict[str, str | None] = dict.fromkeys(topics)
+
+    def covers(self, topic: str, topic_id: str) -> bool:
+        """Return True for the first id that a topic is asked for with; the next one needs the user's consent again."""
+        if topic not in self._ids:
+            return False
+        if self._ids[topic] is None:
+            self._ids[topic] = topic_id
+        return self._ids[topic] == topic_id
+
+    def created_again(self, stored: Mapping[str, str], current: Mapping[str, str]) -> list[str]:
+        """Return the accepted topics whose ids have changed."""
+        changed = [topic for topic, old in stored.items() if current.get(topic, old) != old]
+        return [topic for topic in changed if self.covers(topic, current[topic])]
+
+
 def check(stored: Mapping[str, str], current: Mapping[str, str], *, job: str) -> dict[str, str]:
     """Return the ids to store: those of all topics read so far. Both mappings are ids by topic (KIP-516).
 

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -13,6 +13,7 @@ from headrace.pipeline.errors import PipelineError
 
 _TIMEOUT_S: Final = 30.0
 _RETRY_S: Final = 0.05
+_EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _NO_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
 """The id that clusters older than Kafka 2.8 give every topic, in Base64."""
@@ -42,25 +43,52 @@ class Topics:
         return {name: each for name, each in found.items() if each != _NO_ID}
 
     def end_offsets(self, names: Iterable[str]) -> dict[str, dict[int, int]]:
-        """Return the log end offsets of all partitions. Raises PipelineError for a topic that does not exist."""
-        names = list(names)
+        """Return the log end offsets of all partitions.
+
+        Waits up to 30 s for new topics and for elections. Raises PipelineError for a topic that does not exist or that
+        the user may not see.
+        """
+        return self._offsets(list(names), _LATEST)
+
+    def start_offsets(self, names: Iterable[str]) -> dict[str, dict[int, int]]:
+        """Return the log start offsets of all partitions; otherwise as `end_offsets`."""
+        return self._offsets(list(names), _EARLIEST)
+
+    def _offsets(self, names: Sequence[str], spec: OffsetSpec) -> dict[str, dict[int, int]]:
         deadline = time.monotonic() + _TIMEOUT_S
         while names:
-            topics = self._admin.list_topics(timeout=_TIMEOUT_S).topics
-            for name in names:
-                if name not in topics or topics[name].error is not None:
-                    raise PipelineError(f"topic {name} does not exist; create it with `headrace topics create {name}`")
-            wanted = {TopicPartition(name, number): _LATEST for name in names for number in topics[name].partitions}
-            answers = self._admin.list_offsets(wanted, request_timeout=_TIMEOUT_S)
-            found: dict[str, dict[int, int]] = {name: {} for name in names}
             try:
-                for place, answer in answers.items():
-                    found[place.topic][place.partition] = answer.result(2 * _TIMEOUT_S).offset
-                return found
+                return self._offsets_now(names, spec)
             except KafkaException as error:
-                # A new topic is known shortly before all of its partitions have leaders.
-                new = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.LEADER_NOT_AVAILABLE)
-                if error.args[0].code() not in new or time.monotonic() > deadline:
+                if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                    raise PipelineError(
+                        f"not authorized to read the offsets of {', '.join(names)}: allow the user to describe them"
+                    ) from error
+                if not _passes(error.args[0]) or time.monotonic() > deadline:
                     raise
                 time.sleep(_RETRY_S)
         return {}
+
+    def _offsets_now(self, names: Sequence[str], spec: OffsetSpec) -> dict[str, dict[int, int]]:
+        topics = self._admin.list_topics(timeout=_TIMEOUT_S).topics
+        for name in names:
+            error = topics[name].error if name in topics else None
+            if name not in topics or (error is not None and error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART):
+                raise PipelineError(f"topic {name} does not exist; create it with `headrace topics create {name}`")
+            if error is not None:
+                raise KafkaException(error)
+        wanted = {TopicPartition(name, number): spec for name in names for number in topics[name].partitions}
+        answers = self._admin.list_offsets(wanted, request_timeout=_TIMEOUT_S)
+        found: dict[str, dict[int, int]] = {name: {} for name in names}
+        for place, answer in answers.items():
+            found[place.topic][place.partition] = answer.result(2 * _TIMEOUT_S).offset
+        return found
+
+
+def _passes(error: KafkaError) -> bool:
+    """Return True for what ends by itself: a topic whose partitions have no leaders yet, an election, a lost reply."""
+    return error.retriable() or error.code() in (
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+    )

@@ -21,7 +21,7 @@ RECORD_COLUMNS: Final = (
 
 
 @job(name="raw", source=Topic(), outputs=(Append(table="raw", partition_by=("ingest_date",)),))
-def raw(records: "DataFrame", params: NoParams | None = None) -> "DataFrame":  # noqa: ARG001 (all jobs have parameters)
+def raw(records: "DataFrame", params: NoParams) -> "DataFrame":  # noqa: ARG001 (all jobs have parameters)
     """Add the date of ingestion (UTC).
 
     It is the date of the batch and not of the record, so that a batch writes to one partition of the table, however old

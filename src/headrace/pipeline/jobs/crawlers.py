@@ -25,13 +25,13 @@ class Crawlers:
     name="crawlers",
     source=Table("events"),
     outputs=(
-        Stateful(table="crawlers", keys=("hour", "client"), mode="update"),
+        Stateful(table="crawlers", keys=("hour", "client"), mode="update", late_by="late_by"),
         Changelog(topic="crawlers", of="crawlers"),
     ),
     params=Crawlers,
     late="quarantined",
 )
-def crawlers(events: "DataFrame", params: Crawlers) -> "DataFrame":
+def crawlers(events: "DataFrame", params: Crawlers) -> "DataFrame":  # noqa: ARG001 (all jobs have parameters)
     """Return crawlers by hour of event time, with the `reasons`.
 
     A reason that is true of an hour stays true, so that rows are replaced but never withdrawn.
@@ -40,17 +40,13 @@ def crawlers(events: "DataFrame", params: Crawlers) -> "DataFrame":
 
     from headrace.pipeline.jobs.expressions import is_page_view
 
-    hours = (
-        events.withWatermark("event_time", params.late_by)
-        .groupBy(sf.window("event_time", "1 hour"), "client")
-        .agg(
-            sf.count("*").alias("requests"),
-            sf.approx_count_distinct(sf.when(is_page_view(), sf.col("page"))).alias("pages"),
-            sf.count_if(sf.col("status") == 404).alias("not_found"),
-            sf.count_if(sf.col("page") == "/robots.txt").alias("robots"),
-            sf.max(sf.coalesce(sf.col("user_agent").rlike(_NAMED), sf.lit(False))).alias("named"),
-            sf.max("user_agent").alias("user_agent"),
-        )
+    hours = events.groupBy(sf.window("event_time", "1 hour"), "client").agg(
+        sf.count("*").alias("requests"),
+        sf.approx_count_distinct(sf.when(is_page_view(), sf.col("page"))).alias("pages"),
+        sf.count_if(sf.col("status") == 404).alias("not_found"),
+        sf.count_if(sf.col("page") == "/robots.txt").alias("robots"),
+        sf.max(sf.coalesce(sf.col("user_agent").rlike(_NAMED), sf.lit(False))).alias("named"),
+        sf.max("user_agent").alias("user_agent"),
     )
     reasons = sf.array_compact(
         sf.array(

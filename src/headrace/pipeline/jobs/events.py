@@ -7,11 +7,12 @@ from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.jobs.archive import RECORD_COLUMNS
 from headrace.pipeline.parsers import FIELDS, parser_of
 from headrace.pipeline.spec.jobs import Append, Topic, job
+from headrace.pipeline.spec.sharing import shared
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_POSITION: Final = ("topic_id", "source_partition", "source_offset", "ingested_at")
+_BYTES: Final = ("key", "value", "headers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,9 @@ def events(records: "DataFrame", params: Events) -> "dict[str, DataFrame]":
     if missing:
         raise PipelineError(f"parser '{params.parser}' does not return {', '.join(missing)}: add the missing columns")
     more = [name for name in parsed.columns if name not in {*records.columns, *FIELDS, "reason"}]
+    # Both tables come from the same rows. Only rejected ones keep their bytes, which would fill the memory.
+    rejected = {name: sf.when(sf.col("reason").isNotNull(), sf.col(name)) for name in _BYTES}
+    parsed = shared(parsed.withColumns(rejected))
     good = parsed.where(sf.col("reason").isNull()).select(
         "topic_id",
         sf.col("partition").alias("source_partition"),

@@ -57,6 +57,8 @@ class Deployment:
     lake: str
     """Directory or URI of the tables."""
     checkpoints: str
+    prefix: str = ""
+    """Precedes the names of result topics, consumer groups and transactional ids."""
     spark: Spark = Spark()
     jobs: Mapping[str, JobSettings] = field(default_factory=dict)
 
@@ -83,6 +85,10 @@ class Deployment:
         """Return the deployment with other brokers; security stays."""
         settings = {**self.cluster.settings, "bootstrap.servers": bootstrap}
         return replace(self, cluster=replace(self.cluster, settings=settings))
+
+    def with_prefix(self, prefix: str) -> "Deployment":
+        """Return the deployment with another prefix of the names in the cluster. Raises PipelineError."""
+        return replace(self, prefix=_prefix(prefix))
 
     def with_master(self, master: str) -> "Deployment":
         """Return the deployment with another Spark master. Raises PipelineError if it is none."""
@@ -131,13 +137,14 @@ def parse(table: Mapping[str, object], directory: Path, bootstrap: str = DEFAULT
     """Return the deployment of a TOML document. Relative paths are in `directory`. Raises PipelineError."""
     _check_keys(table, _TABLES, "", "table")
     place = _table(table, "place")
-    _check_keys(place, ("lake", "checkpoints"), "[place]")
+    _check_keys(place, ("lake", "checkpoints", "prefix"), "[place]")
     lake = absolute(_text(place, "lake", DEFAULT_LAKE, "[place]"), directory)
     checkpoints = _text(place, "checkpoints", f"{lake}/{_CHECKPOINTS}", "[place]")
     return Deployment(
         cluster=client_settings.parse(_table(table, "cluster") or {"bootstrap": bootstrap}, directory),
         lake=lake,
         checkpoints=absolute(checkpoints, directory),
+        prefix=_prefix(place.get("prefix", "")),
         spark=_spark(_table(table, "spark"), directory),
         jobs={name: _job(name, value) for name, value in _table(table, "jobs").items()},
     )
@@ -180,6 +187,12 @@ def _job(name: str, value: object) -> JobSettings:
     if type(rows) is not int or rows < 1:
         raise PipelineError(f"{where} max_rows must be a whole number, at least 1, not {rows!r}")
     return JobSettings(topic=_topic(value.get("topic"), where), trigger=trigger, max_rows=rows, params=given)
+
+
+def _prefix(value: object) -> str:
+    if not isinstance(value, str) or (value and _TOPIC.fullmatch(value) is None):
+        raise PipelineError(f"the prefix {value!r} cannot begin a topic's name: use letters, digits, '.', '_', '-'")
+    return value
 
 
 def _topic(value: object, where: str) -> str | None:

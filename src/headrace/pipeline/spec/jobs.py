@@ -55,11 +55,16 @@ class Additive:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stateful:
-    """A table written by a query with state and a watermark; with `keys`, a row replaces the one with the same keys."""
+    """A table written by a query with state and a watermark; with `keys`, a row replaces the one with the same keys.
+
+    `late_by` names the parameter with the longest permitted lateness. Later rows leave the stream, and the watermark of
+    `event_time` is set before the function is called. None: the function sets a watermark, and Spark drops later rows.
+    """
 
     table: str
     keys: tuple[str, ...] = ()
     mode: Literal["append", "update"] = "append"
+    late_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,15 +84,29 @@ class Changelog:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Publish:
+    """A topic with the rows that the function returns, without a table; compacted if there are `keys`.
+
+    With several outputs, the function returns the rows under the name of the topic.
+    """
+
+    topic: str
+    keys: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Expect:
-    """A condition on the input rows, in SQL. Rows for which it is not true are treated as `otherwise` says."""
+    """A condition in SQL: on the input rows or, of a stateful job, on the rows that it returns.
+
+    Rows for which it is not true are treated as `otherwise` says.
+    """
 
     condition: str
     reason: str
     otherwise: Literal["quarantine", "drop", "fail"] = "quarantine"
 
 
-Output: TypeAlias = Append | Additive | Stateful | Snapshot | Changelog
+Output: TypeAlias = Append | Additive | Stateful | Snapshot | Changelog | Publish
 Source: TypeAlias = Topic | Table
 
 
@@ -108,11 +127,11 @@ class Job:
     params: type[Any] = NoParams
     expects: tuple[Expect, ...] = ()
     late: Literal["counted", "quarantined"] = "counted"
-    """Rows later than the job's watermark: additive jobs count them, stateful ones quarantine them."""
+    """What becomes of rows later than `late_by` of a stateful job. Additive jobs have no late rows."""
 
     @property
     def tables(self) -> tuple[str, ...]:
-        return tuple(output.table for output in self.outputs if not isinstance(output, Changelog))
+        return tuple(output.table for output in self.outputs if not isinstance(output, Changelog | Publish))
 
 
 def job(
@@ -156,11 +175,11 @@ def job_of(function: Callable[..., Any]) -> Job | None:
 
 
 def _check(job: Job) -> None:
-    if not job.tables:
-        raise PipelineError(
-            f"job {job.name} has no table among its outputs: give it an Append, Additive, Stateful or Snapshot"
-        )
+    if not job.tables and not any(isinstance(output, Publish) for output in job.outputs):
+        raise PipelineError(f"job {job.name} has no output: give it an Append, Additive, Stateful, Snapshot or Publish")
     for output in job.outputs:
+        if isinstance(output, Stateful):
+            _check_stateful(job, output)
         if isinstance(output, Snapshot) and not isinstance(job.source, Table):
             raise PipelineError(
                 f"job {job.name}: Snapshot('{output.table}') needs source=Table(...): a topic has no view"
@@ -169,5 +188,16 @@ def _check(job: Job) -> None:
             raise PipelineError(
                 f"job {job.name}: Changelog('{output.topic}') is of '{output.of}', not a table of the job"
             )
+    _check_params(job)
+
+
+def _check_stateful(job: Job, output: Stateful) -> None:
+    if any(not isinstance(other, Changelog) for other in job.outputs if other is not output):
+        raise PipelineError(f"job {job.name} is stateful and has other outputs: give each a job of its own")
+    if output.late_by is not None and output.late_by not in getattr(job.params, "__dataclass_fields__", ()):
+        raise PipelineError(f"job {job.name}: late_by names '{output.late_by}', which is not a parameter of the job")
+
+
+def _check_params(job: Job) -> None:
     if not is_dataclass(job.params) or any(field.default is field.default_factory for field in fields(job.params)):
         raise PipelineError(f"job {job.name}: the parameters must be a dataclass whose fields all have defaults")

@@ -56,7 +56,8 @@ TUNING: Final = (
     Setting("spark.driver.memory", "1g", "2g", "heap of the driver; [spark] driver.memory changes it"),
     Setting(
         "spark.driver.extraJavaOptions",
-        "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Duser.timezone=UTC",
+        # With one compiler, Java reserves only 48 MB for its code. Ten queries fill that, and it stops compiling.
+        "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -Duser.timezone=UTC",
         "-XX:+UseG1GC -Duser.timezone=UTC",
         "compilation and garbage collection for few or many cores",
     ),

@@ -24,7 +24,7 @@ from headrace.pipeline.jobs.events import events
 from headrace.pipeline.spec import client_settings
 from headrace.pipeline.spec.client_settings import Cluster
 from headrace.pipeline.spec.deployment import DEFAULT_MAX_ROWS, Deployment, JobSettings
-from headrace.pipeline.spec.jobs import Additive, Append, Changelog, Job, Snapshot, Stateful, Table, job_of
+from headrace.pipeline.spec.jobs import Additive, Append, Changelog, Job, Publish, Snapshot, Stateful, Table, job_of
 from headrace.testing import Broker
 
 Records: TypeAlias = Sequence[str | bytes | None] | DataFrame
@@ -150,12 +150,12 @@ class Lake:
             tables={
                 output.table: [row.asDict(recursive=True) for row in _readable(rows, output).collect()]
                 for output in definition.outputs
-                if not isinstance(output, Changelog) and (rows := self.stored(output)) is not None
+                if not isinstance(output, Changelog | Publish) and (rows := self.stored(output)) is not None
             },
             topics={
                 output.topic: self.changes(output.topic)
                 for output in definition.outputs
-                if isinstance(output, Changelog)
+                if isinstance(output, Changelog | Publish)
             },
         )
 

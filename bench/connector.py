@@ -1,0 +1,33 @@
+"""`python -m bench.connector BOOTSTRAP TOPIC`: read a topic by Spark's connector alone, and print the seconds.
+
+A stream with the batches, the columns and the Spark settings of the pipeline's jobs, whose rows are thrown away.
+"""
+
+import sys
+import tempfile
+import time
+
+from headrace.pipeline.engine import session, sources
+from headrace.pipeline.spec import client_settings
+from headrace.pipeline.spec.deployment import DEFAULT_MAX_ROWS, Deployment
+
+
+def main(bootstrap: str, topic: str) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        spark = session.build(Deployment.default(bootstrap, directory), name="connector")
+        options = client_settings.plain(bootstrap).spark_options()
+        records = sources.records(spark, options, [topic], {}, DEFAULT_MAX_ROWS)
+        begin = time.monotonic()
+        (
+            records.writeStream.format("noop")
+            .option("checkpointLocation", f"{directory}/checkpoint")
+            .trigger(availableNow=True)
+            .start()
+            .awaitTermination()
+        )
+        sys.stdout.write(f"{time.monotonic() - begin}\n")
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

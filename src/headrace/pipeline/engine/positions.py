@@ -1,0 +1,57 @@
+"""Where in the topics a batch ends: the lag of a job as a consumer group, whatever it reads.
+
+The commits of a job's tables name the positions that it has reached. A job that reads the table has reached those of
+the last commit that it has read as a whole.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+from headrace.pipeline.engine.ledger import Offsets
+
+_COMMITS: Final = 20
+"""How far to look back: compactions and other programs commit without positions."""
+
+
+class Reading(Protocol):
+    """The files of a table's log."""
+
+    def read(self, uri: str) -> str | None: ...
+
+
+def of_topics(source_to: object) -> Offsets:
+    """Return Spark's offsets of topics after a batch."""
+    if not isinstance(source_to, Mapping):
+        return {}
+    return {topic: {int(partition): end for partition, end in at.items()} for topic, at in source_to.items()}
+
+
+def of_table(files: Reading, table: str, source_to: Any) -> Offsets:
+    """Return the positions of Delta's offset after a batch; none in the middle of the first reading of a table.
+
+    `table` is the URI of the table.
+    """
+    # An offset before the first file of a version says that the versions before it are read.
+    version = source_to["reservoirVersion"] - (0 if source_to["index"] > _ALL_FILES else 1)
+    if source_to.get("isStartingVersion"):
+        return {}
+    for number in range(version, max(-1, version - _COMMITS), -1):
+        log = files.read(f"{table}/_delta_log/{number:020}.json")
+        if log is None:
+            return {}
+        if found := _committed(log):
+            return found
+    return {}
+
+
+_ALL_FILES: Final = 1 << 62
+"""Delta's index after the last file of a version is close to the largest long."""
+
+
+def _committed(log: str) -> Offsets:
+    for line in log.splitlines():
+        if '"commitInfo"' in line:
+            about = json.loads(json.loads(line)["commitInfo"].get("userMetadata") or "{}")
+            return of_topics(about.get("positions"))
+    return {}

@@ -1,0 +1,40 @@
+"""Find the columns of a source table that a job needs.
+
+Spark gives `foreachBatch` rows that are already read, so it cannot leave out columns that the batch does not use. Most
+of an event is text that a job does not look at.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+
+_SCAN: Final = "FileSourceScanExec"
+
+
+def needed(table: DataFrame, function: Callable[[DataFrame], DataFrame | Mapping[str, DataFrame]]) -> Sequence[str]:
+    """Return the columns of `table` that Spark would read for the result of `function`; all if that is unclear."""
+    result = function(table)
+    names: set[str] = set()
+    for frame in result.values() if isinstance(result, Mapping) else (result,):
+        for leaf in _leaves(frame):
+            # Delta answers some aggregates from statistics, and then reads no columns at all.
+            if leaf.getClass().getSimpleName() != _SCAN:
+                return table.columns
+            names.update(leaf.schema().fieldNames())
+    return [name for name in table.columns if name in names]
+
+
+def restored(rows: DataFrame, kinds: Sequence[tuple[str, str]]) -> DataFrame:
+    """Return rows with all columns of the table; those that are not needed are null. `kinds` are names and types."""
+    present = set(rows.columns)
+    return rows.select(
+        *(sf.col(name) if name in present else sf.lit(None).cast(kind).alias(name) for name, kind in kinds)
+    )
+
+
+def _leaves(frame: DataFrame) -> Sequence[Any]:
+    jvm: Any = frame.sparkSession._jvm
+    plan = frame._jdf.queryExecution().sparkPlan()
+    return list(jvm.scala.jdk.javaapi.CollectionConverters.asJava(plan.collectLeaves()))

@@ -1,0 +1,36 @@
+"""How far a log is read, in event time. Pure.
+
+A partition is complete up to the latest event time in it, apart from late records. The log as a whole is complete, or
+settled, up to the earliest of these times; partitions without records for five minutes, in the time at which the other
+partitions' records arrived, are left out.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+IDLE_US: Final = 300_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reached:
+    """The state after a batch, in microseconds since 1970. Partitions are `topic id/partition`. It fits into JSON."""
+
+    latest: Mapping[str, int] = field(default_factory=dict)
+    """The latest event time of each partition."""
+    arrived: Mapping[str, int] = field(default_factory=dict)
+    """The timestamp of each partition's newest record."""
+    settled: int | None = None
+    """No partition that is not idle will have records before it, apart from late ones."""
+
+    def after(self, latest: Mapping[str, int], arrived: Mapping[str, int]) -> "Reached":
+        """Return the state after a batch with these latest times of its partitions. `settled` never decreases."""
+        all_latest, all_arrived = _later(self.latest, latest), _later(self.arrived, arrived)
+        now = max(all_arrived.values(), default=0)
+        active = [time for at, time in all_latest.items() if now - all_arrived.get(at, now) <= IDLE_US]
+        settled = [time for time in (self.settled, min(active, default=None)) if time is not None]
+        return Reached(latest=all_latest, arrived=all_arrived, settled=max(settled, default=None))
+
+
+def _later(before: Mapping[str, int], now: Mapping[str, int]) -> dict[str, int]:
+    return {**before, **{at: max(time, before.get(at, time)) for at, time in now.items()}}

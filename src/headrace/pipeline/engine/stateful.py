@@ -1,0 +1,66 @@
+"""Queries with state: late rows leave the stream before they reach the state, which is kept as long as others may come.
+
+Spark's own watermark follows the latest event time of all partitions, so that the rows of a slow partition would be
+dropped without a trace. Here it follows the time up to which all partitions are settled, a column of the source table.
+"""
+
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+
+from headrace.pipeline.engine import lateness
+from headrace.pipeline.errors import PipelineError
+from headrace.pipeline.spec.jobs import Job, Stateful
+from headrace.pipeline.spec.params import seconds_of
+
+_SETTLED: Final = ("settled_before", "settled_after")
+_WATERMARK: Final = "spark.watermarkDelayMs"
+"""The metadata with which Spark finds the column that a watermark is about."""
+
+
+def stream(rows: DataFrame, job: Job, output: Stateful, params: object) -> DataFrame:
+    """Return the stream of a job's results in `result`, and of its late rows in `late`; one of the two is null.
+
+    Raises PipelineError if the source table does not say how late its rows are.
+    """
+    if output.late_by is None:
+        return _results(job, output, rows, params)
+    if missing := {"event_time", "late_by_s", *_SETTLED} - set(rows.columns):
+        raise PipelineError(
+            f"job {job.name} needs the columns {', '.join(sorted(missing))} of its source, which a job on a topic "
+            "writes if its rows have topic_id, source_partition, source_offset and event_time"
+        )
+    late_by = str(getattr(params, output.late_by))
+    in_time, late = lateness.parted(rows, late_by)
+    results = _results(job, output, watermarked(in_time, late_by), params)
+    return results.unionByName(late.select(sf.struct("*").alias("late")), allowMissingColumns=True)
+
+
+def parted(rows: DataFrame) -> tuple[DataFrame, DataFrame | None]:
+    """Return results and late rows of a batch of `stream`; None if the job sets its own watermark."""
+    if "late" not in rows.columns:
+        return rows.select("result.*"), None
+    return (
+        rows.where(sf.col("late").isNull()).select("result.*"),
+        rows.where(sf.col("late").isNotNull()).select("late.*"),
+    )
+
+
+def watermarked(rows: DataFrame, late_by: str) -> DataFrame:
+    """Let the watermark of `event_time` follow `settled_after`, and drop both columns of settled times.
+
+    A row exactly as late as allowed, and at the end of a window, still belongs to the window: hence one millisecond,
+    Spark's unit, more. Spark would move a job's filters below the watermark, which then followed only the rows that
+    pass: a column that is not deterministic keeps them above it.
+    """
+    known = sf.coalesce("settled_after", sf.timestamp_micros(sf.lit(0)))
+    followed = rows.withColumn("settled_after", known).withWatermark("settled_after", f"{late_by} 1 millisecond")
+    about = {_WATERMARK: round(seconds_of(late_by) * 1000) + 1}
+    time = sf.when(sf.spark_partition_id() >= 0, sf.col("event_time"))
+    return followed.withColumn("event_time", time.alias("event_time", metadata=about)).drop(*_SETTLED)
+
+
+def _results(job: Job, output: Stateful, rows: DataFrame, params: object) -> DataFrame:
+    result = job.function(rows, params)
+    return (result[output.table] if isinstance(result, dict) else result).select(sf.struct("*").alias("result"))

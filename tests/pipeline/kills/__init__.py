@@ -1,0 +1,1 @@
+"""A pipeline on a standalone cluster, whose driver, workers and broker are killed while it runs (`make kills`)."""

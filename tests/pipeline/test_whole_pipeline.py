@@ -1,0 +1,313 @@
+"""Two real logs and one with known truth, through a broker and all jobs, each of which dies once on the way."""
+
+import json
+import random
+import re
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+from confluent_kafka import Producer
+
+from headrace.pipeline.generate.files import truth_files
+from headrace.pipeline.generate.log import log
+from headrace.pipeline.generate.parameters import Parameters
+from headrace.pipeline.jobs import activity, archive, crawlers, events
+from headrace.pipeline.spec import client_settings
+from headrace.pipeline.spec.deployment import Deployment, JobSettings
+from headrace.pipeline.spec.jobs import Additive, Job, job_of
+from tests.pipeline.log_lines import combined
+from tests.pipeline.topics import Topics
+from tests.support.broker_process import BrokerProcess
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+JOBS: Final[Mapping[str, Job]] = {
+    found.name: found
+    for module in (archive, events, activity, crawlers)
+    for each in vars(module).values()
+    if callable(each) and (found := job_of(each)) is not None
+}
+# Every batch passes these, also one that publishes nothing.
+KILL_POINTS: Final = ("before-ledger", "after-table", "before-commit")
+PARTITIONS: Final = 3
+# Its request comes last, in the far future, so that all sessions of others have ended.
+END: Final = combined("/end", client="end", time="31/Dec/2037:00:00:00 +0000")
+HLL_ERROR: Final = 0.048
+"""Three times the standard error of HLL with lgK 12."""
+
+
+class KilledError(Exception):
+    """The driver died here."""
+
+
+@dataclass
+class Pipeline:
+    """A topic, the jobs that read it, and their lake."""
+
+    spark: "SparkSession"
+    bootstrap: str
+    topic: str
+    lake: str
+    jobs: tuple[str, ...] = tuple(JOBS)
+    params: Mapping[str, Mapping[str, object]] | None = None
+    max_rows: int = 4_000
+
+    def run(self) -> None:
+        """Process everything that is in the topic."""
+        from headrace.pipeline.engine import run
+        from headrace.pipeline.engine.supervision import Policy
+
+        given = self.params or {}
+        settings = JobSettings(topic=self.topic, trigger="0 seconds", max_rows=self.max_rows)
+        deployment = Deployment(
+            cluster=client_settings.plain(self.bootstrap),
+            lake=self.lake,
+            checkpoints=f"{self.lake}/_checkpoints",
+            jobs={name: replace(settings, params=given.get(name, {})) for name in JOBS},
+        )
+        chosen = run.selected(deployment, JOBS, self.jobs)
+        params = {name: deployment.params(job) for name, job in chosen.items()}
+        supervisor = run.supervisor(
+            self.spark, deployment, JOBS, chosen, params, once=True, policy=Policy(first_s=0.1, factor=1.0)
+        )
+        assert supervisor.run(threading.Event()), {name: each.reason for name, each in supervisor.jobs.items()}
+
+    def end(self) -> None:
+        """Let the watermarks of all partitions pass everything, and process that."""
+        self.send([(partition, END.encode()) for partition in range(PARTITIONS)])
+        self.run()
+
+    def send(self, records: "list[tuple[int, bytes]]") -> None:
+        producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 5})
+        for partition, line in records:
+            producer.produce(self.topic, line, b"key", partition)
+            producer.poll(0)
+        assert producer.flush(60) == 0
+
+    def table(self, name: str) -> "DataFrame":
+        """Return the rows of a table, without those of the last request."""
+        from headrace.pipeline.engine.lake import Lake
+
+        lake, output = Lake(self.spark, self.lake), JOBS[name].outputs[0] if name in JOBS else None
+        rows = lake.view(output) if isinstance(output, Additive) else lake.read(name)
+        return rows.where("client != 'end'") if "client" in rows.columns else rows
+
+    def versions(self, name: str) -> int:
+        return len(list((Path(self.lake) / name / "_delta_log").glob("*.json")))
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path_factory.mktemp("cluster") / "broker") as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def kills() -> Iterator[Counter[str]]:
+    """Let every query die once, at a random point of its first or second batch; count the deaths by job."""
+    from headrace.pipeline.engine import run
+    from headrace.pipeline.engine.query import Query
+
+    died: Counter[str] = Counter()
+    seed = random.randrange(1_000_000)
+    print(f"{seed = }")
+    chance = random.Random(seed)
+
+    def killed(job: Job, *args: Any, **kwargs: Any) -> Query:
+        # The pages of a ranking come in one batch.
+        point, batch = chance.choice(KILL_POINTS), 0 if job.name == "top_pages" else chance.randrange(2)
+        passed: Counter[str] = Counter()
+
+        def reached(name: str) -> None:
+            passed[name] += 1
+            if name == point and passed[name] > batch and not died[job.name]:
+                died[job.name] += 1
+                raise KilledError(point)
+
+        return Query(job, *args, **kwargs, reached=reached)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(run, "Query", killed)
+        yield died
+
+
+@pytest.fixture(scope="module")
+def start(
+    spark: "SparkSession", cluster: BrokerProcess, kills: Counter[str], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., Pipeline]:
+    """Return a function that makes a pipeline whose topic has no records yet."""
+
+    def make(topic: str, **options: Any) -> Pipeline:
+        kills.clear()
+        Topics(cluster.bootstrap).create(topic, partitions=PARTITIONS, config={})
+        lake = tmp_path_factory.mktemp(topic) / "lake"
+        return Pipeline(spark, cluster.bootstrap, topic, str(lake), **options)
+
+    return make
+
+
+def lines_of(path: Path) -> "list[tuple[int, bytes]]":
+    return [(number % PARTITIONS, line) for number, line in enumerate(path.read_bytes().splitlines())]
+
+
+@pytest.fixture(scope="module")
+def access(start: Callable[..., Pipeline], access_log: Path) -> Pipeline:
+    """Four days of a web site."""
+    pipeline = start("access-log", params={"referrers": {"site": "semicomplete.com"}})
+    pipeline.send(lines_of(access_log))
+    pipeline.run()
+    return pipeline
+
+
+@pytest.fixture(scope="module")
+def ended(access: Pipeline, facts: dict[str, Any]) -> Pipeline:
+    """The same after its last sessions have ended; `facts` are from before that."""
+    access.end()
+    return access
+
+
+@pytest.fixture(scope="module")
+def facts(access: Pipeline, kills: Counter[str]) -> dict[str, Any]:
+    """What the tables say of the access log."""
+    views, found = access.table("page_views"), access.table("events")
+    requests = access.table("referrers").groupBy("kind").sum("requests").collect()
+    return {
+        "events": found.count(),
+        "quarantined": access.table("quarantine").count() if access.versions("quarantine") else 0,
+        "clients": found.select("client").distinct().count(),
+        "views": views.selectExpr("sum(views)").collect()[0][0],
+        "pages": views.select("page").distinct().count(),
+        "referrers": {row.kind: row[1] for row in requests},
+        "hosts": access.table("referrers").where("kind = 'external'").select("host").distinct().count(),
+        "visitors": {
+            row.day.day: row.visitors
+            for row in access.table("visitors").selectExpr("day", "hll_sketch_estimate(visitors) AS visitors").collect()
+        },
+        "rankings": access.versions("top_pages"),
+        "died": set(kills),
+    }
+
+
+def test_every_job_died_once(facts: dict[str, Any]) -> None:
+    assert facts["died"] == set(JOBS)
+
+
+def test_all_lines_of_the_access_log_are_events(facts: dict[str, Any]) -> None:
+    assert (facts["events"], facts["quarantined"], facts["clients"]) == (10_000, 0, 1753)
+
+
+def test_views_of_the_access_log(facts: dict[str, Any]) -> None:
+    assert (facts["views"], facts["pages"]) == (4050, 805)
+
+
+def test_referrers_of_the_access_log(facts: dict[str, Any]) -> None:
+    assert facts["referrers"] == {"missing": 4073, "internal": 5039, "external": 888}
+    assert facts["hosts"] == 152
+
+
+def test_estimated_visitors_are_within_the_error_of_sketches(facts: dict[str, Any]) -> None:
+    assert facts["visitors"] == pytest.approx({17: 341, 18: 627, 19: 561, 20: 505}, rel=HLL_ERROR)
+
+
+def test_sessions_of_the_access_log(ended: Pipeline) -> None:
+    counts = ended.table("sessions").selectExpr("count(*)", "count_if(requests = 1)", "sum(requests)")
+    assert [tuple(row) for row in counts.collect()] == [(3052, 1607, 10_000)]
+
+
+def test_the_ranking_is_written_only_when_it_changes(ended: Pipeline, facts: dict[str, Any]) -> None:
+    assert ended.table("page_views").where("page = '/end'").count() == 1
+    assert ended.versions("top_pages") == facts["rankings"]
+
+
+def test_the_streams_have_the_tables_of_the_report(ended: Pipeline) -> None:
+    from headrace.pipeline.engine.lake import Lake
+    from headrace.pipeline.report import Differences, differences, report
+
+    lake = Lake(ended.spark, ended.lake)
+    found = differences(lake, report(lake.read("events"), params=ended.params), params=ended.params)
+    assert found == dict.fromkeys(found, Differences(in_report=0, in_table=0))
+    assert len(found) == 8
+
+
+def test_sessions_of_a_log_with_torn_lines(start: Callable[..., Pipeline], access_log: Path) -> None:
+    nasa = start("nasa", jobs=("events", "sessions"), max_rows=700)
+    nasa.send(lines_of(access_log.with_name("nasa.log")))
+    nasa.end()
+    counts = [nasa.table(name).count() for name in ("events", "quarantine", "sessions")]
+    assert counts == [1841, 89, 191]
+
+
+@pytest.fixture(scope="module")
+def generated(start: Callable[..., Pipeline], tmp_path_factory: pytest.TempPathFactory) -> tuple[Pipeline, Path]:
+    """Three hours with lines up to 90 minutes late, torn and duplicate lines, and crawlers."""
+    parameters = Parameters(lines=6_000, rate=0.5, late=0.02, torn=0.01, duplicates=0.01, partitions=PARTITIONS)
+    directory = tmp_path_factory.mktemp("generated")
+    wide = {"late_by": "2 hours"}
+    names = ("events", "page_views", "sessions", "traffic", "status_codes", "crawlers")
+    pipeline = start("generated", jobs=names, params={"sessions": wide, "crawlers": wide}, max_rows=2_500)
+    with truth_files(parameters, directory) as (truth, _):
+        pipeline.send([(record.partition, record.line) for record in log(parameters, truth, lambda: False)])
+    pipeline.run()
+    pipeline.end()
+    return pipeline, directory / "truth"
+
+
+def truth_of(directory: Path, table: str, *columns: str) -> set[tuple[Any, ...]]:
+    rows = [json.loads(row) for row in (directory / f"{table}.jsonl").read_text().splitlines()]
+    return {tuple(row[name] for name in columns) for row in rows}
+
+
+def found_in(rows: "DataFrame", *columns: str) -> set[tuple[Any, ...]]:
+    """Return the rows, which must be different; times are ISO 8601. The last request is left out."""
+    from pyspark.sql import functions as sf
+
+    kinds = dict(rows.dtypes)
+    text = [
+        sf.date_format(name, "yyyy-MM-dd'T'HH:mm:ss'Z'") if kinds[name] == "timestamp" else sf.col(name)
+        for name in columns
+    ]
+    found = [tuple(row) for row in rows.select(*text).collect()]
+    assert len(set(found)) == len(found)
+    return {row for row in found if not re.match("2037-", str(row[0]))}
+
+
+@pytest.mark.parametrize(
+    ("table", "columns"),
+    [
+        ("page_views", ("hour", "page", "views")),
+        ("traffic", ("minute", "requests", "bytes")),
+        ("sessions", ("client", "start", "end", "requests", "pages")),
+    ],
+)
+def test_tables_are_those_of_the_truth(generated: tuple[Pipeline, Path], table: str, columns: tuple[str, ...]) -> None:
+    pipeline, truth = generated
+    assert found_in(pipeline.table(table), *columns) == truth_of(truth, table, *columns)
+
+
+def test_torn_lines_are_quarantined_with_their_places_and_reasons(generated: tuple[Pipeline, Path]) -> None:
+    pipeline, truth = generated
+    columns = ("partition", "offset", "reason")
+    assert found_in(pipeline.table("quarantine"), *columns) == truth_of(truth, "quarantined", *columns)
+
+
+def test_lines_are_as_late_as_the_truth_says(generated: tuple[Pipeline, Path]) -> None:
+    pipeline, truth = generated
+    late = pipeline.table("events").where("late_by_s > 0").groupBy("source_partition", "late_by_s").count()
+    found = {(row.source_partition, int(row.late_by_s)): row[2] for row in late.collect()}
+    partitions = [json.loads(row) for row in (truth / "partitions.jsonl").read_text().splitlines()]
+    assert found == {
+        (row["partition"], int(seconds)): count for row in partitions for seconds, count in row["late_by_s"].items()
+    }
+
+
+def test_all_crawlers_but_slow_drips_are_found_and_nobody_else(generated: tuple[Pipeline, Path]) -> None:
+    pipeline, truth = generated
+    labelled = truth_of(truth, "crawlers", "client", "kind")
+    found = {row.client for row in pipeline.table("crawlers").select("client").distinct().collect()}
+    assert found == {client for client, kind in labelled if kind != "slow drip"}

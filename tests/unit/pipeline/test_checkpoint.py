@@ -1,0 +1,50 @@
+"""Source offsets in Spark's checkpoint, and a topic that is to be read from its beginning."""
+
+import json
+
+import pytest
+
+from headrace.pipeline.engine.checkpoint import Checkpoint
+from headrace.pipeline.errors import PipelineError
+from tests.unit.pipeline.memory_files import MemoryFiles
+
+
+def offsets(end: int) -> str:
+    return "\n".join(["v1", '{"batchWatermarkMs":0}', json.dumps({"a": {"0": end}, "b": {"0": end}})])
+
+
+def checkpoint(batches: int, committed: int) -> tuple[Checkpoint, MemoryFiles]:
+    files = {f"c/raw-1/offsets/{batch}": offsets(10 * batch + 10) for batch in range(batches)}
+    files |= {f"c/raw-1/commits/{batch}": "v1\n{}" for batch in range(committed)}
+    found = MemoryFiles({**files, "c/raw-1/sources/0/0": 'v1\n{"a": {"0": 5}, "b": {"0": 5}}'})
+    return Checkpoint(found, "c", "raw", 1), found
+
+
+def test_a_batch_starts_where_the_one_before_it_ended() -> None:
+    found, _ = checkpoint(2, 2)
+    assert found.source_offsets(0) == (None, {"a": {"0": 10}, "b": {"0": 10}})
+    assert found.source_offsets(1) == ({"a": {"0": 10}, "b": {"0": 10}}, {"a": {"0": 20}, "b": {"0": 20}})
+
+
+def test_a_missing_batch_is_an_error() -> None:
+    with pytest.raises(PipelineError, match="offsets/1 is missing or damaged"):
+        checkpoint(1, 1)[0].source_offsets(1)
+
+
+def test_a_new_topic_is_read_from_its_beginning_and_the_others_go_on() -> None:
+    found, _ = checkpoint(3, 3)
+    found.move({"a": {0: 0, 1: 0}})
+    assert found.source_offsets(2)[1] == {"a": {"0": 0, "1": 0}, "b": {"0": 30}}
+
+
+def test_an_interrupted_batch_is_repeated_without_the_topic_that_is_gone() -> None:
+    found, _ = checkpoint(3, 2)
+    found.move({"a": {0: 0}})
+    before, after = found.source_offsets(2)
+    assert (before, after) == ({"a": {"0": 0}, "b": {"0": 20}}, {"a": {"0": 0}, "b": {"0": 30}})
+
+
+def test_an_interrupted_first_batch_starts_at_the_beginning_of_the_new_topic() -> None:
+    found, files = checkpoint(1, 0)
+    found.move({"a": {0: 0}})
+    assert json.loads(files["c/raw-1/sources/0/0"].splitlines()[1]) == {"a": {"0": 0}, "b": {"0": 5}}

@@ -1,0 +1,86 @@
+"""End offsets of output topics, from a client that answers as brokers do."""
+
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from headrace.pipeline.engine import topics
+from headrace.pipeline.engine.topics import Topics
+from headrace.pipeline.errors import PipelineError
+
+
+@dataclass
+class Admin:
+    """Answers metadata requests with the errors in `metadata`, one after the other, then with partition 0."""
+
+    metadata: list[int] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
+    asked: int = 0
+
+    def list_topics(self, timeout: float) -> Any:
+        assert timeout > 0
+        self.asked += 1
+        code = self.metadata.pop(0) if self.metadata else None
+        if code == KafkaError._TRANSPORT:
+            raise KafkaException(KafkaError(code, retriable=True))
+        error = None if code is None else KafkaError(code, retriable=code != KafkaError.TOPIC_AUTHORIZATION_FAILED)
+        return SimpleNamespace(topics={"views": SimpleNamespace(error=error, partitions=[0])})
+
+    def list_offsets(self, wanted: dict[TopicPartition, object], request_timeout: float) -> dict[TopicPartition, Any]:
+        assert request_timeout > 0
+        answer: Future[Any] = Future()
+        if self.offsets:
+            answer.set_exception(KafkaException(KafkaError(self.offsets.pop(0))))
+        else:
+            answer.set_result(SimpleNamespace(offset=7))
+        return dict.fromkeys(wanted, answer)
+
+
+@pytest.fixture
+def admin(monkeypatch: pytest.MonkeyPatch) -> Admin:
+    found = Admin()
+    monkeypatch.setattr(topics, "AdminClient", lambda *_, **__: found)
+    monkeypatch.setattr("headrace.pipeline.engine.topics.time.sleep", lambda _: None)
+    return found
+
+
+def ends() -> object:
+    return Topics({}).end_offsets(["views"])
+
+
+@pytest.mark.parametrize(
+    "code", [KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError._TRANSPORT]
+)
+def test_an_election_and_a_lost_connection_are_waited_for(admin: Admin, code: int) -> None:
+    admin.metadata = [code, code]
+    assert ends() == {"views": {0: 7}}
+    assert admin.asked == 3
+
+
+def test_a_partition_without_a_leader_yet_is_waited_for(admin: Admin) -> None:
+    admin.offsets = [KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.LEADER_NOT_AVAILABLE]
+    assert ends() == {"views": {0: 7}}
+
+
+def test_an_absent_topic_needs_a_person(admin: Admin) -> None:
+    admin.metadata = [KafkaError.UNKNOWN_TOPIC_OR_PART]
+    with pytest.raises(PipelineError, match="topic views does not exist"):
+        ends()
+
+
+def test_a_missing_permission_needs_a_person(admin: Admin) -> None:
+    admin.metadata = [KafkaError.TOPIC_AUTHORIZATION_FAILED]
+    with pytest.raises(PipelineError, match="not authorized to read the offsets of views"):
+        ends()
+
+
+def test_brokers_that_stay_away_are_no_reason_to_give_up(admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
+    admin.metadata = [KafkaError._TRANSPORT] * 10
+    clock = iter(range(0, 1000, 20))
+    monkeypatch.setattr("headrace.pipeline.engine.topics.time.monotonic", lambda: next(clock))
+    with pytest.raises(KafkaException):
+        ends()

@@ -1,0 +1,51 @@
+"""Positions in topics of a job that reads a table, from the commits that it has read."""
+
+import json
+from typing import Any
+
+from headrace.pipeline.engine.positions import of_table, of_topics
+from tests.unit.pipeline.memory_files import MemoryFiles
+
+END = (1 << 63) - 101
+
+
+def log(*ends: int | None) -> MemoryFiles:
+    """Return the log of a table; None is a commit without positions, such as a compaction."""
+    files = MemoryFiles({})
+    for version, end in enumerate(ends):
+        about = {} if end is None else {"userMetadata": json.dumps({"positions": {"log": {"0": end}}})}
+        actions: list[Any] = [{"commitInfo": about}, {"add": {"path": "x"}}]
+        files.write(f"t/_delta_log/{version:020}.json", "\n".join(map(json.dumps, actions)))
+    return files
+
+
+def offset(version: int, index: int = -100, starting: bool = False) -> dict[str, Any]:
+    return {"reservoirVersion": version, "index": index, "isStartingVersion": starting}
+
+
+def test_a_job_has_reached_the_positions_of_the_commits_before_its_offset() -> None:
+    assert of_table(log(10, 20, 30), "t", offset(2)) == {"log": {0: 20}}
+
+
+def test_a_commit_of_which_files_are_left_does_not_count() -> None:
+    assert of_table(log(10, 20, 30), "t", offset(2, index=0)) == {"log": {0: 20}}
+
+
+def test_a_commit_read_to_its_end_counts() -> None:
+    assert of_table(log(10, 20, 30), "t", offset(2, index=END)) == {"log": {0: 30}}
+
+
+def test_a_compaction_changes_no_position() -> None:
+    assert of_table(log(10, None, None), "t", offset(3)) == {"log": {0: 10}}
+
+
+def test_the_middle_of_the_first_reading_is_no_position() -> None:
+    assert of_table(log(10, 20), "t", offset(1, index=5, starting=True)) == {}
+
+
+def test_commits_that_are_cleaned_up_have_no_positions() -> None:
+    assert of_table(MemoryFiles({}), "t", offset(7)) == {}
+
+
+def test_partitions_of_topics_are_numbers() -> None:
+    assert of_topics({"log": {"0": 3, "1": 4}}) == {"log": {0: 3, 1: 4}}
