@@ -70,8 +70,10 @@ def audit(
     the partition. The exit code is 1 if a record is missing or stored twice.
     """
     with _session(config, files, None, lake, bootstrap, master) as (selection, tables):
+        from headrace.pipeline.engine import status
+        from headrace.pipeline.engine.files import Files
         from headrace.pipeline.engine.upkeep.audit import ClusterLog
-        from headrace.pipeline.engine.upkeep.job_audit import audit_job, keeps_all
+        from headrace.pipeline.engine.upkeep.job_audit import audit_job, keeps_all, metrics
 
         deployment = selection.deployment
         chosen = _chosen(selection, jobs, keeps_all)
@@ -87,6 +89,9 @@ def audit(
                     raise CommandError(f"job {job.name} has not written to {tables.uri} yet")
         finally:
             log.close()
+        # Beside the metrics of the jobs.
+        metrics_file = f"{status.directory(deployment.checkpoints)}/audit.prom"
+        Files(tables.spark).write(metrics_file, metrics(audits, datetime.now(UTC)))
     if json:
         output.print_json([_audited(each) for each in audits])
     else:

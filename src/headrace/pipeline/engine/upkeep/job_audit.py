@@ -1,9 +1,11 @@
 """Audit the tables of a job: what they have of its topics, against the log and what the checkpoint says was read."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from pyspark.sql import functions as sf
 
 from headrace.pipeline.engine import quarantine
@@ -82,6 +84,23 @@ def audit_job(lake: Lake, checkpoints: str, job: Job, ids: Mapping[str, str], lo
         present=tuple(present),
         gaps=tuple(audit(present, log, known)),
     )
+
+
+def metrics(audits: Sequence[Audited], now: datetime) -> str:
+    """Return the results in Prometheus' text format."""
+    registry = CollectorRegistry()
+    missing = Gauge(
+        "headrace_pipeline_missing_records", "Offsets without a row or a reason.", ["job"], registry=registry
+    )
+    twice = Gauge(
+        "headrace_pipeline_duplicate_records", "Rows of an offset that has another.", ["job"], registry=registry
+    )
+    audited = Gauge("headrace_pipeline_audit_timestamp_seconds", "Time of the last audit.", registry=registry)
+    for each in audits:
+        missing.labels(each.job).set(sum(gap.last - gap.first + 1 for gap in each.missing))
+        twice.labels(each.job).set(sum(there.duplicates for there in each.present))
+    audited.set(now.timestamp())
+    return generate_latest(registry).decode()
 
 
 def _check(job: Job, tables: Collection[str]) -> None:
