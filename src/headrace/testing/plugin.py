@@ -2,6 +2,7 @@
 
 `headrace_broker` is a new broker for one test; `headrace_session_broker` is shared by all tests of a run (or of a
 pytest-xdist worker). Override `headrace_settings` to change Kafka's settings for a test, a module or everywhere.
+`headrace_lake` is a lake for one test of a Spark job.
 """
 
 from collections.abc import Iterator

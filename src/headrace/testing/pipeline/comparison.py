@@ -69,7 +69,8 @@ class _Kills:
     """Kills a job at random points of random batches."""
 
     def __init__(self, chance: Random, job: Job, kills: int, batches: int) -> None:
-        points = KILL_POINTS if any(isinstance(output, Changelog) for output in job.outputs) else KILL_POINTS[:2]
+        publishes = any(isinstance(output, Changelog | Publish) for output in job.outputs)
+        points = KILL_POINTS if publishes else KILL_POINTS[:2]
         self._left = Counter((chance.choice(points), chance.randrange(batches)) for _ in range(kills))
         self._passed: Counter[str] = Counter()
 

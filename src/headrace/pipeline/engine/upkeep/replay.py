@@ -65,7 +65,7 @@ def replay(
             if not dry_run and any(each.accepted for each in counts):
                 for table, rows in good.items():
                     _append(lake, table, rows, job)
-                _remove(lake, accepted, job)
+                _remove(lake, _arrived(lake, good, accepted), job)
             return counts
         finally:
             accepted.unpersist()
@@ -119,10 +119,9 @@ def _append(lake: Lake, table: str, rows: DataFrame, job: Job) -> None:
             rows = _with_lateness(rows, stored)
         if "settled_after" in stored.columns:
             # Queries with state may have forgotten everything before it, and must reject older rows.
-            settled = stored.agg(sf.max("settled_after").alias("at")).collect()[0].at
-            rows = rows.withColumns(
-                dict.fromkeys(("settled_before", "settled_after"), sf.lit(settled).cast("timestamp"))
-            )
+            [(settled,)] = stored.agg(sf.max(sf.unix_micros("settled_after"))).collect()
+            time = sf.timestamp_micros(sf.lit(settled).cast("bigint"))
+            rows = rows.withColumns({"settled_before": time, "settled_after": time})
         there = stored.select(*_position(stored)).alias("there")
         found = _position(rows)
         new = rows.select("*", sf.struct(*found).alias("_at"))
@@ -141,6 +140,17 @@ def _append(lake: Lake, table: str, rows: DataFrame, job: Job) -> None:
         )
     finally:
         rows.unpersist()
+
+
+def _arrived(lake: Lake, good: Mapping[str, DataFrame], accepted: DataFrame) -> DataFrame:
+    """Return the accepted positions without those whose rows are not in the tables: another replay may have run."""
+    for table, rows in good.items():
+        if lake.exists(table):
+            stored = lake.read(table)
+            there = stored.select(*_position(stored)).alias("there")
+            lost = rows.select(*_position(rows)).alias("rows").join(there, _same("rows", "there"), "left_anti")
+            accepted = accepted.alias("accepted").join(lost.alias("lost"), _same("accepted", "lost"), "left_anti")
+    return accepted
 
 
 def _with_lateness(rows: DataFrame, stored: DataFrame) -> DataFrame:
