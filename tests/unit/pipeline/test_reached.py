@@ -18,6 +18,11 @@ def test_an_idle_partition_holds_the_others_up_for_five_minutes() -> None:
     assert both.after({"id/1": 900}, {"id/1": IDLE_US + 1}).settled == 900
 
 
+def test_a_partition_with_records_is_never_idle() -> None:
+    both = Reached().after({"id/0": 100, "id/1": 100}, {"id/0": 0, "id/1": 0})
+    assert both.after({"id/0": 200, "id/1": 900}, {"id/0": 1, "id/1": 2 * IDLE_US}).settled == 200
+
+
 def test_a_partition_that_comes_back_does_not_unsettle_the_log() -> None:
     passed = (
         Reached().after({"id/0": 100, "id/1": 100}, {"id/0": 0, "id/1": 0}).after({"id/1": 900}, {"id/1": 2 * IDLE_US})

@@ -1,8 +1,8 @@
 """How far a log is read, in event time. Pure.
 
 A partition is complete up to the latest event time in it, apart from late records. The log as a whole is complete, or
-settled, up to the earliest of these times; partitions without records for five minutes, in the time at which the other
-partitions' records arrived, are left out.
+settled, up to the earliest of these times. Idle partitions are left out: those that have no records in the batch, nor
+in the five minutes before its end, by the timestamps of the other partitions' records.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,9 @@ class Reached:
         """Return the state after a batch with these latest times of its partitions. `settled` never decreases."""
         all_latest, all_arrived = _later(self.latest, latest), _later(self.arrived, arrived)
         now = max(all_arrived.values(), default=0)
-        active = [time for at, time in all_latest.items() if now - all_arrived.get(at, now) <= IDLE_US]
+        # A backlog of sparse and dense partitions is read to different times: only one without records may be idle.
+        read = {*latest, *arrived}
+        active = [time for at, time in all_latest.items() if at in read or now - all_arrived.get(at, now) <= IDLE_US]
         settled = [time for time in (self.settled, min(active, default=None)) if time is not None]
         return Reached(latest=all_latest, arrived=all_arrived, settled=max(settled, default=None))
 
