@@ -62,7 +62,7 @@ def described(job: Job, selection: Selection) -> dict[str, Any]:
         "trigger": settings.trigger,
         "max_rows": settings.max_rows,
         "late": job.late,
-        "group": f"headrace-{job.name}",
+        "group": f"{deployment.prefix}headrace-{job.name}",
         "outputs": [_output(each) for each in job.outputs],
         "params": [
             {
