@@ -93,7 +93,7 @@ def ran(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Ran:
             cluster=client_settings.plain(broker.bootstrap),
             checkpoints=f"{directory}/checkpoints",
         )
-        settings = JobSettings(topic="in", trigger="0 seconds")
+        settings = JobSettings(topic="in", trigger="300 milliseconds")
         queries = [
             Query(VISITS, None, settings, around),
             Query(PER_MINUTE, Minutes(), settings, around, origin="in"),
