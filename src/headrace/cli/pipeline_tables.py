@@ -34,7 +34,7 @@ TRACE_EPILOG = examples(
     "the record at offset 4711 of partition 0",
     "headrace pipeline trace access-log 0 4711",
     "the tables that it reached",
-    "headrace pipeline trace access-log 0 4711 --json | jq -r '.reached[].table'",
+    "headrace pipeline trace access-log 0 4711 --json | jq '.reached[].table'",
 )
 REPLAY_EPILOG = examples(
     "what the present parser would accept",
