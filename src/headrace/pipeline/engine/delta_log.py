@@ -57,6 +57,33 @@ def rewrite_files(
     return len(old)
 
 
+class TableVersion:
+    """The version of a table at the time of creation: its data files with their statistics, and their rows."""
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        self._spark = spark
+        self._none = _jvm(spark).scala.Option.empty()
+        self._log = _log(spark, path)
+        self._snapshot = self._log.update(False, self._none, self._none)
+
+    @property
+    def columns(self) -> list[str]:
+        return [str(name) for name in self._snapshot.schema().fieldNames()]
+
+    def files(self) -> DataFrame:
+        """Return a row per data file: `path`, `deletionVector`, and `stats` with `numRecords`, `minValues` etc."""
+        return DataFrame(self._snapshot.withStats(), self._spark)
+
+    def rows(self, paths: Collection[str] | None) -> DataFrame:
+        """Return the rows of some files, or of all for None."""
+        wanted = None if paths is None else frozenset(paths)
+        files = [
+            file for file in self._snapshot.allFiles().collectAsList() if wanted is None or str(file.path()) in wanted
+        ]
+        to_seq = _jvm(self._spark).org.apache.spark.api.python.PythonUtils.toSeq
+        return DataFrame(self._log.createDataFrame(self._snapshot, to_seq(files), False, self._none), self._spark)
+
+
 def _name(file: Any) -> str:
     return str(file.path()).rpartition("/")[2]
 

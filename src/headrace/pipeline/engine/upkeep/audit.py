@@ -1,31 +1,23 @@
 """Prove that every offset of a log is in a table, or explain why it is not."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from headrace.pipeline.engine import topic_ids
+from headrace.pipeline.engine.upkeep.presence import Present
 from headrace.pipeline.spec.client_settings import Cluster
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import OffsetSpec
 
 _TIMEOUT_S: Final = 30.0
+_NO_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
+"""The id that clusters older than Kafka 2.8 give every topic; tables have none then."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Present:
-    """The offsets of a partition in a table, from `first` to `last` without those in `gaps`."""
-
-    topic: str
-    topic_id: str
-    partition: int
-    first: int
-    last: int
-    rows: int
-    duplicates: int
-    """Rows whose offset another row has."""
-    gaps: tuple[range, ...]
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +56,7 @@ def audit(tables: Sequence[Present], log: Log, read_to: Mapping[tuple[str, int],
     """Return the gaps of a table, those of partitions never read included.
 
     `read_to` has the next offset that the job will read, by topic and partition: the audit is about the offsets before
-    it. A topic that is in neither argument is not audited.
+    it, or up to the last one in the table if it is not known. A topic that is in neither argument is not audited.
     """
     topics = sorted({present.topic for present in tables} | {topic for topic, _ in read_to})
     found: list[Gap] = []
@@ -76,8 +68,9 @@ def audit(tables: Sequence[Present], log: Log, read_to: Mapping[tuple[str, int],
             if known is None or known.topic_id != topic_id:
                 found.extend(_of_old_topic(present))
         for partition, known in bounds.items():
-            end = min(read_to.get((topic, partition), 0), known.end)
             there = stored.get((known.topic_id, partition))
+            read = read_to.get((topic, partition), there.last + 1 if there else 0)
+            end = min(read, known.end)
             for gap in _gaps(there, end):
                 found.extend(_judged(gap, topic, partition, known, there, log))
     return found
@@ -87,9 +80,9 @@ def _gaps(present: Present | None, end: int) -> Iterator[range]:
     if present is None:
         yield from _unless_empty(range(end))
         return
-    yield from _unless_empty(range(present.first))
-    yield from present.gaps
-    yield from _unless_empty(range(present.last + 1, end))
+    # Offsets from `end` on belong to a batch that is being written.
+    for gap in (range(present.first), *present.gaps, range(present.last + 1, end)):
+        yield from _unless_empty(range(gap.start, min(gap.stop, end)))
 
 
 def _unless_empty(offsets: range) -> Iterator[range]:
@@ -146,7 +139,7 @@ class ClusterLog:
         from confluent_kafka import Consumer
         from confluent_kafka.admin import AdminClient
 
-        self._admin = AdminClient(dict(cluster.confluent("admin")))
+        self._admin = AdminClient(dict(cluster.confluent("admin")), logger=log)
         self._consumer = Consumer(
             {
                 **cluster.confluent("consumer"),
@@ -155,16 +148,22 @@ class ClusterLog:
                 "enable.partition.eof": True,
                 "isolation.level": "read_committed",
                 "auto.offset.reset": "error",
-            }
+            },
+            logger=log,
         )
 
     def close(self) -> None:
         self._consumer.close()
 
+    def ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """Return the ids of the topics that exist; empty ones for clusters without ids."""
+        found = topic_ids.ids_from(self._admin, list(topics))
+        return {topic: "" if topic_id == _NO_ID else topic_id for topic, topic_id in found.items()}
+
     def bounds(self, topic: str) -> dict[int, Bounds]:
         from confluent_kafka.admin import OffsetSpec
 
-        topic_id = topic_ids.ids_from(self._admin, [topic]).get(topic)
+        topic_id = self.ids([topic]).get(topic)
         if topic_id is None:
             return {}
         starts = self._offsets(topic, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
