@@ -138,14 +138,14 @@ def measure_latency(directory: Path, rate: float, seconds: float) -> Latency | N
                 watcher.join()
             process.send_signal(signal.SIGTERM)
             process.wait(120)
-    latencies = sorted(_latencies(sent, seen, skip=round(rate * _WARM_UP_S)))
+    latencies = sorted(latencies_of(sent, seen, skip=round(rate * _WARM_UP_S)))
     if len(latencies) < rate * seconds * 0.9:
         raise RuntimeError(f"only {len(latencies)} of {round(rate * seconds)} lines were counted")
     at = [latencies[min(len(latencies) - 1, int(len(latencies) * share))] for share in (0.5, 0.95, 1.0)]
     return Latency(rate, len(latencies), *at)
 
 
-def _latencies(sent: Sequence[float], seen: Sequence[tuple[float, int]], *, skip: int) -> Iterator[float]:
+def latencies_of(sent: Sequence[float], seen: Sequence[tuple[float, int]], *, skip: int) -> Iterator[float]:
     """Yield the latency of each line after the first `skip`. `seen` has times and the number of lines counted then."""
     counted = skip
     for at, count in seen:
