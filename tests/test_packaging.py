@@ -56,7 +56,8 @@ def imported_modules(tree: ast.Module) -> Iterator[str]:
 
 def test_core_and_extras_match_the_imports_outside_the_pipeline() -> None:
     declared = [*CORE, *EXTRAS["cli"], *EXTRAS["compaction"], *EXTRAS["zookeeper"]]
-    assert names(declared) - {"headrace"} == imported_distributions(pipeline=False)
+    # The commands of the pipeline load Spark when they run.
+    assert names(declared) - {"headrace"} == imported_distributions(pipeline=False) - {"pyspark"}
 
 
 def test_the_pipeline_extra_covers_the_imports_of_the_pipeline() -> None:
@@ -172,13 +173,18 @@ def test_a_command_names_its_missing_package(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("module", ["headrace.pipeline", "headrace.pipeline.look"])
-def test_a_pipeline_without_its_packages_explains_the_installation(module: str, tmp_path: Path) -> None:
-    (tmp_path / "_delta_log").mkdir()
-    arguments = [str(tmp_path)] if module.endswith("look") else ["--bootstrap", "127.0.0.1:1", "--data", str(tmp_path)]
-    result = without_extras(f"import runpy; runpy.run_module({module!r}, run_name='__main__')", *arguments)
-    assert result.returncode != 0
-    assert "pip install 'headrace[pipeline]'" in result.stdout + result.stderr
+@pytest.mark.parametrize("args", ["demo", "pipeline run", "pipeline query x"])
+def test_a_command_of_the_pipeline_without_spark_explains_the_installation(args: str, tmp_path: Path) -> None:
+    code = f"""
+import importlib.util, sys
+found = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *more: None if name == "pyspark" else found(name, *more)
+{AS_A_COMMAND}
+"""
+    command = [sys.executable, "-c", code, *args.split()]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, cwd=tmp_path)
+    assert result.returncode == 1
+    assert "pyspark is not installed. Install it with: pip install 'headrace[pipeline]'" in result.stderr
     assert "Traceback" not in result.stderr
 
 

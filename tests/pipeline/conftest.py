@@ -5,21 +5,16 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 import pytest
 
 from tests.support.broker_process import BrokerProcess
-from tests.support.spark import log_records, spark, tolerate_open_sockets
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+from tests.support.spark import spark, tolerate_open_sockets
 
 __all__ = ["spark"]
-
-Parse: TypeAlias = "Callable[[Sequence[str | bytes | None]], DataFrame]"
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -41,16 +36,6 @@ def access_log() -> Path:
     if not path.is_file():
         pytest.skip(f"no {path}: set HEADRACE_SHARED to the directory with data/access.log")
     return path
-
-
-@pytest.fixture(scope="session")
-def parse(spark: "SparkSession") -> Parse:
-    from headrace.pipeline.transforms import lines
-
-    def parsed(texts: Sequence[str | bytes | None]) -> "DataFrame":
-        return lines.parsed(log_records(spark, texts))
-
-    return parsed
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-from headrace.pipeline.topics import Topics
+from tests.pipeline.topics import Topics
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer
 
+from headrace.pipeline.engine.upkeep.presence import Present, merged
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.spec import client_settings
-from headrace.pipeline.topics import Topics
+from tests.pipeline.topics import Topics
 from tests.support.broker_process import BrokerProcess
 from tests.support.spark import frame
 
@@ -22,9 +23,15 @@ def positions(spark: "SparkSession", offsets: Iterable[int], topic_id: str = "id
     return frame(spark, named, "topic: string, topic_id: string, partition: int, offset: bigint")
 
 
-def test_gaps_and_duplicates_are_found_in_large_tables(spark: "SparkSession") -> None:
-    from headrace.pipeline.engine.offsets_present import present
+def present(rows: "DataFrame", topic_id: str = "id") -> list[Present]:
+    from headrace.pipeline.engine.upkeep import offsets_present
 
+    position = offsets_present.columns(rows.columns)
+    assert position is not None
+    return merged(offsets_present.in_rows(rows, position), {topic_id: "t"})
+
+
+def test_gaps_and_duplicates_are_found_in_large_tables(spark: "SparkSession") -> None:
     gaps = (range(5, 6), range(32_766, 32_770), range(70_000, 140_000), range(140_001, 140_003))
     there = spark.range(2, 150_000).selectExpr("'t' AS topic", "'id' AS topic_id", "0 AS partition", "id AS offset")
     for gap in gaps:
@@ -35,8 +42,7 @@ def test_gaps_and_duplicates_are_found_in_large_tables(spark: "SparkSession") ->
 
 def test_a_lost_row_is_missing_and_a_marker_is_explained(spark: "SparkSession", broker: BrokerProcess) -> None:
     from headrace.pipeline.engine import topic_ids
-    from headrace.pipeline.engine.audit import ClusterLog, audit
-    from headrace.pipeline.engine.offsets_present import present
+    from headrace.pipeline.engine.upkeep.audit import ClusterLog, audit
 
     Topics(broker.bootstrap).create("t", partitions=1, config={})
     producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "audit"})
@@ -51,7 +57,7 @@ def test_a_lost_row_is_missing_and_a_marker_is_explained(spark: "SparkSession", 
     [topic_id] = topic_ids.current(cluster, ["t", "unknown"]).values()
     log = ClusterLog(cluster)
     # records 0-2, marker 3, aborted 4-6, marker 7, records 8-10, marker 11
-    gaps = audit(present(positions(spark, [0, 2, 8, 9, 10], topic_id)), log, {("t", 0): 12})
+    gaps = audit(present(positions(spark, [0, 2, 8, 9, 10], topic_id), topic_id), log, {("t", 0): 12})
     log.close()
     assert [(gap.first, gap.last, gap.verdict) for gap in gaps] == [
         (1, 1, "missing"),

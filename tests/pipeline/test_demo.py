@@ -1,5 +1,6 @@
 """`headrace demo` from end to end."""
 
+import json
 import os
 import signal
 import subprocess
@@ -7,27 +8,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 
 from tests.pipeline.conftest import demo_totals, run_demo
-from tests.pipeline.reading import read_all
+from tests.pipeline.reading import latest, read_committed
+from tests.pipeline.topics import Topics
 from tests.support.broker_process import BrokerProcess
 from tests.support.waiting import wait_for
 
-
-def test_the_totals_of_a_real_log_are_exact(access_log: Path) -> None:
-    totals = demo_totals("--input", str(access_log))
-    top_pages = totals.pop("top_pages")
-    assert totals == {
-        "requests": 10_000,
-        "clients": 1_753,
-        "status": {"200": 9126, "206": 45, "301": 164, "304": 445, "403": 2, "404": 213, "416": 2, "500": 3},
-        "days": {"2015-05-17": 1632, "2015-05-18": 2893, "2015-05-19": 2896, "2015-05-20": 2579},
-        "rejected": 0,
-    }
-    assert len(top_pages) == 10
-    assert top_pages[0] == {"page": "/", "views": 572, "requests": 575}
-
-
+GOOD = '192.0.2.1 - - [17/May/2026:10:00:00 +0000] "GET /a HTTP/1.1" 200 17'
 MALFORMED = {
     "": "the line is empty",
     "a line from somewhere else": "no time as [dd/Mon/yyyy:hh:mm:ss +zzzz]",
@@ -36,38 +25,55 @@ MALFORMED = {
 }
 
 
-def test_malformed_lines_are_rejected_with_the_reason(broker: BrokerProcess, tmp_path: Path) -> None:
-    good = '192.0.2.1 - - [17/May/2026:10:00:00 +0000] "GET /a HTTP/1.1" 200 17'
-    log = tmp_path / "access.log"
-    # The last request is too late for the watermark, and counted all the same.
-    late = good.replace("10:00:00", "09:00:00")
-    log.write_text("\n".join([good, *MALFORMED, good, late]) + "\n")
-    totals = demo_totals("--input", str(log), "--bootstrap", broker.bootstrap, "--prefix", "t.")
-    assert totals["requests"] == 3
-    assert totals["rejected"] == len(MALFORMED)
-    assert totals["top_pages"] == [{"page": "/a", "views": 3, "requests": 3}]
-    rejected = read_all(broker.bootstrap, "t.access-log.rejected")
-    assert {record.value["line"]: record.value["reason"] for record in rejected} == MALFORMED
-    assert {record.value["line"]: record.headers["reason"] for record in rejected} == MALFORMED
-    assert len(rejected) == len(MALFORMED)
-    # A second run would count the lines of the first.
-    again = run_demo("--input", str(log), "--bootstrap", broker.bootstrap, "--prefix", "t.", "--json")
-    assert again.returncode == 1
-    assert "already has 7 records" in again.stderr
-
-
-def test_ctrl_c_ends_the_broker_and_spark(tmp_path: Path) -> None:
-    data = tmp_path / "demo"
-    command = [sys.executable, "-m", "headrace", "demo", "--data", str(data)]
+def test_a_demo_stopped_with_ctrl_c_continues_and_has_the_exact_totals(access_log: Path, tmp_path: Path) -> None:
+    log, data = tmp_path / "access.log", tmp_path / "demo"
+    log.write_bytes(access_log.read_bytes() + "".join(line + "\n" for line in MALFORMED).encode())
+    arguments = ["--input", str(log), "--data", str(data)]
+    command = [sys.executable, "-m", "headrace", "demo", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as demo:
         try:
-            wait_for(lambda: "Spark" in _log(data), "Spark's first log line", timeout_s=120)
+            wait_for(lambda: _batch(data, "events") is not None, "the first events", timeout_s=300)
         finally:
             demo.send_signal(signal.SIGINT)
             output = demo.communicate(timeout=60)[0]
     assert demo.returncode == 130
     assert "Traceback" not in output
     assert _processes_of(data) == []
+
+    totals = demo_totals(*arguments)
+    assert {key: totals[key] for key in ("requests", "clients", "status", "days", "rejected", "page_views")} == {
+        "requests": 10_000,
+        "clients": 1_753,
+        "status": {"200": 9126, "206": 45, "301": 164, "304": 445, "403": 2, "404": 213, "416": 2, "500": 3},
+        "days": {"2015-05-17": 1632, "2015-05-18": 2893, "2015-05-19": 2896, "2015-05-20": 2579},
+        "rejected": len(MALFORMED),
+        "page_views": {"views": 4050, "pages": 805},
+    }
+    assert {row["reason"]: row["count"] for row in totals["quarantined"]} == dict.fromkeys(MALFORMED.values(), 1)
+    assert len(totals["top_pages"]) == 10
+    assert totals["top_pages"][0] == {"page": "/", "views": 572}
+
+
+def test_a_demo_on_a_running_cluster_publishes_with_its_prefix(broker: BrokerProcess, tmp_path: Path) -> None:
+    log = tmp_path / "access.log"
+    # A request that is hours late counts too.
+    late = GOOD.replace("10:00:00", "07:00:00").replace("/a", "/b")
+    log.write_text(f"{GOOD}\n{GOOD}\n{late}\n")
+    options = ["--bootstrap", broker.bootstrap, "--prefix", "t.", "--set", "top_pages.count=1"]
+    totals = demo_totals("--input", str(log), *options)
+    assert totals["requests"] == 3
+    assert totals["top_pages"] == [{"page": "/a", "views": 2}]
+    assert latest(read_committed(broker.bootstrap, "t.top-pages")) == {"1": {"rank": 1, "page": "/a", "views": 2}}
+
+
+def test_a_topic_in_use_is_refused(broker: BrokerProcess, access_log: Path) -> None:
+    Topics(broker.bootstrap).create("access-log", partitions=1, config={})
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    producer.produce("access-log", GOOD.encode())
+    assert producer.flush(10) == 0
+    result = run_demo("--input", str(access_log), "--bootstrap", broker.bootstrap, "--json")
+    assert result.returncode == 1
+    assert "already has 1 records" in result.stderr
 
 
 def test_a_missing_input_is_reported() -> None:
@@ -76,11 +82,12 @@ def test_a_missing_input_is_reported() -> None:
     assert "cannot read the access log /no/such/access.log" in " ".join(result.stderr.split())
 
 
-def test_a_directory_in_use_is_refused(tmp_path: Path, access_log: Path) -> None:
-    (tmp_path / "something").touch()
-    result = run_demo("--input", str(access_log), "--data", str(tmp_path))
+def test_a_wrong_parameter_is_reported_before_anything_starts(access_log: Path, tmp_path: Path) -> None:
+    data = tmp_path / "demo"
+    result = run_demo("--input", str(access_log), "--data", str(data), "--set", "sessions.gap=soon")
     assert result.returncode == 1
-    assert "is not empty" in " ".join(result.stderr.split())
+    assert "parameter gap must be an interval such as '10 minutes'" in " ".join(result.stderr.split())
+    assert not list(data.iterdir())
 
 
 def test_an_unreachable_broker_is_reported(access_log: Path) -> None:
@@ -107,9 +114,10 @@ def test_an_unusable_java_is_reported_with_the_version_to_install(tmp_path: Path
     assert "Install a Java 17 runtime" in output
 
 
-def _log(data: Path) -> str:
-    log = data / "logs" / "spark.log"
-    return log.read_text(errors="replace") if log.exists() else ""
+def _batch(data: Path, job: str) -> int | None:
+    status = data / "lake" / "_checkpoints" / "status" / f"{job}.json"
+    batch: int | None = json.loads(status.read_text())["batch"] if status.exists() else None
+    return batch
 
 
 def _processes_of(data: Path) -> list[str]:

@@ -16,7 +16,7 @@ from headrace.pipeline.spec import client_settings
 from headrace.pipeline.spec.deployment import JobSettings
 from headrace.pipeline.spec.jobs import Append, Changelog, Expect, Job, Stateful, Table, Topic
 from headrace.pipeline.spec.params import Interval
-from headrace.pipeline.topics import Topics
+from tests.pipeline.topics import Topics
 from tests.support.broker_process import BrokerProcess
 
 if TYPE_CHECKING:

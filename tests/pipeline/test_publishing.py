@@ -19,8 +19,8 @@ from headrace.pipeline.engine.publishing import (
 )
 from headrace.pipeline.spec import client_settings
 from headrace.pipeline.spec.client_settings import Cluster
-from headrace.pipeline.topics import Topics
 from tests.pipeline.reading import read_committed
+from tests.pipeline.topics import Topics
 from tests.support.broker_process import BrokerProcess
 
 _numbers: Final = count()

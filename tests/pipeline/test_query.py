@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import pytest
 from confluent_kafka import Producer
@@ -20,9 +20,9 @@ from headrace.pipeline.engine.topic_ids import Accepted
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.spec import client_settings
 from headrace.pipeline.spec.deployment import JobSettings
-from headrace.pipeline.spec.jobs import Additive, Changelog, Expect, Job, Topic, job, job_of
-from headrace.pipeline.topics import Topics
+from headrace.pipeline.spec.jobs import Additive, Changelog, Expect, Job, Output, Publish, Topic, job, job_of
 from tests.pipeline.reading import Published, latest, read_committed
+from tests.pipeline.topics import Topics
 from tests.support.broker_process import BrokerProcess
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ class Place:
     name: str
     transactions: bool = True
     topic: str = "words"
+    outputs: tuple[Output, ...] = ()
 
     @property
     def lake(self) -> "Lake":
@@ -80,7 +81,8 @@ class Place:
         """The job under a name of its own, and so with its own group, transactional id and topic."""
         found = job_of(counts)
         assert found is not None
-        return replace(found, name=self.name, outputs=(TABLE, Changelog(topic=self.name, of=TABLE.table)))
+        outputs = self.outputs or (TABLE, Changelog(topic=self.name, of=TABLE.table))
+        return replace(found, name=self.name, outputs=outputs)
 
     def query(self, kill: Callable[[str], None] = lambda _: None, accepted: Sequence[str] = ()) -> "Query":
         """Return the query as a new driver would."""
@@ -156,12 +158,10 @@ def test_a_query_killed_at_every_point_of_a_batch_writes_each_result_once(place:
 def test_a_marker_that_the_tables_history_has_lost_is_not_needed(place: Place) -> None:
     with pytest.raises(StreamingQueryException, match="KilledError"):
         run(place.query(killed_at("before-commit", passes=0)))
-    table = place.lake.path(TABLE.table)
-    empty = place.lake.read(TABLE.table).limit(0)
-    for batch in range(10):
-        # The tenth makes a checkpoint of the table, which replaces the log before it.
-        place.lake.append(TABLE.table, empty, writer="another", batch=batch, metadata={})
-    for entry in Path(table, "_delta_log").glob("0000000000000000000?.json"):
+    table, jvm = place.lake.path(TABLE.table), cast("Any", place.spark._jvm)
+    # A checkpoint of the table replaces the log before it, with all that commits say of themselves.
+    jvm.org.apache.spark.sql.delta.DeltaLog.forTable(place.spark._jsparkSession, table).checkpoint()
+    for entry in Path(table, "_delta_log").glob("*.json"):
         entry.unlink()
     run(place.query())
 
@@ -201,6 +201,18 @@ def test_a_topic_created_again_stops_the_query_until_the_user_accepts_it(place: 
 
     assert place.table() == {"old": 30, "new": 50}
     assert {key: row["times"] for key, row in latest(place.published()).items()} == {"old": 30, "new": 50}
+
+
+def test_a_job_without_a_table_publishes_each_row_once(place: Place) -> None:
+    place.outputs = (Publish(topic=place.name, keys=("word",)),)
+    with pytest.raises(StreamingQueryException, match="KilledError"):
+        run(place.query(killed_at("before-commit", passes=0)))
+    run(place.query())
+
+    times: Counter[str] = Counter()
+    for record in place.published():
+        times[record.key] += record.value["times"]
+    assert times == TRUTH
 
 
 def produce(place: Place, word: str, count: int) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from headrace.pipeline.topics import Topics
+from tests.pipeline.topics import Topics
 from tests.support.broker_process import BrokerProcess
 from tests.support.waiting import wait_for
 

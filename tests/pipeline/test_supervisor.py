@@ -18,8 +18,8 @@ from headrace.pipeline.engine.supervision import Policy, State
 from headrace.pipeline.engine.supervisor import Supervisor
 from headrace.pipeline.spec.deployment import Deployment, JobSettings
 from headrace.pipeline.spec.jobs import Additive, Append, Changelog, Job, NoParams, Table, Topic
-from headrace.pipeline.topics import Topics
 from tests.pipeline.reading import read_all, read_committed
+from tests.pipeline.topics import Topics
 from tests.support.broker_process import BrokerProcess
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from headrace.pipeline.jobs import activity, archive, crawlers, events
 from headrace.pipeline.spec import client_settings
 from headrace.pipeline.spec.deployment import Deployment, JobSettings
 from headrace.pipeline.spec.jobs import Additive, Job, job_of
-from headrace.pipeline.topics import Topics
 from tests.pipeline.log_lines import combined
+from tests.pipeline.topics import Topics
 from tests.support.broker_process import BrokerProcess
 
 if TYPE_CHECKING:

@@ -1,19 +1,21 @@
 """`headrace demo`: run the access log pipeline; show it on a terminal, or print its totals as one JSON object."""
 
 import json
+import shlex
 import shutil
 import sys
 import tempfile
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from headrace.cli.failures import CommandError
 from headrace.cli.help_pages import examples
 from headrace.cli.output import tell, write_lines, writing
+from headrace.cli.pipeline_options import Overrides
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,12 +25,25 @@ if TYPE_CHECKING:
 EPILOG = examples(
     "the log of a small web server that the demo starts",
     "headrace demo",
-    "your own log; keep the results",
+    "your own log; keep the results, and continue there after Ctrl-C",
     "headrace demo --input access.log --data ./demo",
+    "sessions end after ten minutes",
+    "headrace demo --input access.log --set sessions.gap='10 minutes'",
     "the totals for a program",
     "headrace demo --input access.log --json | jq .status",
 )
-_JSON_KEYS: Final = ("requests", "clients", "status", "days", "rejected", "top_pages")
+_JSON_KEYS: Final = (
+    "requests",
+    "clients",
+    "status",
+    "days",
+    "top_pages",
+    "page_views",
+    "visitors",
+    "referrers",
+    "sessions",
+    "quarantined",
+)
 
 
 def demo(
@@ -44,9 +59,14 @@ def demo(
             "--data",
             metavar="DIR",
             show_default="a new temporary directory",
-            help="New directory for topics and tables.",
+            help="Directory for topics and tables: a new one, or that of an earlier demo to continue.",
         ),
     ] = None,
+    lake: Annotated[
+        str | None,
+        typer.Option("--lake", metavar="URI", show_default="DIR/lake", help="Directory or URI of the tables."),
+    ] = None,
+    overrides: Overrides = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print only the totals, as one JSON object.")] = False,
     bootstrap: Annotated[
         str | None,
@@ -55,7 +75,8 @@ def demo(
         ),
     ] = None,
     prefix: Annotated[
-        str, typer.Option("--prefix", metavar="TEXT", show_default=False, help="Prefix for the names of all topics.")
+        str,
+        typer.Option("--prefix", metavar="TEXT", show_default=False, help="Prefix for the names of topics and groups."),
     ] = "",
 ) -> None:
     """Ship a web access log through a broker into Spark, and watch the results arrive.
@@ -66,10 +87,14 @@ def demo(
     from rich.console import Console
 
     from headrace.pipeline import requirements
+    from headrace.pipeline.demo.deployment import demo_jobs
+    from headrace.pipeline.demo.place import Options, Place
+    from headrace.pipeline.demo.results import print_results
     from headrace.pipeline.demo.run import Demo, DemoPlan
-    from headrace.pipeline.demo.sources import FileSource, Source, WebServerSource
-    from headrace.pipeline.demo.view import View, print_report
+    from headrace.pipeline.demo.shipping.sources import FileSource, Source, WebServerSource
+    from headrace.pipeline.demo.view import View
     from headrace.pipeline.errors import PipelineError
+    from headrace.pipeline.spec.deployment import absolute
 
     started = time.monotonic()
     console = Console(stderr=as_json, quiet=as_json and not sys.stderr.isatty())
@@ -77,8 +102,21 @@ def demo(
     try:
         requirements.check()
         source: Source = FileSource(log_file) if log_file else WebServerSource()
-        directory = _directory(data)
-        plan = DemoPlan(source=source, data=directory, bootstrap=bootstrap, prefix=prefix)
+        directory = data.resolve() if data else Path(tempfile.mkdtemp(prefix="headrace-demo-"))
+        place = absolute(lake or str(directory / "lake"), Path.cwd())
+        options = Options(
+            input=str(log_file.resolve()) if log_file else None, lake=place, bootstrap=bootstrap, prefix=prefix
+        )
+        plan = DemoPlan(
+            source=source,
+            place=Place(directory, options),
+            lake=place,
+            bootstrap=bootstrap,
+            prefix=prefix,
+            overrides=tuple(overrides or ()),
+        )
+        # A wrong parameter is an error before anything starts.
+        demo_jobs(bootstrap=bootstrap or "", lake=place, overrides=plan.overrides)
         with View(console) as view:
             state, report = Demo(plan, view.show).run()
     except PipelineError as error:
@@ -86,48 +124,61 @@ def demo(
     except KafkaException as error:
         raise CommandError(f"the broker answered: {error.args[0].str()}", f"Logs are in {directory}/logs.") from None
     except KeyboardInterrupt:
-        tell(f"Stopped. Logs and results so far are in {directory}.")
+        tell(f"Stopped. `{_again(log_file, directory, lake, overrides, bootstrap, prefix)}` continues.")
         raise
     if as_json:
-        write_lines(json.dumps({key: report[key] for key in _JSON_KEYS}))
+        rejected = sum(row["count"] for row in report["quarantined"] if row["job"] == "events")
+        write_lines(json.dumps({**{key: report[key] for key in _JSON_KEYS}, "rejected": rejected}))
         if data is None:
             shutil.rmtree(directory, ignore_errors=True)
         return
     with writing():
-        print_report(console, state, report, time.monotonic() - started)
+        print_results(console, state, report, time.monotonic() - started)
         _print_next_steps(console, state, own_broker=bootstrap is None, prefix=prefix)
 
 
-def _directory(named: Path | None) -> Path:
-    """Return an empty directory, because two runs that share one would count each other's lines."""
-    if named is None:
-        return Path(tempfile.mkdtemp(prefix="headrace-demo-"))
-    try:
-        named.mkdir(parents=True, exist_ok=True)
-        if any(named.iterdir()):
-            raise CommandError(f"{named} is not empty", "Name a new directory, or leave out --data.")
-    except OSError as error:
-        raise CommandError(f"cannot use {named} for the demo's data: {error.strerror}") from None
-    return named.resolve()
+def _headrace() -> str:
+    # The way this process was started: a virtual environment need not be on the path.
+    return sys.argv[0] if Path(sys.argv[0]).name == "headrace" else f"{sys.executable} -m headrace"
+
+
+def _again(
+    log_file: Path | None,
+    directory: Path | None,
+    lake: str | None,
+    overrides: list[str] | None,
+    bootstrap: str | None,
+    prefix: str,
+) -> str:
+    """Return the command that continues this demo."""
+    options: list[tuple[str, Any]] = [
+        ("--input", log_file),
+        ("--data", directory),
+        ("--lake", lake),
+        *(("--set", text) for text in overrides or ()),
+        ("--bootstrap", bootstrap),
+        ("--prefix", prefix),
+    ]
+    words = [word for name, value in options if value for word in (name, shlex.quote(str(value)))]
+    return " ".join([_headrace(), "demo", *words])
 
 
 def _print_next_steps(console: "Console", state: "DemoState", own_broker: bool, prefix: str) -> None:
-    from headrace.pipeline.topics import TOP_PAGES
-
     say = partial(console.print, highlight=False, markup=False, soft_wrap=True)
-    # The way this process was started: a virtual environment need not be on the path.
-    headrace = sys.argv[0] if Path(sys.argv[0]).name == "headrace" else f"{sys.executable} -m headrace"
-    tables = state.data / "tables"
+    headrace = _headrace()
+    lake = f"--lake {shlex.quote(state.lake)}"
     console.print("[bold]Next steps[/]")
+    say("Query the tables with SQL, and see what the jobs did:")
+    say(f"  {headrace} pipeline query 'SELECT page, sum(views) FROM page_views GROUP BY page' {lake}")
+    say(f"  {headrace} pipeline query 'SELECT * FROM sessions ORDER BY requests DESC LIMIT 10' {lake}")
+    say(f"  {headrace} pipeline status {lake}")
     if own_broker:
         say("The broker has stopped. Start it again in another terminal, and read the published results:")
-        say(f"  {headrace} start --data {state.data / 'broker'}")
+        say(f"  {headrace} start --data {shlex.quote(str(state.data / 'broker'))}")
     else:
         say("Read the published results:")
     where = "" if own_broker else f" --bootstrap {state.bootstrap}"
     say(f"  {headrace} topics list{where}")
-    say(f"  {headrace} consume {prefix}{TOP_PAGES} --until-end --print-key{where}")
-    say(f"All results are also Delta tables, in {tables}:")
-    say(f"  {', '.join(sorted(table.name for table in tables.iterdir()))}")
-    say(f"  {sys.executable} -m headrace.pipeline.look {tables / 'events'}")
+    say(f"  {headrace} groups list{where}")
+    say(f"  {headrace} consume {prefix}top-pages --until-end --print-key{where}")
     say(f"Logs: {state.data / 'logs'}")

@@ -9,7 +9,7 @@ from headrace.cli.group_layout import Name, Prose, print_table
 from headrace.cli.output import Cell, Column
 from headrace.cli.pipeline_options import Selection
 from headrace.pipeline.spec import params, profiles
-from headrace.pipeline.spec.jobs import Additive, Append, Changelog, Job, Output, Snapshot, Stateful, Table
+from headrace.pipeline.spec.jobs import Additive, Append, Changelog, Job, Output, Publish, Snapshot, Stateful, Table
 
 _ACROSS = ", "
 
@@ -92,7 +92,7 @@ def described(job: Job, selection: Selection) -> dict[str, Any]:
 def print_description(job: Mapping[str, Any]) -> None:
     """Print an object of `described`; in a pipe, as tab-separated blocks with an empty line in between."""
     output.print_pairs(_summary(job))
-    tables = [each for each in job["outputs"] if each["kind"] != "changelog"]
+    tables = [each for each in job["outputs"] if "table" in each]
     columns = [Column("Table"), Column("Kind"), Prose("Keys"), Prose("Values")]
     rows: list[list[Cell]] = [
         [each["table"], each["kind"], _joined(each["keys"]), _joined(_values(each))] for each in tables
@@ -102,7 +102,7 @@ def print_description(job: Mapping[str, Any]) -> None:
     _print_block(columns, rows)
     _print_block(
         [Column("Topic"), Column("Changes of")],
-        [[each["topic"], each["of"]] for each in job["outputs"] if each["kind"] == "changelog"],
+        [[each["topic"], each.get("of")] for each in job["outputs"] if "topic" in each],
     )
     _print_block(
         [Column("Parameter"), Column("Value"), Column("Default"), Prose("Allowed")],
@@ -180,13 +180,15 @@ def _reads(source: Mapping[str, Any]) -> str:
 
 
 def _topics(job: Job) -> list[str]:
-    return [output.topic for output in job.outputs if isinstance(output, Changelog)]
+    return [output.topic for output in job.outputs if isinstance(output, Changelog | Publish)]
 
 
 def _output(each: Output) -> dict[str, Any]:
     match each:
         case Changelog(topic=topic, of=of):
             return {"kind": "changelog", "topic": topic, "of": of}
+        case Publish(topic=topic, keys=keys):
+            return {"kind": "publish", "topic": topic, "keys": list(keys)}
         case Additive():
             values = {name: list(getattr(each, name)) for name in ("sums", "minima", "maxima", "sketches")}
             return {"kind": "additive", "table": each.table, "keys": list(each.keys), **values, "time": each.time}

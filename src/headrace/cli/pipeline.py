@@ -6,7 +6,14 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli import output, pipeline_generate, pipeline_options, pipeline_report, pipeline_run
+from headrace.cli import (
+    output,
+    pipeline_generate,
+    pipeline_options,
+    pipeline_report,
+    pipeline_run,
+    pipeline_tables,
+)
 from headrace.cli.failures import usage_error
 from headrace.cli.help_pages import Command, Group, examples
 from headrace.cli.options import Json
@@ -16,6 +23,10 @@ app = typer.Typer(cls=Group, no_args_is_help=True, help="Run Spark jobs on topic
 app.command(cls=Command, epilog=pipeline_run.RUN_EPILOG)(pipeline_run.run)
 app.command(cls=Command, epilog=pipeline_run.STATUS_EPILOG)(pipeline_run.status)
 app.command(cls=Command, epilog=pipeline_run.QUERY_EPILOG)(pipeline_run.query)
+app.command(cls=Command, epilog=pipeline_tables.AUDIT_EPILOG)(pipeline_tables.audit)
+app.command(cls=Command, epilog=pipeline_tables.TRACE_EPILOG)(pipeline_tables.trace)
+app.command("replay-quarantine", cls=Command, epilog=pipeline_tables.REPLAY_EPILOG)(pipeline_tables.replay_quarantine)
+app.command(cls=Command, epilog=pipeline_tables.COMPACT_EPILOG)(pipeline_tables.compact)
 app.command(cls=Command, epilog=pipeline_report.EPILOG)(pipeline_report.report)
 app.command(cls=Command, epilog=pipeline_generate.EPILOG)(pipeline_generate.generate)
 

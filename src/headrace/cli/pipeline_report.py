@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli import output, pipeline_options, row_output
+from headrace.cli import output, pipeline_options, pipeline_session, row_output
 from headrace.cli.failures import CommandError
 from headrace.cli.help_pages import examples
 from headrace.cli.options import Json
@@ -63,15 +63,10 @@ def report(
     on = _day(day)
     with pipeline_options.explained():
         selection = pipeline_options.select(config=config, files=files, overrides=overrides, lake=lake)
-        from headrace.pipeline import requirements
+        with pipeline_session.spark_session(selection.deployment, master) as spark:
+            from headrace.pipeline.engine.lake import Lake as Tables
+            from headrace.pipeline.report import differences, ordered, report, selected
 
-        requirements.check()
-        from headrace.pipeline.engine import session
-        from headrace.pipeline.engine.lake import Lake as Tables
-        from headrace.pipeline.report import differences, ordered, report, selected
-
-        spark = session.build(selection.deployment, master=master)
-        try:
             stored = Tables(spark, selection.deployment.lake)
             params = {name: settings.params for name, settings in selection.deployment.jobs.items()}
             found = selected(report(stored.read("events"), on=on, params=params), tables or ())
@@ -85,8 +80,6 @@ def report(
                 return
             for name, frame in found.items():
                 _print(name, ordered(name, frame), rows or _SHOWN)
-        finally:
-            spark.stop()
 
 
 def _day(text: str | None) -> date | None:

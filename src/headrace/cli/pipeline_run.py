@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from headrace.cli import output, pipeline_options, row_output
+from headrace.cli import output, pipeline_options, pipeline_session, row_output
 from headrace.cli.failures import CommandError
 from headrace.cli.help_pages import examples
 from headrace.cli.options import Json
@@ -155,27 +155,15 @@ def query(
     json: Json = False,
 ) -> None:
     """Query the tables of the lake. Additive tables show their totals; times are in UTC."""
-    from headrace.pipeline import requirements
-
     with pipeline_options.explained():
         selection = pipeline_options.select(config=config, files=files, lake=lake)
-        requirements.check()
-        from pyspark.errors import PySparkException
-
-        from headrace.pipeline.engine import session
-
-        spark = session.build(selection.deployment, master=master)
-        try:
+        with pipeline_session.spark_session(selection.deployment, master) as spark:
             _name_tables(spark, selection.deployment.lake, list(selection.jobs.values()), sql)
             rows = spark.sql(sql)
             if json:
                 output.print_json(row_output.objects(rows))
             else:
                 output.print_table(*row_output.table(rows))
-        except PySparkException as error:
-            raise CommandError(str(error).strip().splitlines()[0]) from None
-        finally:
-            spark.stop()
 
 
 def _name_tables(spark: "SparkSession", uri: str, jobs: "list[Job]", sql: str) -> None:

@@ -5,7 +5,18 @@ are imported late, because only the extra `headrace[pipeline]` installs it.
 """
 
 from headrace.pipeline.errors import PipelineError
-from headrace.pipeline.spec.jobs import Additive, Append, Changelog, Expect, Snapshot, Stateful, Table, Topic, job
+from headrace.pipeline.spec.jobs import (
+    Additive,
+    Append,
+    Changelog,
+    Expect,
+    Publish,
+    Snapshot,
+    Stateful,
+    Table,
+    Topic,
+    job,
+)
 from headrace.pipeline.spec.params import Interval
 from headrace.pipeline.spec.sharing import shared
 
@@ -16,6 +27,7 @@ __all__ = [
     "Expect",
     "Interval",
     "PipelineError",
+    "Publish",
     "Snapshot",
     "Stateful",
     "Table",

@@ -2,13 +2,18 @@
 
 `headrace_broker` is a new broker for one test; `headrace_session_broker` is shared by all tests of a run (or of a
 pytest-xdist worker). Override `headrace_settings` to change Kafka's settings for a test, a module or everywhere.
+`headrace_lake` is a lake for one test of a Spark job.
 """
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
 from headrace.testing import Broker, Settings
+
+if TYPE_CHECKING:
+    from headrace.testing.pipeline import Lake
 
 
 @pytest.fixture(scope="session")
@@ -29,3 +34,12 @@ def headrace_session_broker(headrace_settings: Settings) -> Iterator[Broker]:
     """A broker that all tests share; use different topics in each test."""
     with Broker(headrace_settings) as broker:
         yield broker
+
+
+@pytest.fixture
+def headrace_lake() -> "Iterator[Lake]":
+    """An empty lake for one test of a Spark job; needs the extra `headrace[pipeline]`."""
+    from headrace.testing.pipeline import Lake
+
+    with Lake() as lake:
+        yield lake

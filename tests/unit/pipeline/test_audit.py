@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from headrace.pipeline.engine.audit import Bounds, Gap, Present, audit
+from headrace.pipeline.engine.upkeep.audit import Bounds, Gap, audit
+from headrace.pipeline.engine.upkeep.presence import Piece, Present, merged
 
 
 @dataclass
@@ -65,6 +66,27 @@ def test_a_gap_that_retention_has_deleted_is_missing() -> None:
 
 def test_a_partition_without_rows_is_audited() -> None:
     assert verdicts([], log(2, 5), 5) == [(0, 1, "explained"), (2, 4, "missing")]
+
+
+def test_gaps_in_a_batch_that_is_being_written_are_not_judged() -> None:
+    assert verdicts(stored(0, 19, range(8, 18)), log(0, 30), 10) == [(8, 9, "missing")]
+
+
+def test_without_a_checkpoint_the_audit_ends_at_the_last_row() -> None:
+    assert audit(stored(0, 5), log(0, 10), {}) == []
+
+
+def test_pieces_of_a_table_are_put_together_with_gaps_and_duplicates() -> None:
+    pieces = [
+        Piece(topic_id="id", partition=0, offsets=(range(20, 30), range(40, 50)), rows=20),
+        Piece(topic_id="id", partition=0, offsets=(range(10),), rows=10),
+        Piece(topic_id="id", partition=0, offsets=(range(5, 12),), rows=8),
+        Piece(topic_id="gone", partition=0, offsets=(range(3),), rows=3),
+    ]
+    of_gone, found = merged(pieces, {"id": "t"})
+    assert (of_gone.topic, of_gone.last) == ("gone", 2)
+    assert (found.topic, found.first, found.last, found.rows) == ("t", 0, 49, 38)
+    assert (found.gaps, found.duplicates) == ((range(12, 20), range(30, 40)), 6)
 
 
 def test_gaps_of_a_topic_that_was_created_again_are_missing() -> None:

@@ -3,9 +3,13 @@ from pathlib import Path
 
 import pytest
 
-from headrace.pipeline.demo import sources
-from headrace.pipeline.demo.timestamps import time_of
+from headrace.pipeline.demo.shipping import sources
+from headrace.pipeline.demo.shipping.log_line import time_of
 from headrace.pipeline.errors import PipelineError
+
+
+def _none(_: bytes) -> bool:
+    return False
 
 
 def test_lines_are_read_without_line_endings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -14,7 +18,7 @@ def test_lines_are_read_without_line_endings(tmp_path: Path, monkeypatch: pytest
     log.write_bytes(b"one\ntwo\r\n\n\xe9t\xe9")
     source = sources.FileSource(log)
     assert source.expected == 4
-    assert list(source.lines(threading.Event())) == [b"one", b"two", b"", b"\xe9t\xe9"]
+    assert list(source.lines(threading.Event(), _none)) == [b"one", b"two", b"", b"\xe9t\xe9"]
 
 
 def test_reading_can_be_stopped(tmp_path: Path) -> None:
@@ -22,7 +26,21 @@ def test_reading_can_be_stopped(tmp_path: Path) -> None:
     log.write_bytes(b"line\n" * 1000)
     stop = threading.Event()
     stop.set()
-    assert list(sources.FileSource(log).lines(stop)) == []
+    assert list(sources.FileSource(log).lines(stop, _none)) == []
+
+
+def test_lines_of_an_earlier_run_are_left_out(tmp_path: Path) -> None:
+    log = tmp_path / "access.log"
+    log.write_bytes(b"a 1\nb 1\na 2\n")
+    present = [b"a"]
+
+    def skip(client: bytes) -> bool:
+        found = client in present
+        if found:
+            present.remove(client)
+        return found
+
+    assert list(sources.FileSource(log).lines(threading.Event(), skip)) == [b"b 1", b"a 2"]
 
 
 @pytest.mark.parametrize("name", ["missing.log", "."])

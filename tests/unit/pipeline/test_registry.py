@@ -110,7 +110,7 @@ def test_two_jobs_of_one_name_are_refused_with_both_places(tmp_path: Path, mine:
         ("def f(:", "SyntaxError: invalid syntax"),
         ("1 / 0", "ZeroDivisionError: division by zero"),
         ("x = 1", "contains no job: decorate a function with @job"),
-        (MINE.replace('Append(table="mine"),', ""), "job mine has no table among its outputs"),
+        (MINE.replace('Append(table="mine"),', ""), "job mine has no output: give it an Append"),
     ],
 )
 def test_a_file_without_usable_jobs_is_named(tmp_path: Path, text: str, message: str) -> None:

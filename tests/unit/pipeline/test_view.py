@@ -4,19 +4,43 @@ from typing import Any
 
 from rich.console import Console
 
+from headrace.pipeline.demo.results import print_results
 from headrace.pipeline.demo.state import DemoState, JobState
-from headrace.pipeline.demo.view import View, print_report
+from headrace.pipeline.demo.view import View
 
 REPORT: dict[str, Any] = {
     "requests": 1234,
     "clients": 5,
-    "rejected": 1,
     "status": {"200": 1200, "404": 34},
     "days": {"2015-05-17": 1234},
-    "top_pages": [{"page": "/[bold]", "views": 7, "requests": 9}],
-    "busiest_minutes": [{"minute": "2015-05-17T10:05:00Z", "requests": 8, "error_rate": 0.125}],
+    "visitors": {"2015-05-17": 5},
+    "page_views": {"views": 800, "pages": 1},
+    "sessions": {"ended": 9, "of_one_request": 4, "requests_on_average": 2.5, "seconds_on_average": 60.0},
+    "top_pages": [{"page": "/[bold]", "views": 7}],
+    "traffic": {
+        "seconds": 3600,
+        "buckets": [
+            {"start": "2015-05-17T10:00:00Z", "requests": 8, "errors": 1},
+            {"start": "2015-05-17T12:00:00Z", "requests": 4, "errors": 0},
+        ],
+    },
+    "referrers": {"requests": {"external": 3, "missing": 1}, "hosts": [{"host": "example.org", "requests": 3}]},
     "crawlers": [{"client": "192.0.2.1", "requests": 6, "hours": 2, "reasons": ["read robots.txt"]}],
-    "reasons": [{"reason": "the line is empty", "count": 1}],
+    "quarantined": [{"job": "events", "reason": "the line is empty", "count": 1}],
+}
+EMPTY: dict[str, Any] = {
+    "requests": 0,
+    "clients": 0,
+    "status": {},
+    "days": {},
+    "visitors": {},
+    "page_views": {"views": 0, "pages": 0},
+    "sessions": {"ended": 0},
+    "top_pages": [],
+    "traffic": {"seconds": 60, "buckets": []},
+    "referrers": {"requests": {}, "hosts": []},
+    "crawlers": [],
+    "quarantined": [],
 }
 
 
@@ -26,7 +50,9 @@ def _console(terminal: bool) -> tuple[Console, io.StringIO]:
 
 
 def _state() -> DemoState:
-    return DemoState(source="access.log", bootstrap="127.0.0.1:9092", data=Path("/demo"), expected=1234)
+    return DemoState(
+        source="access.log", bootstrap="127.0.0.1:9092", data=Path("/demo"), lake="/demo/lake", expected=1234
+    )
 
 
 def test_a_pipe_gets_a_line_only_after_a_change() -> None:
@@ -40,29 +66,61 @@ def test_a_pipe_gets_a_line_only_after_a_change() -> None:
     assert "\x1b" not in printed
 
 
-def test_a_terminal_shows_queries_lag_and_top_pages() -> None:
+def test_a_terminal_shows_rates_lag_latency_and_top_pages() -> None:
     console, out = _console(terminal=True)
     state = _state()
-    state.shipped = 1234
-    state.jobs = {"page-views": JobState(batch=3, records_in=1000, records_out=77)}
-    state.top_pages = {1: {"rank": 1, "page": "/[bold]", "views": 7, "requests": 9}}
+    state.shipped, state.shipped_per_s = 1234, 250.0
+    state.jobs = {
+        "page_views": JobState(
+            state="running", batch=3, rows_per_s=321.0, lines=1000, latency_s=1.5, published=77, failure=None
+        )
+    }
+    state.top_pages = {1: {"rank": 1, "page": "/[bold]", "views": 7}}
     with View(console) as view:
         view.show(state)
     printed = out.getvalue()
-    for words in ("1,234 of 1,234 lines", "page-views", "1,000", "234", "77", "/[bold]"):
+    for words in ("1,234 of 1,234 lines", "250 lines/s", "page_views", "321", "1,000", "234", "1.5 s", "77", "/[bold]"):
         assert words in printed
 
 
-def test_the_report_shows_every_result_once() -> None:
+def test_a_failed_job_shows_the_reason_while_it_waits() -> None:
+    console, out = _console(terminal=True)
+    state = _state()
+    state.jobs = {"sessions": JobState(state="waiting", failure="no space left")}
+    with View(console) as view:
+        view.show(state)
+    assert "sessions: no space left" in out.getvalue()
+
+
+def _printed(report: dict[str, Any]) -> list[str]:
     console, out = _console(terminal=False)
-    print_report(console, _state(), REPORT, 12.3)
-    lines = [" ".join(line.split()) for line in out.getvalue().splitlines()]
-    assert lines[0].startswith("1,234 requests of 5 clients, 1 line rejected")
+    print_results(console, _state(), report, 12.3)
+    return [" ".join(line.split()) for line in out.getvalue().splitlines()]
+
+
+def test_the_results_show_every_part_once() -> None:
+    lines = _printed(REPORT)
+    assert lines[0].startswith("1,234 requests of 5 clients, 1 line quarantined")
     for line in (
-        "200 1,200 2015-05-17 1,234",
-        "/[bold] 7 9",
-        "2015-05-17 10:05 8 12.5%",
+        "800 views of 1 page",
+        "200 1,200 2015-05-17 1,234 2015-05-17 5",
+        "Requests by hour (UTC) 8.3% errors",
         "192.0.2.1 6 2 read robots.txt",
-        "the line is empty 1",
+        "the line is empty events 1",
     ):
         assert line in lines
+    for start in ("9 sessions ended, 4 with one request; 2.5 requests on average", "/[bold] 7 █", "example.org 3 █"):
+        assert [line for line in lines if line.startswith(start)], start
+
+
+def test_the_chart_has_a_gap_for_an_hour_without_requests() -> None:
+    lines = _printed(REPORT)
+    assert "8 ████" in lines
+    assert "0 ████ ████" in lines
+
+
+def test_a_log_without_lines_has_no_tables() -> None:
+    assert [line for line in _printed(EMPTY) if line] == [
+        "0 requests of 0 clients, 0 lines quarantined; 0 results published, in 12 s",
+        "0 views of 0 pages",
+    ]

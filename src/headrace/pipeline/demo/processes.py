@@ -1,4 +1,4 @@
-"""The processes of the demo: a broker, and the driver of the queries."""
+"""The processes of the demo: a broker, and the driver of the jobs."""
 
 import json
 import os
@@ -9,14 +9,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from headrace.pipeline.driver import FINISH
+from headrace.pipeline.demo.driver import FINISH
 from headrace.pipeline.errors import PipelineError
 
 _READY_S: Final = 30.0
@@ -63,11 +63,13 @@ class BrokerProcess:
 
 
 class DriverProcess:
-    """`python -m headrace.pipeline` in its own session, so that Ctrl-C does not reach it and we stop it in order."""
+    """The demo's driver in its own session, so that Ctrl-C does not reach it and we stop it in order."""
 
-    def __init__(self, bootstrap: str, data: Path, prefix: str, log_path: Path) -> None:
-        command = [sys.executable, "-m", "headrace.pipeline", "--bootstrap", bootstrap, "--data", str(data)]
-        command += [f"--prefix={prefix}"]
+    def __init__(
+        self, bootstrap: str, lake: str, log_path: Path, *, prefix: str = "", overrides: Iterable[str] = ()
+    ) -> None:
+        command = [sys.executable, "-m", "headrace.pipeline.demo.driver", "--bootstrap", bootstrap, "--lake", lake]
+        command += [f"--prefix={prefix}", *(f"--set={text}" for text in overrides)]
         self._process = _start(command, log_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._events: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read, name="driver", daemon=True)

@@ -1,29 +1,36 @@
-"""Run the demo: broker, shipper, queries, report. Everything is stopped at the end, also after errors."""
+"""Run the demo: broker, shipper, jobs, report. Everything is stopped at the end, also after errors."""
 
 import contextlib
+import json
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 from confluent_kafka import KafkaException
 
+from headrace.pipeline.demo.deployment import DemoJobs, demo_jobs
+from headrace.pipeline.demo.following import Changelogs, Positions
+from headrace.pipeline.demo.place import Place
 from headrace.pipeline.demo.processes import BrokerProcess, DriverProcess, is_broker
-from headrace.pipeline.demo.shipper import Shipper
-from headrace.pipeline.demo.sources import Source
+from headrace.pipeline.demo.shipping.arrivals import median
+from headrace.pipeline.demo.shipping.shipper import Shipper
+from headrace.pipeline.demo.shipping.sources import Source
 from headrace.pipeline.demo.state import DemoState, JobState
-from headrace.pipeline.demo.top_pages import TopPagesReader
+from headrace.pipeline.engine.topics import Topics
 from headrace.pipeline.errors import PipelineError
-from headrace.pipeline.topics import ACCESS_LOG, TOP_PAGES, Topics
 
 _PARTITIONS: Final = 3
 _LOOK_S: Final = 0.25
+_RATE_OVER_S: Final = 5.0
 _RESTARTS: Final = 5
 _END_S: Final = 10.0
+_PROGRESS: Final = "headrace.pipeline.progress"
+_TOP_PAGES: Final = "top-pages"
 # Records have the timestamps of old lines, and must not expire.
 _TOPIC_CONFIG: Final = {"retention.ms": "-1", "message.timestamp.after.max.ms": str(2**63 - 1)}
 
@@ -35,9 +42,11 @@ class DemoPlan:
     """The options of a run. `bootstrap` is an existing cluster, or None to start a broker."""
 
     source: Source
-    data: Path
+    place: Place
+    lake: str
     bootstrap: str | None
     prefix: str
+    overrides: tuple[str, ...]
 
 
 class Demo:
@@ -55,16 +64,16 @@ class Demo:
         with contextlib.ExitStack() as stack:
             broker = self._broker(stack)
             bootstrap = broker.bootstrap if broker else plan.bootstrap or ""
-            topic = self._create_topic(bootstrap)
-            source = plan.source
-            state = DemoState(source=source.name, bootstrap=bootstrap, data=plan.data, expected=source.expected)
+            demo = demo_jobs(bootstrap=bootstrap, lake=plan.lake, prefix=plan.prefix, overrides=plan.overrides)
+            shipper = Shipper(bootstrap, demo.topic, self._topic(bootstrap, demo.topic))
+            state = self._state(demo, bootstrap, shipper)
             self._show(state)
+            watch = stack.enter_context(contextlib.closing(_Watch(demo, bootstrap, state, shipper)))
             self._driver = self._start_driver(bootstrap)
             stack.callback(self._stop_driver)
-            shipping = self._ship(Shipper(bootstrap, topic), state)
+            shipping = self._ship(shipper)
             stack.callback(shipping.join, _END_S)
             stack.callback(self._stop.set)
-            top_pages = stack.enter_context(contextlib.closing(TopPagesReader(bootstrap, plan.prefix + TOP_PAGES)))
             stack.push(partial(self._show_stopping, state))
             finishing = False
             while True:
@@ -74,8 +83,9 @@ class Demo:
                     raise self._failure
                 for event in self._driver.events():
                     if event["event"] == "report":
+                        watch.look()
                         return state, event
-                    _apply(event, state, plan.data)
+                    self._apply(event, state)
                 ended = self._driver.ended()
                 if ended is not None:
                     self._driver = self._restart(ended, bootstrap, state)
@@ -83,10 +93,22 @@ class Demo:
                 if not finishing and not shipping.is_alive() and self._failure is None:
                     self._driver.finish()
                     finishing = True
-                    state.doing = "everything is shipped; the queries are processing the rest"
-                top_pages.read(state)
+                    state.doing = "everything is shipped; the jobs are processing the rest"
+                watch.look()
                 self._show(state)
                 time.sleep(_LOOK_S)
+
+    def _state(self, demo: DemoJobs, bootstrap: str, shipper: Shipper) -> DemoState:
+        plan = self._plan
+        return DemoState(
+            source=plan.source.name,
+            bootstrap=bootstrap,
+            data=plan.place.directory,
+            lake=plan.lake,
+            expected=plan.source.expected,
+            resumed=shipper.acknowledged,
+            jobs={name: JobState(published=0 if name in demo.changelogs else None) for name in demo.jobs},
+        )
 
     def _show_stopping(self, state: DemoState, kind: type[BaseException] | None, *_: object) -> None:
         """Show that the demo is stopping, which takes a moment."""
@@ -97,7 +119,8 @@ class Demo:
     def _broker(self, stack: contextlib.ExitStack) -> BrokerProcess | None:
         plan = self._plan
         if plan.bootstrap is None:
-            broker = BrokerProcess(plan.data / "broker", plan.data / "logs" / "broker.log")
+            plan.place.record()
+            broker = BrokerProcess(plan.place.broker, plan.place.logs / "broker.log")
             stack.callback(broker.stop)
             return broker
         if not is_broker(plan.bootstrap):
@@ -106,20 +129,25 @@ class Demo:
             )
         return None
 
-    def _create_topic(self, bootstrap: str) -> str:
-        topics, name = Topics(bootstrap), self._plan.prefix + ACCESS_LOG
-        topics.create(name, partitions=_PARTITIONS, config=_TOPIC_CONFIG)
-        present = topics.record_count(name)
-        if present:
+    def _topic(self, bootstrap: str, name: str) -> Mapping[int, int]:
+        """Return the end offsets of the topic, which is created unless it exists."""
+        topics = Topics({"bootstrap.servers": bootstrap})
+        topics.create(name, _TOPIC_CONFIG, partitions=_PARTITIONS)
+        ends = topics.end_offsets([name])[name]
+        present = sum(ends.values())
+        if present and self._plan.place.is_new:
             raise PipelineError(
                 f"topic {name} at {bootstrap} already has {present:,} records, which the demo would count. "
-                "Use other names with --prefix, or delete the topic."
+                "Continue the demo that wrote them with its --data, use other names with --prefix, or delete the topic."
             )
-        return name
+        self._plan.place.record()
+        return ends
 
     def _start_driver(self, bootstrap: str) -> DriverProcess:
         plan = self._plan
-        return DriverProcess(bootstrap, plan.data, plan.prefix, plan.data / "logs" / "spark.log")
+        return DriverProcess(
+            bootstrap, plan.lake, plan.place.logs / "spark.log", prefix=plan.prefix, overrides=plan.overrides
+        )
 
     def _stop_driver(self) -> None:
         """Stop the current driver, which may have been restarted."""
@@ -130,21 +158,18 @@ class Demo:
         state.restarts += 1
         if state.restarts > _RESTARTS:
             raise PipelineError(
-                f"Spark exited {state.restarts} times ({ended}). Its log is {self._plan.data / 'logs' / 'spark.log'}"
+                f"Spark exited {state.restarts} times ({ended}). Its log is {self._plan.place.logs / 'spark.log'}"
             )
         state.doing = f"Spark exited ({ended}); restarting from its checkpoints"
-        for job in state.jobs.values():
-            job.earlier_out = job.records_out
+        self._driver.stop()  # also its Java process, which may live a little longer
         return self._start_driver(bootstrap)
 
-    def _ship(self, shipper: Shipper, state: DemoState) -> threading.Thread:
+    def _ship(self, shipper: Shipper) -> threading.Thread:
         def ship() -> None:
             try:
-                for line in self._plan.source.lines(self._stop):
+                for line in self._plan.source.lines(self._stop, shipper.is_present):
                     shipper.ship(line)
-                    state.shipped = shipper.acknowledged
                 shipper.flush()
-                state.shipped = shipper.acknowledged
             except (PipelineError, KafkaException, OSError) as error:
                 self._failure = error  # raised by `run`
 
@@ -152,19 +177,69 @@ class Demo:
         thread.start()
         return thread
 
+    def _apply(self, event: dict[str, Any], state: DemoState) -> None:
+        match event["event"]:
+            case "ready":
+                state.doing = "the jobs are running"
+            case "failed":
+                raise PipelineError(f"{event['reason']}. Spark's log is {self._plan.place.logs / 'spark.log'}")
+            case other:
+                log.warning("Unknown event from the driver: %s", other)
 
-def _apply(event: dict[str, Any], state: DemoState, data: Path) -> None:
-    match event["event"]:
-        case "ready":
-            state.doing = "the queries are running"
-            for name in event["jobs"]:
-                state.jobs.setdefault(name, JobState())
-        case "progress":
-            job = state.jobs.setdefault(event["job"], JobState())
-            job.batch = event["batch"]
-            job.records_in = sum(event["offsets"].values())
-            job.records_out = job.earlier_out + event["published"]
-        case "failed":
-            raise PipelineError(f"the queries failed: {event['reason']}. Spark's log is {data / 'logs' / 'spark.log'}")
-        case other:
-            log.warning("Unknown event from the driver: %s", other)
+
+class _Watch:
+    """Updates the state with what the cluster shows: progress, positions and results."""
+
+    def __init__(self, demo: DemoJobs, bootstrap: str, state: DemoState, shipper: Shipper) -> None:
+        self._state = state
+        self._shipper = shipper
+        self._shipped: deque[tuple[float, int]] = deque()
+        self._reached: dict[str, dict[int, int]] = {}
+        top_pages = demo.prefix + _TOP_PAGES
+        results = {topic: partial(self._result, name, topic == top_pages) for name, topic in demo.changelogs.items()}
+        # The progress of an earlier run is of no interest.
+        self._topics = Changelogs(bootstrap, {**results, _PROGRESS: self._progress}, from_now=(_PROGRESS,))
+        self._positions = Positions(bootstrap, demo.topic, {name: f"headrace-{name}" for name in state.jobs})
+
+    def look(self) -> None:
+        """Update the state with what is new; does not wait for anything."""
+        now, state = time.monotonic(), self._state
+        state.shipped = self._shipper.acknowledged
+        self._shipped.append((now, state.shipped))
+        while now - self._shipped[0][0] > _RATE_OVER_S:
+            self._shipped.popleft()
+        earlier, count = self._shipped[0]
+        state.shipped_per_s = (state.shipped - count) / (now - earlier) if now > earlier else 0.0
+        for job, positions in self._positions.read().items():
+            self._moved(job, positions, now)
+        self._topics.read()
+
+    def _moved(self, name: str, positions: Mapping[int, int], now: float) -> None:
+        before, job = self._reached.get(name), self._state.jobs[name]
+        if not positions or positions == before:
+            return
+        ages = [
+            age
+            for partition, end in positions.items()
+            for age in self._shipper.arrivals.ages(partition, (before or {}).get(partition, 0), end, now)
+        ]
+        job.latency_s = median(ages) or job.latency_s
+        self._reached[name] = dict(positions)
+        job.lines = sum(positions.values())
+
+    def _progress(self, value: bytes | None) -> None:
+        found = json.loads(value) if value else {}
+        job = self._state.jobs.get(found.get("job", ""))
+        if job is not None:
+            job.state, job.batch, job.rows_per_s = found["state"], found["batch"], found["rows_per_s"]
+            job.quarantined, job.failure = found["quarantined_rows"], found["last_failure"]
+
+    def _result(self, name: str, is_top_pages: bool, value: bytes | None) -> None:
+        job = self._state.jobs[name]
+        job.published = (job.published or 0) + 1
+        if is_top_pages and value is not None:
+            row = json.loads(value)
+            self._state.top_pages[row["rank"]] = row
+
+    def close(self) -> None:
+        self._topics.close()

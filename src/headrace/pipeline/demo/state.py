@@ -2,16 +2,25 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(slots=True, kw_only=True)
 class JobState:
-    """Progress of one query. `earlier_out` counts records published before its process was restarted."""
+    """Progress of one job."""
 
+    state: str = "starting"
     batch: int | None = None
-    records_in: int = 0
-    records_out: int = 0
-    earlier_out: int = 0
+    rows_per_s: float = 0.0
+    """Rate of the last batch."""
+    lines: int = 0
+    """Lines that have been processed: the positions of the job's group."""
+    latency_s: float | None = None
+    """Median time from a line's acknowledgement to the end of its batch, of the last batch."""
+    published: int | None = None
+    """Records in the result topic; None if the job has none."""
+    quarantined: int = 0
+    failure: str | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -21,23 +30,32 @@ class DemoState:
     source: str
     bootstrap: str
     data: Path
+    lake: str
     expected: int | None
     doing: str = "Spark is starting"
     shipped: int = 0
+    shipped_per_s: float = 0.0
+    resumed: int = 0
+    """Lines that an earlier run had shipped."""
     jobs: dict[str, JobState] = field(default_factory=dict)
-    top_pages: dict[int, dict[str, int | str]] = field(default_factory=dict)
+    top_pages: dict[int, dict[str, Any]] = field(default_factory=dict)
     """By rank."""
     restarts: int = 0
 
     @property
-    def records_out(self) -> int:
-        return sum(job.records_out for job in self.jobs.values())
+    def published(self) -> int:
+        return sum(job.published or 0 for job in self.jobs.values())
 
     @property
-    def records_in(self) -> int:
-        """Records read by the slowest query."""
-        return min((job.records_in for job in self.jobs.values()), default=0)
+    def processed(self) -> int:
+        """Lines processed by the slowest job."""
+        return min((job.lines for job in self.jobs.values()), default=0)
 
     @property
     def lag(self) -> int:
-        return max(0, self.shipped - self.records_in)
+        return max(0, self.shipped - self.processed)
+
+    @property
+    def latency_s(self) -> float | None:
+        """Latency of the slowest job."""
+        return max((job.latency_s for job in self.jobs.values() if job.latency_s is not None), default=None)

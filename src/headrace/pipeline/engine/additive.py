@@ -44,6 +44,9 @@ def totals(lake: Lake, output: Additive, touched: DataFrame) -> DataFrame:
 
     Only files with the batch's values of the time key are read. `touched` is evaluated twice: cache it.
     """
+    if delta_log.version(lake.spark, lake.path(output.table)) == 0:
+        # The batch is all that the table has.
+        return summed(touched, output)
     stored = lake.read(output.table)
     if output.time is not None:
         stored = stored.where(_same_times(output.time, touched))

@@ -8,14 +8,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from headrace.pipeline.engine.publishing import Record
-from headrace.pipeline.spec.jobs import Additive, Append, Snapshot, Stateful
+from headrace.pipeline.spec.jobs import Additive, Append, Publish, Snapshot, Stateful
 
 TIMESTAMP_FORMAT: Final = "yyyy-MM-dd'T'HH:mm:ssX"
 _IN_MEMORY: Final = 100_000
 """Rows of a batch that the driver holds at once; beyond it, the rows of one partition."""
 
 
-def records(rows: DataFrame, topic: str, output: Additive | Append | Stateful | Snapshot) -> DataFrame:
+def records(rows: DataFrame, topic: str, output: Additive | Append | Stateful | Snapshot | Publish) -> DataFrame:
     """Return `topic`, `key` and `value`: keys joined by spaces, and the row as JSON with estimates of its sketches.
 
     Rows of a table without keys have no key.

@@ -21,10 +21,13 @@ def is_conflict(error: Py4JJavaError | PySparkException) -> bool:
 
 def last_txn_version(spark: SparkSession, path: str, app_id: str) -> int | None:
     """Return the last `txnVersion` that `app_id` committed to a table; None if there was none."""
-    jvm = _jvm(spark)
-    none = jvm.scala.Option.empty()
-    found = _log(spark, path).update(False, none, none).transactions().get(app_id)
+    found = _snapshot(spark, path).transactions().get(app_id)
     return int(found.get()) if found.isDefined() else None
+
+
+def version(spark: SparkSession, path: str) -> int:
+    """Return the number of a table's last commit; the first one is 0."""
+    return int(_snapshot(spark, path).version())
 
 
 def rewrite_files(
@@ -54,6 +57,33 @@ def rewrite_files(
     return len(old)
 
 
+class TableVersion:
+    """The version of a table at the time of creation: its data files with their statistics, and their rows."""
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        self._spark = spark
+        self._none = _jvm(spark).scala.Option.empty()
+        self._log = _log(spark, path)
+        self._snapshot = self._log.update(False, self._none, self._none)
+
+    @property
+    def columns(self) -> list[str]:
+        return [str(name) for name in self._snapshot.schema().fieldNames()]
+
+    def files(self) -> DataFrame:
+        """Return a row per data file: `path`, `deletionVector`, and `stats` with `numRecords`, `minValues` etc."""
+        return DataFrame(self._snapshot.withStats(), self._spark)
+
+    def rows(self, paths: Collection[str] | None) -> DataFrame:
+        """Return the rows of some files, or of all for None."""
+        wanted = None if paths is None else frozenset(paths)
+        files = [
+            file for file in self._snapshot.allFiles().collectAsList() if wanted is None or str(file.path()) in wanted
+        ]
+        to_seq = _jvm(self._spark).org.apache.spark.api.python.PythonUtils.toSeq
+        return DataFrame(self._log.createDataFrame(self._snapshot, to_seq(files), False, self._none), self._spark)
+
+
 def _name(file: Any) -> str:
     return str(file.path()).rpartition("/")[2]
 
@@ -77,6 +107,11 @@ def _without_data_change(file: Any) -> Any:
 
 def _log(spark: SparkSession, path: str) -> Any:
     return _jvm(spark).org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)
+
+
+def _snapshot(spark: SparkSession, path: str) -> Any:
+    none = _jvm(spark).scala.Option.empty()
+    return _log(spark, path).update(False, none, none)
 
 
 def _jvm(spark: SparkSession) -> Any:

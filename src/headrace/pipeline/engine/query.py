@@ -40,7 +40,7 @@ from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.spec import shape, sharing
 from headrace.pipeline.spec.client_settings import Cluster
 from headrace.pipeline.spec.deployment import JobSettings
-from headrace.pipeline.spec.jobs import Additive, Append, Changelog, Job, Snapshot, Stateful, Table
+from headrace.pipeline.spec.jobs import Additive, Append, Changelog, Job, Publish, Snapshot, Stateful, Table
 
 _GRACE_S: Final = 20.0
 _POLL_S: Final = 0.05
@@ -106,10 +106,13 @@ class Query:
         self._kinds: Sequence[tuple[str, str]] = ()
         """Columns of the source table, if the batches have only some."""
         self._writer = f"{job.name}-{job.version}"
-        self._tables = {output.table: output for output in job.outputs if not isinstance(output, Changelog)}
+        self._tables = {output.table: output for output in job.outputs if not isinstance(output, Changelog | Publish)}
+        self._topics_only = {output.topic: output for output in job.outputs if isinstance(output, Publish)}
+        self._outputs = {**self._tables, **self._topics_only}
         self._changelogs = {
             around.prefix + output.topic: output.of for output in job.outputs if isinstance(output, Changelog)
-        }
+        } | {around.prefix + topic: topic for topic in self._topics_only}
+        """Tables, or outputs without one, by topic."""
         self._publisher: Publisher | None = None
         self._stateful = next((output for output in self._tables.values() if isinstance(output, Stateful)), None)
 
@@ -120,11 +123,15 @@ class Query:
     def start(self, *, once: bool) -> StreamingQuery:
         """Start from the checkpoint, or from the beginning. With `once`, end after everything available now.
 
-        Raises PipelineError if the checkpoint does not belong to the job, its tables and its topics.
+        Raises PipelineError if the checkpoint does not belong to the job, its tables and its topics, and if Spark has
+        stopped.
         """
+        context: Any = self._around.spark.sparkContext._jsc
+        if context.sc().isStopped():
+            raise PipelineError("Spark has stopped, perhaps because it lost its master: start the driver again")
         self._check()
         for topic, table in self._changelogs.items():
-            output = self._tables[table]
+            output = self._outputs[table]
             # Rows with keys replace each other: late readers need only the last one.
             policy = "delete" if isinstance(output, Append) or not output.keys else "compact"
             self._topics.create(topic, {"cleanup.policy": policy, "retention.ms": "-1"})
@@ -278,15 +285,15 @@ class Query:
             rows, bad = split(rows, self.job.expects)
             rejected = [("expectations", bad)]
         result = self.job.function(rows, self._params)
-        frames = result if isinstance(result, dict) else dict.fromkeys(self._tables, result)
-        if frames.keys() != self._tables.keys():
+        frames = result if isinstance(result, dict) else dict.fromkeys(self._outputs, result)
+        if frames.keys() != self._outputs.keys():
             raise PipelineError(
                 f"job {self.job.name} returned rows for {', '.join(frames) or 'no table'}; its outputs are "
-                f"{', '.join(self._tables)}"
+                f"{', '.join(self._outputs)}"
             )
-        if len(self._tables) > 1 and not kept.shared:
+        if len(self._outputs) > 1 and not kept.shared:
             kept.keep(source)
-        for table, output in self._tables.items():
+        for table, output in self._outputs.items():
             if table in self._changelogs.values() or isinstance(output, Snapshot):
                 kept.keep(frames[table])
         return frames, rejected
@@ -307,7 +314,8 @@ class Query:
     ) -> tuple[dict[str, DataFrame], Reached]:
         """Add how late they are to rows that have an event time and a place in a topic."""
         after = before
-        for table, rows in frames.items():
+        for table in self._tables:
+            rows = frames[table]
             if set(rows.columns) >= lateness.COLUMNS and "late_by_s" not in rows.columns:
                 if not kept.shared:
                     kept.keep(rows)
@@ -353,8 +361,8 @@ class Query:
         about = {
             name: getattr(entry, name) for name in ("job", "version", "batch", "query", "source_from", "source_to")
         } | {"positions": places}
-        for table, rows in list(frames.items()):
-            output = self._tables[table]
+        for table, output in self._tables.items():
+            rows = frames[table]
             if table == quarantine.TABLE:
                 measured.quarantined += self._quarantine(rows, writer, about)
             elif isinstance(output, Additive):
@@ -395,7 +403,7 @@ class Query:
         changes: list[DataFrame] = []
         count = 0
         for topic, table in self._changelogs.items():
-            output, rows = self._tables[table], frames[table]
+            output, rows = self._outputs[table], frames[table]
             count += rows.count()
             if isinstance(output, Additive):
                 rows = additive.totals(self._around.lake, output, rows)

@@ -80,6 +80,10 @@ class Supervisor:
     def jobs(self) -> Mapping[str, Standing]:
         return self._machine.jobs
 
+    def running(self, job: str) -> "StreamingQuery | None":
+        """Return the query of a job that was started last; it may have ended."""
+        return self._running.get(job)
+
     def run(self, stopping: threading.Event) -> bool:
         """Run until all jobs have ended, or until `stopping` is set. Return False if a job failed."""
         while not self._machine.ended:

@@ -1,6 +1,6 @@
 """The truth about a log: the results that the pipeline must find, computed in plain Python as the log is made.
 
-Independent of `headrace.pipeline.transforms` on purpose; only the definitions are the same.
+Independent of `headrace.pipeline.jobs` on purpose; only the definitions are the same.
 """
 
 import re

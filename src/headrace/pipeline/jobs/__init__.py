@@ -1,1 +1,1 @@
-"""Queries: transforms with their topics, tables and checkpoints."""
+"""Jobs on a web server's requests, and what they share."""

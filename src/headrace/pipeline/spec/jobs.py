@@ -84,6 +84,17 @@ class Changelog:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Publish:
+    """A topic with the rows that the function returns, without a table; compacted if there are `keys`.
+
+    With several outputs, the function returns the rows under the name of the topic.
+    """
+
+    topic: str
+    keys: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Expect:
     """A condition in SQL: on the input rows or, of a stateful job, on the rows that it returns.
 
@@ -95,7 +106,7 @@ class Expect:
     otherwise: Literal["quarantine", "drop", "fail"] = "quarantine"
 
 
-Output: TypeAlias = Append | Additive | Stateful | Snapshot | Changelog
+Output: TypeAlias = Append | Additive | Stateful | Snapshot | Changelog | Publish
 Source: TypeAlias = Topic | Table
 
 
@@ -120,7 +131,7 @@ class Job:
 
     @property
     def tables(self) -> tuple[str, ...]:
-        return tuple(output.table for output in self.outputs if not isinstance(output, Changelog))
+        return tuple(output.table for output in self.outputs if not isinstance(output, Changelog | Publish))
 
 
 def job(
@@ -164,10 +175,8 @@ def job_of(function: Callable[..., Any]) -> Job | None:
 
 
 def _check(job: Job) -> None:
-    if not job.tables:
-        raise PipelineError(
-            f"job {job.name} has no table among its outputs: give it an Append, Additive, Stateful or Snapshot"
-        )
+    if not job.tables and not any(isinstance(output, Publish) for output in job.outputs):
+        raise PipelineError(f"job {job.name} has no output: give it an Append, Additive, Stateful, Snapshot or Publish")
     for output in job.outputs:
         if isinstance(output, Stateful):
             _check_stateful(job, output)
@@ -183,8 +192,8 @@ def _check(job: Job) -> None:
 
 
 def _check_stateful(job: Job, output: Stateful) -> None:
-    if len(job.tables) > 1:
-        raise PipelineError(f"job {job.name} is stateful and has other tables: give each table a job of its own")
+    if any(not isinstance(other, Changelog) for other in job.outputs if other is not output):
+        raise PipelineError(f"job {job.name} is stateful and has other outputs: give each a job of its own")
     if output.late_by is not None and output.late_by not in getattr(job.params, "__dataclass_fields__", ()):
         raise PipelineError(f"job {job.name}: late_by names '{output.late_by}', which is not a parameter of the job")
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headrace.pipeline.errors import PipelineError
-from headrace.pipeline.spec.jobs import Additive, Append, Changelog, Job, Snapshot, Stateful, Table, Topic
+from headrace.pipeline.spec.jobs import Additive, Append, Changelog, Job, Publish, Snapshot, Stateful, Table, Topic
 
 _FORMAT: Final = 1
 
@@ -64,7 +64,7 @@ def shape_of(job: Job, state: Mapping[str, str] | None = None) -> Shape:
         name=job.name,
         version=job.version,
         source=source,
-        outputs={output.table: _fixed(output) for output in job.outputs if not isinstance(output, Changelog)},
+        outputs={output.table: _fixed(output) for output in job.outputs if not isinstance(output, Changelog | Publish)},
         changelogs={output.topic: output.of for output in job.outputs if isinstance(output, Changelog)},
         state=dict(state or {}),
     )

@@ -1,0 +1,177 @@
+"""The process that runs the demo's jobs: `python -m headrace.pipeline.demo.driver`.
+
+A process of its own keeps Spark's output in a log, and can be killed and started again. It writes JSON lines to
+standard output: `ready`, and finally `report` or `failed`. The line `finish` on standard input makes it process the
+rest of the topic, report and exit. It exits without a report on SIGTERM and at the end of standard input, that is, when
+its parent dies.
+"""
+
+import argparse
+import json
+import logging
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final, TextIO
+
+from headrace.pipeline.demo.deployment import DemoJobs, demo_jobs
+from headrace.pipeline.errors import PipelineError
+
+if TYPE_CHECKING:
+    from headrace.pipeline.engine.lake import Lake
+    from headrace.pipeline.engine.supervisor import Supervisor
+    from headrace.pipeline.spec.jobs import Job
+
+FINISH: Final = "finish"
+_POLL_S: Final = 0.1
+
+log = logging.getLogger(__name__)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the jobs. Returns the exit status, 1 if a job failed."""
+    parser = argparse.ArgumentParser(prog="python -m headrace.pipeline.demo.driver", allow_abbrev=False)
+    parser.add_argument("--bootstrap", required=True)
+    parser.add_argument("--lake", required=True)
+    parser.add_argument("--prefix", default="")
+    parser.add_argument("--set", action="append", default=[])
+    options = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    out = _claim_standard_output()
+    try:
+        found = demo_jobs(bootstrap=options.bootstrap, lake=options.lake, prefix=options.prefix, overrides=options.set)
+        _run(found, out)
+    except PipelineError as error:
+        _emit(out, "failed", reason=str(error))
+        return 1
+    except Exception as error:
+        log.exception("The jobs failed")
+        _emit(out, "failed", reason=_first_line(error))
+        return 1
+    return 0
+
+
+def _run(demo: DemoJobs, out: TextIO) -> None:
+    from headrace.pipeline.demo.report import report
+    from headrace.pipeline.engine import run, session
+    from headrace.pipeline.engine.lake import Lake
+
+    deployment, jobs = demo.deployment, run.selected(demo.deployment, demo.jobs, ())
+    commands = _read_commands()
+    spark = session.build(deployment, name="headrace demo")
+    try:
+        lake = Lake(spark, deployment.lake)
+        params = {name: deployment.params(job) for name, job in jobs.items()}
+        supervisor = run.supervisor(spark, deployment, jobs, jobs, params, once=False)
+        stopping = threading.Event()
+        with ThreadPoolExecutor(1, thread_name_prefix="supervisor") as executor:
+            supervised = executor.submit(supervisor.run, stopping)
+            _emit(out, "ready")
+            try:
+                complete = _wait(
+                    commands,
+                    supervisor,
+                    supervised,
+                    threading.Thread(target=_drain, args=(supervisor, jobs, lake), daemon=True),
+                )
+            finally:
+                stopping.set()
+        if complete:
+            _emit(out, "report", **report(lake, demo))
+    finally:
+        spark.stop()
+
+
+def _wait(
+    commands: queue.SimpleQueue[str], supervisor: "Supervisor", supervised: "Future[bool]", drain: threading.Thread
+) -> bool:
+    """Wait for a command. Return True after `finish` and the end of `drain`; False to stop.
+
+    Raises PipelineError if a job was given up.
+    """
+    from headrace.pipeline.engine.supervision import State
+
+    while True:
+        command = _next(commands)
+        if command == FINISH:
+            drain.start()
+        elif command is not None:
+            return False
+        for job, standing in supervisor.jobs.items():
+            if standing.state is State.FAILED:
+                raise PipelineError(f"job {job} failed: {standing.reason}")
+        if supervised.done():
+            supervised.result()
+        if drain.ident is not None and not drain.is_alive():
+            return True
+
+
+def _drain(supervisor: "Supervisor", jobs: "Mapping[str, Job]", lake: "Lake") -> None:
+    """Wait until the jobs, which are in the order of the data, have processed everything that is available now."""
+    from pyspark.errors import StreamingQueryException
+
+    from headrace.pipeline.engine.supervision import State
+    from headrace.pipeline.spec.jobs import Table
+
+    for name, job in jobs.items():
+        while True:
+            query, state = supervisor.running(name), supervisor.jobs[name].state
+            if state is State.RUNNING and query is not None:
+                try:
+                    query.processAllAvailable()
+                    break
+                except StreamingQueryException:
+                    pass  # the supervisor starts it again, or gives it up
+            elif state is State.BLOCKED and isinstance(job.source, Table) and not lake.exists(job.source.name):
+                break  # there are no lines
+            time.sleep(_POLL_S)
+
+
+def _next(commands: queue.SimpleQueue[str]) -> str | None:
+    try:
+        return commands.get(timeout=_POLL_S)
+    except queue.Empty:
+        return None
+
+
+def _read_commands() -> queue.SimpleQueue[str]:
+    """Return a queue with the lines of standard input, and an empty line to stop."""
+    commands: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def read() -> None:
+        for line in sys.stdin:
+            commands.put(line.strip())
+        commands.put("")
+
+    threading.Thread(target=read, name="commands", daemon=True).start()
+    signal.signal(signal.SIGTERM, lambda *_: commands.put(""))
+    return commands
+
+
+def _claim_standard_output() -> TextIO:
+    """Return the original standard output; what Spark and its Java process print goes to standard error."""
+    own = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    return own
+
+
+def _emit(out: TextIO, event: str, **values: Any) -> None:
+    try:
+        out.write(json.dumps({"event": event, **values}) + "\n")
+        out.flush()
+    except BrokenPipeError:
+        log.warning("Standard output is closed; the event '%s' is lost", event)
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,72 @@
+"""The directory of a demo: the broker's log, the lake, Spark's log, and the options with which it was made."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from headrace.pipeline.errors import PipelineError
+
+_FILE: Final = "demo.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Options that may not change when a demo continues. They are absolute paths, or None if not given."""
+
+    input: str | None
+    lake: str
+    bootstrap: str | None
+    prefix: str
+
+
+class Place:
+    """A directory. An empty one is new; another one continues the demo that made it."""
+
+    def __init__(self, directory: Path, options: Options) -> None:
+        """Raises PipelineError if the directory has something else in it, or a demo with other options."""
+        self.directory = directory
+        self._options = options
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            self.is_new = not any(directory.iterdir())
+            found = None if self.is_new else _read(directory)
+        except OSError as error:
+            raise PipelineError(f"cannot use {directory} for the demo's data: {error.strerror}") from None
+        if self.is_new:
+            return
+        if found is None:
+            raise PipelineError(f"{directory} is not empty: name a new directory, or one of an earlier demo")
+        if found != options:
+            changed = [name for name, value in asdict(found).items() if value != getattr(options, name)]
+            raise PipelineError(
+                f"{directory} has a demo with another {_words(found, changed)}: "
+                "use the same options, or a new directory"
+            )
+
+    @property
+    def broker(self) -> Path:
+        return self.directory / "broker"
+
+    @property
+    def logs(self) -> Path:
+        return self.directory / "logs"
+
+    def record(self) -> None:
+        """Store the options, so that the demo can continue here."""
+        (self.directory / _FILE).write_text(json.dumps(asdict(self._options)), encoding="utf-8")
+
+
+def _read(directory: Path) -> Options | None:
+    path = directory / _FILE
+    if not path.is_file():
+        return None
+    try:
+        return Options(**json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError):
+        return None
+
+
+def _words(found: Options, changed: list[str]) -> str:
+    values = ((name, getattr(found, name)) for name in changed)
+    return " and ".join(f"--{name} ({'not given' if value is None else value or 'empty'})" for name, value in values)

@@ -1,0 +1,33 @@
+"""When lines arrived in the topic, to measure how long they take to a result."""
+
+import statistics
+from bisect import bisect_left
+from typing import Final
+
+_APART_S: Final = 0.05
+
+
+class Arrivals:
+    """A sample of the lines: in each partition, at most twenty a second. Times are those of one monotonic clock."""
+
+    def __init__(self) -> None:
+        self._offsets: dict[int, list[int]] = {}
+        self._times: dict[int, list[float]] = {}
+
+    def arrived(self, partition: int, offset: int, now: float) -> None:
+        """Add a line. Offsets of a partition must increase."""
+        times = self._times.setdefault(partition, [])
+        if not times or now - times[-1] >= _APART_S:
+            # A reader in another thread finds the time of every offset.
+            times.append(now)
+            self._offsets.setdefault(partition, []).append(offset)
+
+    def ages(self, partition: int, start: int, end: int, now: float) -> list[float]:
+        """Return the ages in seconds of the sampled lines with offsets from `start` to before `end`."""
+        offsets = self._offsets.get(partition, [])
+        times = self._times.get(partition, [])[bisect_left(offsets, start) : bisect_left(offsets, end)]
+        return [now - moment for moment in times]
+
+
+def median(ages: list[float]) -> float | None:
+    return statistics.median(ages) if ages else None

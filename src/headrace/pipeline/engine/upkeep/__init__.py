@@ -1,0 +1,1 @@
+"""Look after the tables of a lake, beside running jobs: audit, trace, replay and compact."""

@@ -1,0 +1,135 @@
+"""Audit the tables of a job: what they have of its topics, against the log and what the checkpoint says was read."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
+from pyspark.sql import functions as sf
+
+from headrace.pipeline.engine import quarantine
+from headrace.pipeline.engine.checkpoint import Checkpoint
+from headrace.pipeline.engine.delta_log import TableVersion
+from headrace.pipeline.engine.files import Files
+from headrace.pipeline.engine.lake import Lake
+from headrace.pipeline.engine.ledger import Ledger
+from headrace.pipeline.engine.upkeep import offsets_present
+from headrace.pipeline.engine.upkeep.audit import Gap, Log, audit
+from headrace.pipeline.engine.upkeep.presence import Present, merged
+from headrace.pipeline.errors import PipelineError
+from headrace.pipeline.spec.jobs import Append, Job, Topic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audited:
+    """The audit of a job's tables together."""
+
+    job: str
+    tables: tuple[str, ...]
+    files: int
+    files_read: int
+    """Files whose statistics did not say which offsets they have."""
+    present: tuple[Present, ...]
+    gaps: tuple[Gap, ...]
+
+    @property
+    def missing(self) -> tuple[Gap, ...]:
+        return tuple(gap for gap in self.gaps if gap.verdict == "missing")
+
+    @property
+    def is_complete(self) -> bool:
+        return not self.missing and not any(each.duplicates for each in self.present)
+
+
+def keeps_all(job: Job) -> bool:
+    """True for a job that, by its definition, writes every record to one of its tables or the quarantine."""
+    tables = {output.table for output in job.outputs if isinstance(output, Append)}
+    return isinstance(job.source, Topic) and (quarantine.TABLE in tables or tables == {"raw"})
+
+
+def audit_job(lake: Lake, checkpoints: str, job: Job, ids: Mapping[str, str], log: Log) -> Audited | None:
+    """Return the audit of a job; None if it has written nothing. `ids` are the present ids of its topics, by name.
+
+    May run beside the job: it is about batches that were complete when it started. Raises PipelineError for a job of
+    whose tables the offsets cannot be told, and KafkaException.
+    """
+    files = Files(lake.spark)
+    read_to, stored_ids = _read_to(files, checkpoints, job)
+    # The position is read before the tables: they have at least what was complete then.
+    tables = [output.table for output in job.outputs if isinstance(output, Append) and output.table != quarantine.TABLE]
+    _check(job, tables)
+    found = [_found(lake, table) for table in tables if lake.exists(table)]
+    if not found and not read_to:
+        return None
+    pieces = [piece for each in found for piece in each.pieces]
+    if lake.exists(quarantine.TABLE):
+        of_job = lake.read(quarantine.TABLE).where(sf.col("job") == job.name)
+        pieces += offsets_present.in_rows(of_job, offsets_present.columns(of_job.columns) or {})
+        tables.append(quarantine.TABLE)
+    names = {topic_id: topic for topic, topic_id in [*stored_ids.items(), *ids.items()]}
+    present = merged(pieces, names)
+    # Offsets of a topic that was created again say nothing about the new one.
+    known = {
+        (topic, int(partition)): end
+        for topic, ends in read_to.items()
+        if stored_ids.get(topic, "") == ids.get(topic)
+        for partition, end in ends.items()
+    }
+    return Audited(
+        job=job.name,
+        tables=tuple(tables),
+        files=sum(each.files for each in found),
+        files_read=sum(each.files_read for each in found),
+        present=tuple(present),
+        gaps=tuple(audit(present, log, known)),
+    )
+
+
+def metrics(audits: Sequence[Audited], now: datetime) -> str:
+    """Return the results in Prometheus' text format."""
+    registry = CollectorRegistry()
+    missing = Gauge(
+        "headrace_pipeline_missing_records", "Offsets without a row or a reason.", ["job"], registry=registry
+    )
+    twice = Gauge(
+        "headrace_pipeline_duplicate_records", "Rows of an offset that has another.", ["job"], registry=registry
+    )
+    audited = Gauge("headrace_pipeline_audit_timestamp_seconds", "Time of the last audit.", registry=registry)
+    for each in audits:
+        missing.labels(each.job).set(sum(gap.last - gap.first + 1 for gap in each.missing))
+        twice.labels(each.job).set(sum(there.duplicates for there in each.present))
+    audited.set(now.timestamp())
+    return generate_latest(registry).decode()
+
+
+def _check(job: Job, tables: Collection[str]) -> None:
+    if not isinstance(job.source, Topic) or not tables:
+        raise PipelineError(f"job {job.name} cannot be audited: it does not append the records of a topic to a table")
+    if any(expect.otherwise == "drop" for expect in job.expects):
+        raise PipelineError(
+            f"job {job.name} cannot be audited: it drops records that do not meet an expectation. "
+            "Quarantine them instead: Expect(..., otherwise='quarantine')"
+        )
+
+
+def _found(lake: Lake, table: str) -> offsets_present.Found:
+    version = TableVersion(lake.spark, lake.path(table))
+    position = offsets_present.columns(version.columns)
+    if position is None:
+        raise PipelineError(
+            f"table {table} cannot be audited: its rows lack topic_id, partition and offset "
+            "(or topic_id, source_partition and source_offset)"
+        )
+    return offsets_present.in_table(version, position)
+
+
+def _read_to(files: Files, checkpoints: str, job: Job) -> tuple[Mapping[str, Mapping[str, int]], Mapping[str, str]]:
+    """Return the next offsets after the last complete batch, and the ids of the topics that they belong to."""
+    checkpoint = Checkpoint(files, checkpoints, job.name, job.version)
+    complete = [int(name) for name in files.names(f"{checkpoint.uri}/commits") if name.isdigit()]
+    if not complete:
+        return {}, {}
+    after: Any = checkpoint.source_offsets(max(complete))[1]
+    entry = Ledger(files, checkpoints, job.name).last()
+    return after or {}, entry.topic_ids if entry is not None else {}

@@ -1,0 +1,65 @@
+"""The offsets that a table has of each partition of a topic: ranges, and the gaps between them. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Present:
+    """The offsets of a partition in a table, from `first` to `last` without those in `gaps`."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    first: int
+    last: int
+    rows: int
+    duplicates: int
+    """Rows whose offset another row has."""
+    gaps: tuple[range, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """The offsets of a partition in a part of a table: ranges, and the number of rows, more if some repeat."""
+
+    topic_id: str
+    partition: int
+    offsets: tuple[range, ...]
+    rows: int
+
+
+def merged(pieces: Iterable[Piece], topics: Mapping[str, str]) -> list[Present]:
+    """Return what the pieces have together, by topic and partition. `topics` are names by topic id.
+
+    A topic whose name is unknown, because it no longer exists, is called by its id.
+    """
+
+    def place(piece: Piece) -> tuple[str, str, int]:
+        return topics.get(piece.topic_id, piece.topic_id), piece.topic_id, piece.partition
+
+    return [_of_partition(*at, list(group)) for at, group in groupby(sorted(pieces, key=place), key=place)]
+
+
+def _of_partition(topic: str, topic_id: str, partition: int, pieces: Sequence[Piece]) -> Present:
+    ranges = sorted((each for piece in pieces for each in piece.offsets), key=lambda each: each.start)
+    gaps: list[range] = []
+    end = ranges[0].start
+    distinct = 0
+    for each in ranges:
+        if each.start > end:
+            gaps.append(range(end, each.start))
+        distinct += max(0, each.stop - max(each.start, end))
+        end = max(end, each.stop)
+    rows = sum(piece.rows for piece in pieces)
+    return Present(
+        topic=topic,
+        topic_id=topic_id,
+        partition=partition,
+        first=ranges[0].start,
+        last=end - 1,
+        rows=rows,
+        duplicates=rows - distinct,
+        gaps=tuple(gaps),
+    )

@@ -1,0 +1,178 @@
+"""Parse quarantined records again, and move those that are good now to the tables of their job.
+
+The position of a record in its topic identifies it. A record that is in a table is not appended again, and it leaves
+the quarantine only after that: a replay that is killed can be repeated.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import and_
+from typing import Final
+
+from delta.tables import DeltaTable
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+
+from headrace.pipeline.engine import lateness, quarantine
+from headrace.pipeline.engine.expectations import split
+from headrace.pipeline.engine.lake import Lake
+from headrace.pipeline.engine.upkeep import offsets_present
+from headrace.pipeline.errors import PipelineError
+from headrace.pipeline.spec.jobs import Append, Job, Topic
+
+_POSITION: Final = ("topic_id", "partition", "offset")
+_ORIGIN: Final = ("topic_id", "source_partition", "source_offset")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """Quarantined records of a job with the same reason: how many there were, and how many were accepted now."""
+
+    reason: str
+    records: int
+    accepted: int
+
+
+def can_replay(job: Job) -> bool:
+    """True for jobs that read topics and only append to tables."""
+    return isinstance(job.source, Topic) and all(isinstance(output, Append) for output in job.outputs)
+
+
+def replay(
+    lake: Lake, job: Job, params: object, *, reasons: Sequence[str] = (), dry_run: bool = False
+) -> list[Replayed]:
+    """Run the job's function on its quarantined records, append the good ones, and return the counts by reason.
+
+    Only records with one of the `reasons` are tried, if any are given. With `dry_run`, nothing is written. The job may
+    run meanwhile. Raises PipelineError if the job cannot be replayed.
+    """
+    if not can_replay(job):
+        raise PipelineError(
+            f"job {job.name} cannot be replayed: only in tables of appended rows can it be seen which records are there"
+        )
+    if not lake.exists(quarantine.TABLE):
+        return []
+    tried = lake.read(quarantine.TABLE).where(sf.col("job") == job.name)
+    if reasons:
+        tried = tried.where(sf.col("reason").isin(*reasons))
+    tried = tried.dropDuplicates(list(_POSITION)).persist()
+    try:
+        good = _good(tried, job, params)
+        accepted = _positions(good).persist()
+        try:
+            counts = _counts(tried, accepted)
+            if not dry_run and any(each.accepted for each in counts):
+                for table, rows in good.items():
+                    _append(lake, table, rows, job)
+                _remove(lake, _arrived(lake, good, accepted), job)
+            return counts
+        finally:
+            accepted.unpersist()
+    finally:
+        tried.unpersist()
+
+
+def _good(tried: DataFrame, job: Job, params: object) -> Mapping[str, DataFrame]:
+    """Return the rows of each table that the job makes of these records now."""
+    records = tried.drop("job", "version", "reason").withColumn("ingest_date", sf.current_date())
+    met, _ = split(records, job.expects)
+    result = job.function(met, params)
+    frames = result if isinstance(result, dict) else {job.tables[0]: result}
+    good = {table: rows for table, rows in frames.items() if table != quarantine.TABLE}
+    for table, rows in good.items():
+        if offsets_present.columns(rows.columns) is None:
+            raise PipelineError(
+                f"job {job.name} cannot be replayed: the rows of table {table} lack topic_id, partition and offset"
+            )
+    return good
+
+
+def _positions(good: Mapping[str, DataFrame]) -> DataFrame:
+    """Return the positions of the records that made any row."""
+    each = [rows.select(*_position(rows)) for rows in good.values()]
+    return reduce(lambda one, other: one.union(other), each).distinct()
+
+
+def _position(rows: DataFrame) -> list[Column]:
+    names = offsets_present.columns(rows.columns) or {}
+    return [sf.col(names[name]).alias(name) for name in _POSITION]
+
+
+def _counts(tried: DataFrame, accepted: DataFrame) -> list[Replayed]:
+    marked = tried.alias("tried").join(
+        sf.broadcast(accepted.withColumn("good", sf.lit(True)).alias("accepted")), _same("tried", "accepted"), "left"
+    )
+    by_reason = marked.groupBy("tried.reason").agg(sf.count("*").alias("records"), sf.count("good").alias("accepted"))
+    return [
+        Replayed(reason=row.reason, records=row.records, accepted=row.accepted)
+        for row in by_reason.orderBy(sf.desc("records"), "reason").collect()
+    ]
+
+
+def _append(lake: Lake, table: str, rows: DataFrame, job: Job) -> None:
+    """Append the rows whose positions the table does not have."""
+    writer = f"{job.name}-{job.version}/replay"
+    if lake.exists(table):
+        stored = lake.read(table)
+        if "late_by_s" in stored.columns and set(rows.columns) >= {*_ORIGIN, "event_time"}:
+            rows = _with_lateness(rows, stored)
+        if "settled_after" in stored.columns:
+            # Queries with state may have forgotten everything before it, and must reject older rows.
+            [(settled,)] = stored.agg(sf.max(sf.unix_micros("settled_after"))).collect()
+            time = sf.timestamp_micros(sf.lit(settled).cast("bigint"))
+            rows = rows.withColumns({"settled_before": time, "settled_after": time})
+        there = stored.select(*_position(stored)).alias("there")
+        found = _position(rows)
+        new = rows.select("*", sf.struct(*found).alias("_at"))
+        rows = new.join(there, _same("_at", "there"), "left_anti").drop("_at")
+    rows = rows.coalesce(1).persist()
+    try:
+        if rows.isEmpty():
+            return
+        last = lake.last_batch(table, writer)
+        lake.append(
+            table,
+            rows,
+            writer=writer,
+            batch=0 if last is None else last + 1,
+            metadata={"job": job.name, "version": job.version, "replay": True},
+        )
+    finally:
+        rows.unpersist()
+
+
+def _arrived(lake: Lake, good: Mapping[str, DataFrame], accepted: DataFrame) -> DataFrame:
+    """Return the accepted positions without those whose rows are not in the tables: another replay may have run."""
+    for table, rows in good.items():
+        if lake.exists(table):
+            stored = lake.read(table)
+            there = stored.select(*_position(stored)).alias("there")
+            lost = rows.select(*_position(rows)).alias("rows").join(there, _same("rows", "there"), "left_anti")
+            accepted = accepted.alias("accepted").join(lost.alias("lost"), _same("accepted", "lost"), "left_anti")
+    return accepted
+
+
+def _with_lateness(rows: DataFrame, stored: DataFrame) -> DataFrame:
+    """Add how late the rows are, which depends on the rows before them in their partitions."""
+    columns = [*_ORIGIN, "event_time"]
+    partitions = rows.select(*_ORIGIN[:2]).distinct()
+    around = stored.select(*columns).join(sf.broadcast(partitions), list(_ORIGIN[:2]), "left_semi")
+    both = around.withColumn("_new", sf.lit(False)).union(rows.select(*columns).withColumn("_new", sf.lit(True)))
+    late = lateness.with_lateness(both, {}).where("_new").select(*_ORIGIN, "late_by_s")
+    return rows.join(late, list(_ORIGIN), "left")
+
+
+def _remove(lake: Lake, accepted: DataFrame, job: Job) -> None:
+    """Delete accepted records from the quarantine; they are in the job's tables."""
+    table = DeltaTable.forPath(lake.spark, lake.path(quarantine.TABLE))
+    (
+        table.alias("stored")
+        .merge(accepted.alias("accepted"), _same("stored", "accepted") & (sf.col("stored.job") == job.name))
+        .whenMatchedDelete()
+        .execute()
+    )
+
+
+def _same(one: str, other: str) -> Column:
+    return reduce(and_, (sf.col(f"{one}.{name}").eqNullSafe(sf.col(f"{other}.{name}")) for name in _POSITION))

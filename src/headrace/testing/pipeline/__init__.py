@@ -1,0 +1,10 @@
+"""Test jobs of the pipeline: run them once, or show that a stream of random batches has the result of one batch.
+
+`Lake` has tables in a temporary directory, and its own broker in this process; with pytest, the fixture
+`headrace_lake` is a new one for each test. Needs the extra `headrace[pipeline]`, and Java.
+"""
+
+from headrace.testing.pipeline.comparison import assert_stream_equals_batch
+from headrace.testing.pipeline.lake import KILL_POINTS, Change, KilledError, Lake, Records, Result
+
+__all__ = ["KILL_POINTS", "Change", "KilledError", "Lake", "Records", "Result", "assert_stream_equals_batch"]
