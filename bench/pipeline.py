@@ -34,7 +34,10 @@ PARTITIONS: Final = 3
 TOPIC: Final = "access-log"
 PROGRESS: Final = "headrace.pipeline.progress"
 COUNTS: Final = "status-codes"
+_FIRST: Final = 100
+"""Lines that are counted before the others are sent."""
 _WARM_UP_S: Final = 30.0
+_PATIENCE_S: Final = 300.0
 _TIMEOUT_S: Final = 900.0
 
 
@@ -117,32 +120,41 @@ def measure_latency(directory: Path, rate: float, seconds: float) -> Latency | N
     """Produce `rate` lines a second for some seconds after a warm-up, and measure each line's latency."""
     if not seconds:
         return None
-    total = round(rate * (_WARM_UP_S + seconds))
+    total = _FIRST + round(rate * (_WARM_UP_S + seconds))
     with _broker(directory) as broker:
         seen: list[tuple[float, int]] = []
         stop = threading.Event()
-        # The first query starts with a few lines, so that all jobs run before the measurement.
         lines = _lines(total)
         _create(broker.address)
         with _pipeline(directory, broker.address) as process:
             watcher = threading.Thread(target=_watch, args=(broker.address, seen, stop))
             watcher.start()
             try:
-                sent = _produce(broker.address, lines, rate, process)
-                deadline = time.monotonic() + 60
-                while (not seen or seen[-1][1] < total) and time.monotonic() < deadline:
-                    _check(process, directory)
-                    time.sleep(0.1)
+                # All jobs run before the lines come at their rate.
+                sent = _produce(broker.address, lines[:_FIRST], rate)
+                _wait_for(_FIRST, seen, process, directory)
+                sent += _produce(broker.address, lines[_FIRST:], rate)
+                _wait_for(total, seen, process, directory)
             finally:
                 stop.set()
                 watcher.join()
             process.send_signal(signal.SIGTERM)
             process.wait(120)
-    latencies = sorted(latencies_of(sent, seen, skip=round(rate * _WARM_UP_S)))
-    if len(latencies) < rate * seconds * 0.9:
-        raise RuntimeError(f"only {len(latencies)} of {round(rate * seconds)} lines were counted")
+    latencies = sorted(latencies_of(sent, seen, skip=total - round(rate * seconds)))
     at = [latencies[min(len(latencies) - 1, int(len(latencies) * share))] for share in (0.5, 0.95, 1.0)]
     return Latency(rate, len(latencies), *at)
+
+
+def _wait_for(
+    count: int, seen: Sequence[tuple[float, int]], process: "subprocess.Popen[bytes]", directory: Path
+) -> None:
+    """Wait until the counts include that many lines. Raises RuntimeError after five minutes."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while not seen or seen[-1][1] < count:
+        _check(process, directory)
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"only {seen[-1][1] if seen else 0:,} of {count:,} lines were counted")
+        time.sleep(0.1)
 
 
 def latencies_of(sent: Sequence[float], seen: Sequence[tuple[float, int]], *, skip: int) -> Iterator[float]:
@@ -185,7 +197,7 @@ def _lines(count: int) -> list[Record]:
     return list(log(parameters, Truth(PARTITIONS, lambda *_: None)))
 
 
-def _produce(bootstrap: str, lines: Sequence[Record], rate: float, process: "subprocess.Popen[bytes]") -> list[float]:
+def _produce(bootstrap: str, lines: Sequence[Record], rate: float) -> list[float]:
     """Send the lines at their rate, and return when."""
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
     sent: list[float] = []
@@ -196,8 +208,6 @@ def _produce(bootstrap: str, lines: Sequence[Record], rate: float, process: "sub
             time.sleep(min(rest, 0.005))
         producer.produce(TOPIC, line, key, partition)
         sent.append(time.monotonic())
-        if process.poll() is not None:
-            break
     producer.flush(30)
     return sent
 

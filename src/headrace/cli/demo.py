@@ -45,6 +45,11 @@ _JSON_KEYS: Final = (
     "quarantined",
 )
 
+_QUERIES: Final = (
+    "SELECT hour, sum(views) AS views FROM page_views GROUP BY hour ORDER BY views DESC LIMIT 10",
+    "SELECT * FROM sessions ORDER BY requests DESC LIMIT 10",
+)
+
 
 def demo(
     log_file: Annotated[
@@ -169,8 +174,8 @@ def _print_next_steps(console: "Console", state: "DemoState", own_broker: bool, 
     lake = f"--lake {shlex.quote(state.lake)}"
     console.print("[bold]Next steps[/]")
     say("Query the tables with SQL, and see what the jobs did:")
-    say(f"  {headrace} pipeline query 'SELECT page, sum(views) FROM page_views GROUP BY page' {lake}")
-    say(f"  {headrace} pipeline query 'SELECT * FROM sessions ORDER BY requests DESC LIMIT 10' {lake}")
+    for sql in _QUERIES:
+        say(f"  {headrace} pipeline query '{sql}' {lake}")
     say(f"  {headrace} pipeline status {lake}")
     if own_broker:
         say("The broker has stopped. Start it again in another terminal, and read the published results:")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from headrace.pipeline.engine.lake import Lake as Tables
     from headrace.pipeline.engine.upkeep.job_audit import Audited
     from headrace.pipeline.engine.upkeep.trace import Reached
+    from headrace.pipeline.spec.deployment import Deployment
     from headrace.pipeline.spec.jobs import Additive, Job
 
 AUDIT_EPILOG = examples(
@@ -33,7 +34,7 @@ TRACE_EPILOG = examples(
     "the record at offset 4711 of partition 0",
     "headrace pipeline trace access-log 0 4711",
     "the tables that it reached",
-    "headrace pipeline trace access-log 0 4711 --json | jq -r '.reached[].table'",
+    "headrace pipeline trace access-log 0 4711 --json | jq '.reached[].table'",
 )
 REPLAY_EPILOG = examples(
     "what the present parser would accept",
@@ -69,35 +70,43 @@ def audit(
     An offset without a row is explained if the log has no record there, or if retention deleted it before the job read
     the partition. The exit code is 1 if a record is missing or stored twice.
     """
-    with _session(config, files, None, lake, bootstrap, master) as (selection, tables):
-        from headrace.pipeline.engine import status
-        from headrace.pipeline.engine.files import Files
-        from headrace.pipeline.engine.upkeep.audit import ClusterLog
-        from headrace.pipeline.engine.upkeep.job_audit import audit_job, keeps_all, metrics
+    with _selected(config, files, lake=lake, bootstrap=bootstrap) as selection:
+        from headrace.pipeline.engine.upkeep.job_audit import keeps_all
 
-        deployment = selection.deployment
         chosen = _chosen(selection, jobs, keeps_all)
-        log = ClusterLog(deployment.cluster)
-        try:
-            audits = []
-            for job in chosen:
-                topics = (deployment.settings(job.name).topic or "").split(",")
-                found = audit_job(tables, deployment.checkpoints, job, log.ids(filter(None, topics)), log)
-                if found is not None:
-                    audits.append(found)
-                elif jobs:
-                    raise CommandError(f"job {job.name} has not written to {tables.uri} yet")
-        finally:
-            log.close()
-        # Beside the metrics of the jobs.
-        metrics_file = f"{status.directory(deployment.checkpoints)}/audit.prom"
-        Files(tables.spark).write(metrics_file, metrics(audits, datetime.now(UTC)))
+        with _tables(selection, master) as tables:
+            audits = _audits(tables, selection.deployment, chosen, required=bool(jobs))
     if json:
         output.print_json([_audited(each) for each in audits])
     else:
         _print_audits(audits, tables.uri)
     if not all(each.is_complete for each in audits):
         raise typer.Exit(1)
+
+
+def _audits(tables: "Tables", deployment: "Deployment", jobs: "Sequence[Job]", *, required: bool) -> "list[Audited]":
+    """Audit the jobs that have written, and write metrics. Raises CommandError for one that has not, if `required`."""
+    from headrace.pipeline.engine import status
+    from headrace.pipeline.engine.files import Files
+    from headrace.pipeline.engine.upkeep.audit import ClusterLog
+    from headrace.pipeline.engine.upkeep.job_audit import audit_job, metrics
+
+    audits = []
+    log = ClusterLog(deployment.cluster)
+    try:
+        for job in jobs:
+            topics = (deployment.settings(job.name).topic or "").split(",")
+            found = audit_job(tables, deployment.checkpoints, job, log.ids(filter(None, topics)), log)
+            if found is not None:
+                audits.append(found)
+            elif required:
+                raise CommandError(f"job {job.name} has not written to {tables.uri} yet")
+    finally:
+        log.close()
+    # Beside the metrics of the jobs.
+    file = f"{status.directory(deployment.checkpoints)}/audit.prom"
+    Files(tables.spark).write(file, metrics(audits, datetime.now(UTC)))
+    return audits
 
 
 def _audited(audit: "Audited") -> dict[str, Any]:
@@ -193,7 +202,7 @@ def trace(
 
     Does not connect to the cluster.
     """
-    with _session(config, files, overrides, lake, None, master) as (selection, tables):
+    with _selected(config, files, overrides=overrides, lake=lake) as selection, _tables(selection, master) as tables:
         from headrace.pipeline.engine.upkeep.trace import Place, Tracer
 
         params = {name: selection.deployment.params(job) for name, job in selection.jobs.items()}
@@ -261,16 +270,16 @@ def replay_quarantine(
 
     The job may run meanwhile. Jobs that read these tables get the rows like new ones.
     """
-    with _session(config, files, overrides, lake, None, master) as (selection, tables):
+    with _selected(config, files, overrides=overrides, lake=lake) as selection:
         from headrace.pipeline.engine.upkeep import replay
 
-        chosen = _chosen(selection, jobs, replay.can_replay)
-        counts = {
-            job.name: replay.replay(
-                tables, job, selection.deployment.params(job), reasons=reasons or (), dry_run=dry_run
-            )
-            for job in chosen
-        }
+        chosen = {job.name: job for job in _chosen(selection, jobs, replay.can_replay)}
+        params = {name: selection.deployment.params(job) for name, job in chosen.items()}
+        with _tables(selection, master) as tables:
+            counts = {
+                name: replay.replay(tables, job, params[name], reasons=reasons or (), dry_run=dry_run)
+                for name, job in chosen.items()
+            }
     found = [{"job": job, **asdict(each)} for job, by_reason in counts.items() for each in by_reason]
     if json:
         output.print_json(found)
@@ -314,14 +323,12 @@ def compact(
         moment = datetime.fromtimestamp(parse_moment(before, now_ms) / 1000, UTC)
     except ValueError as error:
         raise usage_error(f"--before: {error}") from None
-    with _session(config, files, None, lake, None, master) as (selection, tables):
-        from headrace.pipeline.engine.upkeep import compaction
+    with _selected(config, files, lake=lake) as selection:
+        outputs = _additive(selection, names)
+        with _tables(selection, master) as tables:
+            from headrace.pipeline.engine.upkeep import compaction
 
-        found = [
-            compaction.compact(tables, each, moment)
-            for each in _additive(selection, names)
-            if names or tables.exists(each.table)
-        ]
+            found = [compaction.compact(tables, each, moment) for each in outputs if names or tables.exists(each.table)]
     if json:
         output.print_json([asdict(each) for each in found])
         return
@@ -361,15 +368,24 @@ def _chosen(selection: Selection, names: Sequence[str] | None, suitable: "Callab
 
 
 @contextmanager
-def _session(
-    config: Any, files: Any, overrides: Any, lake: str | None, bootstrap: str | None, master: str | None
-) -> "Iterator[tuple[Selection, Tables]]":
-    """Start Spark for a command on the tables; turn errors into CommandError."""
+def _selected(
+    config: Any, files: Any, *, overrides: Any = None, lake: str | None = None, bootstrap: str | None = None
+) -> Iterator[Selection]:
+    """Read the options of a command that needs Spark; turn errors of the pipeline into CommandError."""
     with pipeline_options.explained():
         selection = pipeline_options.select(
             config=config, files=files, overrides=overrides, lake=lake, bootstrap=bootstrap
         )
-        with pipeline_session.spark_session(selection.deployment, master) as spark:
-            from headrace.pipeline.engine.lake import Lake as Tables
+        from headrace.pipeline import requirements
 
-            yield selection, Tables(spark, selection.deployment.lake)
+        requirements.check()
+        yield selection
+
+
+@contextmanager
+def _tables(selection: Selection, master: str | None) -> "Iterator[Tables]":
+    """Start Spark on the lake."""
+    with pipeline_session.spark_session(selection.deployment, master) as spark:
+        from headrace.pipeline.engine.lake import Lake as Tables
+
+        yield Tables(spark, selection.deployment.lake)

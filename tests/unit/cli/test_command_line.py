@@ -41,6 +41,8 @@ COMMANDS = [
     ["pipeline", "run"],
     ["pipeline", "status"],
     ["pipeline", "query"],
+    ["pipeline", "report"],
+    ["pipeline", "generate"],
     ["verify"],
     ["takeover"],
     ["handover"],

@@ -103,7 +103,7 @@ def test_the_results_show_every_part_once() -> None:
     assert lines[0].startswith("1,234 requests of 5 clients, 1 line quarantined")
     for line in (
         "800 views of 1 page",
-        "200 1,200 2015-05-17 1,234 2015-05-17 5",
+        "200 1,200 2015-05-17 1,234 5",
         "Requests by hour (UTC) 8.3% errors",
         "192.0.2.1 6 2 read robots.txt",
         "the line is empty events 1",

@@ -14,6 +14,7 @@ from headrace.pipeline.demo.view import plain_table
 from headrace.wording import count
 
 _HEIGHT: Final = 6
+_DAYS: Final = 14
 _LABEL: Final = 8
 _BAR_WIDTH: Final = 24
 _COLOUR: Final = "cyan"
@@ -27,11 +28,7 @@ def print_results(console: Console, state: DemoState, report: Mapping[str, Any],
     say.traffic(report["traffic"])
     say.pages(report["top_pages"])
     side_by_side = Table.grid(padding=(0, 6))
-    side_by_side.add_row(
-        say.counted("Status", report["status"], by_count=True),
-        say.counted("Day", report["days"]),
-        say.counted("Day", report["visitors"], values="Visitors"),
-    )
+    side_by_side.add_row(_status(report["status"]), _days(report["days"], report["visitors"]))
     if report["requests"]:
         say.block(side_by_side)
     say.referrers(report["referrers"])
@@ -103,15 +100,6 @@ class _Printer:
             table.add_row(name, f"{row['views']:,}", self._bar(row["views"], pages[0]["views"]))
         self.block(table)
 
-    def counted(
-        self, title: str, counts: Mapping[str, int], *, values: str = "Requests", by_count: bool = False
-    ) -> Table:
-        table = plain_table((title, "left"), (values, "right"))
-        rows = sorted(counts.items(), key=lambda item: -item[1]) if by_count else list(counts.items())
-        for name, number in rows[-14:] if not by_count else rows[:14]:
-            table.add_row(name, f"{number:,}")
-        return table
-
     def referrers(self, referrers: Mapping[str, Any]) -> None:
         if not referrers["hosts"]:
             return
@@ -143,6 +131,21 @@ class _Printer:
 
     def _bar(self, value: int, most: int) -> Text:
         return Text(charts.bar(value, most, _BAR_WIDTH, ascii_only=self._ascii), _COLOUR)
+
+
+def _status(counts: Mapping[str, int]) -> Table:
+    table = plain_table(("Status", "left"), ("Requests", "right"))
+    for status, requests in sorted(counts.items(), key=lambda item: -item[1]):
+        table.add_row(status, f"{requests:,}")
+    return table
+
+
+def _days(requests: Mapping[str, int], visitors: Mapping[str, int]) -> Table:
+    """Return the last days, with visitors estimated from sketches."""
+    table = plain_table(("Day", "left"), ("Requests", "right"), ("Visitors, about", "right"))
+    for day, count_of_day in list(requests.items())[-_DAYS:]:
+        table.add_row(day, f"{count_of_day:,}", f"{visitors[day]:,}" if day in visitors else "-")
+    return table
 
 
 def _interval(seconds: int) -> str:
