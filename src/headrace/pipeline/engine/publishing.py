@@ -12,6 +12,7 @@ its first attempt, and publishes only those that are missing.
 import hashlib
 import json
 import logging
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -35,6 +36,8 @@ from headrace.pipeline.spec.client_settings import Cluster
 
 GROUP_PREFIX: Final = "headrace-"
 _TIMEOUT_S: Final = 30.0
+_LONGEST_S: Final = 40.0
+"""When to give up a call that should have ended after `_TIMEOUT_S`."""
 _ABORT_S: Final = 5.0
 _TRANSACTION_TIMEOUT_MS: Final = 300_000
 """The broker aborts older transactions: longer than publishing takes, and below the broker's limit of 15 minutes."""
@@ -116,8 +119,8 @@ class TransactionalPublisher:
             **self._cluster.confluent("producer"),
             "transactional.id": self._id,
         }
-        self._producer = Producer(settings, logger=log)
-        self._producer.init_transactions(_TIMEOUT_S)
+        self._producer = producer = Producer(settings, logger=log)
+        bounded(lambda: producer.init_transactions(_TIMEOUT_S), _LONGEST_S)
         self._last = last_published(self._cluster, self._group, query)
         # Only the group's name is used: without members, the transactional id is what fences.
         consumer = Consumer({**self._cluster.confluent("consumer"), "group.id": self._group}, logger=log)
@@ -145,7 +148,8 @@ class TransactionalPublisher:
             producer.begin_transaction()
             self._in_transaction = True
             published = _send(producer, records, _mark(self._job, batch), count, self._reached)
-            producer.send_offsets_to_transaction(_places(batch), self._metadata, _TIMEOUT_S)
+            places, metadata = _places(batch), self._metadata
+            bounded(lambda: producer.send_offsets_to_transaction(places, metadata, _TIMEOUT_S), _LONGEST_S)
             self._reached("before-commit")
             self._commit(producer)
         except KafkaException as error:
@@ -164,7 +168,7 @@ class TransactionalPublisher:
         deadline = time.monotonic() + _TIMEOUT_S
         while True:
             try:
-                producer.commit_transaction(_TIMEOUT_S)
+                bounded(lambda: producer.commit_transaction(_TIMEOUT_S), _LONGEST_S)
                 return
             except KafkaException as error:
                 # The outcome is unknown after a timeout; repeating the call asks again.
@@ -173,10 +177,11 @@ class TransactionalPublisher:
 
     def close(self) -> None:
         """Abort an open transaction: readers would wait for its end."""
-        if self._producer is not None and self._in_transaction:
+        producer = self._producer
+        if producer is not None and self._in_transaction:
             self._in_transaction = False
             try:
-                self._producer.abort_transaction(_ABORT_S)
+                bounded(lambda: producer.abort_transaction(_ABORT_S), 2 * _ABORT_S)
             except KafkaException as error:
                 log.warning("%s: the open transaction ends at its timeout: %s", self._job, error)
 
@@ -271,6 +276,30 @@ class LedgerPublisher:
 
     def close(self) -> None:
         """Everything is flushed, or will be repeated."""
+
+
+def bounded(call: Callable[[], object], longest_s: float) -> None:
+    """Make a call of librdkafka that may ignore its timeout. Raises KafkaException, also if it has not returned.
+
+    `send_offsets_to_transaction` may wait forever if its connections are lost while it looks up the coordinator of the
+    group. Its thread and its producer are then left alone: the next producer with the same id fences them.
+    """
+    outcome: list[KafkaException | None] = []
+
+    def run() -> None:
+        try:
+            call()
+            outcome.append(None)
+        except KafkaException as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=run, name="librdkafka", daemon=True)
+    thread.start()
+    thread.join(longest_s)
+    if not outcome:
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "the transaction makes no progress"))
+    if outcome[0] is not None:
+        raise outcome[0]
 
 
 def _mark(job: str, batch: Batch) -> list[tuple[str, bytes]]:
