@@ -181,6 +181,8 @@ class Demo:
         match event["event"]:
             case "ready":
                 state.doing = "the jobs are running"
+            case "drained":
+                state.doing = "reading the results from the tables"
             case "failed":
                 raise PipelineError(f"{event['reason']}. Spark's log is {self._plan.place.logs / 'spark.log'}")
             case other:
