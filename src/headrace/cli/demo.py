@@ -120,8 +120,8 @@ def demo(
             prefix=prefix,
             overrides=tuple(overrides or ()),
         )
-        # A wrong parameter is an error before anything starts.
-        demo_jobs(bootstrap=bootstrap or "", lake=place, overrides=plan.overrides)
+        # A wrong option is an error before anything starts.
+        demo_jobs(bootstrap=bootstrap or "", lake=place, prefix=prefix, overrides=plan.overrides)
         with View(console) as view:
             state, report = Demo(plan, view.show).run()
     except PipelineError as error:

@@ -51,11 +51,10 @@ def test_a_demo_of_another_log_is_not_continued(tmp_path: Path) -> None:
         Place(tmp_path, other)
 
 
-def test_a_prefix_is_in_front_of_jobs_and_topics_but_not_of_tables() -> None:
+def test_a_prefix_is_in_front_of_all_topics() -> None:
     demo = demo_jobs(bootstrap="b:1", lake="/lake", prefix="t.", overrides=("top_pages.count=3",))
     assert demo.topic == "t.access-log"
-    assert demo.changelogs["t.top_pages"] == "t.top-pages"
-    assert demo.jobs["t.top_pages"].tables == ("top_pages",)
-    assert demo.deployment.settings("t.events").topic == "t.access-log"
-    assert demo.deployment.settings("t.top_pages").topic is None
-    assert demo.deployment.params(demo.jobs["t.top_pages"]).count == 3
+    assert demo.changelogs["top_pages"] == "t.top-pages"
+    assert demo.deployment.settings("events").topic == "t.access-log"
+    assert demo.deployment.settings("top_pages").topic is None
+    assert demo.deployment.params(demo.jobs["top_pages"]).count == 3

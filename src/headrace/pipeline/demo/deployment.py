@@ -6,7 +6,7 @@ from typing import Final
 
 from headrace.pipeline.spec import registry
 from headrace.pipeline.spec.deployment import Deployment
-from headrace.pipeline.spec.jobs import Changelog, Job, Table
+from headrace.pipeline.spec.jobs import Changelog, Job, Topic
 
 ACCESS_LOG: Final = "access-log"
 """The topic with the lines of an access log."""
@@ -26,22 +26,21 @@ JOBS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoJobs:
-    """The jobs by name, and their deployment. With a prefix, jobs and topics have it, and tables do not."""
+    """The jobs by name, and their deployment, whose prefix is also that of the topic with the lines."""
 
     jobs: dict[str, Job]
     deployment: Deployment
-    prefix: str
 
     @property
     def topic(self) -> str:
         """The topic that the lines are shipped to."""
-        return self.prefix + ACCESS_LOG
+        return self.deployment.prefix + ACCESS_LOG
 
     @property
     def changelogs(self) -> dict[str, str]:
         """The result topics of jobs, by job."""
         return {
-            name: output.topic
+            name: self.deployment.prefix + output.topic
             for name, job in self.jobs.items()
             for output in job.outputs
             if isinstance(output, Changelog)
@@ -51,24 +50,8 @@ class DemoJobs:
 def demo_jobs(*, bootstrap: str, lake: str, prefix: str = "", overrides: Iterable[str] = ()) -> DemoJobs:
     """Return the jobs, for a cluster and a lake; `overrides` are values of `--set`. Raises PipelineError."""
     known = registry.find()
-    found = {name: known.named(name) for name in JOBS}
-    deployed = Deployment.default(bootstrap, lake).with_overrides(found, overrides)
-    settings = {
-        prefix + name: replace(
-            deployed.settings(name), topic=None if isinstance(job.source, Table) else prefix + ACCESS_LOG
-        )
-        for name, job in found.items()
-    }
-    return DemoJobs(
-        jobs={prefix + name: _prefixed(job, prefix) for name, job in found.items()},
-        deployment=replace(deployed, jobs=settings),
-        prefix=prefix,
-    )
-
-
-def _prefixed(job: Job, prefix: str) -> Job:
-    outputs = tuple(
-        replace(output, topic=prefix + output.topic) if isinstance(output, Changelog) else output
-        for output in job.outputs
-    )
-    return replace(job, name=prefix + job.name, outputs=outputs)
+    jobs = {name: known.named(name) for name in JOBS}
+    deployed = Deployment.default(bootstrap, lake).with_prefix(prefix).with_overrides(jobs, overrides)
+    reading = [name for name, job in jobs.items() if isinstance(job.source, Topic)]
+    settings = {name: replace(deployed.settings(name), topic=prefix + ACCESS_LOG) for name in reading}
+    return DemoJobs(jobs=jobs, deployment=replace(deployed, jobs={**deployed.jobs, **settings}))

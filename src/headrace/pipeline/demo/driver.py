@@ -1,9 +1,9 @@
 """The process that runs the demo's jobs: `python -m headrace.pipeline.demo.driver`.
 
 A process of its own keeps Spark's output in a log, and can be killed and started again. It writes JSON lines to
-standard output: `ready`, and finally `report` or `failed`. The line `finish` on standard input makes it process the
-rest of the topic, report and exit. It exits without a report on SIGTERM and at the end of standard input, that is, when
-its parent dies.
+standard output: `ready`, `drained`, and finally `report` or `failed`. The line `finish` on standard input makes it
+process the rest of the topic, report and exit. It exits without a report on SIGTERM and at the end of standard input,
+that is, when its parent dies.
 """
 
 import argparse
@@ -83,6 +83,7 @@ def _run(demo: DemoJobs, out: TextIO) -> None:
             finally:
                 stopping.set()
         if complete:
+            _emit(out, "drained")
             _emit(out, "report", **report(lake, demo))
     finally:
         spark.stop()

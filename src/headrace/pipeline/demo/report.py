@@ -35,7 +35,7 @@ def report(lake: Lake, demo: DemoJobs) -> dict[str, Any]:
         "sessions": ("sessions", {"ended": 0}, _sessions),
         "visitors": ("visitors", {}, _visitors),
         "top_pages": ("top_pages", [], _top_pages),
-        "quarantined": (QUARANTINE, [], lambda rows: _quarantined(rows, demo.prefix)),
+        "quarantined": (QUARANTINE, [], _quarantined),
     }
 
     def part(name: str) -> tuple[str, Any]:
@@ -136,9 +136,8 @@ def _top_pages(ranks: DataFrame) -> Rows:
     return _rows(ranks.orderBy("rank").drop("rank"))
 
 
-def _quarantined(records: DataFrame, prefix: str) -> Rows:
-    job = sf.substring("job", len(prefix) + 1, 1000).alias("job")
-    return _rows(records.groupBy(job, "reason").count().orderBy(sf.desc("count"), "job", "reason"))
+def _quarantined(records: DataFrame) -> Rows:
+    return _rows(records.groupBy("job", "reason").count().orderBy(sf.desc("count"), "job", "reason"))
 
 
 def _rows(frame: DataFrame) -> Rows:

@@ -181,6 +181,8 @@ class Demo:
         match event["event"]:
             case "ready":
                 state.doing = "the jobs are running"
+            case "drained":
+                state.doing = "reading the results from the tables"
             case "failed":
                 raise PipelineError(f"{event['reason']}. Spark's log is {self._plan.place.logs / 'spark.log'}")
             case other:
@@ -195,11 +197,12 @@ class _Watch:
         self._shipper = shipper
         self._shipped: deque[tuple[float, int]] = deque()
         self._reached: dict[str, dict[int, int]] = {}
-        top_pages = demo.prefix + _TOP_PAGES
+        prefix = demo.deployment.prefix
+        progress, top_pages = prefix + _PROGRESS, prefix + _TOP_PAGES
         results = {topic: partial(self._result, name, topic == top_pages) for name, topic in demo.changelogs.items()}
         # The progress of an earlier run is of no interest.
-        self._topics = Changelogs(bootstrap, {**results, _PROGRESS: self._progress}, from_now=(_PROGRESS,))
-        self._positions = Positions(bootstrap, demo.topic, {name: f"headrace-{name}" for name in state.jobs})
+        self._topics = Changelogs(bootstrap, {**results, progress: self._progress}, from_now=(progress,))
+        self._positions = Positions(bootstrap, demo.topic, {name: f"{prefix}headrace-{name}" for name in state.jobs})
 
     def look(self) -> None:
         """Update the state with what is new; does not wait for anything."""

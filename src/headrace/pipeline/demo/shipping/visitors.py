@@ -3,6 +3,7 @@
 import http.client
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -44,11 +45,13 @@ class Visitors:
         Raises `OSError` if the server does not answer.
         """
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=10)
+        due = time.monotonic()
         try:
             for visit in self._planned:
                 if skip(visit.address.encode()):
                     continue
-                if stop.wait(_TAKES_S / self.requests):
+                due += _TAKES_S / self.requests
+                if stop.wait(max(0.0, due - time.monotonic())):
                     return
                 headers = {"X-Forwarded-For": visit.address, "User-Agent": visit.user_agent, "Referer": visit.referer}
                 connection.request("GET", visit.path, headers=headers)
