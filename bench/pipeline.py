@@ -16,7 +16,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -25,7 +25,7 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.brokers import Broker, Headrace
-from bench.process import peak_resident_bytes
+from bench.process import family_cpu_seconds, peak_resident_bytes
 from headrace.pipeline.generate.log import Record, log
 from headrace.pipeline.generate.parameters import Parameters
 from headrace.pipeline.generate.truth import Truth
@@ -52,6 +52,9 @@ class Backlog:
     lines: int
     connector_s: float
     all_jobs_s: float
+    """With the start of Spark."""
+    all_jobs_cpu_s: float
+    """CPU time of the driver and of Java: unlike the seconds, nearly the same on a busy machine."""
     peak_java_bytes: int
     jobs: Mapping[str, JobTime]
 
@@ -97,15 +100,17 @@ def measure_backlog(directory: Path, lines: int) -> Backlog:
         connector_s = _connector(broker.address)
         begin = time.monotonic()
         with _pipeline(directory, broker.address, "--once") as process:
-            peak = 0
+            peak, cpu_s = 0, 0.0
             while process.poll() is None:
-                peak = max(peak, *(peak_resident_bytes(pid) for pid in _java(process.pid)), 0)
+                with suppress(FileNotFoundError, ProcessLookupError):
+                    cpu_s = max(cpu_s, family_cpu_seconds(process.pid))
+                    peak = max(peak, *(peak_resident_bytes(pid) for pid in _java(process.pid)), 0)
                 if time.monotonic() - begin > _TIMEOUT_S:
                     raise RuntimeError("the jobs did not end")
                 time.sleep(0.2)
             all_s = time.monotonic() - begin
             _check(process, directory)
-        return Backlog(lines, connector_s, all_s, peak, _job_times(broker.address))
+        return Backlog(lines, connector_s, all_s, cpu_s, peak, _job_times(broker.address))
 
 
 def measure_latency(directory: Path, rate: float, seconds: float) -> Latency | None:
@@ -133,14 +138,14 @@ def measure_latency(directory: Path, rate: float, seconds: float) -> Latency | N
                 watcher.join()
             process.send_signal(signal.SIGTERM)
             process.wait(120)
-    latencies = sorted(_latencies(sent, seen, skip=round(rate * _WARM_UP_S)))
+    latencies = sorted(latencies_of(sent, seen, skip=round(rate * _WARM_UP_S)))
     if len(latencies) < rate * seconds * 0.9:
         raise RuntimeError(f"only {len(latencies)} of {round(rate * seconds)} lines were counted")
     at = [latencies[min(len(latencies) - 1, int(len(latencies) * share))] for share in (0.5, 0.95, 1.0)]
     return Latency(rate, len(latencies), *at)
 
 
-def _latencies(sent: Sequence[float], seen: Sequence[tuple[float, int]], *, skip: int) -> Iterator[float]:
+def latencies_of(sent: Sequence[float], seen: Sequence[tuple[float, int]], *, skip: int) -> Iterator[float]:
     """Yield the latency of each line after the first `skip`. `seen` has times and the number of lines counted then."""
     counted = skip
     for at, count in seen:
@@ -301,6 +306,7 @@ def _print(backlog: Backlog | None, latency: Latency | None) -> None:
         out.write(f"{lines:,} lines, laptop profile\n")
         out.write(f"  connector alone    {backlog.connector_s:7.1f} s  {lines / backlog.connector_s:9,.0f} lines/s\n")
         out.write(f"  all jobs           {backlog.all_jobs_s:7.1f} s  {lines / backlog.all_jobs_s:9,.0f} lines/s\n")
+        out.write(f"  CPU time           {backlog.all_jobs_cpu_s:7.1f} s\n")
         out.write(f"  share of the connector's rate  {backlog.share:.0%}\n")
         out.write(f"  peak memory of Java  {backlog.peak_java_bytes / 1e6:,.0f} MB\n")
         out.write(f"\n  {'job':<14}{'batches':>8}{'rows':>12}{'seconds':>9}{'rows/s':>10}\n")

@@ -31,7 +31,7 @@ _PARTITIONS: Final = 6
 _VALUE: Final = b"x" * 100
 _LOOP_BATCH: Final = 100
 _LOOP_RECORDS: Final = 5_000
-_READ_RECORDS: Final = 300_000
+_READ_RECORDS: Final = 1_000_000
 _TIMEOUT_S: Final = 60.0
 _RETRIED: Final = {
     ErrorCode.coordinator_load_in_progress,
@@ -240,6 +240,9 @@ def _read_all(broker: Broker) -> float:
             "enable.auto.commit": False,
             "isolation.level": "read_committed",
             "auto.offset.reset": "earliest",
+            # Otherwise it stops fetching for a second whenever 100,000 records wait for the program.
+            "queued.min.messages": 10_000_000,
+            "fetch.queue.backoff.ms": 1,
             "log_level": 0,
         }
     )

@@ -67,8 +67,9 @@ class Side:
         self.normal.topic_names[topic_id] = topic
 
     def close(self) -> None:
-        for connection in self._connections.values():
-            connection.close()
+        """Close the connections; the next request opens a new one."""
+        while self._connections:
+            self._connections.popitem()[1].close()
 
 
 Request = Message | Callable[[Side], Message]

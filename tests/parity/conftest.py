@@ -17,13 +17,13 @@ def session_both(kafka_bootstrap: str) -> Iterator[Both]:  # noqa: F811
         both = Both(kafka_bootstrap, headrace.bootstrap)
         both.warm_up()
         yield both
-        both.close()
 
 
 @pytest.fixture
-def both(session_both: Both) -> Both:
+def both(session_both: Both) -> Iterator[Both]:
     session_both.take_differences()
-    return session_both
+    yield session_both
+    session_both.close()
 
 
 @pytest.fixture

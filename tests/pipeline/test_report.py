@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from headrace.pipeline.errors import PipelineError
+from headrace.pipeline.jobs import activity
+from headrace.pipeline.spec.jobs import job_of
+from headrace.pipeline.spec.params import overrides
 from tests.pipeline.log_lines import combined
 from tests.pipeline.records import events_of, records_of_file
 
@@ -73,3 +76,15 @@ def test_a_wrong_parameter_is_refused(spark: "SparkSession") -> None:
 
     with pytest.raises(PipelineError, match="gap must be an interval"):
         report(events_of(spark, []), params={"sessions": {"gap": 30}})
+
+
+def test_another_gap_changes_the_sessions_and_nothing_else(spark: "SparkSession") -> None:
+    from headrace.pipeline.report import report
+
+    events = events_of(spark, _at("17/May/2015:10:00:00", "17/May/2015:10:20:00", "17/May/2015:10:55:00")).cache()
+    job = job_of(activity.sessions)
+    assert job is not None
+    given = overrides({"sessions": job}, ["sessions.gap=10 minutes"])
+    usual, shorter = report(events), report(events, params=given)
+    assert {name for name in usual if _table(usual[name]) != _table(shorter[name])} == {"sessions"}
+    assert (usual["sessions"].count(), shorter["sessions"].count()) == (2, 3)

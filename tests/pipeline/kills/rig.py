@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -84,7 +85,7 @@ class Rig:
         """Process everything. Raises AssertionError if a job fails."""
         driver = self.driver("--once")
         try:
-            assert driver.wait(300) == 0, self.end_of_log()
+            assert driver.wait(900) == 0, self.end_of_log()
         finally:
             kill(driver)
 
@@ -93,9 +94,14 @@ class Rig:
         names = (self.directory / "lake" / "_checkpoints" / "ledger" / job).glob("*.json")
         return max((int(name.stem) for name in names), default=-1)
 
-    def check(self) -> None:
-        """Raise AssertionError unless tables and topics have every result exactly once."""
-        tables = self._tables()
+    def check(self, sql: Callable[[str], list[dict[str, Any]]] | None = None) -> None:
+        """Raise AssertionError unless tables and topics have every result exactly once.
+
+        `sql` runs a query on the tables; without it, the command does.
+        """
+        tables: dict[str, dict[str, int]] = {}
+        for row in (sql or self._sql)(_SQL):
+            tables.setdefault(row["name"], {})[row["key"]] = row["value"]
         assert tables.pop("lines") == {"rows": self.produced, "places": self.produced}
         assert tables == {name: dict(counts) for name, counts in self.truth.items()}
         for topic, column in (("words", "times"), ("minutes", "lines")):
@@ -107,15 +113,11 @@ class Rig:
         places = Counter((record.value["source_partition"], record.value["source_offset"]) for record in published)
         assert (len(places), places.total()) == (self.produced, self.produced)
 
-    def _tables(self) -> dict[str, dict[str, int]]:
-        command = self._command("query", _SQL, "--from", str(_FILE), "--master", "local[2]", "--json")
+    def _sql(self, text: str) -> list[dict[str, Any]]:
+        command = self._command("query", text, "--from", str(_FILE), "--master", "local[2]", "--json")
         result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
         assert result.returncode == 0, result.stderr
-        rows: list[dict[str, Any]] = json.loads(result.stdout)
-        found: dict[str, dict[str, int]] = {}
-        for row in rows:
-            found.setdefault(row["name"], {})[row["key"]] = row["value"]
-        return found
+        return list(json.loads(result.stdout))
 
     def _command(self, *words: str) -> list[str]:
         config = ("--config", str(self.directory / "pipeline.toml"))

@@ -6,7 +6,7 @@ import pytest
 
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.jobs import activity, archive, crawlers, events
-from headrace.pipeline.spec.jobs import Job, Snapshot, Topic, job, job_of
+from headrace.pipeline.spec.jobs import Append, Changelog, Job, Output, Snapshot, Stateful, Topic, job, job_of
 from headrace.pipeline.spec.params import known
 
 _MODULES: Final = (archive, events, activity, crawlers)
@@ -46,3 +46,17 @@ def test_parameters_can_be_set_as_text(definition: Job) -> None:
 def test_a_snapshot_needs_a_table() -> None:
     with pytest.raises(PipelineError, match="needs source=Table"):
         job(name="best", source=Topic(), outputs=(Snapshot(table="best", keys=("rank",)),))(lambda rows, params: rows)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "message"),
+    [
+        ((), "has no output"),
+        ((Append(table="a"), Changelog(topic="b", of="b")), "is of 'b', not a table of the job"),
+        ((Stateful(table="a"), Append(table="b")), "is stateful and has other outputs"),
+        ((Stateful(table="a", late_by="patience"),), "late_by names 'patience', which is not a parameter"),
+    ],
+)
+def test_outputs_that_cannot_work_are_refused(outputs: tuple[Output, ...], message: str) -> None:
+    with pytest.raises(PipelineError, match=message):
+        job(name="a", source=Topic(), outputs=outputs)(lambda rows, params: rows)

@@ -55,7 +55,11 @@ class Changelogs:
 
     def _look_for_topics(self) -> None:
         self._looked_at = time.monotonic()
-        known = self._consumer.list_topics(timeout=_TIMEOUT_S).topics
+        try:
+            known = self._consumer.list_topics(timeout=_TIMEOUT_S).topics
+        except KafkaException as error:
+            log.warning("The topics are unknown for the moment: %s", error)
+            return
         found = {topic for topic in self._missing if topic in known and known[topic].error is None}
         places = [
             TopicPartition(topic, partition, self._from_now.get(topic, {}).get(partition, 0))

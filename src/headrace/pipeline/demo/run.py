@@ -161,6 +161,7 @@ class Demo:
                 f"Spark exited {state.restarts} times ({ended}). Its log is {self._plan.place.logs / 'spark.log'}"
             )
         state.doing = f"Spark exited ({ended}); restarting from its checkpoints"
+        self._driver.stop()  # also its Java process, which may live a little longer
         return self._start_driver(bootstrap)
 
     def _ship(self, shipper: Shipper) -> threading.Thread:

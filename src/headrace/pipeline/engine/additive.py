@@ -110,12 +110,15 @@ def _same_times(time: str, touched: DataFrame) -> Column:
     Times travel as text in the session's time zone: as Python's local times, two hours of a year would be the same.
     """
     kind = dict(touched.dtypes)[time]
-    in_order = touched.select(time).distinct().orderBy(sf.asc_nulls_first(time))
-    times = [row[0] for row in in_order.select(sf.col(time).cast("string")).collect()]
-    known = [sf.lit(value).cast(kind) for value in times if value is not None]
-    conditions: list[Column] = [sf.col(time).isNull()] if len(known) < len(times) else []
-    if len(known) > _POINTS:
-        conditions.append(sf.col(time).between(known[0], known[-1]))
+    [found] = touched.agg(
+        sf.collect_set(sf.col(time).cast("string")).alias("times"),
+        sf.min(time).cast("string").alias("first"),
+        sf.max(time).cast("string").alias("last"),
+        sf.count_if(sf.col(time).isNull()).alias("unknown"),
+    ).collect()
+    conditions: list[Column] = [sf.col(time).isNull()] if found.unknown else []
+    if len(found.times) > _POINTS:
+        conditions.append(sf.col(time).between(sf.lit(found.first).cast(kind), sf.lit(found.last).cast(kind)))
     else:
-        conditions.extend(sf.col(time) == value for value in known)
+        conditions.extend(sf.col(time) == sf.lit(value).cast(kind) for value in found.times)
     return reduce(or_, conditions) if conditions else sf.lit(False)

@@ -51,11 +51,11 @@ class Lake:
 
     def read(self, table: str) -> DataFrame:
         """Return the stored rows; for an additive table, its partial aggregates."""
-        return self.spark.read.format("delta").load(self._existing(table))
+        return self.spark.read.format("delta").load(self.existing(table))
 
     def stream(self, table: str) -> DataFrame:
         """Return the rows as a stream: first those stored now, then each appended row once."""
-        return self.spark.readStream.format("delta").load(self._existing(table))
+        return self.spark.readStream.format("delta").load(self.existing(table))
 
     def view(self, output: Additive) -> DataFrame:
         """Return the totals of an additive table, one row per key."""
@@ -136,7 +136,8 @@ class Lake:
         last = self.last_batch(table, writer)
         return last is not None and batch <= last
 
-    def _existing(self, table: str) -> str:
+    def existing(self, table: str) -> str:
+        """Return the URI of a table. Raises PipelineError if there is none."""
         if not self.exists(table):
             tables = ", ".join(self.names()) or "none"
             raise PipelineError(

@@ -123,8 +123,12 @@ class Query:
     def start(self, *, once: bool) -> StreamingQuery:
         """Start from the checkpoint, or from the beginning. With `once`, end after everything available now.
 
-        Raises PipelineError if the checkpoint does not belong to the job, its tables and its topics.
+        Raises PipelineError if the checkpoint does not belong to the job, its tables and its topics, and if Spark has
+        stopped.
         """
+        context: Any = self._around.spark.sparkContext._jsc
+        if context.sc().isStopped():
+            raise PipelineError("Spark has stopped, perhaps because it lost its master: start the driver again")
         self._check()
         for topic, table in self._changelogs.items():
             output = self._outputs[table]

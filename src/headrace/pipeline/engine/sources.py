@@ -2,12 +2,15 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from typing import Final, Protocol
 
-from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
+from headrace.pipeline.engine.files import Files
 from headrace.pipeline.engine.lake import Lake
+
+_COMMITS: Final = 5
 
 
 def records(
@@ -45,11 +48,37 @@ def records(
 def rows(lake: Lake, table: str, max_rows: int) -> DataFrame:
     """Return the rows of a table as a stream, about `max_rows` in a batch, but always whole files.
 
-    Delta limits a batch by bytes, so the table's average row is taken. Raises PipelineError if there is no such table.
+    Delta limits a batch by bytes, so the average row of the latest commits is taken. Raises PipelineError if there is
+    no such table.
     """
-    count = lake.read(table).count()
-    size = DeltaTable.forPath(lake.spark, lake.path(table)).detail().collect()[0].sizeInBytes
+    path = lake.existing(table)
+    size = bytes_per_row(Files(lake.spark), path)
     stream = lake.spark.readStream.format("delta")
-    if count:
-        stream = stream.option("maxBytesPerTrigger", f"{max(1, size * max_rows // count)}b")
-    return stream.load(lake.path(table))
+    if size is not None:
+        stream = stream.option("maxBytesPerTrigger", f"{max(1, int(size * max_rows))}b")
+    return stream.load(path)
+
+
+class Reading(Protocol):
+    """The files of a table's log."""
+
+    def read(self, uri: str) -> str | None: ...
+
+    def names(self, uri: str) -> list[str]: ...
+
+
+def bytes_per_row(files: Reading, table: str) -> float | None:
+    """Return the average of the latest commits with rows, from the log alone; None if it is not known.
+
+    Counting the rows would take two Spark jobs at each start of a query.
+    """
+    log = f"{table}/_delta_log"
+    commits = sorted(name for name in files.names(log) if name.removesuffix(".json").isdecimal())
+    size = count = 0
+    for name in reversed(commits[-_COMMITS:]):
+        for line in (files.read(f"{log}/{name}") or "").splitlines():
+            added = json.loads(line).get("add") if line.startswith('{"add"') else None
+            if added is not None and added.get("stats"):
+                size += added["size"]
+                count += json.loads(added["stats"])["numRecords"]
+    return size / count if count else None

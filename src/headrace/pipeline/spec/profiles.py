@@ -67,7 +67,9 @@ TUNING: Final = (
     Setting("spark.log.level", "WARN", "WARN", "Spark's own messages"),
     Setting("spark.sql.shuffle.partitions", "2", "32", "tasks after a shuffle; a checkpoint keeps the first value"),
     Setting("spark.sql.adaptive.enabled", "false", "true", "adapting a plan costs time, and pays off with many tasks"),
+    Setting("spark.sql.ui.explainMode", "simple", None, "Spark describes every plan, even if nobody looks at it"),
     Setting("spark.databricks.delta.snapshotPartitions", "2", None, "tasks that read the log of a table"),
+    Setting("spark.databricks.delta.merge.materializeSource", "none", None, "a batch is cached before it is merged"),
 )
 """Settings of the profiles. `[spark]` in the deployment changes them."""
 

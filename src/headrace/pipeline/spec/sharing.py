@@ -18,8 +18,9 @@ class Kept:
 
     def keep(self, rows: Any) -> None:
         """Compute rows once only, when they are first needed."""
-        rows.persist()
-        self._frames.append(rows)
+        if not any(rows is kept for kept in self._frames):
+            rows.persist()
+            self._frames.append(rows)
 
     def release(self) -> None:
         while self._frames:
