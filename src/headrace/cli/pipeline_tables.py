@@ -221,7 +221,7 @@ def trace(
 
 
 _POSITION = ("topic", "topic_id", "partition", "offset", "source_partition", "source_offset")
-_DETAILS = ("timestamp_type", "ingest_date")
+_DETAILS = ("timestamp_type", "ingest_date", "settled_before", "settled_after")
 
 
 def _print_trace(reached: "Sequence[Reached]") -> None:

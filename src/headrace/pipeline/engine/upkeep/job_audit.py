@@ -65,8 +65,9 @@ def audit_job(lake: Lake, checkpoints: str, job: Job, ids: Mapping[str, str], lo
     pieces = [piece for each in found for piece in each.pieces]
     if lake.exists(quarantine.TABLE):
         of_job = lake.read(quarantine.TABLE).where(sf.col("job") == job.name)
-        pieces += offsets_present.in_rows(of_job, offsets_present.columns(of_job.columns) or {})
-        tables.append(quarantine.TABLE)
+        rejected = offsets_present.in_rows(of_job, offsets_present.columns(of_job.columns) or {})
+        pieces += rejected
+        tables += [quarantine.TABLE] if rejected else []
     names = {topic_id: topic for topic, topic_id in [*stored_ids.items(), *ids.items()]}
     present = merged(pieces, names)
     # Offsets of a topic that was created again say nothing about the new one.
