@@ -16,7 +16,7 @@ from tests.support.spark import frame
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from headrace.pipeline.engine.lake import Lake
+    from headrace.pipeline.engine.tables.lake import Lake
 
 VIEWS = Additive(
     table="page_views",
@@ -33,7 +33,7 @@ START = datetime(2015, 5, 17, 10, tzinfo=UTC)
 
 @pytest.fixture
 def lake(spark: "SparkSession", tmp_path: Path) -> "Lake":
-    from headrace.pipeline.engine.lake import Lake
+    from headrace.pipeline.engine.tables.lake import Lake
 
     return Lake(spark, f"file://{tmp_path}/lake")
 
@@ -67,7 +67,7 @@ def partials(spark: "SparkSession", rows: Sequence[dict[str, object]]) -> "DataF
 
 
 def append(lake: "Lake", batch: int, rows: Sequence[dict[str, object]]) -> bool:
-    from headrace.pipeline.engine import additive
+    from headrace.pipeline.engine.tables import additive
 
     return additive.append(lake, VIEWS, partials(lake.spark, rows), writer="page_views@1", batch=batch, metadata={})
 
@@ -103,7 +103,7 @@ def test_any_cut_into_batches_gives_the_view_of_one_batch(lake: "Lake") -> None:
 
 
 def test_totals_are_those_of_the_keys_in_the_batch(lake: "Lake") -> None:
-    from headrace.pipeline.engine import additive
+    from headrace.pipeline.engine.tables import additive
 
     append(lake, 0, requests(3))
     [first, second] = [row for row in requests(4) if row["page"] in ("/a", None)][:2]
@@ -114,7 +114,7 @@ def test_totals_are_those_of_the_keys_in_the_batch(lake: "Lake") -> None:
 
 
 def test_totals_read_only_files_with_the_hours_of_the_batch(lake: "Lake", tmp_path: Path) -> None:
-    from headrace.pipeline.engine import additive
+    from headrace.pipeline.engine.tables import additive
 
     old, new = (dict(requests(5)[0], at=(START + timedelta(hours=hours)).isoformat()) for hours in (0, 5))
     append(lake, 0, [old])
@@ -126,7 +126,7 @@ def test_totals_read_only_files_with_the_hours_of_the_batch(lake: "Lake", tmp_pa
 
 
 def test_a_missing_column_is_an_error(lake: "Lake") -> None:
-    from headrace.pipeline.engine import additive
+    from headrace.pipeline.engine.tables import additive
 
     rows = partials(lake.spark, requests(5)).drop("last").withColumnRenamed("views", "shown")
     with pytest.raises(PipelineError, match="no column last, views and the undeclared column shown"):
@@ -134,7 +134,7 @@ def test_a_missing_column_is_an_error(lake: "Lake") -> None:
 
 
 def test_compaction_sums_up_closed_hours_once(lake: "Lake") -> None:
-    from headrace.pipeline.engine import additive
+    from headrace.pipeline.engine.tables import additive
 
     for batch in range(3):
         append(lake, batch, [row for row in requests(batch) if str(row["at"]) < "2015-05-17T12"])
@@ -149,7 +149,7 @@ def test_compaction_sums_up_closed_hours_once(lake: "Lake") -> None:
 
 
 def test_a_table_without_time_is_compacted_as_a_whole(lake: "Lake") -> None:
-    from headrace.pipeline.engine import additive
+    from headrace.pipeline.engine.tables import additive
 
     rows = frame(lake.spark, [{"status": 200, "requests": 5}], "status: int, requests: bigint")
     for batch in range(2):
@@ -159,7 +159,7 @@ def test_a_table_without_time_is_compacted_as_a_whole(lake: "Lake") -> None:
 
 
 def test_compaction_during_appends_loses_nothing_and_a_stream_sees_each_row_once(lake: "Lake", tmp_path: Path) -> None:
-    from headrace.pipeline.engine import additive
+    from headrace.pipeline.engine.tables import additive
 
     batches = 5
     seen: list[int] = []
@@ -193,7 +193,7 @@ def test_compaction_during_appends_loses_nothing_and_a_stream_sees_each_row_once
 
 
 def test_the_slower_of_two_compactions_changes_nothing(lake: "Lake", monkeypatch: pytest.MonkeyPatch) -> None:
-    from headrace.pipeline.engine import additive, partials
+    from headrace.pipeline.engine.tables import additive, partials
 
     for batch in range(2):
         append(lake, batch, requests(batch, 20))

@@ -41,7 +41,7 @@ def test_gaps_and_duplicates_are_found_in_large_tables(spark: "SparkSession") ->
 
 
 def test_a_lost_row_is_missing_and_a_marker_is_explained(spark: "SparkSession", broker: BrokerProcess) -> None:
-    from headrace.pipeline.engine import topic_ids
+    from headrace.pipeline.engine.exactly_once import topic_ids
     from headrace.pipeline.engine.upkeep.audit import ClusterLog, audit
 
     Topics(broker.bootstrap).create("t", partitions=1, config={})
@@ -69,7 +69,7 @@ def test_a_lost_row_is_missing_and_a_marker_is_explained(spark: "SparkSession", 
 def test_a_topic_created_again_stops_the_job(broker: BrokerProcess) -> None:
     from confluent_kafka.admin import AdminClient
 
-    from headrace.pipeline.engine import topic_ids
+    from headrace.pipeline.engine.exactly_once import topic_ids
 
     cluster = client_settings.plain(broker.bootstrap)
     Topics(broker.bootstrap).create("t", partitions=1, config={})

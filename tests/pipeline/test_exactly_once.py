@@ -26,7 +26,7 @@ STARTS_S = 400.0
 def test_jobs_of_a_killed_driver_publish_every_result_once(
     broker: BrokerProcess, spark: "SparkSession", access_log: Path, tmp_path: Path
 ) -> None:
-    from headrace.pipeline.engine.lake import Lake
+    from headrace.pipeline.engine.tables.lake import Lake
 
     directory = str(tmp_path / "lake")
     lines = [line.rstrip(b"\n") for line in access_log.open("rb")]

@@ -33,7 +33,7 @@ def pages(rows: "DataFrame", *columns: str) -> list[tuple[Any, ...]]:
 
 
 def test_a_row_is_good_quarantined_or_dropped(rows: "DataFrame") -> None:
-    from headrace.pipeline.engine import expectations
+    from headrace.pipeline.engine.quality import expectations
 
     good, bad = expectations.split(rows, [STATUS, SIZE, ROBOT])
     assert pages(good) == [("/good",)]
@@ -41,14 +41,14 @@ def test_a_row_is_good_quarantined_or_dropped(rows: "DataFrame") -> None:
 
 
 def test_without_expectations_every_row_is_good(rows: "DataFrame") -> None:
-    from headrace.pipeline.engine import expectations
+    from headrace.pipeline.engine.quality import expectations
 
     good, bad = expectations.split(rows, [PAGE])
     assert (good.count(), bad.count(), bad.columns) == (4, 0, [*rows.columns, "reason"])
 
 
 def test_an_unmet_expectation_that_must_hold_is_an_error(rows: "DataFrame") -> None:
-    from headrace.pipeline.engine import expectations
+    from headrace.pipeline.engine.quality import expectations
 
     must = Expect(condition="status < 600", reason="no such status", otherwise="fail")
     with pytest.raises(expectations.ExpectationError, match=r"no such status: \{'page': '/both'.* not written"):
@@ -57,7 +57,7 @@ def test_an_unmet_expectation_that_must_hold_is_an_error(rows: "DataFrame") -> N
 
 @pytest.mark.parametrize("condition", ["page >", "colour = 'red'", "bytes + 1"])
 def test_a_condition_that_is_not_sql_is_an_error(rows: "DataFrame", condition: str) -> None:
-    from headrace.pipeline.engine import expectations
+    from headrace.pipeline.engine.quality import expectations
 
     with pytest.raises(PipelineError, match="not a valid condition on the columns page, status, bytes, robot"):
         expectations.split(rows, [Expect(condition=condition, reason="unknown")])
@@ -66,7 +66,7 @@ def test_a_condition_that_is_not_sql_is_an_error(rows: "DataFrame", condition: s
 def test_the_quarantine_keeps_the_bytes(spark: "SparkSession") -> None:
     from pyspark.sql import functions as sf
 
-    from headrace.pipeline.engine import quarantine
+    from headrace.pipeline.engine.quality import quarantine
 
     torn = b"\xff\xfe \x00 torn"
     records = log_records(spark, [torn]).withColumns({"topic_id": sf.lit("id"), "reason": sf.lit("torn")})
@@ -78,7 +78,7 @@ def test_the_quarantine_keeps_the_bytes(spark: "SparkSession") -> None:
 
 
 def test_the_quarantine_has_the_origin_of_an_event(spark: "SparkSession") -> None:
-    from headrace.pipeline.engine import quarantine
+    from headrace.pipeline.engine.quality import quarantine
 
     event = {"topic_id": "id", "source_partition": 3, "source_offset": 7, "status": 999, "reason": "no such status"}
     columns = "topic_id: string, source_partition: int, source_offset: bigint, status: int, reason: string"

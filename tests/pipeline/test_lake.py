@@ -13,12 +13,12 @@ from tests.support.spark import frame
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from headrace.pipeline.engine.lake import Lake
+    from headrace.pipeline.engine.tables.lake import Lake
 
 
 @pytest.fixture
 def lake(spark: "SparkSession", tmp_path: Path) -> "Lake":
-    from headrace.pipeline.engine.lake import Lake
+    from headrace.pipeline.engine.tables.lake import Lake
 
     return Lake(spark, f"file://{tmp_path}/a lake/")
 

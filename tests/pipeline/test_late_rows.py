@@ -10,8 +10,8 @@ from confluent_kafka.admin import AdminClient
 
 pytest.importorskip("pyspark")
 
-from headrace.pipeline.engine.lake import Lake
 from headrace.pipeline.engine.query import Query, Surroundings
+from headrace.pipeline.engine.tables.lake import Lake
 from headrace.pipeline.spec import client_settings
 from headrace.pipeline.spec.deployment import JobSettings
 from headrace.pipeline.spec.jobs import Append, Changelog, Expect, Job, Stateful, Table, Topic

@@ -37,7 +37,7 @@ def expected(events: list[Event]) -> list[float | None]:
 
 
 def in_batches(spark: "SparkSession", events: list[Event], cuts: list[int]) -> list[float | None]:
-    from headrace.pipeline.engine import lateness
+    from headrace.pipeline.engine.quality import lateness
 
     before = Reached()
     found: dict[int, float | None] = {}

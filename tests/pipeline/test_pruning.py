@@ -36,20 +36,20 @@ def stored(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> "
 def test_a_job_needs_the_columns_that_its_result_depends_on(
     stored: "DataFrame", function: Callable[..., Any], params: object, columns: set[str]
 ) -> None:
-    from headrace.pipeline.engine.pruning import needed
+    from headrace.pipeline.engine.tables.pruning import needed
 
     assert set(needed(stored, lambda rows: function(rows, params))) == columns
 
 
 def test_all_columns_are_needed_if_spark_does_not_scan_the_table(spark: "SparkSession") -> None:
-    from headrace.pipeline.engine.pruning import needed
+    from headrace.pipeline.engine.tables.pruning import needed
 
     rows = spark.sql("SELECT 1 AS a, 2 AS b")
     assert list(needed(rows, lambda rows: rows.select("a"))) == ["a", "b"]
 
 
 def test_other_columns_are_there_and_null(stored: "DataFrame") -> None:
-    from headrace.pipeline.engine.pruning import needed, restored
+    from headrace.pipeline.engine.tables.pruning import needed, restored
 
     columns = needed(stored, lambda rows: activity.status_codes(rows, NoParams()))
     rows = restored(stored.select(*columns), stored.dtypes)

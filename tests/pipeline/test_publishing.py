@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from headrace.pipeline.engine.publishing import (
+from headrace.pipeline.engine.exactly_once.publishing import (
     Batch,
     FencedError,
     LedgerPublisher,

@@ -15,8 +15,8 @@ from confluent_kafka.admin import AdminClient
 pytest.importorskip("pyspark")
 from pyspark.errors import StreamingQueryException
 
-from headrace.pipeline.engine.publishing import FencedError, TransactionalPublisher
-from headrace.pipeline.engine.topic_ids import Accepted
+from headrace.pipeline.engine.exactly_once.publishing import FencedError, TransactionalPublisher
+from headrace.pipeline.engine.exactly_once.topic_ids import Accepted
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.spec import client_settings
 from headrace.pipeline.spec.deployment import JobSettings
@@ -28,8 +28,8 @@ from tests.support.broker_process import BrokerProcess
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from headrace.pipeline.engine.lake import Lake
     from headrace.pipeline.engine.query import Query
+    from headrace.pipeline.engine.tables.lake import Lake
 
 RECORDS: Final = 2_000
 BATCHES: Final = 4
@@ -72,7 +72,7 @@ class Place:
 
     @property
     def lake(self) -> "Lake":
-        from headrace.pipeline.engine.lake import Lake
+        from headrace.pipeline.engine.tables.lake import Lake
 
         return Lake(self.spark, self.directory)
 

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from headrace.pipeline.engine.lake import Lake
+from headrace.pipeline.engine.tables.lake import Lake
 from headrace.pipeline.spec.jobs import Additive
 from tests.pipeline.kills.rig import Rig, kill
 from tests.support.broker_process import BrokerProcess

@@ -12,10 +12,10 @@ from confluent_kafka import Producer
 
 pytest.importorskip("pyspark")
 
-from headrace.pipeline.engine.lake import Lake
 from headrace.pipeline.engine.run import selected, supervisor
 from headrace.pipeline.engine.supervision import Policy, State
 from headrace.pipeline.engine.supervisor import Supervisor
+from headrace.pipeline.engine.tables.lake import Lake
 from headrace.pipeline.spec.deployment import Deployment, JobSettings
 from headrace.pipeline.spec.jobs import Additive, Append, Changelog, Job, NoParams, Table, Topic
 from tests.pipeline.reading import read_all, read_committed

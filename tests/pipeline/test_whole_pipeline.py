@@ -93,7 +93,7 @@ class Pipeline:
 
     def table(self, name: str) -> "DataFrame":
         """Return the rows of a table, without those of the last request if they have a client or a time."""
-        from headrace.pipeline.engine.lake import Lake
+        from headrace.pipeline.engine.tables.lake import Lake
 
         lake, output = Lake(self.spark, self.lake), JOBS[name].outputs[0] if name in JOBS else None
         rows = lake.view(output) if isinstance(output, Additive) else lake.read(name)
@@ -218,7 +218,7 @@ def test_sessions_of_the_access_log(access: Pipeline) -> None:
 @pytest.fixture(scope="module")
 def compared(access: Pipeline) -> "dict[str, Differences]":
     """Differences between the tables of the access log and its report."""
-    from headrace.pipeline.engine.lake import Lake
+    from headrace.pipeline.engine.tables.lake import Lake
     from headrace.pipeline.report import differences, report
 
     lake = Lake(access.spark, access.lake)

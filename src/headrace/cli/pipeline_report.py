@@ -64,7 +64,7 @@ def report(
     with pipeline_options.explained():
         selection = pipeline_options.select(config=config, files=files, overrides=overrides, lake=lake)
         with pipeline_session.spark_session(selection.deployment, master) as spark:
-            from headrace.pipeline.engine.lake import Lake as Tables
+            from headrace.pipeline.engine.tables.lake import Lake as Tables
             from headrace.pipeline.report import differences, ordered, report, selected
 
             stored = Tables(spark, selection.deployment.lake)

@@ -117,7 +117,7 @@ def status(config: Config = None, lake: Lake = None, json: Json = False) -> None
     """
     with pipeline_options.explained():
         deployment = pipeline_options.read_deployment(config, lake)
-        from headrace.pipeline.engine import status as files
+        from headrace.pipeline.engine.monitoring import status as files
 
         jobs = files.read(deployment.checkpoints, datetime.now(UTC))
     if json:
@@ -168,7 +168,7 @@ def query(
 
 def _name_tables(spark: "SparkSession", uri: str, jobs: "list[Job]", sql: str) -> None:
     """Make the tables that the query may mean available by name."""
-    from headrace.pipeline.engine.lake import Lake
+    from headrace.pipeline.engine.tables.lake import Lake
     from headrace.pipeline.spec.jobs import Additive
 
     lake = Lake(spark, uri)

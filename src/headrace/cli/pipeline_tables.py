@@ -18,7 +18,7 @@ from headrace.cli.pipeline_options import Config, JobFiles, Lake, Master, Overri
 from headrace.cli.positions import parse_moment
 
 if TYPE_CHECKING:
-    from headrace.pipeline.engine.lake import Lake as Tables
+    from headrace.pipeline.engine.tables.lake import Lake as Tables
     from headrace.pipeline.engine.upkeep.job_audit import Audited
     from headrace.pipeline.engine.upkeep.trace import Reached
     from headrace.pipeline.spec.deployment import Deployment
@@ -86,8 +86,8 @@ def audit(
 
 def _audits(tables: "Tables", deployment: "Deployment", jobs: "Sequence[Job]", *, required: bool) -> "list[Audited]":
     """Audit the jobs that have written, and write metrics. Raises CommandError for one that has not, if `required`."""
-    from headrace.pipeline.engine import status
     from headrace.pipeline.engine.files import Files
+    from headrace.pipeline.engine.monitoring import status
     from headrace.pipeline.engine.upkeep.audit import ClusterLog
     from headrace.pipeline.engine.upkeep.job_audit import audit_job, metrics
 
@@ -386,6 +386,6 @@ def _selected(
 def _tables(selection: Selection, master: str | None) -> "Iterator[Tables]":
     """Start Spark on the lake."""
     with pipeline_session.spark_session(selection.deployment, master) as spark:
-        from headrace.pipeline.engine.lake import Lake as Tables
+        from headrace.pipeline.engine.tables.lake import Lake as Tables
 
         yield Tables(spark, selection.deployment.lake)

@@ -11,8 +11,8 @@ from typing import Any, Final, TypeAlias
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
-from headrace.pipeline.engine import lateness
-from headrace.pipeline.engine.lake import Lake
+from headrace.pipeline.engine.quality import lateness
+from headrace.pipeline.engine.tables.lake import Lake
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.jobs import activity
 from headrace.pipeline.jobs.crawlers import crawlers

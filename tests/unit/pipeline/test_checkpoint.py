@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from headrace.pipeline.engine.checkpoint import Checkpoint
+from headrace.pipeline.engine.exactly_once.checkpoint import Checkpoint
 from headrace.pipeline.errors import PipelineError
 from tests.unit.pipeline.memory_files import MemoryFiles
 

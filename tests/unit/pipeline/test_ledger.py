@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from headrace.pipeline.engine.ledger import Entry, Ledger
+from headrace.pipeline.engine.exactly_once.ledger import Entry, Ledger
 from headrace.pipeline.engine.reached import Reached
 from headrace.pipeline.errors import PipelineError
 from tests.unit.pipeline.memory_files import MemoryFiles

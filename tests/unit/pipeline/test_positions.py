@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from headrace.pipeline.engine.positions import of_table, of_topics
+from headrace.pipeline.engine.exactly_once.positions import of_table, of_topics
 from tests.unit.pipeline.memory_files import MemoryFiles
 
 END = (1 << 63) - 101

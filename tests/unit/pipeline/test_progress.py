@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace.pipeline.engine import runs, status
+from headrace.pipeline.engine.monitoring import runs, status
 from headrace.pipeline.engine.progress import Measured, Progress, advanced, metrics
 from headrace.pipeline.errors import PipelineError
 

@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from headrace.pipeline.engine.topic_ids import Accepted, TopicChangedError, check
+from headrace.pipeline.engine.exactly_once.topic_ids import Accepted, TopicChangedError, check
 
 
 def test_the_ids_of_all_topics_read_so_far_are_kept() -> None:

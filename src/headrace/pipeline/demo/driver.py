@@ -23,8 +23,8 @@ from headrace.pipeline.demo.deployment import DemoJobs, demo_jobs
 from headrace.pipeline.errors import PipelineError
 
 if TYPE_CHECKING:
-    from headrace.pipeline.engine.lake import Lake
     from headrace.pipeline.engine.supervisor import Supervisor
+    from headrace.pipeline.engine.tables.lake import Lake
     from headrace.pipeline.spec.jobs import Job
 
 FINISH: Final = "finish"
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(demo: DemoJobs, out: TextIO) -> None:
     from headrace.pipeline.demo.report import report
     from headrace.pipeline.engine import run, session
-    from headrace.pipeline.engine.lake import Lake
+    from headrace.pipeline.engine.tables.lake import Lake
 
     deployment, jobs = demo.deployment, run.selected(demo.deployment, demo.jobs, ())
     commands = _read_commands()

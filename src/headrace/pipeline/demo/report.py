@@ -8,8 +8,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from headrace.pipeline.demo.deployment import DemoJobs
-from headrace.pipeline.engine.lake import Lake
-from headrace.pipeline.engine.quarantine import TABLE as QUARANTINE
+from headrace.pipeline.engine.quality.quarantine import TABLE as QUARANTINE
+from headrace.pipeline.engine.tables.lake import Lake
 from headrace.pipeline.spec.jobs import Additive
 
 Rows: TypeAlias = list[dict[str, Any]]

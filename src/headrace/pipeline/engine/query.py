@@ -15,26 +15,18 @@ from confluent_kafka import KafkaError, KafkaException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from headrace.pipeline.engine import (
-    additive,
-    changelog,
-    lateness,
-    positions,
-    pruning,
-    quarantine,
-    snapshot,
-    sources,
-    stateful,
-    topic_ids,
-)
-from headrace.pipeline.engine.checkpoint import Checkpoint
-from headrace.pipeline.engine.expectations import split
+from headrace.pipeline.engine import sources, stateful
+from headrace.pipeline.engine.exactly_once import changelog, positions, topic_ids
+from headrace.pipeline.engine.exactly_once.checkpoint import Checkpoint
+from headrace.pipeline.engine.exactly_once.ledger import Entry, Ledger, Offsets
+from headrace.pipeline.engine.exactly_once.publishing import Batch, LedgerPublisher, Publisher, TransactionalPublisher
 from headrace.pipeline.engine.files import Files
-from headrace.pipeline.engine.lake import Lake
-from headrace.pipeline.engine.ledger import Entry, Ledger, Offsets
 from headrace.pipeline.engine.progress import Measured
-from headrace.pipeline.engine.publishing import Batch, LedgerPublisher, Publisher, TransactionalPublisher
+from headrace.pipeline.engine.quality import lateness, quarantine
+from headrace.pipeline.engine.quality.expectations import split
 from headrace.pipeline.engine.reached import Reached
+from headrace.pipeline.engine.tables import additive, pruning, snapshot
+from headrace.pipeline.engine.tables.lake import Lake
 from headrace.pipeline.engine.topics import Topics
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.spec import shape, sharing

@@ -8,14 +8,15 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
-from headrace.pipeline.engine import session, topic_ids
+from headrace.pipeline.engine import session
+from headrace.pipeline.engine.exactly_once import topic_ids
 from headrace.pipeline.engine.files import Files
-from headrace.pipeline.engine.lake import Lake
+from headrace.pipeline.engine.monitoring.reporter import TOPIC, Reporter
+from headrace.pipeline.engine.monitoring.runs import Runs
 from headrace.pipeline.engine.query import Query, Surroundings
-from headrace.pipeline.engine.reporter import TOPIC, Reporter
-from headrace.pipeline.engine.runs import Runs
 from headrace.pipeline.engine.supervision import DEFAULT_POLICY, ENDED, ONCE_POLICY, Policy, Standing
 from headrace.pipeline.engine.supervisor import Supervisor
+from headrace.pipeline.engine.tables.lake import Lake
 from headrace.pipeline.engine.topics import Topics
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.spec.deployment import Deployment

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from headrace.pipeline.engine.files import Files
-from headrace.pipeline.engine.lake import Lake
+from headrace.pipeline.engine.tables.lake import Lake
 
 _COMMITS: Final = 5
 

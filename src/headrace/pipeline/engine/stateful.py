@@ -9,7 +9,7 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from headrace.pipeline.engine import lateness
+from headrace.pipeline.engine.quality import lateness
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.spec.jobs import Job, Stateful
 from headrace.pipeline.spec.params import seconds_of

@@ -8,7 +8,7 @@ from typing import Final
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from headrace.pipeline.engine import topic_ids
+from headrace.pipeline.engine.exactly_once import topic_ids
 from headrace.pipeline.errors import PipelineError
 
 _TIMEOUT_S: Final = 30.0

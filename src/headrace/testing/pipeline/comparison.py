@@ -10,8 +10,8 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from headrace.pipeline.engine import changelog
-from headrace.pipeline.engine.partials import summed
+from headrace.pipeline.engine.exactly_once import changelog
+from headrace.pipeline.engine.tables.partials import summed
 from headrace.pipeline.jobs.archive import raw
 from headrace.pipeline.spec.deployment import DEFAULT_MAX_ROWS
 from headrace.pipeline.spec.jobs import Additive, Append, Changelog, Job, Publish, Stateful, Table

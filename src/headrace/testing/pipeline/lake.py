@@ -15,9 +15,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from headrace.pipeline import requirements
-from headrace.pipeline.engine import lake as tables
 from headrace.pipeline.engine import session
 from headrace.pipeline.engine.query import Query, Surroundings
+from headrace.pipeline.engine.tables import lake as tables
 from headrace.pipeline.engine.topics import Topics
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.jobs.events import events

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
-from headrace.pipeline.engine import topic_ids
+from headrace.pipeline.engine.exactly_once import topic_ids
 from headrace.pipeline.engine.upkeep.presence import Present
 from headrace.pipeline.spec.client_settings import Cluster
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from headrace.pipeline.engine import additive
-from headrace.pipeline.engine.lake import Lake
+from headrace.pipeline.engine.tables import additive
+from headrace.pipeline.engine.tables.lake import Lake
 from headrace.pipeline.spec.jobs import Additive
 
 

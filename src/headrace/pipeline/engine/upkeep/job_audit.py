@@ -8,12 +8,12 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from pyspark.sql import functions as sf
 
-from headrace.pipeline.engine import quarantine
-from headrace.pipeline.engine.checkpoint import Checkpoint
-from headrace.pipeline.engine.delta_log import TableVersion
+from headrace.pipeline.engine.exactly_once.checkpoint import Checkpoint
+from headrace.pipeline.engine.exactly_once.ledger import Ledger
 from headrace.pipeline.engine.files import Files
-from headrace.pipeline.engine.lake import Lake
-from headrace.pipeline.engine.ledger import Ledger
+from headrace.pipeline.engine.quality import quarantine
+from headrace.pipeline.engine.tables.delta_log import TableVersion
+from headrace.pipeline.engine.tables.lake import Lake
 from headrace.pipeline.engine.upkeep import offsets_present
 from headrace.pipeline.engine.upkeep.audit import Gap, Log, audit
 from headrace.pipeline.engine.upkeep.presence import Present, merged

@@ -13,7 +13,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as sf
 
-from headrace.pipeline.engine.delta_log import TableVersion
+from headrace.pipeline.engine.tables.delta_log import TableVersion
 from headrace.pipeline.engine.upkeep.presence import Piece
 
 _BITS: Final = 32_768

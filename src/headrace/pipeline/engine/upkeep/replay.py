@@ -14,9 +14,9 @@ from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
-from headrace.pipeline.engine import lateness, quarantine
-from headrace.pipeline.engine.expectations import split
-from headrace.pipeline.engine.lake import Lake
+from headrace.pipeline.engine.quality import lateness, quarantine
+from headrace.pipeline.engine.quality.expectations import split
+from headrace.pipeline.engine.tables.lake import Lake
 from headrace.pipeline.engine.upkeep import offsets_present
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.spec.jobs import Append, Job, Topic

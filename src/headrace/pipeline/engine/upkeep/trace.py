@@ -15,11 +15,13 @@ from typing import Any, Final, TypeAlias
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
-from headrace.pipeline.engine import additive, changelog, quarantine
-from headrace.pipeline.engine.expectations import split
+from headrace.pipeline.engine.exactly_once import changelog
+from headrace.pipeline.engine.exactly_once.ledger import Ledger
 from headrace.pipeline.engine.files import Files
-from headrace.pipeline.engine.lake import Lake
-from headrace.pipeline.engine.ledger import Ledger
+from headrace.pipeline.engine.quality import quarantine
+from headrace.pipeline.engine.quality.expectations import split
+from headrace.pipeline.engine.tables import additive
+from headrace.pipeline.engine.tables.lake import Lake
 from headrace.pipeline.engine.upkeep import offsets_present
 from headrace.pipeline.spec.jobs import Additive, Append, Changelog, Job, Publish, Snapshot, Stateful, Table
 

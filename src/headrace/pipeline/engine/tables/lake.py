@@ -14,7 +14,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from headrace.pipeline.engine import delta_log, partials
+from headrace.pipeline.engine.tables import delta_log, partials
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.spec.jobs import Additive
 

@@ -7,7 +7,7 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from headrace.pipeline.engine.publishing import Record
+from headrace.pipeline.engine.exactly_once.publishing import Record
 from headrace.pipeline.spec.jobs import Additive, Append, Publish, Snapshot, Stateful
 
 TIMESTAMP_FORMAT: Final = "yyyy-MM-dd'T'HH:mm:ssX"

@@ -30,7 +30,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient
 
-from headrace.pipeline.engine.ledger import Offsets
+from headrace.pipeline.engine.exactly_once.ledger import Offsets
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.spec.client_settings import Cluster
 

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
-from headrace.pipeline.engine.ledger import Offsets
+from headrace.pipeline.engine.exactly_once.ledger import Offsets
 
 _COMMITS: Final = 20
 """How far to look back: compactions and other programs commit without positions."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame
 
-from headrace.pipeline.engine.lake import Lake
+from headrace.pipeline.engine.tables.lake import Lake
 from headrace.pipeline.spec.jobs import Snapshot
 
 

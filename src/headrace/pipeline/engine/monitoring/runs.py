@@ -10,8 +10,8 @@ import uuid
 from collections.abc import Mapping
 from typing import Any, Final
 
-from headrace.pipeline.engine.lake import Lake
 from headrace.pipeline.engine.progress import Progress
+from headrace.pipeline.engine.tables.lake import Lake
 
 TABLE: Final = "runs"
 _EVERY_S: Final = 60.0

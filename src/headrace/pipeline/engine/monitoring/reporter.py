@@ -17,12 +17,12 @@ from confluent_kafka import KafkaError, Message, Producer
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from headrace.pipeline.engine import runs
 from headrace.pipeline.engine.files import Files
+from headrace.pipeline.engine.monitoring import runs
+from headrace.pipeline.engine.monitoring.runs import Runs
+from headrace.pipeline.engine.monitoring.status import directory
 from headrace.pipeline.engine.progress import Progress, advanced, metrics
 from headrace.pipeline.engine.query import Query
-from headrace.pipeline.engine.runs import Runs
-from headrace.pipeline.engine.status import directory
 from headrace.pipeline.engine.supervision import ENDED, Standing, State
 from headrace.pipeline.spec.client_settings import Cluster
 

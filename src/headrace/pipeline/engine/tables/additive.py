@@ -15,9 +15,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
-from headrace.pipeline.engine import delta_log
-from headrace.pipeline.engine.lake import Lake
-from headrace.pipeline.engine.partials import check_columns, columns, summed
+from headrace.pipeline.engine.tables import delta_log
+from headrace.pipeline.engine.tables.lake import Lake
+from headrace.pipeline.engine.tables.partials import check_columns, columns, summed
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.spec.jobs import Additive
 

@@ -1,0 +1,1 @@
+"""Bad and late rows: expectations, lateness and the quarantine."""

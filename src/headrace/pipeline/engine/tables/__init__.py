@@ -1,0 +1,1 @@
+"""Delta tables: the lake, additive tables and snapshots."""
