@@ -16,7 +16,7 @@ BENCH_ARGS ?=
 SEEDS ?= 20000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test simulation soak copier kills checker suites lint format bench throughput docs lock
+.PHONY: help setup demo test slow simulation soak copier kills checker suites lint format bench throughput docs lock
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,8 +27,11 @@ setup: ## install Python packages, jars and tools (a second run takes a second)
 demo: setup ## run the main job: a web log through Headrace and Spark (DEMO_ARGS="--input FILE --json")
 	@$(BIN)/headrace demo $(DEMO_ARGS)
 
-test: setup ## run all tests (TESTS=tests/unit for the unit tests)
-	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 $(TESTS)
+test: setup ## run the tests (TESTS=tests/unit for the unit tests)
+	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 -m "not slow" $(TESTS)
+
+slow: setup ## run the tests that take a minute or more each: kills of Spark, faults planted in the broker
+	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 -m slow $(TESTS)
 
 simulation: setup ## simulate consumer groups and transactions with faults, from many seeds (SEEDS=20000); explains a failing one
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(ARGS)

@@ -21,6 +21,8 @@ FOUND = {
 NEEDS = {"missing-fence": ["replace_client"], "marker-twice": ["cut"], "early-reply": ["kill_broker", "kill_client"]}
 """Faults that reveal a planted fault; all kinds if missing."""
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("fault", FOUND)

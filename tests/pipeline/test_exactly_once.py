@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from headrace.pipeline.demo.deployment import ACCESS_LOG, demo_jobs
 from headrace.pipeline.demo.processes import DriverProcess
 from headrace.pipeline.demo.shipping.shipper import Shipper
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 STARTS_S = 400.0
+
+pytestmark = pytest.mark.slow
 
 
 def test_jobs_of_a_killed_driver_publish_every_result_once(

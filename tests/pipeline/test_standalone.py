@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 WORDS = Additive(table="words", keys=("word",), sums=("times",))
 
+pytestmark = pytest.mark.slow
+
 
 def test_results_are_exact_after_the_loss_of_a_worker_during_a_batch(
     broker: BrokerProcess, tmp_path: Path, spark: "SparkSession"
