@@ -74,6 +74,7 @@ class Compaction:
             try:
                 async with asyncio.timeout(max(_MIN_BACKOFF_S, self._config.log_cleaner_backoff_ms / 1000)):
                     await self._stopping.wait()
+                    break
             except TimeoutError:
                 pass
             if not any(partition.log.config.compacts for partition in self._replicas.partitions()):
