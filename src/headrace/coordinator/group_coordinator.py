@@ -286,8 +286,7 @@ class GroupCoordinator:
 
     # Effects
 
-    def _perform(self, shard: LedShard[GroupShard], group_id: str, effect: Note | Downgraded) -> None:
-        now_ms = self._clock.wall_ms()
+    def _perform(self, shard: LedShard[GroupShard], group_id: str, effect: Note | Downgraded, now_ms: int) -> None:
         if isinstance(effect, Downgraded):
             self._runtime.act(shard, group_id, shard.state.table.downgraded(group_id, effect, now_ms))
             return

@@ -339,7 +339,7 @@ class TransactionCoordinator:
 
     # Markers
 
-    def _write_markers(self, shard: LedShard[TransactionShard], name: str, markers: WriteMarkers) -> None:
+    def _write_markers(self, shard: LedShard[TransactionShard], name: str, markers: WriteMarkers, _: int) -> None:
         ending = _Ending(shard, name, markers, set(markers.partitions), sorted(markers.partitions, reverse=True))
         self._endings[name] = ending
         waiting = _log_of(shard).committed()

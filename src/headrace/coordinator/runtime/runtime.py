@@ -42,7 +42,10 @@ A = TypeVar("A")
 
 
 class Runtime(Generic[S]):
-    """Shards of one internal topic. `perform` executes the effects that the coordinator defines."""
+    """Shards of one internal topic. `perform` executes the effects that the coordinator defines.
+
+    It is called with a time in wall-clock ms, which is the same for all effects of one decision.
+    """
 
     def __init__(
         self,
@@ -53,7 +56,7 @@ class Runtime(Generic[S]):
         codec: Codec,
         loop: asyncio.AbstractEventLoop,
         clock: Clock,
-        perform: Callable[[LedShard[S], str, Any], None],
+        perform: Callable[[LedShard[S], str, Any, int], None],
     ) -> None:
         self.shards: Shards[S] = Shards(
             topic, partition_count, make_state, codec=codec, loop=loop, clock=clock, on_loaded=self._loaded
@@ -109,6 +112,9 @@ class Runtime(Generic[S]):
 
     def act(self, shard: LedShard[S], name: str, effects: Iterable[object]) -> None:
         """Execute effects in order, with their further effects."""
+        self._act(shard, name, effects, self._clock.wall_ms())
+
+    def _act(self, shard: LedShard[S], name: str, effects: Iterable[object], at_ms: int) -> None:
         for effect in effects:
             if isinstance(effect, ScheduleTimer):
                 self._schedule(name, effect)
@@ -117,11 +123,11 @@ class Runtime(Generic[S]):
             elif isinstance(effect, Complete):
                 _answer(effect.reply_to, effect.result)
             elif isinstance(effect, Write):
-                self.act(shard, name, self._write(shard, name, effect))
+                self._act(shard, name, self._write(shard, name, effect), at_ms)
             elif isinstance(effect, Then):
-                self.act(shard, name, effect.follow(self._clock.wall_ms()))
+                self._act(shard, name, effect.follow(at_ms), at_ms)
             else:
-                self._perform(shard, name, effect)
+                self._perform(shard, name, effect, at_ms)
 
     def _write(self, shard: LedShard[S], name: str, effect: Write) -> Sequence[object]:
         error = ErrorCode.none

@@ -1,11 +1,12 @@
 """The runtime with a minimal machine: one counter per name."""
 
 from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
 import pytest
 
-from headrace.clock import SYSTEM
+from headrace.clock import SYSTEM, Clock
 from headrace.coordinator.runtime.results import CancelTimer, Complete, Result, ScheduleTimer, Then, Write
 from headrace.coordinator.runtime.runtime import Runtime
 from headrace.coordinator.runtime.shards import LedShard
@@ -56,21 +57,26 @@ class Counters:
 
 
 class World:
-    def __init__(self, log: MemoryLog | None = None) -> None:
+    def __init__(self, log: MemoryLog | None = None, clock: Clock = SYSTEM) -> None:
         self.loop = FakeLoop()
         self.log = log or MemoryLog()
         self.performed: list[Any] = []
+        self.performed_at_ms: list[int] = []
         self.runtime = Runtime(
             "topic",
             1,
             Counters,
             codec=Codec.NONE,
             loop=self.loop.as_loop(),
-            clock=SYSTEM,
-            perform=lambda _shard, name, effect: self.performed.append((name, effect)),
+            clock=clock,
+            perform=self._perform,
         )
         self.runtime.elected(0, self.log)
         self.loop.advance(0)
+
+    def _perform(self, _: object, name: str, effect: object, at_ms: int) -> None:
+        self.performed.append((name, effect))
+        self.performed_at_ms.append(at_ms)
 
     @property
     def shard(self) -> LedShard[Counters]:
@@ -94,6 +100,13 @@ def test_effects_and_the_answer_follow_the_replay(world: World) -> None:
 def test_effects_of_an_effect_precede_the_next_effect(world: World) -> None:
     world.carry_out(Result(None, effects=[Then(lambda _: ["a", Then(lambda _: ["b"])]), "c"]))
     assert [effect for _, effect in world.performed] == ["a", "b", "c"]
+
+
+def test_all_effects_of_a_result_have_the_same_time() -> None:
+    ticks = count(1)
+    world = World(clock=SYSTEM._replace(wall_ms=lambda: next(ticks)))
+    world.carry_out(Result(None, effects=["a", Then(lambda _: ["b"]), "c"]))
+    assert len(set(world.performed_at_ms)) == 1
 
 
 def test_a_result_that_cannot_be_written_has_no_effects(world: World) -> None:
