@@ -41,7 +41,7 @@ def test_gaps_and_duplicates_are_found_in_large_tables(spark: "SparkSession") ->
 
 
 def test_a_lost_row_is_missing_and_a_marker_is_explained(spark: "SparkSession", broker: BrokerProcess) -> None:
-    from headrace.pipeline.engine.exactly_once import topic_ids
+    from headrace.pipeline.engine import topics
     from headrace.pipeline.engine.upkeep.audit import ClusterLog, audit
 
     Topics(broker.bootstrap).create("t", partitions=1, config={})
@@ -54,7 +54,7 @@ def test_a_lost_row_is_missing_and_a_marker_is_explained(spark: "SparkSession", 
         producer.flush()
         end()
     cluster = client_settings.plain(broker.bootstrap)
-    [topic_id] = topic_ids.current(cluster, ["t", "unknown"]).values()
+    [topic_id] = topics.Topics(cluster.confluent("admin")).ids(["t", "unknown"]).values()
     log = ClusterLog(cluster)
     # records 0-2, marker 3, aborted 4-6, marker 7, records 8-10, marker 11
     gaps = audit(present(positions(spark, [0, 2, 8, 9, 10], topic_id), topic_id), log, {("t", 0): 12})
@@ -69,15 +69,16 @@ def test_a_lost_row_is_missing_and_a_marker_is_explained(spark: "SparkSession", 
 def test_a_topic_created_again_stops_the_job(broker: BrokerProcess) -> None:
     from confluent_kafka.admin import AdminClient
 
+    from headrace.pipeline.engine import topics
     from headrace.pipeline.engine.exactly_once import topic_ids
 
     cluster = client_settings.plain(broker.bootstrap)
     Topics(broker.bootstrap).create("t", partitions=1, config={})
-    first = topic_ids.current(cluster, ["t"])
+    first = topics.Topics(cluster.confluent("admin")).ids(["t"])
     assert re.fullmatch(r"[A-Za-z0-9_-]{22}", first["t"])
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.delete_topics(["t"])["t"].result()
     Topics(broker.bootstrap).create("t", partitions=1, config={})
-    second = topic_ids.current(cluster, ["t"])
+    second = topics.Topics(cluster.confluent("admin")).ids(["t"])
     with pytest.raises(PipelineError, match=f"with id {first['t']}, which was created again with id {second['t']}"):
         topic_ids.check(first, second, job="raw")

@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What all queries of a driver share."""
+    """The session, tables and cluster that all queries of a driver share."""
 
     spark: SparkSession
     lake: Lake
@@ -183,7 +183,7 @@ class Query:
 
         An accepted topic is read from its beginning. Tables and state keep what was read from the old one.
         """
-        self._ids = self._topics.ids(self.source_topics)
+        self._ids = self._source_ids()
         last = self._ledger.last()
         if last is None or last.version != self.job.version:
             return
@@ -193,6 +193,9 @@ class Query:
         if again:
             log.warning("%s: reads %s from the beginning: created again", self.job.name, ", ".join(again))
             self._checkpoint.move(self._topics.start_offsets(again))
+
+    def _source_ids(self) -> Mapping[str, str]:
+        return {topic: topic_id for topic, topic_id in self._topics.ids(self.source_topics).items() if topic_id}
 
     def _write(self, rows: DataFrame, number: int) -> None:
         measured = Measured()
@@ -318,7 +321,7 @@ class Query:
 
     def _recorded(self, number: int, after: Reached) -> Entry:
         # A topic may also be created again while the query runs.
-        topic_ids.check(self._ids, self._topics.ids(self.source_topics), job=self.job.name)
+        topic_ids.check(self._ids, self._source_ids(), job=self.job.name)
         source_from, source_to = self._checkpoint.source_offsets(number)
         entry = Entry(
             job=self.job.name,

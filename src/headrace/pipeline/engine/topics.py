@@ -5,10 +5,9 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from headrace.pipeline.engine.exactly_once import topic_ids
 from headrace.pipeline.errors import PipelineError
 
 _TIMEOUT_S: Final = 30.0
@@ -17,6 +16,7 @@ _EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _NO_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
 """The id that clusters older than Kafka 2.8 give every topic, in Base64."""
+_TO_KAFKAS: Final = str.maketrans("+/", "-_", "=")
 
 log = logging.getLogger(__name__)
 
@@ -38,27 +38,41 @@ class Topics:
                 raise
 
     def ids(self, names: Iterable[str]) -> dict[str, str]:
-        """Return topic ids; nothing for topics that do not exist and for clusters without ids."""
-        found = topic_ids.ids_from(self._admin, list(names))
-        return {name: each for name, each in found.items() if each != _NO_ID}
+        """Return the ids of the topics that exist, as Kafka's tools print them; empty ones for clusters without ids."""
+        names = list(names)
+        if not names:
+            return {}
+        found: dict[str, str] = {}
+        replies = self._admin.describe_topics(TopicCollection(names), request_timeout=_TIMEOUT_S)
+        for name, reply in replies.items():
+            try:
+                # librdkafka uses the other alphabet of Base64.
+                topic_id = str(reply.result().topic_id).translate(_TO_KAFKAS)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise
+            else:
+                found[name] = "" if topic_id == _NO_ID else topic_id
+        return found
 
-    def end_offsets(self, names: Iterable[str]) -> dict[str, dict[int, int]]:
-        """Return the log end offsets of all partitions.
+    def end_offsets(self, names: Iterable[str], *, stable: bool = False) -> dict[str, dict[int, int]]:
+        """Return the log end offsets of all partitions, or with `stable` the last stable ones.
 
         Waits up to 30 s for new topics and for elections. Raises PipelineError for a topic that does not exist or that
         the user may not see.
         """
-        return self._offsets(list(names), _LATEST)
+        isolation = IsolationLevel.READ_COMMITTED if stable else IsolationLevel.READ_UNCOMMITTED
+        return self._offsets(list(names), _LATEST, isolation)
 
     def start_offsets(self, names: Iterable[str]) -> dict[str, dict[int, int]]:
         """Return the log start offsets of all partitions; otherwise as `end_offsets`."""
-        return self._offsets(list(names), _EARLIEST)
+        return self._offsets(list(names), _EARLIEST, IsolationLevel.READ_UNCOMMITTED)
 
-    def _offsets(self, names: Sequence[str], spec: OffsetSpec) -> dict[str, dict[int, int]]:
+    def _offsets(self, names: Sequence[str], spec: OffsetSpec, isolation: IsolationLevel) -> dict[str, dict[int, int]]:
         deadline = time.monotonic() + _TIMEOUT_S
         while names:
             try:
-                return self._offsets_now(names, spec)
+                return self._offsets_now(names, spec, isolation)
             except KafkaException as error:
                 if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
                     raise PipelineError(
@@ -69,7 +83,9 @@ class Topics:
                 time.sleep(_RETRY_S)
         return {}
 
-    def _offsets_now(self, names: Sequence[str], spec: OffsetSpec) -> dict[str, dict[int, int]]:
+    def _offsets_now(
+        self, names: Sequence[str], spec: OffsetSpec, isolation: IsolationLevel
+    ) -> dict[str, dict[int, int]]:
         topics = self._admin.list_topics(timeout=_TIMEOUT_S).topics
         for name in names:
             error = topics[name].error if name in topics else None
@@ -78,7 +94,7 @@ class Topics:
             if error is not None:
                 raise KafkaException(error)
         wanted = {TopicPartition(name, number): spec for name in names for number in topics[name].partitions}
-        answers = self._admin.list_offsets(wanted, request_timeout=_TIMEOUT_S)
+        answers = self._admin.list_offsets(wanted, isolation_level=isolation, request_timeout=_TIMEOUT_S)
         found: dict[str, dict[int, int]] = {name: {} for name in names}
         for place, answer in answers.items():
             found[place.topic][place.partition] = answer.result(2 * _TIMEOUT_S).offset

@@ -4,6 +4,7 @@ A line with a malformed request is kept: servers log the garbage they receive, w
 valid time or status are rejected, with the reason.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
@@ -39,7 +40,7 @@ def parsed(raw: DataFrame) -> DataFrame:
     )
     rows = rows.select("*", _once(fields).alias("fields"))
     words = sf.col("fields.words")
-    return rows.select(
+    rows = rows.select(
         *raw.columns,
         "line",
         "fields.event_time",
@@ -52,8 +53,14 @@ def parsed(raw: DataFrame) -> DataFrame:
         sf.substring(after, 6, 20).try_cast("bigint").alias("bytes"),
         _text(referer).alias("referer"),
         _text(user_agent).alias("user_agent"),
-    ).select(
-        *raw.columns,
+    )
+    return events_of(rows, raw.columns, _reason())
+
+
+def events_of(rows: DataFrame, raw: Sequence[str], reason: Column) -> DataFrame:
+    """Return the columns of events, after those named `raw` and with the reason why a row is no event."""
+    return rows.select(
+        *raw,
         "event_time",
         "client",
         "method",
@@ -64,7 +71,7 @@ def parsed(raw: DataFrame) -> DataFrame:
         "bytes",
         "referer",
         "user_agent",
-        _reason().alias("reason"),
+        reason.alias("reason"),
     )
 
 

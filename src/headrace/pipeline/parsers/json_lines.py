@@ -9,7 +9,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
-from headrace.pipeline.parsers.access_log import page_of
+from headrace.pipeline.parsers.access_log import events_of
 
 _NAMES: Final = {
     "time": ("event_time", "time", "timestamp", "@timestamp", "time_iso8601", "msec"),
@@ -40,7 +40,7 @@ def parsed(raw: DataFrame) -> DataFrame:
     rows = raw.select("*", sf.explode(sf.array(found)).alias("json"))
     fields = {name: _first(names) for name, names in _NAMES.items()}
     status = sf.when(fields["status"].rlike(r"^\d{3}$"), fields["status"].try_cast("int"))
-    return rows.select(
+    rows = rows.select(
         *raw.columns,
         text.alias("text"),
         f"json.{_BROKEN}",
@@ -54,20 +54,8 @@ def parsed(raw: DataFrame) -> DataFrame:
         fields["bytes"].try_cast("bigint").alias("bytes"),
         fields["referer"].alias("referer"),
         fields["user_agent"].alias("user_agent"),
-    ).select(
-        *raw.columns,
-        "event_time",
-        "client",
-        "method",
-        "path",
-        page_of("path").alias("page"),
-        "protocol",
-        "status",
-        "bytes",
-        "referer",
-        "user_agent",
-        _reason().alias("reason"),
     )
+    return events_of(rows, raw.columns, _reason())
 
 
 def _first(names: tuple[str, ...]) -> Column:

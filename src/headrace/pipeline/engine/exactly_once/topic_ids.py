@@ -4,16 +4,8 @@ Offsets of the old topic mean nothing in the new one: a query that went on would
 """
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Final
 
 from headrace.pipeline.errors import PipelineError
-from headrace.pipeline.spec.client_settings import Cluster
-
-if TYPE_CHECKING:
-    from confluent_kafka.admin import AdminClient
-
-_TIMEOUT_S: Final = 30.0
-_TO_KAFKAS: Final = str.maketrans("+/", "-_", "=")
 
 
 class TopicChangedError(PipelineError):
@@ -61,27 +53,3 @@ def check(stored: Mapping[str, str], current: Mapping[str, str], *, job: str) ->
             f"id {old} and start the job again."
         )
     return {**stored, **current}
-
-
-def current(cluster: Cluster, topics: Collection[str]) -> dict[str, str]:
-    """Return the ids of the topics that exist, as Kafka's tools print them. Raises KafkaException."""
-    from confluent_kafka.admin import AdminClient
-
-    return ids_from(AdminClient(dict(cluster.confluent("admin"))), topics)
-
-
-def ids_from(admin: "AdminClient", topics: Collection[str]) -> dict[str, str]:
-    """As `current`, with a client that the caller has."""
-    from confluent_kafka import KafkaError, KafkaException, TopicCollection
-
-    if not topics:
-        return {}
-    found: dict[str, str] = {}
-    for name, answer in admin.describe_topics(TopicCollection(list(topics)), request_timeout=_TIMEOUT_S).items():
-        try:
-            # librdkafka uses the other alphabet of base64.
-            found[name] = str(answer.result().topic_id).translate(_TO_KAFKAS)
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                raise
-    return found

@@ -3,19 +3,12 @@
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from typing import Final, Literal, Protocol
 
-from headrace.pipeline.engine.exactly_once import topic_ids
 from headrace.pipeline.engine.upkeep.presence import Present
 from headrace.pipeline.spec.client_settings import Cluster
 
-if TYPE_CHECKING:
-    from confluent_kafka.admin import OffsetSpec
-
 _TIMEOUT_S: Final = 30.0
-_NO_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
-"""The id that clusters older than Kafka 2.8 give every topic; tables have none then."""
-
 
 log = logging.getLogger(__name__)
 
@@ -133,13 +126,14 @@ def _of_old_topic(present: Present) -> Iterator[Gap]:
 
 
 class ClusterLog:
-    """The logs of a Kafka cluster. Close it after use. Every call raises KafkaException."""
+    """The logs of a Kafka cluster. Close it after use. Calls raise KafkaException and, like `Topics`, PipelineError."""
 
     def __init__(self, cluster: Cluster) -> None:
         from confluent_kafka import Consumer
-        from confluent_kafka.admin import AdminClient
 
-        self._admin = AdminClient(dict(cluster.confluent("admin")), logger=log)
+        from headrace.pipeline.engine.topics import Topics
+
+        self._topics = Topics(cluster.confluent("admin"))
         self._consumer = Consumer(
             {
                 **cluster.confluent("consumer"),
@@ -157,29 +151,15 @@ class ClusterLog:
 
     def ids(self, topics: Iterable[str]) -> dict[str, str]:
         """Return the ids of the topics that exist; empty ones for clusters without ids."""
-        found = topic_ids.ids_from(self._admin, list(topics))
-        return {topic: "" if topic_id == _NO_ID else topic_id for topic, topic_id in found.items()}
+        return self._topics.ids(topics)
 
     def bounds(self, topic: str) -> dict[int, Bounds]:
-        from confluent_kafka.admin import OffsetSpec
-
         topic_id = self.ids([topic]).get(topic)
         if topic_id is None:
             return {}
-        starts = self._offsets(topic, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
-        ends = self._offsets(topic, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+        starts = self._topics.start_offsets([topic])[topic]
+        ends = self._topics.end_offsets([topic], stable=True)[topic]
         return {p: Bounds(topic_id=topic_id, start=start, end=ends[p]) for p, start in starts.items() if p in ends}
-
-    def _offsets(self, topic: str, spec: "OffsetSpec") -> dict[int, int]:
-        from confluent_kafka import IsolationLevel, TopicPartition
-
-        partitions = self._admin.list_topics(topic, timeout=_TIMEOUT_S).topics[topic].partitions
-        answers = self._admin.list_offsets(
-            {TopicPartition(topic, partition): spec for partition in partitions},
-            isolation_level=IsolationLevel.READ_COMMITTED,
-            request_timeout=_TIMEOUT_S,
-        )
-        return {place.partition: answer.result().offset for place, answer in answers.items()}
 
     def first_record(self, topic: str, partition: int, offsets: range) -> int | None:
         from confluent_kafka import KafkaError, KafkaException, TopicPartition
