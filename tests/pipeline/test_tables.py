@@ -74,7 +74,7 @@ def test_a_replayed_record_is_in_events_once_even_if_the_first_replay_was_killed
             replay.replay(lake.tables, job, params)
     assert offsets(lake.tables.read("quarantine"), "offset") == [2, 3]
     counts = replay.replay(lake.tables, job, params)
-    assert [(each.records, each.accepted) for each in counts] == [(2, 1)]
+    assert [(count.records, count.accepted) for count in counts] == [(2, 1)]
 
     [piped] = lake.tables.read("events").where("page = '/piped'").collect()
     assert (piped.source_offset, piped.client, piped.late_by_s) == (2, "192.0.2.9", 60.0)
@@ -98,7 +98,7 @@ def test_an_audit_finds_lost_rows_and_rows_that_are_there_twice(lake: "Lake") ->
 
     raw, events = audited(archive.raw), audited(parsing.events)
     assert (raw.is_complete, raw.files, raw.files_read) == (True, 1, 0)
-    assert (events.is_complete, [each.rows for each in events.present]) == (True, [4])
+    assert (events.is_complete, [item.rows for item in events.present]) == (True, [4])
 
     table = DeltaTable.forPath(lake.spark, lake.tables.path("raw"))
     again = lake.tables.read("raw").where("offset = 3").persist()
@@ -108,7 +108,7 @@ def test_an_audit_finds_lost_rows_and_rows_that_are_there_twice(lake: "Lake") ->
     raw = audited(archive.raw)
     log.close()
     assert [(gap.first, gap.last) for gap in raw.missing] == [(1, 2)]
-    assert [each.duplicates for each in raw.present] == [1]
+    assert [item.duplicates for item in raw.present] == [1]
 
 
 def test_a_record_is_traced_to_the_rows_and_topics_that_it_is_part_of(lake: "Lake") -> None:
@@ -122,13 +122,13 @@ def test_a_record_is_traced_to_the_rows_and_topics_that_it_is_part_of(lake: "Lak
     tracer = Tracer(lake.tables, lake.checkpoints, jobs, {name: job.params() for name, job in jobs.items()})
 
     reached = list(tracer.trace(Place(topic="records", partition=0, offset=1)))
-    assert [(each.table, each.key, each.is_written) for each in reached] == [
+    assert [(item.table, item.key, item.is_written) for item in reached] == [
         ("raw", None, True),
         ("events", None, True),
         ("page_views", "2015-05-17T10:00:00Z /a", True),
         ("sessions", None, False),  # the watermark has not passed it
     ]
-    assert [each.row["views"] for each in reached if each.table == "page_views"] == [1]
+    assert [item.row["views"] for item in reached if item.table == "page_views"] == [1]
     torn = list(tracer.trace(Place(topic="records", partition=0, offset=3)))
-    assert [(each.table, each.row["value"]) for each in torn] == [("raw", "torn"), ("quarantine", "torn")]
+    assert [(item.table, item.row["value"]) for item in torn] == [("raw", "torn"), ("quarantine", "torn")]
     assert list(tracer.trace(Place(topic="records", partition=0, offset=9))) == []

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 JOBS: Final[Mapping[str, Job]] = {
     found.name: found
     for module in (archive, events, activity, crawlers)
-    for each in vars(module).values()
-    if callable(each) and (found := job_of(each)) is not None
+    for var in vars(module).values()
+    if callable(var) and (found := job_of(var)) is not None
 }
 # Every batch passes these, also one that publishes nothing.
 KILL_POINTS: Final = ("before-ledger", "after-table", "before-commit")

@@ -63,19 +63,20 @@ def described(job: Job, selection: Selection) -> dict[str, Any]:
         "max_rows": settings.max_rows,
         "late": job.late,
         "group": f"{deployment.prefix}headrace-{job.name}",
-        "outputs": [_output(each) for each in job.outputs],
+        "outputs": [_output(item) for item in job.outputs],
         "params": [
             {
-                "name": each.name,
-                "value": getattr(values, each.name),
-                "default": each.default,
-                "changed": each.name in settings.params,
-                "allowed": each.allowed,
+                "name": param.name,
+                "value": getattr(values, param.name),
+                "default": param.default,
+                "changed": param.name in settings.params,
+                "allowed": param.allowed,
             }
-            for each in params.known(job)
+            for param in params.known(job)
         ],
         "expects": [
-            {"condition": each.condition, "reason": each.reason, "otherwise": each.otherwise} for each in job.expects
+            {"condition": expect.condition, "reason": expect.reason, "otherwise": expect.otherwise}
+            for expect in job.expects
         ],
         "config": str(selection.config.resolve()) if selection.config else None,
         "cluster": _cluster(selection),
@@ -92,28 +93,28 @@ def described(job: Job, selection: Selection) -> dict[str, Any]:
 def print_description(job: Mapping[str, Any]) -> None:
     """Print an object of `described`; in a pipe, as tab-separated blocks with an empty line in between."""
     output.print_pairs(_summary(job))
-    tables = [each for each in job["outputs"] if "table" in each]
+    tables = [item for item in job["outputs"] if "table" in item]
     columns = [Column("Table"), Column("Kind"), Prose("Keys"), Prose("Values")]
     rows: list[list[Cell]] = [
-        [each["table"], each["kind"], _joined(each["keys"]), _joined(_values(each))] for each in tables
+        [table["table"], table["kind"], _joined(table["keys"]), _joined(_values(table))] for table in tables
     ]
     while output.stdout_is_terminal() and not any(row[-1] for row in rows):
         columns, rows = columns[:-1], [row[:-1] for row in rows]
     _print_block(columns, rows)
     _print_block(
         [Column("Topic"), Column("Changes of")],
-        [[each["topic"], each.get("of")] for each in job["outputs"] if "topic" in each],
+        [[item["topic"], item.get("of")] for item in job["outputs"] if "topic" in item],
     )
     _print_block(
         [Column("Parameter"), Column("Value"), Column("Default"), Prose("Allowed")],
         [
-            [each["name"], *(_literal(each[name]) for name in ("value", "default")), each["allowed"]]
-            for each in job["params"]
+            [item["name"], *(_literal(item[name]) for name in ("value", "default")), item["allowed"]]
+            for item in job["params"]
         ],
     )
     _print_block(
         [Prose("Expectation"), Column("Otherwise"), Prose("Reason")],
-        [[each["condition"], each["otherwise"], each["reason"]] for each in job["expects"]],
+        [[item["condition"], item["otherwise"], item["reason"]] for item in job["expects"]],
     )
     _print_block(
         [Column("Cluster setting"), Prose("Value")],
@@ -130,14 +131,14 @@ def _print_block(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> N
 
 def _print_spark(spark: Mapping[str, Any]) -> None:
     if not output.stdout_is_terminal():
-        rows: list[list[Cell]] = [[each["name"], each["value"], each["set_by"]] for each in spark["settings"]]
+        rows: list[list[Cell]] = [[item["name"], item["value"], item["set_by"]] for item in spark["settings"]]
         _print_block([Column("Spark setting"), Column("Value"), Column("Set by")], rows)
         return
     # Names and values of 70 characters fit no table.
     output.write_lines("", f"Spark settings of the {spark['profile']} profile")
-    for each in spark["settings"]:
-        mark = "" if each["set_by"] == "profile" else f"   ({each['set_by']})"
-        output.write_lines(f"  {each['name']}={each['value']}{mark}")
+    for item in spark["settings"]:
+        mark = "" if item["set_by"] == "profile" else f"   ({item['set_by']})"
+        output.write_lines(f"  {item['name']}={item['value']}{mark}")
 
 
 def _summary(job: Mapping[str, Any]) -> list[tuple[str, Cell]]:
@@ -223,7 +224,7 @@ def _cluster(selection: Selection) -> dict[str, str]:
 def _spark(selection: Selection, master: str) -> list[dict[str, str]]:
     profile = profiles.profile_of(master)
     own = {name: str(value) for name, value in selection.deployment.spark.settings.items()}
-    reasons = {each.name: each.why for each in profiles.TABLE}
+    reasons = {item.name: item.why for item in profiles.TABLE}
     return [
         {
             "name": name,

@@ -154,7 +154,7 @@ def submit(
 
 
 def _arguments(overrides: list[str] | None, lake: str | None, bootstrap: str | None) -> list[str]:
-    words = [word for each in overrides or () for word in ("--set", each)]
+    words = [word for override in overrides or () for word in ("--set", override)]
     if lake is not None:
         from headrace.pipeline.spec.deployment import absolute
 

@@ -173,7 +173,7 @@ def _name_tables(spark: "SparkSession", uri: str, jobs: "list[Job]", sql: str) -
 
     lake = Lake(spark, uri)
     words = {word.lower() for word in re.findall(r"\w+", sql)}
-    additive = {each.table: each for job in jobs for each in job.outputs if isinstance(each, Additive)}
+    additive = {item.table: item for job in jobs for item in job.outputs if isinstance(item, Additive)}
     for table in lake.names():
         if table.lower() in words:
             rows = lake.view(additive[table]) if table in additive else lake.read(table)

@@ -77,10 +77,10 @@ def audit(
         with _tables(selection, master) as tables:
             audits = _audits(tables, selection.deployment, chosen, required=bool(jobs))
     if json:
-        output.print_json([_audited(each) for each in audits])
+        output.print_json([_audited(item) for item in audits])
     else:
         _print_audits(audits, tables.uri)
-    if not all(each.is_complete for each in audits):
+    if not all(item.is_complete for item in audits):
         raise typer.Exit(1)
 
 
@@ -117,7 +117,7 @@ def _audited(audit: "Audited") -> dict[str, Any]:
         "files": audit.files,
         "files_read": audit.files_read,
         "partitions": [
-            {name: value for name, value in asdict(each).items() if name != "gaps"} for each in audit.present
+            {name: value for name, value in asdict(item).items() if name != "gaps"} for item in audit.present
         ],
         "gaps": [asdict(gap) for gap in audit.gaps],
     }
@@ -141,7 +141,7 @@ def _print_audits(audits: "Sequence[Audited]", uri: str) -> None:
     rows: list[list[output.Cell]] = []
     for audit in audits:
         lacking = {kind: _by_partition(audit, kind) for kind in ("explained", "missing")}
-        places = {(each.topic, each.topic_id, each.partition): each for each in audit.present}
+        places = {(item.topic, item.topic_id, item.partition): item for item in audit.present}
         for place in sorted({*places, *lacking["explained"], *lacking["missing"]}):
             there = places.get(place)
             rows.append(
@@ -215,7 +215,7 @@ def trace(
         )
     if json:
         place = {"topic": topic, "partition": partition, "offset": offset}
-        output.print_json({**place, "reached": [asdict(each) for each in reached]})
+        output.print_json({**place, "reached": [asdict(item) for item in reached]})
         return
     _print_trace(reached)
 
@@ -230,12 +230,12 @@ def _print_trace(reached: "Sequence[Reached]") -> None:
         output.print_table(
             [output.Column("Table"), output.Column("Written"), *map(output.Column, ("Topic", "Key", "Row"))],
             [
-                [each.table, "yes" if each.is_written else "no", each.topic, each.key, json_text.dumps(_shown(each))]
-                for each in reached
+                [item.table, "yes" if item.is_written else "no", item.topic, item.key, json_text.dumps(_shown(item))]
+                for item in reached
             ],
         )
         return
-    width = max(len(name) for each in reached for name in _shown(each))
+    width = max(len(name) for item in reached for name in _shown(item))
     for number, each in enumerate(reached):
         notes = [f"topic {each.topic}"] if each.table is not None and each.topic is not None else []
         if each.key is not None:
@@ -280,7 +280,7 @@ def replay_quarantine(
                 name: replay.replay(tables, job, params[name], reasons=reasons or (), dry_run=dry_run)
                 for name, job in chosen.items()
             }
-    found = [{"job": job, **asdict(each)} for job, by_reason in counts.items() for each in by_reason]
+    found = [{"job": job, **asdict(item)} for job, by_reason in counts.items() for item in by_reason]
     if json:
         output.print_json(found)
         return
@@ -294,7 +294,7 @@ def replay_quarantine(
             output.Column("Records", number=True),
             output.Column("Good now" if dry_run else "Moved", number=True),
         ],
-        [[each["job"], each["reason"], each["records"], each["accepted"]] for each in found],
+        [[item["job"], item["reason"], item["records"], item["accepted"]] for item in found],
     )
 
 
@@ -328,9 +328,9 @@ def compact(
         with _tables(selection, master) as tables:
             from headrace.pipeline.engine.upkeep import compaction
 
-            found = [compaction.compact(tables, each, moment) for each in outputs if names or tables.exists(each.table)]
+            found = [compaction.compact(tables, item, moment) for item in outputs if names or tables.exists(item.table)]
     if json:
-        output.print_json([asdict(each) for each in found])
+        output.print_json([asdict(item) for item in found])
         return
     if not found:
         output.tell(f"{tables.uri} has no additive tables yet")
@@ -343,7 +343,7 @@ def compact(
             output.Column("Files before", number=True),
             output.Column("Files after", number=True),
         ],
-        [[each.table, each.before.rows, each.after.rows, each.before.files, each.after.files] for each in found],
+        [[item.table, item.before.rows, item.after.rows, item.before.files, item.after.files] for item in found],
     )
 
 
@@ -352,7 +352,7 @@ def _additive(selection: Selection, names: Sequence[str] | None) -> "list[Additi
     from headrace.pipeline.spec.params import unknown
 
     outputs = {
-        each.table: each for job in selection.jobs.values() for each in job.outputs if isinstance(each, Additive)
+        item.table: item for job in selection.jobs.values() for item in job.outputs if isinstance(item, Additive)
     }
     for name in names or ():
         if name not in outputs:

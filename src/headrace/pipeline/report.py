@@ -131,7 +131,7 @@ def differences(
 def _stored(lake: Lake, table: str) -> tuple[DataFrame, tuple[str, ...]]:
     """Return the rows of a table with estimates for its sketches, and the names of these."""
     job = job_of(_FUNCTIONS[table])
-    output = next((each for each in job.outputs if isinstance(each, Additive)), None) if job is not None else None
+    output = next((item for item in job.outputs if isinstance(item, Additive)), None) if job is not None else None
     if output is None:
         return lake.read(table), ()
     return lake.view(output).withColumns(

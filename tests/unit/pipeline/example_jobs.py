@@ -59,4 +59,4 @@ def definition(function: Any, **changes: Any) -> Job:
 SESSIONS = definition(sessions)
 PAGE_VIEWS = definition(page_views)
 ARCHIVE = definition(archive)
-JOBS = {each.name: each for each in (SESSIONS, PAGE_VIEWS, ARCHIVE)}
+JOBS = {item.name: item for item in (SESSIONS, PAGE_VIEWS, ARCHIVE)}

@@ -267,7 +267,9 @@ def test_crawlers_of_all_kinds_come_by(crawls: dict[str, list[list[recount.Line]
 
 
 def test_only_named_crawlers_have_other_names_than_browsers(crawls: dict[str, list[list[recount.Line]]]) -> None:
-    named = {kind for kind, crawlers in crawls.items() if any(each[0].user_agent not in BROWSERS for each in crawlers)}
+    named = {
+        kind for kind, crawlers in crawls.items() if any(crawler[0].user_agent not in BROWSERS for crawler in crawlers)
+    }
     assert named == {Kind.NAMED}
 
 

@@ -13,8 +13,8 @@ _MODULES: Final = (archive, events, activity, crawlers)
 JOBS: Final = {
     found.name: found
     for module in _MODULES
-    for each in vars(module).values()
-    if callable(each) and (found := job_of(each)) is not None
+    for var in vars(module).values()
+    if callable(var) and (found := job_of(var)) is not None
 }
 
 

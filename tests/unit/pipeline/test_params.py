@@ -91,7 +91,7 @@ def test_a_parameter_of_an_unsupported_type_is_named() -> None:
 
 
 def test_parameters_are_listed_with_defaults_and_allowed_values() -> None:
-    listed: list[Any] = [(each.name, each.default, each.allowed) for each in params.known(SESSIONS)]
+    listed: list[Any] = [(param.name, param.default, param.allowed) for param in params.known(SESSIONS)]
     assert listed[0] == ("gap", "30 minutes", "an interval such as '10 minutes'")
     assert listed[4] == ("key", "client", "one of client, user")
     assert params.known(PAGE_VIEWS) == ()

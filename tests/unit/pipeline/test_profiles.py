@@ -38,5 +38,5 @@ def test_only_a_laptop_hides_from_the_network() -> None:
 
 
 def test_no_setting_is_listed_twice() -> None:
-    names = [each.name for each in profiles.TABLE]
+    names = [item.name for item in profiles.TABLE]
     assert len(set(names)) == len(names)

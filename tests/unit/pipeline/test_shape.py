@@ -75,12 +75,12 @@ def test_a_change_that_cannot_resume_is_named(now: Job, change: str) -> None:
 
 def test_a_stateful_table_keeps_its_mode_and_an_appended_one_its_partitions() -> None:
     now = definition(sessions, outputs=(Stateful(table="sessions", keys=("client", "start"), mode="update"),))
-    assert [each.what for each in shape.changes(shape.shape_of(SESSIONS), shape.shape_of(now))] == [
+    assert [change.what for change in shape.changes(shape.shape_of(SESSIONS), shape.shape_of(now))] == [
         "mode of table sessions"
     ]
     [output] = ARCHIVE.outputs
     now = definition(archive, outputs=(type(output)(table="raw"),))  # type: ignore[call-arg]
-    assert [each.what for each in shape.changes(shape.shape_of(ARCHIVE), shape.shape_of(now))] == [
+    assert [change.what for change in shape.changes(shape.shape_of(ARCHIVE), shape.shape_of(now))] == [
         "partition_by of table raw"
     ]
 

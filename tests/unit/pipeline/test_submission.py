@@ -40,7 +40,9 @@ def test_the_line_has_the_master_the_connector_and_the_profile() -> None:
 
 def test_settings_of_the_deployment_replace_those_of_the_profile() -> None:
     options = submitted(settings={"spark.driver.memory": "8g"}).options
-    assert [each for each in options if "spark.driver.memory" in each[1]] == [("--conf", "spark.driver.memory=8g")]
+    assert [option for option in options if "spark.driver.memory" in option[1]] == [
+        ("--conf", "spark.driver.memory=8g")
+    ]
 
 
 def test_the_program_runs_the_given_jobs() -> None:

@@ -22,7 +22,9 @@ _AT_ONCE: Final = 2
 
 def report(lake: Lake, demo: DemoJobs) -> dict[str, Any]:
     """Return everything as JSON values: times are ISO 8601 text in UTC, counts are integers."""
-    additive = {each.table: each for job in demo.jobs.values() for each in job.outputs if isinstance(each, Additive)}
+    additive = {
+        output.table: output for job in demo.jobs.values() for output in job.outputs if isinstance(output, Additive)
+    }
     names = lake.names()
     tables = {name: lake.view(additive[name]) if name in additive else lake.read(name) for name in names}
     parts: Mapping[str, tuple[str, Any, Callable[[DataFrame], Any]]] = {

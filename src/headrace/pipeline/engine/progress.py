@@ -15,7 +15,7 @@ from headrace.pipeline.engine.supervision import State
 
 @dataclass(slots=True, kw_only=True)
 class Measured:
-    """What a query measured itself of a batch: milliseconds by phase, and rows."""
+    """A query's own measurements of a batch: milliseconds by phase, and rows."""
 
     published: int = 0
     late: int = 0
@@ -89,7 +89,7 @@ def advanced(before: Progress, batch: Mapping[str, Any], measured: Measured | No
         watermark=(batch.get("eventTime") or {}).get("watermark"),
         state_rows=sum(operator["numRowsTotal"] for operator in operators),
         state_bytes=sum(operator["memoryUsedBytes"] for operator in operators),
-        late_rows=before.late_rows + own.late + sum(each["numRowsDroppedByWatermark"] for each in operators),
+        late_rows=before.late_rows + own.late + sum(item["numRowsDroppedByWatermark"] for item in operators),
         quarantined_rows=before.quarantined_rows + own.quarantined,
         published=own.published,
         durations_ms={**durations, **own.phases_ms},

@@ -188,5 +188,5 @@ def _source_output(job: Job, jobs: Mapping[str, Job]) -> Additive | None:
     """Return the additive output that is the job's source; None for other tables and for topics."""
     if not isinstance(job.source, Table) or (writer := _writer(job.source.name, jobs)) is None:
         return None
-    outputs = [each for each in jobs[writer].outputs if isinstance(each, Additive)]
-    return next((each for each in outputs if each.table == job.source.name), None)
+    outputs = [output for output in jobs[writer].outputs if isinstance(output, Additive)]
+    return next((output for output in outputs if output.table == job.source.name), None)

@@ -130,7 +130,7 @@ class Machine:
                 return []
             case Tick():
                 due = [job for job, standing in self.jobs.items() if standing.retry_at is not None]
-                return [each for job in due if (self.jobs[job].retry_at or 0) <= now for each in self._start(job)]
+                return [item for job in due if (self.jobs[job].retry_at or 0) <= now for item in self._start(job)]
             case StopAll():
                 return self._stop_all()
 

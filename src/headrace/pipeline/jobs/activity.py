@@ -1,4 +1,4 @@
-"""What happens on a web site: pages, visitors, referrers, sessions, traffic.
+"""Activity on a web site: pages, visitors, referrers, sessions, traffic.
 
 Each job writes the table of its name. The additive ones return the aggregates of the rows that they get, which the
 view of the table sums up; on all events they return the totals. Days and hours are those of the session's time zone,
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Visitors:
     visitor: str = "client"
-    """What counts as one visitor: an SQL expression over the columns of events, for example
+    """The identity of a visitor: an SQL expression over the columns of events, for example
     `concat(client, ' ', user_agent)`."""
 
 

@@ -1,4 +1,4 @@
-"""The archive: every record of the topics as it was read, in the table `raw`."""
+"""The archive: every record of the topics, unchanged, in the table `raw`."""
 
 from typing import TYPE_CHECKING, Final
 

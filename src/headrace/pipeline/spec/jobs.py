@@ -127,7 +127,7 @@ class Job:
     params: type[Any] = NoParams
     expects: tuple[Expect, ...] = ()
     late: Literal["counted", "quarantined"] = "counted"
-    """What becomes of rows later than `late_by` of a stateful job. Additive jobs have no late rows."""
+    """The treatment of rows later than `late_by` of a stateful job. Additive jobs have no late rows."""
 
     @property
     def tables(self) -> tuple[str, ...]:

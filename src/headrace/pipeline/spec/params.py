@@ -75,7 +75,7 @@ def checked(job: Job, name: str, value: object) -> object:
     if hint is float and type(value) is int:
         return float(value)
     if get_origin(hint) is Literal:
-        fits = any(value == each and type(value) is type(each) for each in get_args(hint))
+        fits = any(value == arg and type(value) is type(arg) for arg in get_args(hint))
     elif hint is Interval:
         fits = isinstance(value, str) and _is_positive(value)
     else:
@@ -90,9 +90,9 @@ def parsed(job: Job, name: str, text: str) -> object:
     """Return the value that `text` after `--set JOB.PARAM=` means. Raises PipelineError."""
     hint = _type_of(job, name)
     if get_origin(hint) is Literal:
-        for each in get_args(hint):
-            if str(each) == text:
-                return each
+        for arg in get_args(hint):
+            if str(arg) == text:
+                return arg
         raise _wrong(job, name, hint, text)
     if hint is bool:
         if text.lower() not in _TRUE + _FALSE:
@@ -146,7 +146,7 @@ def _type_of(job: Job, name: str) -> Any:
 
 def _allowed(job: Job, name: str, hint: Any) -> str:
     if get_origin(hint) is Literal:
-        return "one of " + ", ".join(str(each) for each in get_args(hint))
+        return "one of " + ", ".join(str(arg) for arg in get_args(hint))
     if hint is Interval:
         return "an interval such as '10 minutes'"
     if hint is bool:

@@ -89,10 +89,10 @@ def profile_of(master: str) -> Profile:
 
 def settings(profile: Profile) -> dict[str, str]:
     """Return all settings of a profile."""
-    values = {each.name: each.laptop if profile == "laptop" else each.server for each in TABLE}
+    values = {item.name: item.laptop if profile == "laptop" else item.server for item in TABLE}
     return {name: value for name, value in values.items() if value is not None}
 
 
 def fixed() -> dict[str, str]:
     """Return the settings that a session needs even if spark-submit has set all others."""
-    return {each.name: each.laptop for each in FIXED if each.laptop is not None}
+    return {item.name: item.laptop for item in FIXED if item.laptop is not None}

@@ -133,4 +133,4 @@ def _importer(path: Path) -> Callable[[], ModuleType]:
 def _jobs_of(found: Any) -> Sequence[Job]:
     """Return the jobs of a module, also those that it imports, in their order; or that of a decorated function."""
     objects = vars(found).values() if isinstance(found, ModuleType) else [found]
-    return [job for each in objects if callable(each) and (job := job_of(each)) is not None]
+    return [job for item in objects if callable(item) and (job := job_of(item)) is not None]

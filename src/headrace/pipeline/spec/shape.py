@@ -17,7 +17,7 @@ _FORMAT: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What may not change while a version of a job has a checkpoint."""
+    """The parts of a job that must not change while its version has a checkpoint."""
 
     name: str
     version: int

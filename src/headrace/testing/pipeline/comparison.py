@@ -109,7 +109,7 @@ def _compare(lake: Lake, job: Job, params: object, arrangement: Arrangement, see
             stream = [] if found is None else _plain(found.select(*wanted.columns), output)
             tolerated = _plain(with_end[output.table], output) if with_end else []
             _check_rows(f"table {output.table}, seed {seed}", output, stream, _plain(wanted, output), tolerated)
-            changelogs = [each.topic for each in job.outputs if isinstance(each, Changelog) and each.of == output.table]
+            changelogs = [item.topic for item in job.outputs if isinstance(item, Changelog) and item.of == output.table]
             for topic in changelogs:
                 if found is None:
                     continue
@@ -185,10 +185,10 @@ def _check_published(where: str, lake: Lake, output: Publish, batch: DataFrame) 
     """Compare all records; with keys, only these: the last record of a key depends on the order of the batches."""
     changes = lake.changes(output.topic)
     rows = changelog.records(batch, output.topic, output).collect()
-    ours: Counter[Hashable] = Counter(_exact(each.value or {}, ()) for each in changes)
+    ours: Counter[Hashable] = Counter(_exact(change.value or {}, ()) for change in changes)
     theirs: Counter[Hashable] = Counter(_exact(json.loads(row.value), ()) for row in rows)
     if output.keys:
-        ours, theirs = Counter({each.key for each in changes}), Counter({row.key for row in rows})
+        ours, theirs = Counter({change.key for change in changes}), Counter({row.key for row in rows})
     extra, missing = (ours - theirs).total(), (theirs - ours).total()
     if extra or missing:
         raise AssertionError(f"{where}: {extra} records only in the stream, {missing} only in the batch")
@@ -208,11 +208,11 @@ def _canonical(value: object) -> str:
     if isinstance(value, dict):
         return repr(sorted((str(key), _canonical(each)) for key, each in value.items()))
     if isinstance(value, list):
-        return repr([_canonical(each) for each in value])
+        return repr([_canonical(item) for item in value])
     return str(value)
 
 
 def _listed(title: str, rows: "Counter[Any]") -> str:
     shown = [", ".join(f"{name}={value}" for name, value in row) for row in list(rows.elements())[:_SHOWN]]
     more = [f"and {rows.total() - _SHOWN} more"] if rows.total() > _SHOWN else []
-    return "".join(f"\n  {line}" for line in [f"{title}:", *(f"  {each}" for each in (*shown, *more))]) if shown else ""
+    return "".join(f"\n  {line}" for line in [f"{title}:", *(f"  {item}" for item in (*shown, *more))]) if shown else ""

@@ -55,7 +55,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a job has written so far: rows by table, and changes by topic.
+    """The output of a job so far: rows by table, and changes by topic.
 
     Rows have no order. Additive tables show their totals, and estimates of their sketches.
     """

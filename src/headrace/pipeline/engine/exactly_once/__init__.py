@@ -1,1 +1,1 @@
-"""What makes a repeated batch change nothing: ledger, checkpoint, proofs and published records."""
+"""Write and publish the results of a batch once, however often it is repeated."""

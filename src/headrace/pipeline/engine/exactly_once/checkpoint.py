@@ -1,4 +1,4 @@
-"""What Spark writes into a checkpoint: the query's id and the source offsets of its batches."""
+"""Read the query's id and the source offsets of its batches from a Spark checkpoint."""
 
 import json
 from collections.abc import Mapping

@@ -69,7 +69,7 @@ def parted(rows: DataFrame, late_by: str) -> tuple[DataFrame, DataFrame]:
     allowed_us = round(seconds_of(late_by) * _MICROSECONDS)
     reason = sf.when(sf.col("late_by_s") * _MICROSECONDS > allowed_us, f"late by more than {late_by}").when(
         sf.unix_micros("event_time") < sf.unix_micros("settled_before") - allowed_us,
-        f"more than {late_by} behind all partitions, after its own was idle",
+        f"more than {late_by} earlier than the latest of every partition, after its own was idle",
     )
     marked = rows.withColumn("reason", reason)
     return marked.where(sf.col("reason").isNull()).drop("reason"), marked.where(sf.col("reason").isNotNull())

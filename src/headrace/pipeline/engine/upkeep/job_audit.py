@@ -39,7 +39,7 @@ class Audited:
 
     @property
     def is_complete(self) -> bool:
-        return not self.missing and not any(each.duplicates for each in self.present)
+        return not self.missing and not any(item.duplicates for item in self.present)
 
 
 def keeps_all(job: Job) -> bool:
@@ -62,7 +62,7 @@ def audit_job(lake: Lake, checkpoints: str, job: Job, ids: Mapping[str, str], lo
     found = [_found(lake, table) for table in tables if lake.exists(table)]
     if not found and not read_to:
         return None
-    pieces = [piece for each in found for piece in each.pieces]
+    pieces = [piece for item in found for piece in item.pieces]
     if lake.exists(quarantine.TABLE):
         of_job = lake.read(quarantine.TABLE).where(sf.col("job") == job.name)
         rejected = offsets_present.in_rows(of_job, offsets_present.columns(of_job.columns) or {})
@@ -80,8 +80,8 @@ def audit_job(lake: Lake, checkpoints: str, job: Job, ids: Mapping[str, str], lo
     return Audited(
         job=job.name,
         tables=tuple(tables),
-        files=sum(each.files for each in found),
-        files_read=sum(each.files_read for each in found),
+        files=sum(item.files for item in found),
+        files_read=sum(item.files_read for item in found),
         present=tuple(present),
         gaps=tuple(audit(present, log, known)),
     )
@@ -97,9 +97,9 @@ def metrics(audits: Sequence[Audited], now: datetime) -> str:
         "headrace_pipeline_duplicate_records", "Rows of an offset that has another.", ["job"], registry=registry
     )
     audited = Gauge("headrace_pipeline_audit_timestamp_seconds", "Time of the last audit.", registry=registry)
-    for each in audits:
-        missing.labels(each.job).set(sum(gap.last - gap.first + 1 for gap in each.missing))
-        twice.labels(each.job).set(sum(there.duplicates for there in each.present))
+    for item in audits:
+        missing.labels(item.job).set(sum(gap.last - gap.first + 1 for gap in item.missing))
+        twice.labels(item.job).set(sum(there.duplicates for there in item.present))
     audited.set(now.timestamp())
     return generate_latest(registry).decode()
 

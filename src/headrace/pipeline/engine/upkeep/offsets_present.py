@@ -33,7 +33,7 @@ class Found:
 
 def columns(names: list[str]) -> dict[str, str] | None:
     """Return the columns with the position in a topic, among those of a table; None if rows have no position."""
-    return next((each for each in (_OWN, _ORIGIN) if set(each.values()) <= set(names)), None)
+    return next((item for item in (_OWN, _ORIGIN) if set(item.values()) <= set(names)), None)
 
 
 def in_table(table: TableVersion, position: dict[str, str]) -> Found:

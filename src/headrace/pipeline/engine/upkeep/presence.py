@@ -43,7 +43,7 @@ def merged(pieces: Iterable[Piece], topics: Mapping[str, str]) -> list[Present]:
 
 
 def _of_partition(topic: str, topic_id: str, partition: int, pieces: Sequence[Piece]) -> Present:
-    ranges = sorted((each for piece in pieces for each in piece.offsets), key=lambda each: each.start)
+    ranges = sorted((offset for piece in pieces for offset in piece.offsets), key=lambda each: each.start)
     gaps: list[range] = []
     end = ranges[0].start
     distinct = 0

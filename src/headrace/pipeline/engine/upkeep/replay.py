@@ -62,7 +62,7 @@ def replay(
         accepted = _positions(good).persist()
         try:
             counts = _counts(tried, accepted)
-            if not dry_run and any(each.accepted for each in counts):
+            if not dry_run and any(count.accepted for count in counts):
                 for table, rows in good.items():
                     _append(lake, table, rows, job)
                 _remove(lake, _arrived(lake, good, accepted), job)

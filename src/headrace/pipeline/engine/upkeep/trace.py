@@ -140,12 +140,12 @@ class Tracer:
 
     def _keys(self, table: str) -> tuple[str, ...]:
         outputs = [output for job in self._jobs.values() for output in job.outputs]
-        keys = [each.keys for each in outputs if isinstance(each, Additive | Stateful) and each.table == table]
+        keys = [item.keys for item in outputs if isinstance(item, Additive | Stateful) and item.table == table]
         return keys[0] if keys else ()
 
     def _shown(self, job: Job, output: Written, rows: DataFrame) -> Iterator[Reached]:
         table = None if isinstance(output, Publish) else output.table
-        changelogs = [each.topic for each in job.outputs if isinstance(each, Changelog) and each.of == table]
+        changelogs = [item.topic for item in job.outputs if isinstance(item, Changelog) and item.of == table]
         topic = output.topic if isinstance(output, Publish) else next(iter(changelogs), None)
         absent: Counter[str] = Counter()
         if isinstance(output, Stateful):
