@@ -111,7 +111,7 @@ def _apply(cluster: KafkaCluster, value: bytes) -> None:
         except (KeyError, StopIteration, UnicodeDecodeError) as error:
             raise KafkaError(
                 ErrorCode.corrupt_message,
-                f"a metadata record of type {kind} refers to an unknown topic, partition or text: {error!r}",
+                f"a metadata record of type {kind} refers to an unknown topic or partition, or is not UTF-8: {error!r}",
             ) from error
 
 

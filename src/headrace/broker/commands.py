@@ -56,7 +56,4 @@ class Commands:
         try:
             self._replicas.log_dirs.sync_names()
         except KafkaError as error:
-            log.error(
-                "A power failure may undo the latest changes, as log directories could not be flushed: %s",
-                error,
-            )
+            log.error("The latest creations and deletions of partitions may not survive a power failure: %s", error)

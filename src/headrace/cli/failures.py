@@ -31,7 +31,10 @@ def usage_error(what: str, hint: str | None = None) -> CommandError:
 
 
 def missing_topic(topic: str, bootstrap: str, known: Iterable[str], create: str | None = None) -> CommandError:
-    """Return the error for a topic that does not exist, with similar names or how to `create` it."""
+    """Return the error for a topic that does not exist. If no name is similar, the hint ends with `create`.
+
+    `create` is a clause that says how to create the topic, by default with `headrace topics create`.
+    """
     create = create or f"create it with `headrace topics create {topic}`."
     matches = difflib.get_close_matches(topic, list(known), n=3, cutoff=0.6)
     if matches:

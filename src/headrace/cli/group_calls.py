@@ -102,9 +102,9 @@ def committed(cluster: Cluster, group: str) -> dict[Place, int]:
 
 
 def bounds(cluster: Cluster, places: Collection[Place], *, committed_only: bool = False) -> dict[Place, Offsets]:
-    """Return the offsets of partitions, except those that do not exist or have no leader.
+    """Return the earliest and latest offsets of partitions; leave out those that do not exist or have no leader.
 
-    With `committed_only`, they end at the last stable offset (KIP-98).
+    With `committed_only`, the latest offset is the last stable offset (KIP-98).
     """
     earliest = _offsets(cluster, places, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
     isolation = IsolationLevel.READ_COMMITTED if committed_only else IsolationLevel.READ_UNCOMMITTED

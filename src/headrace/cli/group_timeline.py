@@ -42,7 +42,7 @@ def timeline(cluster: Cluster, group: str, since_ms: int, now_ms: int, limit: in
     if side is None:
         raise CommandError(
             f"no broker at {cluster.bootstrap} serves the history of groups",
-            "A Headrace broker with headrace.http.listener does; --http gives its address.",
+            "Set headrace.http.listener on a Headrace broker, or give the address of its listener with --http.",
         )
     found: dict[str, Any] = side.get("/groups/timeline", group=group, **{"from": since_ms}, to=now_ms, limit=limit)
     if described is None and not found["events"]:

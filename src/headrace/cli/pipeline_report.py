@@ -55,7 +55,7 @@ def report(
     master: Master = None,
     json: Json = False,
 ) -> None:
-    """Compute the tables of the jobs from `events` in one batch. Visitors are exact, and no estimates.
+    """Compute the tables of the jobs from `events` in one batch. Visitors are counted exactly, not estimated.
 
     Sessions belong to the day on which they start. Requests that came too late for the streams of sessions and crawlers
     are left out of these tables here too.
@@ -118,7 +118,7 @@ def _compare(found: "dict[str, Differences]", json: bool) -> None:
     wrong = [name for name, only in found.items() if only.in_report or only.in_table]
     if wrong:
         raise CommandError(
-            f"{', '.join(wrong)}: the table is not that of the report",
+            f"tables that differ from the report: {', '.join(wrong)}",
             "Sessions are written when they have ended. Run the jobs until they have read all events, with the same "
             "parameters as the report.",
         )

@@ -124,7 +124,7 @@ def status(config: Config = None, lake: Lake = None, json: Json = False) -> None
         output.print_json(jobs)
         return
     if not jobs:
-        output.tell(f"No job has run with {deployment.lake} yet: `headrace pipeline run`")
+        output.tell(f"No job has run with the lake {deployment.lake} yet. Run the jobs: `headrace pipeline run`")
         return
     output.print_table(_COLUMNS, [_row(job) for job in jobs])
 

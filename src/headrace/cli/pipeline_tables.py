@@ -100,7 +100,10 @@ def _audits(tables: "Tables", deployment: "Deployment", jobs: "Sequence[Job]", *
             if found is not None:
                 audits.append(found)
             elif required:
-                raise CommandError(f"job {job.name} has not written to {tables.uri} yet")
+                raise CommandError(
+                    f"job {job.name} has not written to {tables.uri} yet",
+                    f"Run it with `headrace pipeline run {job.name}`, or check --lake.",
+                )
     finally:
         log.close()
     # Beside the metrics of the jobs.
@@ -125,7 +128,7 @@ def _audited(audit: "Audited") -> dict[str, Any]:
 
 def _print_audits(audits: "Sequence[Audited]", uri: str) -> None:
     if not audits:
-        output.tell(f"Nothing to audit: no job has archived or parsed a topic in {uri}")
+        output.tell(f"Nothing to audit: no job has written records of a topic to {uri}. Run the jobs, or check --lake.")
         return
     columns = [
         output.Column("Job"),
@@ -198,7 +201,7 @@ def trace(
     master: Master = None,
     json: Json = False,
 ) -> None:
-    """Follow one record: its row in raw, in events or the quarantine, and the rows and topics that it is part of.
+    """Show where one record went: its rows in raw, events or the quarantine, and the rows and topics that include it.
 
     Does not connect to the cluster.
     """
@@ -333,7 +336,7 @@ def compact(
         output.print_json([asdict(item) for item in found])
         return
     if not found:
-        output.tell(f"{tables.uri} has no additive tables yet")
+        output.tell(f"{tables.uri} has no additive tables yet. Run the jobs that write them, or check --lake.")
         return
     print_table(
         [

@@ -100,7 +100,7 @@ def list_transactions(
             option, since = ("--pattern", "4.1") if pattern is not None else ("--longer-than", "3.8")
             raise CommandError(
                 f"the brokers at {cluster.bootstrap} cannot filter transactions by {option}",
-                f"Apache Kafka can from version {since} on; list them all and filter the output.",
+                f"This needs Apache Kafka {since} or later. List all transactions and filter the output.",
             ) from None
         except (UnknownError, KafkaConnectionError):
             # kafka-python has no name for INVALID_REGULAR_EXPRESSION, and Apache Kafka closes the connection instead.

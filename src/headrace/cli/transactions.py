@@ -174,7 +174,9 @@ def describe_producers(
             ]
         )
     elif not any(producers.values()) and output.stdout_is_terminal():
-        output.tell("No idempotent or transactional producer has written there lately.")
+        output.tell(
+            "No idempotent or transactional producer has written to these partitions within producer.id.expiration.ms."
+        )
     else:
         transaction_tables.print_producers(producers)
 

@@ -91,8 +91,8 @@ def check_records(records: int) -> None:
     if records > MAX_RECORDS_PER_REQUEST:
         raise KafkaError(
             ErrorCode.policy_violation,
-            "Unable to perform excessively large batch operation. One request may have"
-            f" {MAX_RECORDS_PER_REQUEST} topics, partitions and settings together: use several requests.",
+            "Unable to perform excessively large batch operation. A request may contain at most"
+            f" {MAX_RECORDS_PER_REQUEST} topics, partitions and settings in total: use several requests.",
         )
 
 

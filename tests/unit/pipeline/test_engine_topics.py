@@ -30,7 +30,9 @@ class Admin:
         error = None if code is None else KafkaError(code, retriable=code != KafkaError.TOPIC_AUTHORIZATION_FAILED)
         return SimpleNamespace(topics={"views": SimpleNamespace(error=error, partitions=[0])})
 
-    def list_offsets(self, wanted: dict[TopicPartition, object], request_timeout: float) -> dict[TopicPartition, Any]:
+    def list_offsets(
+        self, wanted: dict[TopicPartition, object], *, isolation_level: object, request_timeout: float
+    ) -> dict[TopicPartition, Any]:
         assert request_timeout > 0
         answer: Future[Any] = Future()
         if self.offsets:

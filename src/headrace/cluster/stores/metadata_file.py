@@ -113,7 +113,7 @@ def founded_cluster(path: Path) -> str | None:
 
 
 def read_tree(path: Path) -> dict[str, bytes]:
-    """Return the data of every node by its path. The broker of the file must not run.
+    """Return the data of every node by its path. The broker of the file must not be running.
 
     Raises StoreUnavailableError.
     """

@@ -58,7 +58,7 @@ class Changelogs:
         try:
             known = self._consumer.list_topics(timeout=_TIMEOUT_S).topics
         except KafkaException as error:
-            log.warning("The topics are unknown for the moment: %s", error)
+            log.warning("The topics could not be listed; retrying: %s", error)
             return
         found = {topic for topic in self._missing if topic in known and known[topic].error is None}
         places = [

@@ -184,7 +184,8 @@ class Demo:
             case "drained":
                 state.doing = "reading the results from the tables"
             case "failed":
-                raise PipelineError(f"{event['reason']}. Spark's log is {self._plan.place.logs / 'spark.log'}")
+                reason = event["reason"].rstrip(".")
+                raise PipelineError(f"{reason}. See Spark's log: {self._plan.place.logs / 'spark.log'}")
             case other:
                 log.warning("Unknown event from the driver: %s", other)
 

@@ -30,7 +30,7 @@ RENAMED: Final = {
     "security.protocol": "security.protocol",
     "sasl.mechanism": "sasl.mechanisms",
 }
-"""Java's names of settings that librdkafka calls otherwise. librdkafka's `request.timeout.ms` is another setting."""
+"""Java's names of settings that librdkafka names differently. librdkafka's `request.timeout.ms` is another setting."""
 
 ALIASES: Final = {
     "bootstrap": "bootstrap.servers",

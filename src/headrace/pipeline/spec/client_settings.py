@@ -185,13 +185,13 @@ def _with_pem_stores(settings: Mapping[str, Value]) -> dict[str, Value]:
         if kind == "PEM":
             if "ssl.keystore.password" in found:
                 raise PipelineError(
-                    "[cluster] ssl.keystore.password: the key in a PEM file has ssl.key.password instead"
+                    "[cluster] ssl.keystore.password does not apply to a PEM file: set ssl.key.password instead"
                 )
             found["ssl.certificate.location"] = found["ssl.key.location"] = found.pop("ssl.keystore.location")
         elif kind != "PKCS12":
             raise PipelineError(
                 "[cluster] ssl.keystore.location must be a PKCS12 or PEM file (say which with ssl.keystore.type), "
-                f"because librdkafka reads no JKS: keytool -importkeystore -srckeystore {store} "
+                f"because librdkafka cannot read JKS. Convert it: keytool -importkeystore -srckeystore {store} "
                 "-destkeystore client.p12 -deststoretype PKCS12"
             )
     return found

@@ -91,7 +91,7 @@ class Deployment:
         return replace(self, prefix=_prefix(prefix))
 
     def with_master(self, master: str) -> "Deployment":
-        """Return the deployment with another Spark master. Raises PipelineError if it is none."""
+        """Return the deployment with another Spark master. Raises PipelineError if it is not a valid one."""
         profiles.profile_of(master)
         return replace(self, spark=replace(self.spark, master=master))
 

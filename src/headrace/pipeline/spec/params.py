@@ -52,7 +52,7 @@ def seconds_of(interval: str) -> float:
 
 
 def known(job: Job) -> tuple[Param, ...]:
-    """Return the parameters of a job. Raises PipelineError for a type that no value can have."""
+    """Return the parameters of a job. Raises PipelineError for one of an unsupported type."""
     hints, defaults = get_type_hints(job.params), job.params()
     return tuple(
         Param(

@@ -77,7 +77,7 @@ TABLE: Final = FIXED + TUNING
 
 
 def profile_of(master: str) -> Profile:
-    """Return the profile for a Spark master. Raises PipelineError if it is none."""
+    """Return the profile for a Spark master. Raises PipelineError if it is not a valid one."""
     if master == "local" or (master.startswith("local[") and master.endswith("]")):
         return "laptop"
     if master == "yarn" or master.startswith(("spark://", "k8s://", "local-cluster[")):

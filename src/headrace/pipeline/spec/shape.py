@@ -1,4 +1,4 @@
-"""The shape of a job: what its checkpoint and its tables depend on, so that a restart could not follow a change.
+"""The shape of a job: the parts that its checkpoint and tables depend on. If they change, the job cannot resume.
 
 Spark resumes a query only with the same source and the same state; tables keep the keys they began with. The shape is
 stored beside the checkpoint as JSON. Knows neither Spark nor files.

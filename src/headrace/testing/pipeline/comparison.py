@@ -38,7 +38,7 @@ def assert_stream_equals_batch(
 ) -> None:
     """Run a job as a stream in random batches, and raise AssertionError if the result is not that of one batch.
 
-    From the seed follow: where the batches begin; the share `late` of records that come later, by less than the job's
+    The seed determines where the batches begin; the share `late` of records that come later, by less than the job's
     parameter `late_by` (10 minutes without one); the share `duplicates` of records that are sent twice; and in which
     batches, and at which of KILL_POINTS, the job is killed and started again. The batch is the job's function on the
     same records. The changelogs must show the tables.
@@ -182,7 +182,7 @@ def _check_changelog(where: str, lake: Lake, topic: str, output: Tables, table: 
 
 
 def _check_published(where: str, lake: Lake, output: Publish, batch: DataFrame) -> None:
-    """Compare all records; with keys, only these: the last record of a key depends on the order of the batches."""
+    """Compare all records, or only their keys if they have any: a key's last record depends on the batches' order."""
     changes = lake.changes(output.topic)
     rows = changelog.records(batch, output.topic, output).collect()
     ours: Counter[Hashable] = Counter(_exact(change.value or {}, ()) for change in changes)

@@ -1,4 +1,4 @@
-"""When lines arrived in the topic, to measure how long they take to a result."""
+"""Record the times at which lines arrive in the topic, to measure the time until a result includes them."""
 
 import statistics
 from bisect import bisect_left

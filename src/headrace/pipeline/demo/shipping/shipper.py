@@ -27,7 +27,7 @@ class Shipper:
     """
 
     def __init__(self, bootstrap: str, topic: str, ends: Mapping[int, int]) -> None:
-        """`ends` are the end offsets of all partitions: an earlier shipper of the same lines has sent so many."""
+        """`ends` are the end offsets of all partitions: an earlier shipper of the same lines has sent that many."""
         self._topic = topic
         self._partitions = len(ends)
         self._present = dict(ends)
