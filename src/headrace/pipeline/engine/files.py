@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace.pipeline.engine.java import java_class
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -11,8 +13,11 @@ class Files:
     """Files by URI. A path without a scheme belongs to Hadoop's default file system."""
 
     def __init__(self, spark: "SparkSession") -> None:
-        self._jvm: Any = spark._jvm
+        self._path: Any = java_class(spark, "org.apache.hadoop.fs.Path")
+        self._streams: Any = java_class(spark, "org.apache.commons.io.IOUtils")
         self._hadoop: Any = spark._jsc.hadoopConfiguration()
+        self._systems: dict[str, Any] = {}
+        """File systems by the start of a URI; None for the local one."""
 
     def read(self, uri: str) -> str | None:
         """Return the text; None if the file does not exist."""
@@ -23,13 +28,13 @@ class Files:
             return None
         stream = system.open(path)
         try:
-            text: str = self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
+            text: str = self._streams.toString(stream, "UTF-8")
         finally:
             stream.close()
         return text
 
     def write(self, uri: str, text: str) -> None:
-        """Write a file of which readers never see a part. Raises OSError if it cannot be renamed."""
+        """Write a file atomically: readers never see part of it. Raises OSError if it cannot be renamed."""
         path, system = self._located(uri)
         temporary, _ = self._located(f"{uri}.tmp")
         if isinstance(path, Path):
@@ -65,9 +70,14 @@ class Files:
             system.delete(path, False)
 
     def _located(self, uri: str) -> tuple[Any, Any]:
-        """Return a local path, or a path of Hadoop and its file system."""
-        path = self._jvm.org.apache.hadoop.fs.Path(uri)
-        system = path.getFileSystem(self._hadoop)
-        if system.getUri().getScheme() == "file":
-            return Path(path.toUri().getPath()), None
-        return path, system
+        """Return a local path and None, or a path of Hadoop and its file system."""
+        scheme, separator, rest = uri.partition("://")
+        root = f"{scheme}://{rest.partition('/')[0]}" if separator else uri.partition(":/")[0] if ":/" in uri else ""
+        if root not in self._systems:
+            path = self._path(uri)
+            system = path.getFileSystem(self._hadoop)
+            self._systems[root] = None if system.getUri().getScheme() == "file" else system
+        system = self._systems[root]
+        if system is not None:
+            return self._path(uri), system
+        return Path(uri.removeprefix(root).removeprefix(":") if root else uri), None

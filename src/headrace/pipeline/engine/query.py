@@ -75,7 +75,7 @@ class Query:
         source_output: Additive | None = None,
         reached: Callable[[str], None] = _pass,
     ) -> None:
-        """`origin` is the topic to whose records the rows of a source table belong, `source_output` an additive one.
+        """`origin` is the topic that a source table's rows come from; `source_output` is the table's additive output.
 
         `reached` is called with the name of each kill point: before-ledger, after-table, mid-publish, before-commit.
         """
@@ -191,7 +191,7 @@ class Query:
         same = {topic: topic_id for topic, topic_id in last.topic_ids.items() if topic not in again}
         topic_ids.check(same, self._ids, job=self.job.name)
         if again:
-            log.warning("%s: reads %s from the beginning: created again", self.job.name, ", ".join(again))
+            log.warning("%s: reading re-created topics from the beginning: %s", self.job.name, ", ".join(again))
             self._checkpoint.move(self._topics.start_offsets(again))
 
     def _source_ids(self) -> Mapping[str, str]:
@@ -262,7 +262,7 @@ class Query:
     def _computed(
         self, rows: DataFrame, kept: sharing.Kept
     ) -> tuple[dict[str, DataFrame], Sequence[tuple[str, DataFrame]]]:
-        """Return the rows of each table, and rejected rows by the name of what rejects them."""
+        """Return the rows of each table, and the rejected rows by cause: `late` or `expectations`."""
         if self._stateful is not None:
             kept.keep(rows)  # computing them twice would also update the state twice
             results, late = stateful.parted(rows)
@@ -294,7 +294,7 @@ class Query:
         return frames, rejected
 
     def _view(self) -> DataFrame:
-        """Return the source table as it is now, which a snapshot is a function of."""
+        """Return the present content of the source table, from which a snapshot is computed."""
         lake, source = self._around.lake, self.job.source
         if self._source_output is not None:
             return lake.view(self._source_output)
@@ -307,7 +307,7 @@ class Query:
     def _with_lateness(
         self, frames: dict[str, DataFrame], before: Reached, kept: sharing.Kept
     ) -> tuple[dict[str, DataFrame], Reached]:
-        """Add how late they are to rows that have an event time and a place in a topic."""
+        """Add lateness to rows that have an event time and a position in a topic. Also return the state after them."""
         after = before
         for table in self._tables:
             rows = frames[table]
@@ -337,7 +337,7 @@ class Query:
         return self._ledger.record(entry)
 
     def _positions(self, entry: Entry) -> Offsets:
-        """Return the offsets for the job's consumer group: the lag of the job, and the carrier of the proof."""
+        """Return the offsets to commit to the job's consumer group: they show its lag and carry the batch's proof."""
         if isinstance(self.job.source, Table):
             return positions.of_table(self._files, self._around.lake.path(self.job.source.name), entry.source_to)
         return positions.of_topics(entry.source_to)
@@ -350,7 +350,7 @@ class Query:
         places: Offsets,
         measured: Measured,
     ) -> Mapping[str, DataFrame]:
-        """Write the rows of all tables. Replace those of a snapshot by the changed ones, and return those gone."""
+        """Write the rows of all tables. Keep only a snapshot's changed rows in `frames`; return its removed rows."""
         gone: dict[str, DataFrame] = {}
         lake, writer, batch = self._around.lake, self._writer, entry.batch
         about = {

@@ -21,7 +21,7 @@ class Reached:
     arrived: Mapping[str, int] = field(default_factory=dict)
     """The timestamp of each partition's newest record."""
     settled: int | None = None
-    """No partition that is not idle will have records before it, apart from late ones."""
+    """Partitions, except idle ones, will have no records before this time, apart from late ones; None if unknown."""
 
     def after(self, latest: Mapping[str, int], arrived: Mapping[str, int]) -> "Reached":
         """Return the state after a batch with these latest times of its partitions. `settled` never decreases."""

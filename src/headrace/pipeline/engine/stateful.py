@@ -48,11 +48,11 @@ def parted(rows: DataFrame) -> tuple[DataFrame, DataFrame | None]:
 
 
 def watermarked(rows: DataFrame, late_by: str) -> DataFrame:
-    """Let the watermark of `event_time` follow `settled_after`, and drop both columns of settled times.
+    """Set a watermark on `event_time` that follows `settled_after`, and drop both columns of settled times.
 
-    A row exactly as late as allowed, and at the end of a window, still belongs to the window: hence one millisecond,
-    Spark's unit, more. Spark would move a job's filters below the watermark, which then followed only the rows that
-    pass: a column that is not deterministic keeps them above it.
+    The delay is `late_by` plus one millisecond, Spark's unit, because a row at the end of a window that is exactly as
+    late as allowed still belongs to the window. Spark would move a job's filters below the watermark, which would then
+    follow only the rows that pass them. A nondeterministic `event_time` prevents that.
     """
     known = sf.coalesce("settled_after", sf.timestamp_micros(sf.lit(0)))
     followed = rows.withColumn("settled_after", known).withWatermark("settled_after", f"{late_by} 1 millisecond")

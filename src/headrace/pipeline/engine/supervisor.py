@@ -132,7 +132,11 @@ class Supervisor:
                 # Readers of its topics would wait for the end of an open transaction.
                 self._queries[event.job].stop(self._running.get(event.job))
             log.error(
-                "Job %s failed (%d in ten minutes): %s; %s", event.job, len(standing.failures), event.reason, then
+                "Job %s failed (failure %d in ten minutes): %s; %s",
+                event.job,
+                len(standing.failures),
+                event.reason,
+                then,
             )
 
     def _execute(self, instruction: Instruction) -> None:

@@ -45,7 +45,7 @@ class Checkpoint:
     def move(self, places: Mapping[str, Mapping[int, int]]) -> None:
         """Let the next batch read the given topics from `places`, which are offsets by topic and partition.
 
-        A batch that was interrupted is repeated without records of these topics. The query must not run.
+        An interrupted batch is repeated without records of these topics. The query must not be running.
         """
         committed = max(self._numbers("commits"), default=-1)
         files = [f"offsets/{batch}" for batch in self._numbers("offsets") if batch >= committed]

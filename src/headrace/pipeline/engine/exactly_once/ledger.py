@@ -44,7 +44,7 @@ class Entry:
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     output_ends: Offsets = field(default_factory=dict)
     reached: Reached = field(default_factory=Reached)
-    """The event times after the batch, from which the next batch computes how late it is."""
+    """The event times after the batch, from which the next batch computes how late its rows are."""
 
     def same_batch(self, other: "Entry") -> bool:
         """Return True for the same batch of the same checkpoint: numbers start again with a new checkpoint."""

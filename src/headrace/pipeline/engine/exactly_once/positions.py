@@ -1,7 +1,7 @@
-"""Where in the topics a batch ends: the lag of a job as a consumer group, whatever it reads.
+"""Find the positions in topics that a job has reached after a batch, even if it reads a table.
 
-The commits of a job's tables name the positions that it has reached. A job that reads the table has reached those of
-the last commit that it has read as a whole.
+They show the job's lag as that of a consumer group. A commit to a table records the positions that its job has reached.
+A job that reads the table has reached the positions of the last commit that it has read completely.
 """
 
 import json
@@ -28,7 +28,7 @@ def of_topics(source_to: object) -> Offsets:
 
 
 def of_table(files: Reading, table: str, source_to: Any) -> Offsets:
-    """Return the positions of Delta's offset after a batch; none in the middle of the first reading of a table.
+    """Return the positions for Delta's offset after a batch; empty during the initial read of a table.
 
     `table` is the URI of the table.
     """

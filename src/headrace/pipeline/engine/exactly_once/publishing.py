@@ -183,7 +183,7 @@ class TransactionalPublisher:
             try:
                 bounded(lambda: producer.abort_transaction(_ABORT_S), 2 * _ABORT_S)
             except KafkaException as error:
-                log.warning("%s: the open transaction ends at its timeout: %s", self._job, error)
+                log.warning("%s: the open transaction was not aborted and ends at its timeout: %s", self._job, error)
 
 
 class LedgerPublisher:
@@ -275,7 +275,7 @@ class LedgerPublisher:
                     raise KafkaException(place.error)
 
     def close(self) -> None:
-        """Everything is flushed, or will be repeated."""
+        """Do nothing: all records are flushed, or their batch will be repeated."""
 
 
 def bounded(call: Callable[[], object], longest_s: float) -> None:

@@ -13,13 +13,13 @@ class TopicChangedError(PipelineError):
 
 
 class Accepted:
-    """Topics of which the user accepts that they were created again."""
+    """Topics that the job may read from the beginning if they were created again, because the user accepted it."""
 
     def __init__(self, topics: Collection[str]) -> None:
         self._ids: dict[str, str | None] = dict.fromkeys(topics)
 
     def covers(self, topic: str, topic_id: str) -> bool:
-        """Return True for the first id that a topic is asked for with; the next one needs the user's consent again."""
+        """Return True for an accepted topic with the first id passed for it; another id needs new consent."""
         if topic not in self._ids:
             return False
         if self._ids[topic] is None:

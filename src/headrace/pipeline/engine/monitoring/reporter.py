@@ -83,20 +83,24 @@ class Reporter:
         self._runs.flush_if_due()
 
     def _with_batches(self, now: Progress, query: Query, running: "StreamingQuery") -> Progress:
-        last: Any = running.lastProgress
-        run, seen = self._seen.get(now.job, ("", -1))
-        if last is None or (run, seen) == (str(running.runId), last["batchId"]):
+        # PySpark would take Java's object apart, with a hundred calls.
+        java: Any = running._jsq
+        last = java.lastProgress()
+        if last is None:
             return now
-        after = seen if run == str(running.runId) else -1
-        missed = last["batchId"] > after + 1
-        batches: list[Any] = running.recentProgress if missed else [last]
-        for batch in batches:
+        run, seen = self._seen.get(now.job, ("", -1))
+        this_run, number = str(last.runId().toString()), int(last.batchId())
+        if (run, seen) == (this_run, number):
+            return now
+        after = seen if run == this_run else -1
+        for report in java.recentProgress() if number > after + 1 else [last]:
+            batch = json.loads(report.json())
             # Spark also reports triggers without a batch, with the number of the next one.
             if after < batch["batchId"] and "addBatch" in batch["durationMs"]:
                 before, now = now, advanced(now, batch, query.measured.get(batch["batchId"]))
                 self._runs.add(before, now, batch)
                 after = batch["batchId"]
-        self._seen[now.job] = (str(running.runId), after)
+        self._seen[now.job] = (this_run, after)
         return now
 
     def _with_standing(self, now: Progress, standing: Standing) -> Progress:

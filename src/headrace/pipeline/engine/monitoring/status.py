@@ -27,7 +27,7 @@ def read(checkpoints: str, now: datetime) -> list[dict[str, Any]]:
     place = directory(checkpoints)
     if "://" in place.removeprefix("file://"):
         raise PipelineError(
-            f"{place} cannot be read without Spark: the topic headrace.pipeline.progress has the same, "
+            f"{place} cannot be read without Spark. Read the progress from its topic instead: "
             "`headrace consume headrace.pipeline.progress --until-end`"
         )
     path = Path(place.removeprefix("file:").replace("//", "/"))

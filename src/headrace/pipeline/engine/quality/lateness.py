@@ -1,4 +1,4 @@
-"""How late a record is: by its place in the log alone, so the same in a stream, in a batch and after a restart.
+"""Compute how late records are, from their places in the log alone: streams, batches and restarts get the same result.
 
 A record is late by the time between its event time and the latest event time before it in its partition. Records with
 the latest time so far, and the first of a partition, are late by 0.
@@ -35,7 +35,7 @@ def with_lateness(rows: DataFrame, before: Mapping[str, int], *, time: str = "ev
 
 
 def reached(rows: DataFrame, before: Reached, *, time: str = "event_time") -> tuple[Reached, int]:
-    """Return what is reached after `rows`, which the next batch must get as `before`, and the number of rows."""
+    """Return the state after `rows`, which the next batch must get as `before`, and the number of rows."""
     arrived = sf.max(sf.unix_micros("ingested_at")) if "ingested_at" in rows.columns else sf.lit(None)
     found = (
         rows.groupBy(_partition().alias("at"))
@@ -64,12 +64,12 @@ def with_settled(rows: DataFrame, before: Reached, after: Reached, count: int) -
 def parted(rows: DataFrame, late_by: str) -> tuple[DataFrame, DataFrame]:
     """Return the rows that are in time, and those late by more than `late_by`, with a column `reason`.
 
-    Rows of a partition that was idle, or is new, may lie before what was settled: no query has state for them any more.
+    A partition that was idle, or is new, may have rows from before the settled time, for which no query has state.
     """
     allowed_us = round(seconds_of(late_by) * _MICROSECONDS)
     reason = sf.when(sf.col("late_by_s") * _MICROSECONDS > allowed_us, f"late by more than {late_by}").when(
         sf.unix_micros("event_time") < sf.unix_micros("settled_before") - allowed_us,
-        f"more than {late_by} earlier than the latest of every partition, after its own was idle",
+        f"more than {late_by} before the time that all active partitions had passed; its own partition was idle",
     )
     marked = rows.withColumn("reason", reason)
     return marked.where(sf.col("reason").isNull()).drop("reason"), marked.where(sf.col("reason").isNotNull())

@@ -29,7 +29,7 @@ _POINTS: Final = 24
 def append(
     lake: Lake, output: Additive, rows: DataFrame, *, writer: str, batch: int, metadata: Mapping[str, object]
 ) -> bool:
-    """Append the partial aggregates of a batch, and return False if they were there.
+    """Append the partial aggregates of a batch, and return False if the writer had committed the batch before.
 
     Raises PipelineError if the columns are not those of the output.
     """
@@ -107,7 +107,7 @@ def _files_to_sum(lake: Lake, output: Additive, before: datetime) -> frozenset[s
 def _same_times(time: str, touched: DataFrame) -> Column:
     """Return a condition on literals, which Delta compares with the minimum and maximum of each file.
 
-    Times travel as text in the session's time zone: as Python's local times, two hours of a year would be the same.
+    Times are passed as text in the session's time zone, because Python's local times repeat an hour every autumn.
     """
     kind = dict(touched.dtypes)[time]
     [found] = touched.agg(

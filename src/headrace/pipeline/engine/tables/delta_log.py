@@ -11,6 +11,8 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from headrace.pipeline.engine.java import java_class, to_list
+
 _CONFLICTS: Final = ("[DELTA_CONCURRENT_", "[DELTA_METADATA_CHANGED", "[DELTA_PROTOCOL_CHANGED")
 
 
@@ -41,18 +43,17 @@ def rewrite_files(
 
     Raises an error for which `is_conflict` is true if one of the files was removed meanwhile.
     """
-    jvm, log = _jvm(spark), _log(spark, path)
-    converters = jvm.scala.jdk.javaapi.CollectionConverters
-    to_seq, none = jvm.org.apache.spark.api.python.PythonUtils.toSeq, jvm.scala.Option.empty()
+    log, none = _log(spark, path), _none(spark)
+    to_seq = java_class(spark, "org.apache.spark.api.python.PythonUtils").toSeq
     transaction = log.startTransaction(none, none)
-    old = [file for file in converters.asJava(transaction.filterFiles()) if _name(file) in names]
+    old = [file for file in to_list(spark, transaction.filterFiles()) if _name(file) in names]
     if not old:
         return 0
     rows = DataFrame(log.createDataFrame(transaction.snapshot(), to_seq(old), False, none), spark)
-    new = converters.asJava(transaction.writeFiles(rewrite(rows)._jdf))
+    new = to_list(spark, transaction.writeFiles(rewrite(rows)._jdf))
     now_ms = int(time.time() * 1000)
     actions = [_without_data_change(file) for file in new] + [file.removeWithTimestamp(now_ms, False) for file in old]
-    optimize = getattr(jvm.org.apache.spark.sql.delta, "DeltaOperations$Optimize")
+    optimize = java_class(spark, "org.apache.spark.sql.delta.DeltaOperations$Optimize")
     transaction.commit(to_seq(actions), optimize(to_seq([]), to_seq([]), False, none, False))
     return len(old)
 
@@ -62,7 +63,7 @@ class TableVersion:
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         self._spark = spark
-        self._none = _jvm(spark).scala.Option.empty()
+        self._none = _none(spark)
         self._log = _log(spark, path)
         self._snapshot = self._log.update(False, self._none, self._none)
 
@@ -80,7 +81,7 @@ class TableVersion:
         files = [
             file for file in self._snapshot.allFiles().collectAsList() if wanted is None or str(file.path()) in wanted
         ]
-        to_seq = _jvm(self._spark).org.apache.spark.api.python.PythonUtils.toSeq
+        to_seq = java_class(self._spark, "org.apache.spark.api.python.PythonUtils").toSeq
         return DataFrame(self._log.createDataFrame(self._snapshot, to_seq(files), False, self._none), self._spark)
 
 
@@ -106,13 +107,13 @@ def _without_data_change(file: Any) -> Any:
 
 
 def _log(spark: SparkSession, path: str) -> Any:
-    return _jvm(spark).org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)
+    return java_class(spark, "org.apache.spark.sql.delta.DeltaLog").forTable(spark._jsparkSession, path)
 
 
 def _snapshot(spark: SparkSession, path: str) -> Any:
-    none = _jvm(spark).scala.Option.empty()
+    none = _none(spark)
     return _log(spark, path).update(False, none, none)
 
 
-def _jvm(spark: SparkSession) -> Any:
-    return spark._jvm
+def _none(spark: SparkSession) -> Any:
+    return java_class(spark, "scala.Option").empty()

@@ -7,13 +7,14 @@ pathlib. A commit names its writer and batch, so a repeated batch changes nothin
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from delta.tables import DeltaTable
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from headrace.pipeline.engine.java import java_class
 from headrace.pipeline.engine.tables import delta_log, partials
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.spec.jobs import Additive
@@ -32,7 +33,7 @@ class Lake:
     def path(self, table: str) -> str:
         """Return the URI of a table. Raises PipelineError unless the name is an SQL identifier."""
         if not _NAME.fullmatch(table):
-            raise PipelineError(f"'{table}' is not a table's name: use letters, digits and underscores")
+            raise PipelineError(f"'{table}' is not a valid table name: use a letter, then letters, digits and '_'")
         return f"{self.uri}/{table}"
 
     def exists(self, table: str) -> bool:
@@ -40,8 +41,7 @@ class Lake:
 
     def names(self) -> list[str]:
         """Return the names of all tables, sorted."""
-        jvm: Any = self.spark._jvm
-        path = jvm.org.apache.hadoop.fs.Path
+        path = java_class(self.spark, "org.apache.hadoop.fs.Path")
         root = path(self.uri)
         files = root.getFileSystem(self.spark._jsparkSession.sessionState().newHadoopConf())
         if not files.exists(root):
@@ -101,7 +101,7 @@ class Lake:
         batch: int,
         metadata: Mapping[str, object],
     ) -> bool:
-        """Replace the rows with the same `keys` and add new ones; return False if the batch was there.
+        """Replace the rows with the same `keys` and add new ones; return False if the writer had committed it.
 
         Null is a key like any other. `rows` must have each key once.
         """

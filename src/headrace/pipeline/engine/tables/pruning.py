@@ -10,6 +10,8 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
+from headrace.pipeline.engine.java import to_list
+
 _SCAN: Final = "FileSourceScanExec"
 
 
@@ -35,6 +37,4 @@ def restored(rows: DataFrame, kinds: Sequence[tuple[str, str]]) -> DataFrame:
 
 
 def _leaves(frame: DataFrame) -> Sequence[Any]:
-    jvm: Any = frame.sparkSession._jvm
-    plan = frame._jdf.queryExecution().sparkPlan()
-    return list(jvm.scala.jdk.javaapi.CollectionConverters.asJava(plan.collectLeaves()))
+    return to_list(frame.sparkSession, frame._jdf.queryExecution().sparkPlan().collectLeaves())

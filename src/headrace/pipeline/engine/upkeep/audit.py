@@ -42,14 +42,14 @@ class Log(Protocol):
         """Return the bounds of a topic's partitions; none if the topic does not exist."""
 
     def first_record(self, topic: str, partition: int, offsets: range) -> int | None:
-        """Return the first of the offsets that has a record a `read_committed` consumer gets; None if none has."""
+        """Return the offset of the first record among `offsets` that a `read_committed` consumer gets, or None."""
 
 
 def audit(tables: Sequence[Present], log: Log, read_to: Mapping[tuple[str, int], int]) -> list[Gap]:
     """Return the gaps of a table, those of partitions never read included.
 
-    `read_to` has the next offset that the job will read, by topic and partition: the audit is about the offsets before
-    it, or up to the last one in the table if it is not known. A topic that is in neither argument is not audited.
+    `read_to` has the next offset that the job will read, by topic and partition; the audit ends there. If it is
+    unknown, the audit ends at the last offset in the table. A topic that is in neither argument is not audited.
     """
     topics = sorted({present.topic for present in tables} | {topic for topic, _ in read_to})
     found: list[Gap] = []
@@ -84,7 +84,7 @@ def _unless_empty(offsets: range) -> Iterator[range]:
 
 
 def _judged(gap: range, topic: str, partition: int, bounds: Bounds, present: Present | None, log: Log) -> Iterator[Gap]:
-    """Yield verdicts: on what the log no longer has, and on what it has."""
+    """Yield a verdict on the offsets that were deleted from the log, and one on those still in it."""
 
     def verdict(offsets: range, kind: Literal["explained", "missing"], reason: str) -> Gap:
         return Gap(

@@ -1,4 +1,4 @@
-"""Audit the tables of a job: what they have of its topics, against the log and what the checkpoint says was read."""
+"""Audit the tables of a job: compare their offsets with the log, as far as the checkpoint says that it was read."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -51,8 +51,8 @@ def keeps_all(job: Job) -> bool:
 def audit_job(lake: Lake, checkpoints: str, job: Job, ids: Mapping[str, str], log: Log) -> Audited | None:
     """Return the audit of a job; None if it has written nothing. `ids` are the present ids of its topics, by name.
 
-    May run beside the job: it is about batches that were complete when it started. Raises PipelineError for a job of
-    whose tables the offsets cannot be told, and KafkaException.
+    May run beside the job: it covers the batches that were complete when it started. Raises PipelineError for a job
+    whose tables do not show their offsets, and KafkaException.
     """
     files = Files(lake.spark)
     read_to, stored_ids = _read_to(files, checkpoints, job)

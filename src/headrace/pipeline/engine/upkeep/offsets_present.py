@@ -24,7 +24,7 @@ _ORIGIN: Final = {"topic_id": "topic_id", "partition": "source_partition", "offs
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The offsets in a table, and how many of its files told them by their statistics alone."""
+    """The offsets in a table, the number of its files, and how many of them had to be read."""
 
     pieces: tuple[Piece, ...]
     files: int
@@ -99,9 +99,9 @@ def _columns_with_statistics(files: DataFrame) -> set[str]:
 
 
 def _whole(file: Row) -> Piece | None:
-    """Return the offsets of a file of which the statistics say everything; None if it must be read.
+    """Return the offsets of a file if its statistics are enough to know them; None if it must be read.
 
-    As many rows as offsets between the least and the greatest are all of them: no task writes an offset twice.
+    If there are as many rows as offsets from the least to the greatest, none is missing: no task writes one twice.
     """
     if file.partly_deleted or file.rows is None or file.min_offset is None or file.min_partition != file.max_partition:
         return None

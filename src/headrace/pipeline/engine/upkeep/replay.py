@@ -48,9 +48,7 @@ def replay(
     run meanwhile. Raises PipelineError if the job cannot be replayed.
     """
     if not can_replay(job):
-        raise PipelineError(
-            f"job {job.name} cannot be replayed: only in tables of appended rows can it be seen which records are there"
-        )
+        raise PipelineError(f"job {job.name} cannot be replayed: it must read topics and only append rows to tables")
     if not lake.exists(quarantine.TABLE):
         return []
     tried = lake.read(quarantine.TABLE).where(sf.col("job") == job.name)

@@ -1,7 +1,7 @@
 """Follow one record from its topic through the tables, to the rows and changelog records that it is part of.
 
-The functions of the jobs say which rows these are. They run again: on the record alone where results are sums, and on
-all rows with and without the record where they have a state.
+To find these rows, the functions of the jobs run again: those of additive jobs on the record alone, those of stateful
+jobs on all rows with and without the record.
 """
 
 import json
@@ -42,7 +42,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reached:
-    """A row of a table that the record is, or is part of."""
+    """A row of a table that stores the record, or was computed from it and others."""
 
     job: str
     table: str | None
@@ -59,7 +59,7 @@ class Tracer:
     """Traces records through the tables of a lake."""
 
     def __init__(self, lake: Lake, checkpoints: str, jobs: Mapping[str, Job], params: Mapping[str, object]) -> None:
-        """`jobs` are in order of data; `params` are theirs, by name."""
+        """`jobs` are in the order in which data flows; `params` are their parameters, by the name of the job."""
         self._lake = lake
         self._files = Files(lake.spark)
         self._checkpoints = checkpoints
