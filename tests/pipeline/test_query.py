@@ -175,6 +175,7 @@ def test_a_marker_that_the_tables_history_has_lost_is_not_needed(place: Place) -
 
 def test_a_second_driver_ends_the_first_and_results_stay_exact(place: Place) -> None:
     place.batches = 2
+
     def overtake(point: str) -> None:
         if point == "before-commit":
             checkpoint = Path(place.directory, "_checkpoints", f"{place.name}-1", "metadata")
