@@ -253,7 +253,7 @@ def generated(start: Callable[..., Pipeline], tmp_path_factory: pytest.TempPathF
     parameters = Parameters(lines=6_000, rate=0.5, late=0.02, torn=0.01, duplicates=0.01, partitions=PARTITIONS)
     directory = tmp_path_factory.mktemp("generated")
     wide = {"late_by": "2 hours"}
-    names = ("events", "page_views", "sessions", "traffic", "status_codes", "crawlers")
+    names = ("events", "page_views", "sessions", "traffic", "crawlers")
     pipeline = start("generated", jobs=names, params={"sessions": wide, "crawlers": wide}, max_rows=3_200)
     with truth_files(parameters, directory) as (truth, _):
         pipeline.send([(record.partition, record.line) for record in log(parameters, truth, lambda: False)])
