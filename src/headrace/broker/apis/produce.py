@@ -28,7 +28,7 @@ from headrace.server.dispatch import Replies
 from headrace.server.frames import InvalidRequestError
 from headrace.slices import Pace
 from headrace.storage.log.config import LogConfig
-from headrace.types import new_tuple
+from headrace.types import TopicPartition, new_tuple
 from headrace.wire.compression import Codec
 from headrace.wire.encoder import put_string
 
@@ -350,10 +350,11 @@ async def _only_later(replies: Awaitable[Replies]) -> RawReply:
 
 
 def _guard_of(verdict: Verdict, name: str, index: int) -> VerificationGuard | None:
-    error = verdict.errors.get((name, index))
+    topic_partition = new_tuple(TopicPartition, (name, index))
+    error = verdict.errors.get(topic_partition)
     if error is not None:
         raise error
-    return verdict.guards.get((name, index))
+    return verdict.guards.get(topic_partition)
 
 
 def _refuse_zstd(records: bytes) -> None:
