@@ -121,7 +121,8 @@ class ProducerState:
         if guard is None:
             guard = VerificationGuard(epoch, sequence, begins_at_zero=begins_at_zero, since_ms=now_ms)
             self._verifications[producer_id] = guard
-        guard.add_attempt(epoch, sequence)
+        else:
+            guard.add_attempt(epoch, sequence)
         return guard
 
     def check_transactional(

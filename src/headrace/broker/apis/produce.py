@@ -8,6 +8,7 @@ import struct
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
+from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
@@ -320,9 +321,14 @@ class ProduceApi:
         if version >= _TOPIC_IDS:
             topic_id: UUID | None = topic.topic_id
             return bytes(16) if topic_id is None else topic_id.bytes
-        name = bytearray()
-        put_string(name, topic.name, flexible=version >= _FLEXIBLE)
-        return bytes(name)
+        return _encoded(topic.name, flexible=version >= _FLEXIBLE)
+
+
+@lru_cache(maxsize=256)
+def _encoded(name: str, *, flexible: bool) -> bytes:
+    out = bytearray()
+    put_string(out, name, flexible=flexible)
+    return bytes(out)
 
 
 def _refused_by(partition: Partition, context: RequestContext, error: KafkaError) -> Outcome:

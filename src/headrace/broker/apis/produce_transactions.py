@@ -188,10 +188,10 @@ class TransactionVerification:
             return _SEVERAL_PRODUCERS
         version = context.api_version
         if not self._config.transaction_partition_verification_enable:
-            return _Begun(None, version, {}, dict.fromkeys(found.first, UNVERIFIED))
+            return new_tuple(_Begun, (None, version, {}, dict.fromkeys(found.first, UNVERIFIED)))
         [(producer_id, producer_epoch)] = found.producers
-        question = _Question(request.transactional_id, producer_id, producer_epoch, version >= _ADDS)
-        return _Begun(question, version, {}, {})
+        question = new_tuple(_Question, (request.transactional_id, producer_id, producer_epoch, version >= _ADDS))
+        return new_tuple(_Begun, (question, version, {}, {}))
 
     def _start(self, begun: _Begun, first: Mapping[TopicPartition, int]) -> None:
         """Begin to verify batches with these first sequence numbers."""
@@ -262,7 +262,7 @@ def _verdict(begun: _Begun | Verdict | None, answers: Mapping[_Question, Verifie
             code = answer.get(topic_partition, ErrorCode.none)
             if code is not ErrorCode.none:
                 errors[topic_partition] = _producer_error(code, version)
-    return Verdict(None, errors, guards)
+    return new_tuple(Verdict, (None, errors, guards))
 
 
 def _producer_error(code: ErrorCode, version: int) -> KafkaError:
