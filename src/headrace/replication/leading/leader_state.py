@@ -42,7 +42,14 @@ class Leadership(Protocol):
 class Follower:
     """The state of one follower, from its fetches. Offsets are -1 and times 0 before the first one."""
 
-    __slots__ = ("broker_epoch", "caught_up_ms", "end_offset", "last_fetch_ms", "leader_end_at_fetch", "log_start_offset")
+    __slots__ = (
+        "broker_epoch",
+        "caught_up_ms",
+        "end_offset",
+        "last_fetch_ms",
+        "leader_end_at_fetch",
+        "log_start_offset",
+    )
 
     def __init__(self) -> None:
         self.end_offset = UNKNOWN_OFFSET
@@ -80,10 +87,10 @@ class LeaderState:
     """The replicas of one partition, under one leader at a time: this broker. Times are ms of a monotonic clock."""
 
     __slots__ = (
-        "_needs_newer",
         "_broker_id",
         "_is_alive",
         "_max_lag_ms",
+        "_needs_newer",
         "epoch_start",
         "followers",
         "isr",
@@ -95,7 +102,7 @@ class LeaderState:
     )
 
     def __init__(self, broker_id: int, *, max_lag_ms: Callable[[], int], is_alive: Callable[[int], bool]) -> None:
-        """`max_lag_ms` returns `replica.lag.time.max.ms`; `is_alive` is False for a broker that has left the cluster."""
+        """`max_lag_ms` returns `replica.lag.time.max.ms`; `is_alive` is False for a broker that has left."""
         self._broker_id = broker_id
         self._max_lag_ms = max_lag_ms
         self._is_alive = is_alive
@@ -140,7 +147,9 @@ class LeaderState:
         }
         if is_new_epoch:
             for replica, follower in self.followers.items():
-                self._begin_epoch(follower, log_end, now_ms, is_in_sync=replica in self.isr, is_new_leader=is_new_leader)
+                self._begin_epoch(
+                    follower, log_end, now_ms, is_in_sync=replica in self.isr, is_new_leader=is_new_leader
+                )
             self.leader_epoch = state.leader_epoch
             self.epoch_start = log_end
         self.partition_epoch = state.partition_epoch
