@@ -5,11 +5,11 @@ import logging
 from collections.abc import Sequence
 from concurrent.futures import Executor
 
-from headrace.cluster.commands import Command, LeaderAndIsr, PartitionState, StopReplica
+from headrace.cluster.commands import Command, LeaderAndIsr, StopReplica
 from headrace.cluster.metadata_cache import MetadataCache
 from headrace.errors import KafkaError
 from headrace.replication.replica_manager import ReplicaManager
-from headrace.types import TopicPartition
+from headrace.types import PartitionState, TopicPartition
 
 log = logging.getLogger(__name__)
 

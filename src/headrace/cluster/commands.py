@@ -3,25 +3,11 @@
 They mean the same as Kafka's requests of these names. The controller passes them to the broker in its own process.
 """
 
-import uuid
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 from headrace.cluster.image import BrokerImage, TopicImage
-from headrace.types import TopicPartition
-
-
-class PartitionState(NamedTuple):
-    """The leader and the replicas of one partition. `is_new`: it never had a log."""
-
-    topic: str
-    topic_id: uuid.UUID
-    partition: int
-    leader: int
-    leader_epoch: int
-    replicas: tuple[int, ...]
-    isr: tuple[int, ...]
-    is_new: bool
+from headrace.types import PartitionState, TopicPartition
 
 
 class LeaderAndIsr(NamedTuple):
@@ -61,6 +47,7 @@ def partition_states(topic: TopicImage, first: int, *, is_new: bool) -> list[Par
             partition.replicas,
             partition.isr,
             is_new,
+            partition_epoch=partition.version,
         )
         for index, partition in enumerate(topic.partitions)
         if index >= first

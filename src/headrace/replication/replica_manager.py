@@ -11,22 +11,16 @@ from headrace.clock import now_ms
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.appends import Completions
 from headrace.replication.partition import Partition
-from headrace.replication.producer_state import ProducerState
+from headrace.replication.producer_recovery import recover_producers
 from headrace.slices import Steps
 from headrace.storage.dirs.log_dirs import LogDirs
 from headrace.storage.dirs.partition_dir import stray_advice
 from headrace.storage.log.config import LogConfig
 from headrace.storage.log.log import Log
-from headrace.storage.log.producers.open_transactions import OpenTransactions
-from headrace.storage.log.producers.producer_snapshot import CorruptSnapshotError, read_snapshot, snapshots
-from headrace.storage.log.producers.txn_recovery import control_record
 from headrace.types import TopicPartition
-from headrace.wire.control import coordinator_epoch_of, marker_of
 
 _NEVER_MS: Final = 2**63 - 1
 _SHORTEST_FLUSH_MS: Final = 10
-_RECALLED_INDEX_ENTRIES: Final = 128
-"""Index entries to read for the latest batches of producers: enough for their requests in flight."""
 
 log = logging.getLogger(__name__)
 
@@ -122,7 +116,7 @@ class ReplicaManager:
             return partition
         try:
             opened = self.log_dirs.logs.get(topic_partition) or self._open_log(topic_partition, topic_id, is_new=is_new)
-            producers, transactions = _producer_state_of(opened)
+            producers, transactions = recover_producers(opened, opened.log_end_offset)
         except KafkaError as error:
             self._offline[topic_partition] = str(error)
             raise
@@ -309,43 +303,3 @@ class ReplicaManager:
 
     def _high_watermarks(self) -> dict[TopicPartition, int]:
         return {partition.topic_partition: partition.high_watermark for partition in self.partitions()}
-
-
-def _producer_state_of(opened: Log) -> tuple[ProducerState, OpenTransactions]:
-    """Load the newest readable snapshot, and replay the log after it."""
-    state = ProducerState()
-    transactions = OpenTransactions()
-    # Not the log start offset: batches before it are still needed for the last sequences of producers.
-    start = opened.segments.first_offset
-    for offset, path in sorted(snapshots(opened.directory).items(), reverse=True):
-        try:
-            entries = read_snapshot(path)
-        except (CorruptSnapshotError, OSError) as error:
-            log.warning("%s: using an older producer snapshot or the log: %s", opened.topic_partition, error)
-            continue
-        state.restore(entries)
-        if entries:
-            try:
-                state.recall(opened.segments.headers_before(offset, _RECALLED_INDEX_ENTRIES))
-            except KafkaError as error:
-                log.warning(
-                    "%s: its latest batches cannot be read, so retries of idempotent producers may be refused: %s",
-                    opened.topic_partition,
-                    error,
-                )
-        transactions = OpenTransactions(entries)
-        start = max(start, offset)
-        break
-    for segment, position, header in opened.segments.batches(start):
-        if header.base_offset >= start:
-            state.replay(header)
-            if not header.is_transactional:
-                continue
-            if not header.is_control:
-                transactions.add(header)
-                continue
-            record = control_record(segment, position, header)
-            if record is not None and marker_of(record.key) is not None:
-                state.end_transaction(header, coordinator_epoch_of(record.value))
-                transactions.end(header, record.key)
-    return state, transactions

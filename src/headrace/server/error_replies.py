@@ -129,5 +129,8 @@ _ITEMS = {
     int(ApiKey.FETCH): _empty("responses"),
     int(ApiKey.DESCRIBE_LOG_DIRS): _empty("results"),
     int(ApiKey.DESCRIBE_CLUSTER): lambda _request, _error: {"cluster_id": "", "brokers": ()},
+    int(ApiKey.LEADER_AND_ISR): _empty("topics"),
+    int(ApiKey.STOP_REPLICA): _empty("partition_errors"),
+    int(ApiKey.CONTROLLED_SHUTDOWN): _empty("remaining_partitions"),
     int(ApiKey.LIST_CONFIG_RESOURCES): _empty("config_resources"),
 }

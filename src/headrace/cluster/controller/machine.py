@@ -12,7 +12,6 @@ from headrace.cluster import znodes
 from headrace.cluster.commands import (
     Command,
     LeaderAndIsr,
-    PartitionState,
     StopReplica,
     UpdateMetadata,
     partition_states,
@@ -20,7 +19,7 @@ from headrace.cluster.commands import (
 from headrace.cluster.controller.elections import elect, newest_registration
 from headrace.cluster.image import BrokerImage, MetadataImage, TopicImage
 from headrace.cluster.store import Create, Operation
-from headrace.types import TopicPartition
+from headrace.types import PartitionState, TopicPartition
 
 _Item = TypeVar("_Item")
 

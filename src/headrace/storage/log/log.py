@@ -175,7 +175,7 @@ class Log:
             rolls = segment.should_roll(size, last_offset, max_timestamp, config, now_ms)
             if rolls:
                 segment = self._roll_to(base_offset, now_ms)
-            if leader_epoch > self.leader_epochs.latest:
+            if leader_epoch != self.leader_epochs.latest and leader_epoch >= 0:
                 self.leader_epochs.assign(leader_epoch, base_offset)
             position = segment.size
             segment.append(
@@ -240,6 +240,11 @@ class Log:
         Raises KafkaError(kafka_storage_error).
         """
         if offset >= self.log_end_offset:
+            try:
+                # A leader may have been deposed before the first append of its epoch, which no other broker knows.
+                self.leader_epochs.truncate_from_end(self.log_end_offset)
+            except OSError as error:
+                raise self.state.storage_error("truncate", error) from error
             return
         if offset < self.segments.first_offset:
             self.truncate_fully_and_start_at(offset)
