@@ -35,6 +35,7 @@ class FetchPartition:
         "last_fetched_epoch",
         "last_high_watermark",
         "last_log_start_offset",
+        "log_start_offset",
         "max_bytes",
         "topic",
     )
@@ -46,6 +47,8 @@ class FetchPartition:
         self.max_bytes = 0
         self.current_leader_epoch = -1
         self.last_fetched_epoch = -1
+        self.log_start_offset = -1
+        """A follower's own log start offset."""
         self.last_high_watermark = -1
         self.last_log_start_offset = -1
 
@@ -81,6 +84,7 @@ class FetchSession:
                 known.max_bytes = new.max_bytes
                 known.current_leader_epoch = new.current_leader_epoch
                 known.last_fetched_epoch = new.last_fetched_epoch
+                known.log_start_offset = new.log_start_offset
 
     def forget(self, keys: Iterable[PartitionKey]) -> None:
         for key in keys:

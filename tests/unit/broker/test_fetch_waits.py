@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 
 from headrace.broker.apis import fetch as fetch_module
+from headrace.broker.apis import fetch_waits
 from headrace.broker.apis.fetch import FetchApi
 from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
@@ -283,6 +284,8 @@ def in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Handle all fetches as large ones, with a pause after every partition."""
     monkeypatch.setattr("headrace.broker.apis.fetch.AT_ONCE", 1)
     monkeypatch.setattr("headrace.broker.apis.fetch.OFTEN", 1)
+    monkeypatch.setattr("headrace.broker.apis.fetch_waits.OFTEN", 1)
+    monkeypatch.setattr("headrace.broker.apis.fetch_waits.AT_ONCE", 1)
     monkeypatch.setattr("headrace.slices.SLICE_S", 0)
 
 
@@ -358,7 +361,7 @@ async def test_large_fetches_have_sessions(broker: Broker) -> None:
 async def test_over_the_limit_of_waiting_partitions_a_fetch_returns_at_once(
     broker: Broker, mode: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(fetch_module, "_MANY_PARTITIONS", 1)
+    monkeypatch.setattr(fetch_waits, "_MANY_PARTITIONS", 1)
     if mode == "in steps":
         monkeypatch.setattr(fetch_module, "AT_ONCE", 1)
     broker.api.waiting = WaitingPartitions(limit=9)
