@@ -57,12 +57,12 @@ class CommandedBroker:
         self.commands: list[Any] = []
         self._zookeeper = KazooClient(zookeeper)
         self._loop = loop
-        log_config = LogConfig(**(log_config or {}))
+        topic_config = LogConfig(**(log_config or {}))
         self.purgatory = Purgatory(loop)
         self.directory = directory
         directory.mkdir()
         self.replicas = ReplicaManager(
-            LogDirs.open([directory], broker_id=BROKER_ID), lambda _: log_config, self.purgatory
+            LogDirs.open([directory], broker_id=BROKER_ID), lambda _: topic_config, self.purgatory
         )
         config = BrokerConfig({"listeners": "PLAINTEXT://127.0.0.1:0", "broker.id": str(BROKER_ID)})
         dispatcher = Dispatcher()

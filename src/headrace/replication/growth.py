@@ -52,7 +52,7 @@ class Growth(Generic[P]):
         segment, size = self._segment, self._size
         self._note()
         added = self._size - size if segment is not None and segment is self._segment else UNKNOWN_SIZE
-        for watcher in self.watchers:
+        for watcher in tuple(self.watchers):
             watcher(partition, added)
 
     def lose_count(self) -> None:

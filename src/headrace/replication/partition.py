@@ -11,17 +11,12 @@ from typing import Final
 from uuid import UUID
 
 from headrace.errors import ErrorCode, KafkaError
-from headrace.replication.appends import ALL_REPLICAS, Appended, AppendResult, Batch, Completions, NoRoomError, Placed
+from headrace.replication.appends import ALL_REPLICAS, Appended, AppendResult, Batch, NoRoomError, Placed
 from headrace.replication.batch_rules import Accepted, PreparedBatch, accept
-from headrace.replication.growth import Growth
-from headrace.replication.leading.followers import Followers
-from headrace.replication.leading.leader_state import Leadership
-from headrace.replication.leading.peers import Peers
+from headrace.replication.leading.led_replica import LedReplica
 from headrace.replication.producer_checks import Before, ProducerChecks
 from headrace.replication.producer_state import ProducerState
-from headrace.replication.replica import Replica
 from headrace.replication.verification import VerificationGuard
-from headrace.storage.files.log_file import FileSlice
 from headrace.storage.log.log import Log
 from headrace.storage.log.producers.open_transactions import OpenTransactions
 from headrace.types import Buffer, new_tuple
@@ -35,22 +30,12 @@ _PLACED_SIZE: Final = 16
 log = logging.getLogger(__name__)
 
 
-class Partition(Replica):
+class Partition(LedReplica):
     """A partition that this broker leads."""
 
     __slots__ = (
         "_checks",
-        "awaits_flush",
-        "completions",
-        "followers",
-        "growth",
-        "isr",
-        "isr_size",
-        "log_growth",
-        "partition_epoch",
         "refusal",
-        "replica_count",
-        "replicas",
     )
 
     def __init__(
@@ -74,24 +59,8 @@ class Partition(Replica):
         )
         self.transactions.markers.loaded(log.log_end_offset)
         self._checks = ProducerChecks(producers, self.transactions)
-        self.isr: tuple[int, ...] = ()
-        self.isr_size = 1
-        self.replicas: tuple[int, ...] = ()
-        self.replica_count = 1
-        self.partition_epoch = -1
-        """Version of the partition's state at the controller; -1 before `lead`."""
-        self.followers: Followers | None = None
-        """None if this broker has the only replica."""
         self.refusal: str | None = None
         """The reason why records of clients are refused now."""
-        self.completions: Completions[Partition] | None = None
-        """Flushes the log if `flush.messages` requires it; without it appends wait for the disk."""
-        self.awaits_flush = False
-        """True if the high watermark waits for a flush."""
-        self.growth = Growth(self)
-        """Watchers of records that become visible to consumers."""
-        self.log_growth: Growth[Partition] = Growth(self, of_log=True)
-        """Watchers of appended records: the fetches of followers."""
 
     def append_as_leader(
         self,
@@ -227,7 +196,7 @@ class Partition(Replica):
         """Return the batch to write, or the position of the batch that it repeats. Raises KafkaError."""
         config = self.log.state.config
         if acks == ALL_REPLICAS and self.isr_size < config.min_insync_replicas:
-            self._check_in_sync()
+            self.check_in_sync()
         accepted = accept(records, config, now_ms, internal=internal)
         header = accepted[0]
         if self.refusal is not None and not internal:
@@ -269,6 +238,8 @@ class Partition(Replica):
         log = self.log
         state = log.state
         end_offset = state.log_end_offset
+        if self.log_growth.watchers:
+            self.log_growth.report()
         if self.awaits_flush or end_offset - log.flusher.recovery_point >= state.config.flush_messages:
             self._flush_first(now_ms)
         elif self.followers is None:
@@ -279,8 +250,6 @@ class Partition(Replica):
                 self.growth.report()
         else:
             self.followers.appended(end_offset)
-        if self.log_growth.watchers:
-            self.log_growth.report()
 
     def start_verification(
         self, producer_id: int, producer_epoch: int, base_sequence: int = -1, *, adds: bool = False, now_ms: int = 0
@@ -311,7 +280,7 @@ class Partition(Replica):
         invalid_producer_epoch, transaction_coordinator_fenced, not_enough_replicas, kafka_storage_error.
         """
         if self.isr_size < self.log.state.config.min_insync_replicas:
-            self._check_in_sync()
+            self.check_in_sync()
         self._checks.check_marker(producer_id, producer_epoch, coordinator_epoch, transaction_version)
         offset = self.log.log_end_offset
         marker = Marker.COMMIT if commit else Marker.ABORT
@@ -346,84 +315,6 @@ class Partition(Replica):
             self.show(visible)
         if self.completions is not None:
             self.completions.advanced(self)
-
-    def show(self, high_watermark: int) -> None:
-        """Make the records before `high_watermark` visible to consumers, and answer their producers."""
-        self.high_watermark = high_watermark
-        self.transactions.committed_to(high_watermark)
-        if self.growth.watchers:
-            self.growth.report()
-        if self.completions is not None:
-            self.completions.advanced(self)
-
-    def gone(self, error: KafkaError) -> None:
-        """Fail all waits: this broker no longer serves the partition."""
-        self.followers = None
-        self.growth.wake_all()
-        self.log_growth.wake_all()
-        if self.completions is not None:
-            self.completions.refuse(self, error)
-
-    def _check_in_sync(self) -> None:
-        # At most the number of replicas (KIP-966).
-        required = min(self.log.config.min_insync_replicas, self.replica_count)
-        if self.isr_size < required:
-            raise KafkaError(
-                ErrorCode.not_enough_replicas,
-                f"{self.topic_partition} has {self.isr_size} replica in sync; min.insync.replicas requires {required}",
-            )
-
-    # Followers
-
-    def lead(self, state: Leadership, peers: Peers) -> bool:
-        """Lead under a state of the controller. Return False if it is older than the known one.
-
-        Call it on the event loop. Raises KafkaError(kafka_storage_error).
-        """
-        if state.partition_epoch < self.partition_epoch:
-            return False
-        self.leader_epoch = state.leader_epoch
-        self.partition_epoch = state.partition_epoch
-        self.replicas = tuple(state.replicas)
-        own_end = self.high_watermark if self.awaits_flush else self.log_end_offset
-        if len(self.replicas) > 1:
-            if self.followers is None:
-                self.followers = Followers(self, peers, own_end)
-            self.followers.lead(state)
-        else:
-            self.followers = None
-            self.note_isr(tuple(state.isr), 1, state.partition_epoch)
-            if own_end > self.high_watermark:
-                self.show(own_end)
-        return True
-
-    def note_isr(self, isr: tuple[int, ...], replica_count: int, partition_epoch: int) -> None:
-        """Note the state that the controller has confirmed. Only `lead` and the followers call this."""
-        self.isr = isr
-        self.isr_size = len(isr)
-        self.replica_count = replica_count
-        self.partition_epoch = partition_epoch
-
-    def read_as_follower(self, replica: int, offset: int, max_bytes: int, *, min_one_batch: bool) -> FileSlice | None:
-        """Like `read`, up to the end of the log. Raises KafkaError(unknown_leader_epoch) unless it is a follower."""
-        self._follower(replica)
-        return self._read(offset, max_bytes, self.log.state.log_end_offset, min_one_batch=min_one_batch)
-
-    def fetched_by(self, replica: int, offset: int, log_start_offset: int, broker_epoch: int) -> None:
-        """Account for a follower's fetch at `offset`, the end of its log. Call it before the reply.
-
-        Raises KafkaError: unknown_leader_epoch unless it is a follower, not_leader_or_follower for a process that has
-        been replaced.
-        """
-        self._follower(replica).fetched(replica, offset, log_start_offset, broker_epoch)
-
-    def _follower(self, replica: int) -> Followers:
-        followers = self.followers
-        if followers is None or replica not in followers.state.followers:
-            raise KafkaError(
-                ErrorCode.unknown_leader_epoch, f"broker {replica} has no replica of {self.topic_partition}"
-            )
-        return followers
 
     def delete_records(self, offset: int) -> int:
         """Raise the log start offset to `offset` (-1: the high watermark), and return the new one.

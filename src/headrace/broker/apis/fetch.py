@@ -16,6 +16,7 @@ from headrace.broker.apis.fetch_reads import FetchReads
 from headrace.broker.apis.fetch_waits import Fetch
 from headrace.broker.fetch_session import FULL_EPOCH, FetchPartition, FetchSession, FetchSessions, PartitionKey
 from headrace.replication.replica_manager import ReplicaManager
+from headrace.replication.throttle import ReplicationThrottle
 from headrace.server.context import Answer, Handler, Reply, RequestContext
 from headrace.server.large_requests import WaitingPartitions
 from headrace.server.loop.turns import Turns
@@ -37,8 +38,10 @@ class FetchApi(FetchReads):
         max_sessions: int,
         max_bytes: int,
         turns: Turns | None = None,
+        throttle: ReplicationThrottle | None = None,
+        rack_of: Callable[[int], str | None] | None = None,
     ) -> None:
-        super().__init__(replicas, topic_name)
+        super().__init__(replicas, topic_name, throttle=throttle, rack_of=rack_of)
         self.loop = loop
         self.turns = turns or Turns(loop.call_soon)
         self._max_bytes = max_bytes
@@ -54,7 +57,7 @@ class FetchApi(FetchReads):
         """Answer at once if there is enough data or an error, or if `max_wait` is 0; otherwise wait."""
         version = context.api_version
         session, is_incremental = self._begin(request, version)
-        named = len(session.partitions)
+        named = len(session.ready if is_incremental else session.partitions)
         for topic in request.topics:
             named += len(topic.partitions)
         if is_incremental:
@@ -95,7 +98,11 @@ class FetchApi(FetchReads):
         session_id = getattr(request, "session_id", 0)
         epoch = getattr(request, "session_epoch", FULL_EPOCH)
         now_ms = time.monotonic_ns() // 1_000_000
-        return self._sessions.begin(session_id, epoch, uses_topic_ids=version >= _TOPIC_IDS, now_ms=now_ms)
+        session, is_incremental = self._sessions.begin(
+            session_id, epoch, uses_topic_ids=version >= _TOPIC_IDS, now_ms=now_ms
+        )
+        session.begin(getattr(request, "isolation_level", 0), now_ms)
+        return session, is_incremental
 
     @property
     def max_bytes(self) -> int:

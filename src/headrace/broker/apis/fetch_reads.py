@@ -1,6 +1,7 @@
 """Read the log of a partition for a consumer or a follower."""
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -9,6 +10,7 @@ from headrace.broker.fetch_session import FetchPartition
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
+from headrace.replication.throttle import ReplicationThrottle
 
 _REPLICA_STATE: Final = 15
 
@@ -45,15 +47,31 @@ def _divergence(partition: Partition, wanted: FetchPartition) -> tuple[int, int]
 class FetchReads:
     """Reads for Fetch requests."""
 
-    def __init__(self, replicas: ReplicaManager, topic_name: Callable[[UUID | None], str | None]) -> None:
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        topic_name: Callable[[UUID | None], str | None],
+        *,
+        throttle: ReplicationThrottle | None = None,
+        rack_of: Callable[[int], str | None] | None = None,
+    ) -> None:
+        """`throttle` limits what followers outside the ISR read. With `rack_of`, consumers are sent to followers in
+        their rack; it returns None for a broker that is down or has no rack.
+        """
         self._replicas = replicas
         self._topic_name = topic_name
+        self._throttle = throttle
+        self._rack_of = rack_of
 
-    def read(self, wanted: FetchPartition, max_bytes: int, *, read_committed: bool, min_one_batch: bool) -> Answered:
-        """Return the available data of a partition, or the error."""
+    def read(
+        self, wanted: FetchPartition, max_bytes: int, *, read_committed: bool, min_one_batch: bool, rack: str = ""
+    ) -> Answered:
+        """Return the available data of a partition for a consumer in `rack`, or the error."""
         partition: Partition | None = None
         try:
             partition = self._partition(wanted)
+            if rack and self._rack_of is not None and self._is_sent_away(wanted, partition, rack, self._rack_of):
+                return wanted, ErrorCode.none, partition, None, None
             diverging = _divergence(partition, wanted)
             if diverging is not None:
                 return wanted, ErrorCode.none, partition, None, diverging
@@ -90,10 +108,46 @@ class FetchReads:
                 partition.fetched_by(
                     follower.broker_id, wanted.fetch_offset, wanted.log_start_offset, follower.broker_epoch
                 )
+            if part is not None and self.is_throttled(partition, follower):
+                part = None
         except KafkaError as error:
             self._replicas.report_damage(error)
             return wanted, error.code, partition, None, None
         return wanted, ErrorCode.none, partition, part, None
+
+    def is_throttled(self, partition: Partition, follower: Follower) -> bool:
+        """Return True if a follower outside the ISR has to wait until less is sent to throttled replicas (KIP-73)."""
+        throttle = self._throttle
+        return (
+            throttle is not None
+            and throttle.is_throttled(partition.topic_partition)
+            and follower.broker_id not in partition.isr
+            and throttle.is_exceeded(time.monotonic())
+        )
+
+    def sent(self, answers: Iterable[Answered]) -> None:
+        """Count what a reply sends to a follower."""
+        throttle = self._throttle
+        if throttle is not None:
+            size = sum(
+                part.size
+                for _, _, partition, part, _ in answers
+                if part is not None and partition is not None and throttle.is_throttled(partition.topic_partition)
+            )
+            if size:
+                throttle.record(size, time.monotonic())
+
+    @staticmethod
+    def _is_sent_away(
+        wanted: FetchPartition, partition: Partition, rack: str, rack_of: Callable[[int], str | None]
+    ) -> bool:
+        """Note the follower that the consumer should read from. Return True if there is one."""
+        wanted.preferred_replica = -1
+        if partition.followers is not None:
+            preferred = partition.followers.near(wanted.fetch_offset, rack, rack_of)
+            if preferred is not None:
+                wanted.preferred_replica = preferred
+        return wanted.preferred_replica >= 0
 
     def _partition(self, wanted: FetchPartition) -> Partition:
         name = wanted.topic if isinstance(wanted.topic, str) else self._topic_name(wanted.topic)

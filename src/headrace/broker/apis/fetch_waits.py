@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Iterable
 from typing import Any, Final, Protocol
 
 from headrace.broker.apis.fetch_answers import AT_ONCE, OFTEN, Answered, encode, encode_in_steps
+from headrace.broker.apis.fetch_news import SessionNews
 from headrace.broker.apis.fetch_reads import Follower, follower_of
 from headrace.broker.fetch_session import FetchPartition, FetchSession, PartitionKey
 from headrace.errors import ErrorCode
@@ -16,6 +17,7 @@ from headrace.server.loop.turns import HEAVY, LIGHT, Turns
 from headrace.slices import Steps, finish
 
 _READ_COMMITTED: Final = 1
+_RACKS: Final = 11
 _MANY_PARTITIONS: Final = 100
 """Fetches of more partitions reserve memory while they wait, and then queue with costly requests."""
 
@@ -33,12 +35,16 @@ class Reads(Protocol):
     def max_bytes(self) -> int: ...
 
     def read(
-        self, wanted: FetchPartition, max_bytes: int, *, read_committed: bool, min_one_batch: bool
+        self, wanted: FetchPartition, max_bytes: int, *, read_committed: bool, min_one_batch: bool, rack: str = ""
     ) -> Answered: ...
 
     def read_as_follower(
         self, wanted: FetchPartition, max_bytes: int, follower: Follower, *, is_new: bool, min_one_batch: bool
     ) -> Answered: ...
+
+    def is_throttled(self, partition: Partition, follower: Follower) -> bool: ...
+
+    def sent(self, answers: Iterable[Answered]) -> None: ...
 
 
 class Fetch:
@@ -54,7 +60,6 @@ class Fetch:
         "_answered",
         "_api",
         "_bytes",
-        "_changed",
         "_client",
         "_follower",
         "_future",
@@ -67,6 +72,8 @@ class Fetch:
         "_max_wait",
         "_min_bytes",
         "_missing",
+        "_news",
+        "_rack",
         "_read_committed",
         "_reserved",
         "_room",
@@ -89,19 +96,34 @@ class Fetch:
         self._min_bytes: int = min(request.min_bytes, self._max_bytes)
         self._read_committed = request.isolation_level == _READ_COMMITTED
         self._follower = follower_of(request, version)
+        self._rack: str = request.rack_id if version >= _RACKS else ""
         self._is_new = True
         """True until a follower's log end has been noted."""
         self._answered: list[Answered] = []
         self._bytes = 0
         self._has_error = False
+        """True if the reply contains more than records, and may not wait."""
         self._reserved = 0
+        self._news: SessionNews | None = None
+        """Watches the partitions of a session; a fetch without a session watches them itself."""
+        if session.is_kept:
+            news = session.news
+            if not isinstance(news, SessionNews):
+                news = session.news = SessionNews(session, self._follower and self._follower.broker_id)
+            self._news = news
 
-    def collect(self, partitions: Iterable[FetchPartition] | None = None) -> None:
-        """Read all partitions of the session, or these, up to the limits."""
+    def collect(self) -> None:
+        """Read all partitions that may have news, up to the limits."""
+        self._begin()
+        self._read(self._wanted())
+
+    def _begin(self) -> None:
         self._bytes = 0
         self._has_error = False
         self._answered = []
-        self._read(self._session.partitions.values() if partitions is None else partitions)
+
+    def _wanted(self) -> list[FetchPartition]:
+        return list(self._session.ready if self._is_incremental else self._session.partitions.values())
 
     def _read(self, partitions: Iterable[FetchPartition]) -> None:
         left = self._max_bytes - self._bytes
@@ -112,17 +134,23 @@ class Fetch:
             if part is not None:
                 self._bytes += part.size
                 left -= part.size
-            if answered[1] is not ErrorCode.none or answered[4] is not None:
+            if answered[1] is not ErrorCode.none or answered[4] is not None or wanted.preferred_replica >= 0:
                 self._has_error = True
 
     def _read_one(self, wanted: FetchPartition, max_bytes: int, *, is_new: bool, min_one_batch: bool) -> Answered:
         if self._follower is None:
-            return self._api.read(wanted, max_bytes, read_committed=self._read_committed, min_one_batch=min_one_batch)
+            return self._api.read(
+                wanted,
+                max_bytes,
+                read_committed=self._read_committed,
+                min_one_batch=min_one_batch,
+                rack=self._rack,
+            )
         return self._api.read_as_follower(wanted, max_bytes, self._follower, is_new=is_new, min_one_batch=min_one_batch)
 
     def _collect_in_steps(self, partitions: list[FetchPartition], *, watch: bool = False) -> Steps[None]:
         """Like `collect`. With `watch`, count the growth of every partition from its read on."""
-        self.collect([])
+        self._begin()
         for start in range(0, len(partitions), OFTEN):
             before = self._bytes
             self._read(partitions[start : start + OFTEN])
@@ -132,7 +160,12 @@ class Fetch:
             yield
 
     def is_satisfied(self) -> bool:
-        return self._max_wait <= 0 or self._bytes >= self._min_bytes or self._has_error or not self._answered
+        return (
+            self._max_wait <= 0
+            or self._bytes >= self._min_bytes
+            or self._has_error
+            or not (self._answered or self._session.partitions)
+        )
 
     def in_steps(self, client: ClientInfo) -> Steps[Reply | Awaitable[Reply]]:
         """Return the reply, or an awaitable of it."""
@@ -145,7 +178,7 @@ class Fetch:
         if may_wait:
             client.give_up = self._end
         try:
-            yield from self._collect_in_steps(list(self._session.partitions.values()), watch=may_wait)
+            yield from self._collect_in_steps(self._wanted(), watch=may_wait)
             self._is_new = False
             if not self.is_satisfied() and self._missing > 0:
                 is_waiting = True
@@ -156,19 +189,18 @@ class Fetch:
                 self._stop_waiting(None)
         if not self.is_satisfied():
             # The partitions have grown enough since they were read.
-            yield from self._collect_in_steps(list(self._session.partitions.values()))
+            yield from self._collect_in_steps(self._wanted())
         return (yield from self._reply_in_steps())
 
     async def _answer_after_wait(self) -> Reply:
         await self._future
-        wanted = self._changed if self._is_incremental else self._session.partitions
         async with self._api.ending:
-            await finish(self._collect_in_steps(list(wanted.values())))
+            await finish(self._collect_in_steps(self._wanted()))
             return await finish(self._reply_in_steps())
 
     def may_wait(self) -> bool:
         """Reserve memory for the wait. Return False if there is too little: the fetch must be answered now."""
-        size = len(self._session.partitions)
+        size = len(self._session.ready if self._is_incremental else self._session.partitions)
         if size > _MANY_PARTITIONS:
             if not self._api.waiting.reserve(size):
                 return False
@@ -193,7 +225,6 @@ class Fetch:
         self._is_queued = False
         # The rest of a partition's limit; partitions without data are missing.
         self._room: dict[Partition, int] = {}
-        self._changed: dict[PartitionKey, FetchPartition] = {}
         self._watched: list[Partition] = []
 
     def _watch(self, some: Iterable[Answered]) -> None:
@@ -205,10 +236,13 @@ class Fetch:
                 continue
             if part is not None:
                 self._room[partition] = max(wanted.max_bytes - part.size, 0)
-            if self._is_incremental and self._has_changed(answered):
-                self._changed[wanted.topic, wanted.index] = wanted
+            if self._news is not None:
+                self._news.watch(wanted, partition)
+                continue
             self._watched.append(partition)
             (partition.growth if self._follower is None else partition.log_growth).add(grown)
+        if self._news is not None:
+            self._news.listeners.add(grown)
 
     def _start_wait(self) -> None:
         self._answered = []
@@ -220,17 +254,14 @@ class Fetch:
 
     def _grown(self, partition: Partition, size: int) -> None:
         """Count the growth of a partition. Called by an append, which must stay fast."""
-        if self._is_queued:
+        if self._is_queued or (self._follower is not None and self._api.is_throttled(partition, self._follower)):
             return
         room = self._room.get(partition)
         if room is None:
-            key = self._key(partition)
-            wanted = self._session.partitions.get(key)
+            wanted = self._session.partitions.get(self._key(partition))
             if wanted is None:
                 return  # another request has changed the session
             room = wanted.max_bytes
-            if self._is_incremental:
-                self._changed[key] = wanted
         if size == UNKNOWN_SIZE or (self._read_committed and partition.transactions.first_offset is not None):
             size = self._read_growth(partition, room)
         size = min(size, room)
@@ -263,7 +294,7 @@ class Fetch:
             self._missing = 0  # it has not started to wait
         elif not self._is_queued:
             self._is_queued = True
-            self._api.turns.add(self, HEAVY if len(self._watched) > _MANY_PARTITIONS else LIGHT)
+            self._api.turns.add(self, HEAVY if len(self._watched) > _MANY_PARTITIONS or self._is_large else LIGHT)
 
     def take_turn(self) -> None:
         if self._future.done():
@@ -272,7 +303,7 @@ class Fetch:
             self._future.set_result(NO_REPLY)  # it is answered in steps
             return
         try:
-            self.collect(list(self._changed.values()) if self._is_incremental else None)
+            self.collect()
             self._future.set_result(self.reply())
         except Exception as error:  # noqa: BLE001  handled like a handler's error
             self._future.set_exception(error)
@@ -282,6 +313,8 @@ class Fetch:
         if self._timer is not None:
             self._timer.cancel()
         grown = self._grown
+        if self._news is not None:
+            self._news.listeners.discard(grown)
         for partition in self._watched:
             (partition.growth if self._follower is None else partition.log_growth).discard(grown)
         self._watched.clear()
@@ -291,18 +324,25 @@ class Fetch:
     def reply(self) -> RawReply:
         """Encode the reply; an incremental one contains only changed partitions."""
         changed = [answered for answered in self._answered if self._has_changed(answered)]
-        if self._session.session_id:
+        if self._follower is not None:
+            self._api.sent(changed)
+        if self._news is not None:
             self._remember(changed)
+            self._settle(self._answered)
         return encode(changed, self._session.session_id, self._version, read_committed=self._read_committed)
 
     def _reply_in_steps(self) -> Steps[RawReply]:
         changed: list[Answered] = []
         for start in range(0, len(self._answered), AT_ONCE):
-            some = [answered for answered in self._answered[start : start + AT_ONCE] if self._has_changed(answered)]
-            if self._session.session_id:
+            read = self._answered[start : start + AT_ONCE]
+            some = [answered for answered in read if self._has_changed(answered)]
+            if self._news is not None:
                 self._remember(some)
+                self._settle(read)
             changed += some
             yield
+        if self._follower is not None:
+            self._api.sent(changed)
         session_id = self._session.session_id
         return (yield from encode_in_steps(changed, session_id, self._version, read_committed=self._read_committed))
 
@@ -317,6 +357,23 @@ class Fetch:
             if part is not None:
                 self._session.served(wanted)
 
+    def _settle(self, read: list[Answered]) -> None:
+        """Watch the partitions without further news, so that the next request does not read them."""
+        assert self._news is not None
+        session = self._session
+        for wanted, error, partition, part, diverging in read:
+            if part is not None or partition is None or error is not ErrorCode.none or diverging is not None:
+                continue
+            if wanted.preferred_replica >= 0:
+                continue
+            if self._follower is None:
+                end = partition.visible_end(read_committed=self._read_committed)
+            else:
+                end = partition.log_end_offset
+            if wanted.fetch_offset >= end and wanted.last_high_watermark == partition.high_watermark:
+                self._news.watch(wanted, partition)
+                session.ready.pop(wanted, None)
+
     def _has_changed(self, answered: Answered) -> bool:
         wanted, error, partition, part, diverging = answered
         return (
@@ -324,6 +381,7 @@ class Fetch:
             or part is not None
             or error is not ErrorCode.none
             or diverging is not None
+            or wanted.preferred_replica >= 0
             or partition is None
             or partition.high_watermark != wanted.last_high_watermark
             or partition.log_start_offset != wanted.last_log_start_offset

@@ -1,6 +1,7 @@
 """The followers of one partition: a shell that gives the log's offsets and the clock to the pure leader state."""
 
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 from uuid import UUID
@@ -10,6 +11,7 @@ from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.leading.isr_changes import Answer, IsrChange
 from headrace.replication.leading.leader_state import Leadership, LeaderState, Proposal
 from headrace.replication.leading.peers import Peers
+from headrace.replication.leading.read_replica import preferred_replica
 from headrace.storage.log.log import Log
 from headrace.types import TopicPartition
 
@@ -23,6 +25,9 @@ class Led(Protocol):
     topic_id: UUID
     topic_partition: TopicPartition
     high_watermark: int
+
+    @property
+    def followers(self) -> "Followers | None": ...
 
     def show(self, high_watermark: int) -> None:
         """Raise the high watermark."""
@@ -99,6 +104,10 @@ class Followers:
         if end > partition.high_watermark:
             partition.show(end)
 
+    def near(self, offset: int, rack: str, rack_of: Callable[[int], str | None]) -> int | None:
+        """Return the follower that a consumer in `rack` should read from: see `preferred_replica`."""
+        return preferred_replica(self.state, offset, rack, leader=self._peers.broker_id, rack_of=rack_of)
+
     def shortage(self) -> KafkaError | None:
         """Return the error for records with acks=all if too many replicas have left the ISR since the append."""
         partition = self._partition
@@ -121,8 +130,8 @@ class Followers:
 
     def _answered(self, proposal: Proposal, answer: Answer) -> None:
         partition = self._find()
-        if partition is None:
-            return
+        if partition is None or partition.followers is not self:
+            return  # this broker does not lead it any more
         if isinstance(answer, ErrorCode):
             if answer is not ErrorCode.operation_not_attempted:
                 log.warning("%s: the in-sync replicas stay as they are: %s", partition.topic_partition, answer.name)
