@@ -39,6 +39,7 @@ class Faults:
 
 NO_FAULTS: Final = Faults()
 
+
 @dataclass(frozen=True, slots=True)
 class Protocol:
     """How to read a message, given with its length prefix."""
@@ -74,9 +75,7 @@ class Proxy:
     `address` is known before the proxy starts, so that the broker can advertise it.
     """
 
-    def __init__(
-        self, target: str, *, port: int | None = None, seed: int = 0, protocol: Protocol = KAFKA
-    ) -> None:
+    def __init__(self, target: str, *, port: int | None = None, seed: int = 0, protocol: Protocol = KAFKA) -> None:
         self._target = target
         self.protocol = protocol
         self._port = port or free_port()
