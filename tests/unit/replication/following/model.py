@@ -337,7 +337,7 @@ class Model:
         partition = self.leading().partition
         assert partition is not None
         producer_id = random.choice((-1, 10, 11, 12))
-        numbers: dict[str, int] = {}
+        numbers: dict[str, Any] = {}
         if producer_id >= 0:
             known = dict(partition.producers.items()).get(producer_id)
             epoch = 0 if known is None else known.epoch

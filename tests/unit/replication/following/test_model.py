@@ -12,6 +12,7 @@ from headrace.replication.following.fetcher import Fetcher
 from headrace.replication.following.partition import FollowedPartition
 from headrace.storage.log.leader_epochs import LeaderEpochs
 from headrace.storage.log.log import Log
+from headrace.wire.checksum import crc32c
 from tests.unit.replication.following.model import play
 
 STEPS: Final = 120
@@ -64,8 +65,6 @@ def accept_out_of_order_batches(patch: pytest.MonkeyPatch) -> None:
 
 
 def accept_damaged_batches(patch: pytest.MonkeyPatch) -> None:
-    crc32c = fetched_batches.crc32c
-
     class Any32(int):
         __slots__ = ()
 
