@@ -4,10 +4,13 @@ They mean the same as Kafka's requests of these names. The controller passes the
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from headrace.cluster.image import BrokerImage, TopicImage
 from headrace.types import PartitionState, TopicPartition
+
+DURING_DELETION: Final = -2
+"""The leader of a partition, and its epoch, while its topic is being deleted."""
 
 
 class LeaderAndIsr(NamedTuple):
@@ -26,10 +29,19 @@ class UpdateMetadata(NamedTuple):
     deleted: Sequence[str] = ()
 
 
-class StopReplica(NamedTuple):
-    """Stop serving these partitions and delete their logs."""
+class StoppedReplica(NamedTuple):
+    """A replica to stop, and to `delete`."""
 
-    partitions: Sequence[TopicPartition]
+    topic_partition: TopicPartition
+    leader_epoch: int = DURING_DELETION
+    """The partition's; a replica that knows a later one is not stopped. Negative epochs override all (KIP-570)."""
+    delete: bool = True
+
+
+class StopReplica(NamedTuple):
+    """Stop serving these replicas."""
+
+    replicas: Sequence[StoppedReplica]
 
 
 Command: TypeAlias = LeaderAndIsr | UpdateMetadata | StopReplica

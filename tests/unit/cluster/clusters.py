@@ -75,7 +75,7 @@ class Cluster:
             await self.create_logs(command.partitions)
             self.led += command.partitions
         elif isinstance(command, StopReplica):
-            self.stopped += command.partitions
+            self.stopped += [stopped.topic_partition for stopped in command.replicas]
         else:
             await self.cache.apply(command)
 

@@ -12,6 +12,7 @@ from headrace.cluster import znodes
 from headrace.cluster.commands import (
     Command,
     LeaderAndIsr,
+    StoppedReplica,
     StopReplica,
     UpdateMetadata,
     partition_states,
@@ -89,7 +90,7 @@ class ControllerMachine:
         names = [topic.name for topic in topics]
         context = self.context.without_topics(names)
         stopped = [
-            (replica, TopicPartition(topic.name, index))
+            (replica, StoppedReplica(TopicPartition(topic.name, index)))
             for topic in topics
             for index, partition in enumerate(topic.partitions)
             for replica in partition.replicas

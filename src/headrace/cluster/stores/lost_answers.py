@@ -1,6 +1,7 @@
 """Decide from the nodes if a write was applied whose answer was lost with the connection. Pure.
 
-A write must not be repeated: a second create or conditional set would be refused although the first one was applied.
+A write must not simply be repeated: a second create or conditional set would be refused although the first one was
+applied.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,27 +42,26 @@ def results_of(
 ) -> list[Done] | None:
     """Return the results of the operations if they were applied, otherwise None.
 
-    `nodes` are those of `paths_to_read`, `sequential` the children of `parents_to_list` with their paths. All
-    operations are applied or none, so one that left a trace proves them all.
+    `nodes` are those of `paths_to_read`, `sequential` the children of `parents_to_list` with their paths. A write of
+    another session with the same data counts as this one.
     """
     done: list[Done] = []
-    is_applied = False
     taken: set[str] = set()
     written = {operation.path for operation in sent.operations if isinstance(operation, Set)}
     for operation in sent.operations:
         path = operation.path
+        node = nodes.get(path)
         if isinstance(operation, Create) and operation.sequential:
             found = _sequential_node(sent, operation, sequential.get(path.rpartition("/")[0] or "/", ()), taken)
             if found is None:
                 return None
             taken.add(found)
-            is_applied = True
             done.append(Done(found))
-            continue
-        node = nodes.get(path)
-        is_applied |= _shows(sent, operation, node, is_written_later=path in written)
-        done.append(Done(path, node.stat if isinstance(operation, Set) and node is not None else None))
-    return done if is_applied else None
+        elif isinstance(operation, Check) or _shows(sent, operation, node, is_written_later=path in written):
+            done.append(Done(path, node.stat if isinstance(operation, Set) and node is not None else None))
+        else:
+            return None
+    return None if all(isinstance(operation, Check) for operation in sent.operations) else done
 
 
 def _shows(sent: Sent, operation: Operation, node: Node | None, *, is_written_later: bool) -> bool:

@@ -1,6 +1,7 @@
 """The metadata store on ZooKeeper, through kazoo, which runs in its own threads.
 
-Reads whose answer is lost are repeated, writes are read back. While no server can be reached, calls wait.
+Reads whose answer is lost are repeated. A write whose answer is lost is read back, and repeated only if it was not
+applied. While no server can be reached, calls wait.
 """
 
 import asyncio
@@ -197,10 +198,7 @@ class ZooKeeperStore:
         return result
 
     async def multi_many(self, batches: Sequence[Sequence[Operation]]) -> list[list[Done] | StoreError]:
-        pending = [
-            (Sent(operations, self._client.last_zxid, self._session), self._send(self._commit(operations)))
-            for operations in batches
-        ]
+        pending = [self._begin(operations) for operations in batches]
         return [await self._outcome(sent, answer) for sent, answer in pending]
 
     async def close(self) -> None:
@@ -213,6 +211,10 @@ class ZooKeeperStore:
         with suppress(kazoo_errors.WriterNotClosedException):  # no server can be reached, and the session times out
             await asyncio.to_thread(self._client.stop)
             self._client.close()
+
+    def _begin(self, operations: Sequence[Operation]) -> "tuple[Sent, asyncio.Future[Any]]":
+        sent = Sent(operations, self._client.last_zxid, self._session)
+        return sent, self._send(self._commit(operations))
 
     def _commit(self, operations: Sequence[Operation]) -> Any:
         transaction = self._client.transaction()
@@ -232,9 +234,11 @@ class ZooKeeperStore:
         operations = sent.operations
         path = operations[0].path if operations else "/"
         try:
-            answer = await pending
-            if isinstance(answer, _Lost):
-                return await self._read_back(path, sent, answer)
+            while isinstance(answer := await pending, _Lost):
+                applied = await self._read_back(path, sent)
+                if applied is not None:
+                    return applied
+                sent, pending = self._begin(operations)
             results = _value(path, answer)
         except StoreError as error:
             return error
@@ -246,8 +250,8 @@ class ZooKeeperStore:
             for operation, result in zip(operations, results, strict=True)
         ]
 
-    async def _read_back(self, path: str, sent: Sent, lost: _Lost) -> list[Done] | StoreError:
-        """Return the results of a write if it was applied, otherwise an error. Raises StoreUnavailableError."""
+    async def _read_back(self, path: str, sent: Sent) -> list[Done] | None:
+        """Return the results of a write if it was applied. Otherwise it never will be: the session has moved on."""
         await self._reconnected(path)
         # A server may be behind the one that had the write; after a sync it has all earlier transactions.
         await self._read(path, lambda: self._client.sync_async("/"))
@@ -255,11 +259,13 @@ class ZooKeeperStore:
         nodes = dict(zip(paths, await self.get_many(paths), strict=True))
         sequential: dict[str, list[tuple[str, Node]]] = {}
         for parent in parents_to_list(sent):
-            children = [f"{parent.rstrip('/')}/{name}" for name in await self.children(parent)]
+            try:
+                children = [f"{parent.rstrip('/')}/{name}" for name in await self.children(parent)]
+            except NoNodeError:
+                return None
             found = await self.get_many(children)
             sequential[parent] = [(child, node) for child, node in zip(children, found, strict=True) if node]
-        results = results_of(sent, nodes, sequential)
-        return StoreUnavailableError(path, f"the connection was lost: {lost.reason}") if results is None else results
+        return results_of(sent, nodes, sequential)
 
     # Between the threads
 

@@ -133,8 +133,14 @@ class Fetcher:
                 raise
             except Exception:
                 log.exception("A fetcher failed, and continues")
-                self._state.lost(self._clock.monotonic())
-                await asyncio.sleep(self._settings.backoff_s)
+                self._begin_again()
+
+    def _begin_again(self) -> None:
+        """Fetch everything from where the logs end, after the back-off."""
+        now = self._clock.monotonic()
+        self._state.lost(now)
+        for following in self._state.partitions():
+            self._state.failed(following, self._partitions[following.topic_partition].log_end(), now)
 
     async def _step(self) -> None:
         """Fetch once, or wait until there is something to fetch."""
@@ -217,6 +223,10 @@ class Fetcher:
         except UnexpectedOffsetError as error:
             self._fail(partition, str(error))
             return 0
+        except Exception as error:  # a defect: as in Kafka, other partitions do not suffer from it
+            log.exception("Appending to %s failed", partition.topic_partition)
+            self._fail(partition, repr(error))
+            return 0
         self.fetched_bytes += appended.size
         if appended.size and self._throttle.is_throttled(partition.topic_partition):
             self._throttle.record(appended.size, self._clock.monotonic())
@@ -278,6 +288,10 @@ class Fetcher:
             change()
         except KafkaError as error:
             self._fail(partition, str(error))
+            return False
+        except Exception as error:
+            log.exception("Truncating %s failed", partition.topic_partition)
+            self._fail(partition, repr(error))
             return False
         return True
 

@@ -150,7 +150,7 @@ class FollowedPartition:
         )
         if rolled:
             # With the state at the beginning of the new segment, recovery does not read earlier ones.
-            self.write_producer_snapshot(header.base_offset)
+            self.write_producer_snapshot(self.log.segments.active_base_offset)
         if header.producer_id >= 0:
             self._note(records, batch)
 

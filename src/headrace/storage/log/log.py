@@ -23,7 +23,7 @@ from headrace.storage.log.producers.txn_recovery import restore_transaction_inde
 from headrace.storage.log.reader import LogReader
 from headrace.storage.log.recovery import Loading, load_segments, remove_segments, remove_unfinished_swaps
 from headrace.storage.log.retention import expired_segments
-from headrace.storage.log.segment import Segment
+from headrace.storage.log.segment import MAX_RELATIVE_OFFSET, Segment
 from headrace.storage.log.segment_files import SNAPSHOT_SUFFIX, SWAP_SUFFIX, segment_file
 from headrace.storage.log.segments import Segments
 from headrace.storage.log.state import LogState
@@ -174,7 +174,11 @@ class Log:
         try:
             rolls = segment.should_roll(size, last_offset, max_timestamp, config, now_ms)
             if rolls:
-                segment = self._roll_to(base_offset, now_ms)
+                # At the log end even if the batch comes after a gap, which the leader's compaction left: recovery
+                # takes a gap between two segments for lost records.
+                end_offset = state.log_end_offset
+                fits = last_offset - end_offset <= MAX_RELATIVE_OFFSET
+                segment = self._roll_to(end_offset if fits else base_offset, now_ms)
             if leader_epoch != self.leader_epochs.latest and leader_epoch >= 0:
                 self.leader_epochs.assign(leader_epoch, base_offset)
             position = segment.size
