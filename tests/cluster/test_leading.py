@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.clock import now_ms
 from headrace.wire.apis import ApiKey
 from headrace.wire.records import RecordData, build_batch
 from tests.adoption.kafka import WithZooKeeper, ZooKeeper
-from tests.cluster.conftest import HEADRACE, KAFKA, Cluster, member, metadata, wait_for_brokers
-from tests.cluster.test_member import consume, create, produce, values_of
+from tests.cluster.conftest import HEADRACE, KAFKA, Cluster, leaders, member, metadata, wait_for_brokers
+from tests.cluster.test_member import consume, produce, values_of
 from tests.support.waiting import wait_for
 from tests.support.wire_client import WireClient
 
@@ -39,6 +40,15 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         wait_for_brokers(kafka.bootstrap, HEADRACE, KAFKA)
         wait_for_brokers(headrace.bootstrap, HEADRACE, KAFKA)
         yield Cluster(zookeeper.address, kafka, headrace)
+
+
+def create(cluster: Cluster, topic: str, config: dict[str, str] | None = None) -> None:
+    """Create a topic with one partition that Headrace leads and Kafka follows."""
+    admin = AdminClient({"bootstrap.servers": cluster.kafka.bootstrap})
+    new = NewTopic(topic, 1, replica_assignment=[[HEADRACE, KAFKA]], config=config or {})
+    admin.create_topics([new])[topic].result(30)
+    for bootstrap in cluster.bootstraps.values():
+        wait_for(lambda bootstrap=bootstrap: leaders(bootstrap, topic) == {0: HEADRACE}, f"{topic} at {bootstrap}")  # type: ignore[misc]
 
 
 def records(data: Path, topic: str) -> bytes:
@@ -73,7 +83,7 @@ def produce_once(cluster: Cluster, topic: str, *, acks: int, timeout_ms: int) ->
 
 
 def test_acks_all_waits_for_kafka_and_its_log_is_equal(cluster: Cluster) -> None:
-    create(cluster, "led", [HEADRACE, KAFKA], config=MIN_ISR_2)
+    create(cluster, "led", MIN_ISR_2)
     values = values_of("led", 3000)
 
     produce(cluster.headrace.bootstrap, "led", *values)
@@ -84,7 +94,7 @@ def test_acks_all_waits_for_kafka_and_its_log_is_equal(cluster: Cluster) -> None
 
 
 def test_a_follower_that_stops_leaves_the_isr_and_returns(cluster: Cluster) -> None:
-    create(cluster, "stopped", [HEADRACE, KAFKA], config=MIN_ISR_2)
+    create(cluster, "stopped", MIN_ISR_2)
     produce(cluster.headrace.bootstrap, "stopped", *values_of("stopped"))
     shrunk = "stopped-0: changing in-sync replicas [4, 7] to [4]"
 
@@ -102,7 +112,7 @@ def test_a_follower_that_stops_leaves_the_isr_and_returns(cluster: Cluster) -> N
 
 
 def test_a_consumer_is_sent_to_kafka_in_its_rack(cluster: Cluster) -> None:
-    create(cluster, "near", [HEADRACE, KAFKA])
+    create(cluster, "near")
     produce(cluster.headrace.bootstrap, "near", *values_of("near"))
     topics: list[dict[str, object]] = [
         {

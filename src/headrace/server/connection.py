@@ -261,8 +261,9 @@ class Connection:
             runs.popleft()
             reply = self._outcome(head) if isinstance(head, asyncio.Future) else head
             if isinstance(reply, InvalidRequestError):
-                runs.clear()
-                self._end_after(reply)
+                self._sender.queue(reply.answers)
+                self._sender.flush()
+                self.close(str(reply))
             elif reply is not None:
                 self._sender.queue(reply)
         if len(runs) == before:

@@ -561,9 +561,9 @@ async def test_a_slow_request_after_a_run_is_answered_after_it(peer: Peer) -> No
     peer.answer = lambda _: later
     await waits.send(PRODUCE + b"2", PRODUCE + b"3")
     assert len(peer.requests) == 2  # this one has not been appended
+    peer.answer = lambda _: [b"three"]
     later.set_result([b"two"])
     await peer.turns()
-    peer.answer = lambda _: [b"three"]
     waits.runs[0].set_result([b"one"])
     assert await peer.receive(11) == b"onetwothree"
 
@@ -588,7 +588,7 @@ async def test_an_invalid_request_closes_the_connection_after_earlier_runs(peer:
     await waits.send(PRODUCE + b"2", PRODUCE + b"3")
     assert not peer.closed.is_set()
     waits.runs[0].set_result([b"one"])
-    assert await peer.receive(100) == b"onetwo"
+    assert await peer.receive(6) == b"onetwo"
     assert peer.closed.is_set()
     assert len(peer.requests) == 2
 

@@ -159,7 +159,7 @@ class Groups:
         from headrace.broker.apis.consumer_groups import ConsumerGroupApis
         from headrace.broker.apis.group_admin import GroupAdminApis
         from headrace.broker.apis.groups import GroupApis
-        from headrace.broker.coordinators.durable_groups import durable
+        from headrace.broker.coordinators.durable_groups import durable, uncommitted_in
 
         families: list[GroupApis | GroupAdminApis | OffsetApis | ConsumerGroupApis] = [
             GroupApis(coordinator, self._endpoint, self._create_offsets_topic, self._create_state_topic, self._locate),
@@ -168,7 +168,8 @@ class Groups:
             ConsumerGroupApis(coordinator, self.topic_table),
         ]
         for family in families:
-            self._handlers.update(durable(family.routes(), self._purgatory))
+            uncommitted = None if self._replicas.peers is None else uncommitted_in(self._replicas, self._cache)
+            self._handlers.update(durable(family.routes(), self._purgatory, uncommitted))
 
     def _settings(self) -> "GroupSettings":
         from headrace.coordinator.groups.settings import GroupSettings
