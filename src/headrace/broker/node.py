@@ -39,7 +39,7 @@ from headrace.cluster.admin import ClusterAdmin
 from headrace.cluster.controller.office import ClusterIdMismatchError, Office
 from headrace.cluster.failures import StoreFailures
 from headrace.cluster.features import Features
-from headrace.cluster.image import ConfigResource, TopicImage
+from headrace.cluster.image import TOPIC_CONFIG, ConfigResource, TopicImage
 from headrace.cluster.metadata_cache import MetadataCache
 from headrace.cluster.producer_id_blocks import ProducerIdBlocks
 from headrace.cluster.store import StoreError
@@ -60,6 +60,7 @@ from headrace.wire.apis import ApiKey
 
 if TYPE_CHECKING:
     from headrace.adoption.plan import Adoption
+    from headrace.broker.membership.following import MemberFetchers
     from headrace.broker.membership.member import Member
     from headrace.monitoring.http import HttpServer
 
@@ -109,6 +110,8 @@ class Node:
         """The adopted contents of directories without metadata."""
         self._member: Member | None = None
         """None for a cluster of one broker."""
+        self._fetchers: MemberFetchers | None = None
+        """The same."""
 
     @property
     def cluster_id(self) -> str:
@@ -252,6 +255,9 @@ class Node:
         await self.features.load()
         self.log_dirs.owned.trust_new()
         self._changes = member.apis(self._commands)
+        self._fetchers = self._commands.following = member.fetchers(self._executor)
+        self._opened.push_async_callback(self._fetchers.close)
+        self._configure_fetchers(cache.image.configs)
 
     def _bind_http(self) -> None:
         """Bind the HTTP listener, if one is configured.
@@ -366,6 +372,12 @@ class Node:
 
     async def on_configs_changed(self, resources: Sequence[ConfigResource]) -> None:
         await self._settings.apply(resources, self.replicas, self.groups)
+        self._configure_fetchers(resources)
+
+    def _configure_fetchers(self, resources: Iterable[ConfigResource]) -> None:
+        if self._fetchers is not None:
+            names = [resource.name for resource in resources if resource.kind == TOPIC_CONFIG]
+            self._fetchers.configure({name: self.cache.topic_config(name) for name in names})
 
     async def _create_state_topic(self) -> None:
         await self.transactions.create_topic()
