@@ -28,6 +28,9 @@ class Following(Protocol):
     def forget(self, partitions: Sequence[TopicPartition]) -> None:
         """Copy these partitions no more. Nothing is appended to their logs after this."""
 
+    async def close_idle(self) -> None:
+        """Close the connections that no partition needs any more."""
+
 
 class Commands:
     """The broker's end of the controller's channel. A command begins after the one before it has ended."""
@@ -108,8 +111,9 @@ class Commands:
                 self.on_resigned(topic_partition)
             # Otherwise the leader is dead: the partition stays as it is until it has another one.
             await pace.rest()
-        if followed and self.following is not None:
+        if self.following is not None:
             self.following.follow(followed)
+            await self.following.close_idle()
 
     async def stop(self, replicas: Sequence[StoppedReplica]) -> dict[TopicPartition, ErrorCode]:
         """Stop replicas, and delete some. Return the result of every one, as in StopReplica."""
@@ -126,6 +130,8 @@ class Commands:
             withdrawn = self._replicas.withdraw(deleted)
             for topic_partition in deleted:
                 self.on_resigned(topic_partition)
+            if self.following is not None:
+                await self.following.close_idle()
             await asyncio.get_running_loop().run_in_executor(self._executor, self._delete, withdrawn)
             return results
 

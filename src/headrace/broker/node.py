@@ -60,6 +60,7 @@ from headrace.wire.apis import ApiKey
 
 if TYPE_CHECKING:
     from headrace.adoption.plan import Adoption
+    from headrace.broker.membership.following import MemberFetchers
     from headrace.broker.membership.leading import MemberLeaders
     from headrace.broker.membership.member import Member
     from headrace.monitoring.http import HttpServer
@@ -111,7 +112,8 @@ class Node:
         self._member: Member | None = None
         """None for a cluster of one broker."""
         self._leaders: MemberLeaders | None = None
-        """The same."""
+        self._fetchers: MemberFetchers | None = None
+        """Both the same."""
 
     @property
     def cluster_id(self) -> str:
@@ -258,7 +260,9 @@ class Node:
         self._leaders = member.leaders(self.replicas)
         self._opened.push_async_callback(self._leaders.close)
         self.replicas.peers = self._leaders.peers
-        self._configure_leaders(cache.image.configs)
+        self._fetchers = self._commands.following = member.fetchers(self._executor)
+        self._opened.push_async_callback(self._fetchers.close)
+        self._configure_replication(cache.image.configs)
 
     def _bind_http(self) -> None:
         """Bind the HTTP listener, if one is configured.
@@ -375,12 +379,13 @@ class Node:
 
     async def on_configs_changed(self, resources: Sequence[ConfigResource]) -> None:
         await self._settings.apply(resources, self.replicas, self.groups)
-        self._configure_leaders(resources)
+        self._configure_replication(resources)
 
-    def _configure_leaders(self, resources: Iterable[ConfigResource]) -> None:
-        if self._leaders is not None:
-            names = [resource.name for resource in resources if resource.kind == TOPIC_CONFIG]
-            self._leaders.configure({name: self.cache.topic_config(name) for name in names})
+    def _configure_replication(self, resources: Iterable[ConfigResource]) -> None:
+        names = [resource.name for resource in resources if resource.kind == TOPIC_CONFIG]
+        for part in (self._leaders, self._fetchers):
+            if part is not None:
+                part.configure({name: self.cache.topic_config(name) for name in names})
 
     async def _create_state_topic(self) -> None:
         await self.transactions.create_topic()

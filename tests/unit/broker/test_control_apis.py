@@ -61,6 +61,9 @@ class Broker:
         for partition in partitions:
             self.copied.pop(partition, None)
 
+    async def close_idle(self) -> None:
+        """Has no connections."""
+
     async def ask(self, key: ApiKey, version: int, fields: dict[str, Any]) -> Any:
         return await ask(self.routes, key, version, fields)
 
@@ -155,7 +158,7 @@ async def test_the_settings_of_announced_topics_are_read_first(broker: Broker) -
 async def test_a_partition_is_led_and_written_to(broker: Broker) -> None:
     assert await broker.assign(OWN, 2) is NONE
     partition = broker.replicas.get("t", 0)
-    partition.append_as_leader(RECORD, now_ms=1)
+    partition.append_as_leader(RECORD, now_ms=1_700_000_000_000)
     assert (partition.leader_epoch, partition.log_end_offset) == (2, 1)
     assert broker.coordinators == [("led", T0)]
 
@@ -171,7 +174,7 @@ async def test_a_leader_that_resigns_keeps_its_log(broker: Broker) -> None:
     await broker.update()
     await broker.assign(OWN)
     led = broker.replicas.get("t", 0)
-    led.append_as_leader(RECORD, now_ms=1)
+    led.append_as_leader(RECORD, now_ms=1_700_000_000_000)
     assert await broker.assign(OTHER, 1) is NONE
     assert (broker.followed().log, broker.followed().high_watermark) == (led.log, 1)
     assert broker.coordinators == [("led", T0), ("resigned", T0)]

@@ -71,6 +71,7 @@ class Controller:
         try:
             for attempt in range(1, config.controlled_shutdown_max_retries + 1):
                 if await self._leaders_have_moved(link):
+                    log.info("Controlled shutdown: no partition with other replicas is led by this broker")
                     return
                 if attempt < config.controlled_shutdown_max_retries:
                     await asyncio.sleep(config.controlled_shutdown_retry_backoff_ms / 1000)

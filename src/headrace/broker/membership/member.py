@@ -3,12 +3,14 @@
 import asyncio
 import logging
 from collections.abc import Iterable, Sequence
+from concurrent.futures import Executor
 
 from headrace.broker import addresses
 from headrace.broker.addresses import Endpoint
 from headrace.broker.apis.controls import ControlApis, NotController
 from headrace.broker.commands import Commands
 from headrace.broker.membership.controller import Controller
+from headrace.broker.membership.following import MemberFetchers
 from headrace.broker.membership.leading import MemberLeaders
 from headrace.broker.membership.transactions import OtherBrokers
 from headrace.client.link import Link
@@ -105,6 +107,12 @@ class Member:
             loop=self._loop,
         )
 
+    def fetchers(self, executor: Executor) -> MemberFetchers:
+        """Return what copies the partitions that this broker follows. `executor` waits for disks."""
+        return MemberFetchers(
+            self._config, executor, link_to=self._fetching_link, broker_epoch=lambda: self.broker_epoch
+        )
+
     def apis(self, commands: Commands) -> Sequence[ControlApis | NotController]:
         """Return the requests of the controller, and those that belong to it."""
         controls = ControlApis(
@@ -162,11 +170,17 @@ class Member:
         return None if leader == self._config.node_id else leader
 
     def _link_to(self, broker_id: int, api_versions: bool) -> Link:
+        client_id = str(self._config.node_id)
+        return Link(lambda: self.address_of(broker_id), client_id=client_id, loop=self._loop, api_versions=api_versions)
+
+    def _fetching_link(self, leader: int, client_id: str) -> Link:
+        timeout_s = self._config.replica_socket_timeout_ms / 1000
         return Link(
-            lambda: self.address_of(broker_id),
-            client_id=str(self._config.node_id),
+            lambda: self.address_of(leader),
+            client_id=client_id,
             loop=self._loop,
-            api_versions=api_versions,
+            api_versions=False,
+            timeout_s=timeout_s,
         )
 
     async def leave(self) -> None:

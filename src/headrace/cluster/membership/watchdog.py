@@ -39,9 +39,10 @@ class Watchdog:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop watching."""
+        """Stop watching, if it was started."""
         self._stopped.set()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
 
     def _watch(self) -> None:
         missed = 0
