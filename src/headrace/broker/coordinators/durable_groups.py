@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, NamedTuple
 
 from headrace.broker.coordinators.offsets_topic import NAME
 from headrace.cluster.metadata_cache import MetadataCache
@@ -16,25 +16,28 @@ from headrace.slices import Steps, finish
 from headrace.types import Request
 from headrace.wire.apis import ApiKey
 
-_TIMEOUT_S: Final = 5.0
-"""Kafka's `offsets.commit.timeout.ms`."""
 
-Uncommitted: TypeAlias = Callable[[Request], Sequence[Partition]]
-"""Returns the partitions that a request's groups are in, if followers do not have all of their records."""
+class Replicated(NamedTuple):
+    """How groups wait for followers."""
+
+    uncommitted: Callable[[Request], Sequence[Partition]]
+    """Returns the partitions that a request's groups are in, if followers do not have all of their records."""
+    timeout_s: float
+    """`offsets.commit.timeout.ms`."""
 
 
 def durable(
-    routes: Mapping[ApiKey, Handler], purgatory: Purgatory, uncommitted: Uncommitted | None = None
+    routes: Mapping[ApiKey, Handler], purgatory: Purgatory, replicated: Replicated | None = None
 ) -> dict[ApiKey, Handler]:
     """Wrap handlers so that replies wait until the records that they may depend on are committed.
 
-    These are all records of `__consumer_offsets` that wait for a flush, and with `uncommitted` those of the request's
+    These are all records of `__consumer_offsets` that wait for a flush, and with `replicated` those of the request's
     groups that wait for followers. The handlers raise KafkaError(coordinator_not_available) if that fails.
     """
-    return {key: _durable(handler, purgatory, uncommitted) for key, handler in routes.items()}
+    return {key: _durable(handler, purgatory, replicated) for key, handler in routes.items()}
 
 
-def uncommitted_in(replicas: ReplicaManager, cache: MetadataCache) -> Uncommitted:
+def uncommitted_in(replicas: ReplicaManager, cache: MetadataCache) -> Callable[[Request], Sequence[Partition]]:
     """Return a function that finds the partitions of a request's groups whose records followers do not have yet."""
 
     def uncommitted(request: Request) -> list[Partition]:
@@ -66,14 +69,14 @@ def _groups_of(request: Any) -> list[str]:
     return []
 
 
-def _durable(handler: Handler, purgatory: Purgatory, uncommitted: Uncommitted | None) -> Handler:
+def _durable(handler: Handler, purgatory: Purgatory, replicated: Replicated | None) -> Handler:
     def handle(context: RequestContext, request: Request) -> Answer:
         reply = handler(context, request)
         if type(reply) is not dict and isinstance(reply, Generator):
-            return _once_committed(_finished(reply), request, purgatory, uncommitted)
+            return _once_committed(_finished(reply), request, purgatory, replicated)
         later = not isinstance(reply, RawReply) and isinstance(reply, Awaitable)
-        if later or purgatory.uncommitted or (uncommitted is not None and uncommitted(request)):
-            return _once_committed(reply, request, purgatory, uncommitted)
+        if later or purgatory.uncommitted or (replicated is not None and replicated.uncommitted(request)):
+            return _once_committed(reply, request, purgatory, replicated)
         return reply
 
     return handle
@@ -85,15 +88,15 @@ async def _finished(steps: Steps[Reply | Awaitable[Reply]]) -> Reply:
 
 
 async def _once_committed(
-    reply: Reply | Awaitable[Reply], request: Request, purgatory: Purgatory, uncommitted: Uncommitted | None
+    reply: Reply | Awaitable[Reply], request: Request, purgatory: Purgatory, replicated: Replicated | None
 ) -> Reply:
     if not isinstance(reply, RawReply) and isinstance(reply, Awaitable):
         reply = await reply
     error = await purgatory.topic_committed(NAME)
-    if uncommitted is not None and error is None:
+    if replicated is not None and error is None:
         waits = [
-            purgatory.committed(partition, partition.log_end_offset, timeout_s=_TIMEOUT_S)
-            for partition in uncommitted(request)
+            purgatory.committed(partition, partition.log_end_offset, timeout_s=replicated.timeout_s)
+            for partition in replicated.uncommitted(request)
         ]
         error = next((error for error in await asyncio.gather(*waits) if error is not None), None)
     if error is not None:

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from headrace.broker.coordinators.durable_groups import durable, uncommitted_in
+from headrace.broker.coordinators.durable_groups import Replicated, durable, uncommitted_in
 from headrace.broker.coordinators.offsets_topic import NAME
 from headrace.cluster.commands import UpdateMetadata
 from headrace.cluster.image import PartitionImage, TopicImage
@@ -47,6 +47,7 @@ class Setup:
         for index in range(COUNT):
             self.replicas.become_leader(TopicPartition(NAME, index), UUID(int=5), 0).lead(State(), peers)
         self.cache = MetadataCache()
+        self.timeout_s = 60.0
 
     def submit(self, change: IsrChange, done: Callable[[Answer], None]) -> None: ...
 
@@ -63,7 +64,7 @@ class Setup:
             return {"answer": 1}
 
         routes: Any = {ApiKey.OFFSET_COMMIT: handle}
-        wrapped = durable(routes, self.purgatory, uncommitted_in(self.replicas, self.cache))
+        wrapped = durable(routes, self.purgatory, Replicated(uncommitted_in(self.replicas, self.cache), self.timeout_s))
         return wrapped[ApiKey.OFFSET_COMMIT](NOWHERE, request)
 
     def partition(self, group: str) -> Any:
@@ -112,8 +113,8 @@ async def test_groups_in_other_partitions_are_answered_at_once(setup: Setup) -> 
     assert setup.ask(SimpleNamespace(states_filter=[])) == {"answer": 1}
 
 
-async def test_a_follower_that_does_not_come_fails_the_request(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.broker.coordinators.durable_groups._TIMEOUT_S", 0.01)
+async def test_a_follower_that_does_not_come_fails_the_request(setup: Setup) -> None:
+    setup.timeout_s = 0.01
     with pytest.raises(KafkaError) as caught:
         await setup.ask(of("a"), commits="a")
     assert caught.value.code is ErrorCode.coordinator_not_available
