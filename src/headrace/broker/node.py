@@ -27,6 +27,7 @@ from headrace.broker.commands import Commands
 from headrace.broker.coordinators import offsets_topic
 from headrace.broker.coordinators.groups import HISTORY_FILE, Groups
 from headrace.broker.coordinators.transactions import Transactions
+from headrace.broker.current_leader import leader_in
 from headrace.broker.disks.compaction import Compaction
 from headrace.broker.disks.disk_watch import DiskWatch
 from headrace.broker.disks.failed_disks import FailedDisks
@@ -335,6 +336,7 @@ class Node:
             bytes_per_second=lambda: config.replica_alter_log_dirs_io_max_bytes_per_second,
         )
         opened.push_async_callback(self._mover.stop)
+        leader_of = None if self._member is None else leader_in(self.cache)
         families: tuple[Apis, ...] = (
             FetchApi(
                 self.replicas,
@@ -345,6 +347,7 @@ class Node:
                 turns=self._server.turns,
                 throttle=None if self._leaders is None else self._leaders.throttle,
                 rack_of=None if self._leaders is None else self._leaders.rack_of,
+                leader_of=leader_of,
             ),
             PartitionOffsetsApi(self.replicas, lambda name: name == offsets_topic.NAME),
             ProducersApi(self.replicas, producer_ids.next, self.transactions.init_producer_id),
@@ -356,7 +359,7 @@ class Node:
         for apis in families:
             self._dispatcher.add_routes(apis.routes())
         transactions = TransactionVerification(self.replicas, self.cache.topic_name, self.transactions, config)
-        produce = ProduceApi(self.replicas, self.cache.topic_name, self._purgatory, transactions)
+        produce = ProduceApi(self.replicas, self.cache.topic_name, self._purgatory, transactions, leader_of)
         self._dispatcher.add_produce(produce.produce, produce.produce_run, produce.produce_many)
         self._dispatcher.add_routes(self.groups.routes())
         self._dispatcher.add_routes(self.transactions.routes())

@@ -14,6 +14,7 @@ from uuid import UUID
 from headrace.broker.apis.fetch_answers import AT_ONCE, FLEXIBLE, OFTEN
 from headrace.broker.apis.fetch_reads import FetchReads
 from headrace.broker.apis.fetch_waits import Fetch
+from headrace.broker.current_leader import LeaderOf
 from headrace.broker.fetch_session import FULL_EPOCH, FetchPartition, FetchSession, FetchSessions, PartitionKey
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.replication.throttle import ReplicationThrottle
@@ -40,8 +41,9 @@ class FetchApi(FetchReads):
         turns: Turns | None = None,
         throttle: ReplicationThrottle | None = None,
         rack_of: Callable[[int], str | None] | None = None,
+        leader_of: LeaderOf | None = None,
     ) -> None:
-        super().__init__(replicas, topic_name, throttle=throttle, rack_of=rack_of)
+        super().__init__(replicas, topic_name, throttle=throttle, rack_of=rack_of, leader_of=leader_of)
         self.loop = loop
         self.turns = turns or Turns(loop.call_soon)
         self._max_bytes = max_bytes
@@ -71,7 +73,7 @@ class FetchApi(FetchReads):
             session.forget(_forgotten(request, version))
         if session.session_id:
             self._sessions.changed(session)
-        fetch = Fetch(self, session, request, version, is_incremental=is_incremental)
+        fetch = Fetch(self, session, request, version, context.listener, is_incremental=is_incremental)
         fetch.collect()
         if fetch.is_satisfied() or not fetch.may_wait():
             return fetch.reply()
@@ -91,7 +93,7 @@ class FetchApi(FetchReads):
                 session.forget(keys)
                 yield
         self._sessions.changed(session)
-        fetch = Fetch(self, session, request, version, is_incremental=is_incremental)
+        fetch = Fetch(self, session, request, version, context.listener, is_incremental=is_incremental)
         return (yield from fetch.in_steps(context.client))
 
     def _begin(self, request: Any, version: int) -> tuple[FetchSession, bool]:

@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from headrace.broker.apis.fetch_answers import Answered
+from headrace.broker.current_leader import CurrentLeader, LeaderOf
 from headrace.broker.fetch_session import FetchPartition
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.partition import Partition
@@ -54,6 +55,7 @@ class FetchReads:
         *,
         throttle: ReplicationThrottle | None = None,
         rack_of: Callable[[int], str | None] | None = None,
+        leader_of: LeaderOf | None = None,
     ) -> None:
         """`throttle` limits what followers outside the ISR read. With `rack_of`, consumers are sent to followers in
         their rack; it returns None for a broker that is down or has no rack.
@@ -62,6 +64,7 @@ class FetchReads:
         self._topic_name = topic_name
         self._throttle = throttle
         self._rack_of = rack_of
+        self._leader_of = leader_of
 
     def read(
         self, wanted: FetchPartition, max_bytes: int, *, read_committed: bool, min_one_batch: bool, rack: str = ""
@@ -114,6 +117,18 @@ class FetchReads:
             self._replicas.report_damage(error)
             return wanted, error.code, partition, None, None
         return wanted, ErrorCode.none, partition, part, None
+
+    def leaders_of(self, answers: Iterable[Answered], listener: str) -> dict[FetchPartition, CurrentLeader]:
+        """Return the leaders of partitions that this broker does not lead, or leads under another epoch."""
+        found: dict[FetchPartition, CurrentLeader] = {}
+        if self._leader_of is not None:
+            for wanted, error, _, _, _ in answers:
+                if error in (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch):
+                    name = wanted.topic if isinstance(wanted.topic, str) else self._topic_name(wanted.topic)
+                    leader = None if name is None else self._leader_of(name, wanted.index, listener)
+                    if leader is not None:
+                        found[wanted] = leader
+        return found
 
     def is_throttled(self, partition: Partition, follower: Follower) -> bool:
         """Return True if a follower outside the ISR has to wait until less is sent to throttled replicas (KIP-73)."""

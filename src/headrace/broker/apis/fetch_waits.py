@@ -1,12 +1,13 @@
 """A Fetch request from its first read to its reply, with the wait for `min_bytes` in between."""
 
 import asyncio
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Mapping
 from typing import Any, Final, Protocol
 
-from headrace.broker.apis.fetch_answers import AT_ONCE, OFTEN, Answered, encode, encode_in_steps
+from headrace.broker.apis.fetch_answers import AT_ONCE, NO_LEADERS, OFTEN, Answered, encode, encode_in_steps
 from headrace.broker.apis.fetch_news import SessionNews
 from headrace.broker.apis.fetch_reads import Follower, follower_of
+from headrace.broker.current_leader import CurrentLeader
 from headrace.broker.fetch_session import FetchPartition, FetchSession, PartitionKey
 from headrace.errors import ErrorCode
 from headrace.replication.growth import UNKNOWN_SIZE
@@ -18,6 +19,7 @@ from headrace.slices import Steps, finish
 
 _READ_COMMITTED: Final = 1
 _RACKS: Final = 11
+_CURRENT_LEADERS: Final = 16
 _MANY_PARTITIONS: Final = 100
 """Fetches of more partitions reserve memory while they wait, and then queue with costly requests."""
 
@@ -46,6 +48,8 @@ class Reads(Protocol):
 
     def sent(self, answers: Iterable[Answered]) -> None: ...
 
+    def leaders_of(self, answers: Iterable[Answered], listener: str) -> Mapping[FetchPartition, CurrentLeader]: ...
+
 
 class Fetch:
     """One Fetch request, which reads its partitions at once, and again after a wait.
@@ -68,6 +72,7 @@ class Fetch:
         "_is_large",
         "_is_new",
         "_is_queued",
+        "_listener",
         "_max_bytes",
         "_max_wait",
         "_min_bytes",
@@ -86,10 +91,13 @@ class Fetch:
     is_waiting: Final = False
     """False, because one turn always completes the fetch (see `Turn.is_waiting`)."""
 
-    def __init__(self, api: Reads, session: FetchSession, request: Any, version: int, *, is_incremental: bool) -> None:
+    def __init__(
+        self, api: Reads, session: FetchSession, request: Any, version: int, listener: str, *, is_incremental: bool
+    ) -> None:
         self._api = api
         self._session = session
         self._version = version
+        self._listener = listener
         self._is_incremental = is_incremental
         self._max_wait: float = request.max_wait.total_seconds()
         self._max_bytes = min(request.max_bytes, api.max_bytes)
@@ -329,7 +337,18 @@ class Fetch:
         if self._news is not None:
             self._remember(changed)
             self._settle(self._answered)
-        return encode(changed, self._session.session_id, self._version, read_committed=self._read_committed)
+        return encode(
+            changed,
+            self._session.session_id,
+            self._version,
+            read_committed=self._read_committed,
+            leaders=self._leaders(changed),
+        )
+
+    def _leaders(self, changed: list[Answered]) -> Mapping[FetchPartition, CurrentLeader]:
+        if not self._has_error or self._version < _CURRENT_LEADERS:
+            return NO_LEADERS
+        return self._api.leaders_of(changed, self._listener)
 
     def _reply_in_steps(self) -> Steps[RawReply]:
         changed: list[Answered] = []
@@ -343,8 +362,15 @@ class Fetch:
             yield
         if self._follower is not None:
             self._api.sent(changed)
-        session_id = self._session.session_id
-        return (yield from encode_in_steps(changed, session_id, self._version, read_committed=self._read_committed))
+        return (
+            yield from encode_in_steps(
+                changed,
+                self._session.session_id,
+                self._version,
+                read_committed=self._read_committed,
+                leaders=self._leaders(changed),
+            )
+        )
 
     def _remember(self, changed: list[Answered]) -> None:
         """Store the reply's offsets in the session."""

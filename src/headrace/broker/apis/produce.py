@@ -13,6 +13,7 @@ from uuid import UUID
 
 from headrace.broker.apis.produce_answers import Outcome, Results, any_failed, failed, replies_to
 from headrace.broker.apis.produce_transactions import TransactionVerification, Verdict, Verdicts
+from headrace.broker.current_leader import LeaderOf
 from headrace.broker.large_batches import NONE_LARGE, Large, LargeBatches, Prepared, Requests
 from headrace.broker.refusals import RefusalLog
 from headrace.cluster.topic_names import is_internal
@@ -39,6 +40,7 @@ _TOPIC_IDS: Final = 13
 _ZSTD: Final = 7
 _LOG_START_OFFSET: Final = 5
 _RECORD_ERRORS: Final = 8
+_CURRENT_LEADER: Final = 10
 _ATTRIBUTES: Final = struct.Struct(">h")
 _ATTRIBUTES_POSITION: Final = 21
 _INT32 = struct.Struct(">i")
@@ -90,7 +92,10 @@ class ProduceApi:
         topic_name: Callable[[UUID | None], str | None],
         purgatory: Purgatory,
         transactions: TransactionVerification,
+        leader_of: LeaderOf | None = None,
     ) -> None:
+        """`leader_of` finds the leaders on other brokers; None in a cluster of one broker."""
+        self._leader_of = leader_of
         self._replicas = replicas
         self._purgatory = purgatory
         self._transactions = transactions
@@ -208,7 +213,7 @@ class ProduceApi:
                         )
                 except KafkaError as error:
                     for batch in some:
-                        batch.outcomes[batch.place] = _refused(batch.context, topic, index, error)
+                        batch.outcomes[batch.place] = self._refused(batch.context, topic, index, error)
                 else:
                     self._append({partition: some}, incomplete)
                 await pace.rest()
@@ -227,9 +232,9 @@ class ProduceApi:
                         records, now_ms=now_ms, acks=acks, guard=guard
                     )
                 except KafkaError as error:
-                    outcomes[place] = _refused_by(partition, context, error)
+                    outcomes[place] = self._refused_by(partition, context, error)
                 else:
-                    outcomes[place] = new_tuple(Outcome, (index, 0, base_offset, append_time, start, None, ()))
+                    outcomes[place] = new_tuple(Outcome, (index, 0, base_offset, append_time, start, None, (), None))
                     if last_offset >= partition.high_watermark:
                         self._note_incomplete(partition, batch, last_offset, incomplete)
                 continue
@@ -237,11 +242,11 @@ class ProduceApi:
                 _, _, outcomes, place, index, context, _, _ = batch
                 if type(result) is AppendResult:
                     base_offset, last_offset, append_time, start = result
-                    outcomes[place] = new_tuple(Outcome, (index, 0, base_offset, append_time, start, None, ()))
+                    outcomes[place] = new_tuple(Outcome, (index, 0, base_offset, append_time, start, None, (), None))
                     if last_offset >= partition.high_watermark:
                         self._note_incomplete(partition, batch, last_offset, incomplete)
                 else:
-                    outcomes[place] = _refused_by(partition, context, result)
+                    outcomes[place] = self._refused_by(partition, context, result)
         if self._purgatory.slow_disk.wrote(began_ns):
             for partition, batches in waiting.items():
                 completion = self._purgatory.flushed(partition, partition.log_end_offset)
@@ -303,13 +308,15 @@ class ProduceApi:
             results.append((self._name_bytes(topic, version), outcomes))
             name = topic.name if version < _TOPIC_IDS else self._topic_name(topic.topic_id)
             if refusal is not None:
-                outcomes += [_refused(context, name, data.index, refusal) for data in topic.partition_data]
+                outcomes += [self._refused(context, name, data.index, refusal) for data in topic.partition_data]
                 continue
             if name is None:
-                outcomes += [_refused(context, name, data.index, _UNKNOWN_TOPIC_ID) for data in topic.partition_data]
+                outcomes += [
+                    self._refused(context, name, data.index, _UNKNOWN_TOPIC_ID) for data in topic.partition_data
+                ]
                 continue
             if is_internal(name) and context.client_id != ADMIN_CLIENT_ID:
-                outcomes += [_refused(context, name, data.index, _INTERNAL_TOPIC) for data in topic.partition_data]
+                outcomes += [self._refused(context, name, data.index, _INTERNAL_TOPIC) for data in topic.partition_data]
                 continue
             for place, data in enumerate(topic.partition_data):
                 index = data.index
@@ -322,7 +329,7 @@ class ProduceApi:
                     partition = self._replicas.get(name, index)
                     guard = None if verdict is None else _guard_of(verdict, name, index)
                 except KafkaError as error:
-                    outcomes.append(_refused(context, name, index, error))
+                    outcomes.append(self._refused(context, name, index, error))
                     continue
                 batch = new_tuple(_Batch, (records, acks, outcomes, len(outcomes), index, context, timeout, guard))
                 outcomes.append(_PENDING)
@@ -333,6 +340,23 @@ class ProduceApi:
                     batches.append(batch)
         return results
 
+    def _refused_by(self, partition: Partition, context: RequestContext, error: KafkaError) -> Outcome:
+        topic, index = partition.topic_partition
+        return self._refused(context, topic, index, error, partition.log_start_offset)
+
+    def _refused(
+        self, context: RequestContext, name: str | None, index: int, error: KafkaError, log_start_offset: int = -1
+    ) -> Outcome:
+        leader = None
+        if error.code is ErrorCode.not_leader_or_follower:
+            if name is not None and self._leader_of is not None and context.api_version >= _CURRENT_LEADER:
+                leader = self._leader_of(name, index, context.listener)
+        elif error.code is not ErrorCode.unknown_topic_or_partition and not isinstance(
+            error, NoRoomError | OfflineError
+        ):
+            _refusals.refused(f"{name}-{index}", context, error)
+        return failed(index, error, log_start_offset, leader)
+
     @staticmethod
     def _name_bytes(topic: Any, version: int) -> bytes:
         if version >= _TOPIC_IDS:
@@ -341,19 +365,6 @@ class ProduceApi:
         name = bytearray()
         put_string(name, topic.name, flexible=version >= _FLEXIBLE)
         return bytes(name)
-
-
-def _refused_by(partition: Partition, context: RequestContext, error: KafkaError) -> Outcome:
-    topic, index = partition.topic_partition
-    return _refused(context, topic, index, error, partition.log_start_offset)
-
-
-def _refused(
-    context: RequestContext, name: str | None, index: int, error: KafkaError, log_start_offset: int = -1
-) -> Outcome:
-    if error.code is not ErrorCode.unknown_topic_or_partition and not isinstance(error, NoRoomError | OfflineError):
-        _refusals.refused(f"{name}-{index}", context, error)
-    return failed(index, error, log_start_offset)
 
 
 def _only(replies: Replies) -> RawReply:
