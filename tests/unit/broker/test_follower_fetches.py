@@ -10,6 +10,7 @@ import pytest
 
 from headrace.broker.apis.fetch import FetchApi
 from headrace.broker.apis.partition_offsets import LATEST, find_bound
+from headrace.broker.current_leader import CurrentLeader
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.leading.isr_changes import Answer, IsrChange
 from headrace.replication.leading.peers import Peers
@@ -61,6 +62,7 @@ class Broker:
             max_bytes=50 << 20,
             throttle=self.throttle,
             rack_of=self.racks.get,
+            leader_of=lambda topic, index, listener: CurrentLeader(7, 9, f"{listener}-{topic}-{index}", 9092, "r"),
         )
         self.client = ClientInfo(listener="PLAINTEXT", host="192.0.2.9", port=7, local_address=("192.0.2.1", 9092))
 
@@ -201,6 +203,21 @@ async def test_a_refused_fetch_moves_nothing(
     followers = broker.partitions[0].followers
     assert followers is not None
     assert followers.state.followers[2].end_offset == -1
+
+
+async def test_a_refusal_names_the_current_leader(broker: Broker) -> None:
+    broker.replicas.exists = lambda _: True
+    response = await broker.fetch({0: 0, 1: 0, 8: 0}, replica=-1, epoch=-1)
+    [topic] = response.responses
+    found = {
+        partition.partition_index: (partition.error_code, partition.current_leader.leader_id)
+        for partition in topic.partitions
+    }
+    assert found == {0: (ErrorCode.none, -1), 1: (ErrorCode.none, -1), 8: (ErrorCode.not_leader_or_follower, 7)}
+    [node] = response.node_endpoints
+    assert (node.node_id, node.host, node.port, node.rack) == (7, "PLAINTEXT-t-8", 9092, "r")
+    fenced = await broker.fetch({0: 0}, replica=-1, epoch=2)
+    assert only(fenced).current_leader.leader_epoch == 9
 
 
 async def test_a_diverging_follower_learns_where_to_truncate(broker: Broker) -> None:

@@ -60,8 +60,10 @@ def encode(
         out = _put_partitions(parts, out, partitions, version, leaders, read_committed=read_committed)
         if flexible:
             out.append(0)
-    if flexible:
+    if leaders:
         put_endpoints(out, leaders.values())
+    elif flexible:
+        out.append(0)
     parts.append(out)
     return RawReply(parts)
 
@@ -91,8 +93,10 @@ def encode_in_steps(
             yield
         if flexible:
             out.append(0)
-    if flexible:
+    if leaders:
         put_endpoints(out, leaders.values())
+    elif flexible:
+        out.append(0)
     parts.append(out)
     return RawReply(parts)
 
@@ -130,7 +134,7 @@ def _put_partitions(
             parts.append(part)
             out = bytearray()
         if flexible:
-            _put_tags(out, answered[4], leaders.get(answered[0]))
+            _put_tags(out, answered[4], leaders.get(answered[0]) if leaders else None)
     return out
 
 

@@ -342,11 +342,11 @@ class Fetch:
             self._session.session_id,
             self._version,
             read_committed=self._read_committed,
-            leaders=self._leaders(changed),
+            leaders=self._leaders(changed) if self._has_error else NO_LEADERS,
         )
 
     def _leaders(self, changed: list[Answered]) -> Mapping[FetchPartition, CurrentLeader]:
-        if not self._has_error or self._version < _CURRENT_LEADERS:
+        if self._version < _CURRENT_LEADERS:
             return NO_LEADERS
         return self._api.leaders_of(changed, self._listener)
 
@@ -368,7 +368,7 @@ class Fetch:
                 self._session.session_id,
                 self._version,
                 read_committed=self._read_committed,
-                leaders=self._leaders(changed),
+                leaders=self._leaders(changed) if self._has_error else NO_LEADERS,
             )
         )
 
