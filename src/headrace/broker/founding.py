@@ -34,6 +34,16 @@ def refuse_without_metadata(owned: OwnedDirs) -> None:
         )
 
 
+def refuse_own_metadata(directories: Sequence[Path], founded: str | None) -> None:
+    """Raise KafkaError if the directories belong to a cluster of one broker, so that it cannot join another."""
+    if founded is not None:
+        raise KafkaError(
+            ErrorCode.inconsistent_cluster_id,
+            f"{metadata_file(directories)} is the metadata of cluster {founded}, which has only this broker: remove "
+            "zookeeper.connect to start it, or set log.dirs to empty directories to join a cluster",
+        )
+
+
 def first_operations(adoption: "Adoption | None", node_id: int) -> Sequence[Operation]:
     """Return the first operations of a new metadata tree, which create the topics of adopted directories."""
     if adoption is None:

@@ -1,7 +1,7 @@
 """One TCP connection to a broker that carries one request at a time, and receives replies into one reused buffer."""
 
 import asyncio
-from typing import Final
+from typing import Final, cast
 
 from headrace.types import Buffer
 
@@ -69,8 +69,8 @@ class Connection(asyncio.BufferedProtocol):
     # Called by the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's transports are not instances of asyncio's classes
+        self._transport = cast(asyncio.Transport, transport)
 
     def get_buffer(self, sizehint: int) -> Buffer:  # noqa: ARG002
         # Without a request, nothing may overwrite the reply, which may still be in use.

@@ -33,6 +33,8 @@ PERSISTENT: Final = (
 )
 """Nodes of every cluster, parents before children."""
 CLUSTER_DEFAULT: Final = "<default>"
+CONFIG_CHANGE: Final = f"{CONFIG}/changes/config_change_"
+"""The beginning of the path of a sequential node that announces changed settings."""
 
 
 def broker_path(broker_id: int) -> str:
@@ -171,6 +173,11 @@ def encode_config(values: Mapping[str, str]) -> bytes:
 
 def decode_config(data: bytes) -> dict[str, str]:
     return {str(key): str(value) for key, value in _decode(data).get("config", {}).items()}
+
+
+def encode_config_change(entity_path: str) -> bytes:
+    """Encode a notification of changed settings; `entity_path` is their path below /config."""
+    return _encode({"version": 2, "entity_path": entity_path})
 
 
 def encode_features(levels: Mapping[str, int]) -> bytes:

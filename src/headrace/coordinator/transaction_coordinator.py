@@ -126,6 +126,10 @@ class TransactionCoordinator:
 
     # Leadership
 
+    def note_partition_count(self, count: int) -> None:
+        """Note the actual number of partitions of `__transaction_state`."""
+        self._runtime.shards.partition_count = count
+
     def elected(self, partition: int, transaction_log: TransactionLog) -> None:
         """Load a partition of `__transaction_state`, then serve its ids."""
         self._runtime.elected(partition, transaction_log)

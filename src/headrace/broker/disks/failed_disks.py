@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from headrace.errors import ErrorCode, KafkaError
+from headrace.errors import KafkaError
 from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.types import TopicPartition
@@ -43,7 +43,8 @@ class FailedDisks:
     def check(self) -> None:
         """Take offline the partitions whose flush has failed in another thread."""
         for partition, reason in self._replicas.failed():
-            self.partition_failed(partition, KafkaError(ErrorCode.kafka_storage_error, reason))
+            if self._replicas.give_up(partition, reason):
+                self.on_resigned(partition.topic_partition)
 
     def _take_offline(self, directory: Path, reason: str) -> None:
         offline = self._replicas.take_offline(directory, reason)
