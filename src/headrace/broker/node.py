@@ -61,6 +61,7 @@ from headrace.wire.apis import ApiKey
 if TYPE_CHECKING:
     from headrace.adoption.plan import Adoption
     from headrace.broker.membership.following import MemberFetchers
+    from headrace.broker.membership.leading import MemberLeaders
     from headrace.broker.membership.member import Member
     from headrace.monitoring.http import HttpServer
 
@@ -110,8 +111,9 @@ class Node:
         """The adopted contents of directories without metadata."""
         self._member: Member | None = None
         """None for a cluster of one broker."""
+        self._leaders: MemberLeaders | None = None
         self._fetchers: MemberFetchers | None = None
-        """The same."""
+        """Both the same."""
 
     @property
     def cluster_id(self) -> str:
@@ -255,9 +257,12 @@ class Node:
         await self.features.load()
         self.log_dirs.owned.trust_new()
         self._changes = member.apis(self._commands)
+        self._leaders = member.leaders(self.replicas)
+        self._opened.push_async_callback(self._leaders.close)
+        self.replicas.peers = self._leaders.peers
         self._fetchers = self._commands.following = member.fetchers(self._executor)
         self._opened.push_async_callback(self._fetchers.close)
-        self._configure_fetchers(cache.image.configs)
+        self._configure_replication(cache.image.configs)
 
     def _bind_http(self) -> None:
         """Bind the HTTP listener, if one is configured.
@@ -338,6 +343,8 @@ class Node:
                 max_sessions=config.max_incremental_fetch_session_cache_slots,
                 max_bytes=config.fetch_max_bytes,
                 turns=self._server.turns,
+                throttle=None if self._leaders is None else self._leaders.throttle,
+                rack_of=None if self._leaders is None else self._leaders.rack_of,
             ),
             PartitionOffsetsApi(self.replicas, lambda name: name == offsets_topic.NAME),
             ProducersApi(self.replicas, producer_ids.next, self.transactions.init_producer_id),
@@ -372,12 +379,13 @@ class Node:
 
     async def on_configs_changed(self, resources: Sequence[ConfigResource]) -> None:
         await self._settings.apply(resources, self.replicas, self.groups)
-        self._configure_fetchers(resources)
+        self._configure_replication(resources)
 
-    def _configure_fetchers(self, resources: Iterable[ConfigResource]) -> None:
-        if self._fetchers is not None:
-            names = [resource.name for resource in resources if resource.kind == TOPIC_CONFIG]
-            self._fetchers.configure({name: self.cache.topic_config(name) for name in names})
+    def _configure_replication(self, resources: Iterable[ConfigResource]) -> None:
+        names = [resource.name for resource in resources if resource.kind == TOPIC_CONFIG]
+        for part in (self._leaders, self._fetchers):
+            if part is not None:
+                part.configure({name: self.cache.topic_config(name) for name in names})
 
     async def _create_state_topic(self) -> None:
         await self.transactions.create_topic()

@@ -10,6 +10,7 @@ from uuid import UUID
 from headrace.clock import now_ms
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.appends import Completions
+from headrace.replication.leading.peers import Peers
 from headrace.replication.partition import Partition
 from headrace.replication.producer_recovery import recover_producers
 from headrace.replication.producer_state import ProducerState
@@ -66,6 +67,8 @@ class ReplicaManager:
         self._opened: dict[TopicPartition, _Opened] = {}
         self.exists: Callable[[TopicPartition], bool] = lambda _: False
         """Returns True for a partition that the cluster has, perhaps on other brokers."""
+        self.peers: Peers | None = None
+        """The other brokers; None for a cluster of one broker."""
         self._offline: dict[TopicPartition, str] = {}
         self._reported_damage: set[str] = set()
         self._name_of: Callable[[UUID], str | None] = lambda _: None
@@ -194,7 +197,14 @@ class ReplicaManager:
 
     def lead(self, state: PartitionState) -> Partition:
         """Lead a partition, after `open`. Appends of its fetcher must have ended."""
-        return self._lead(TopicPartition(state.topic, state.partition), state.leader_epoch)
+        topic_partition = TopicPartition(state.topic, state.partition)
+        partition = self._lead(topic_partition, state.leader_epoch, is_only_replica=len(state.replicas) == 1)
+        if self.peers is not None:
+            try:
+                partition.lead(state, self.peers)
+            except KafkaError as error:
+                log.error("%s", error)  # the check for failed disks takes it offline
+        return partition
 
     def follow(self, state: PartitionState) -> "FollowedPartition":
         """Follow a partition, after `open`."""
@@ -225,12 +235,17 @@ class ReplicaManager:
         self._followed[topic_partition] = followed
         return followed
 
-    def _lead(self, topic_partition: TopicPartition, leader_epoch: int) -> Partition:
+    def _lead(self, topic_partition: TopicPartition, leader_epoch: int, *, is_only_replica: bool = True) -> Partition:
         partition = self._partitions.get(topic_partition)
         if partition is not None:
             partition.leader_epoch = leader_epoch
             return partition
-        source = self._followed.pop(topic_partition, None) or self._opened.pop(topic_partition)
+        followed = self._followed.pop(topic_partition, None)
+        source = followed or self._opened.pop(topic_partition)
+        high_watermark = None
+        if not is_only_replica:
+            known = self.log_dirs.high_watermark(topic_partition) if followed is None else followed.high_watermark
+            high_watermark = max(source.log.log_start_offset, min(known, source.log.log_end_offset))
         if source.transactions.first_offset is not None:
             log.warning(
                 "%s has open transactions (%d), the oldest from offset %d. read_committed consumers wait there until it"
@@ -245,6 +260,7 @@ class ReplicaManager:
             leader_epoch=leader_epoch,
             producers=source.producers,
             transactions=source.transactions,
+            high_watermark=high_watermark,
         )
         partition.completions = self._completions
         self._partitions[topic_partition] = partition

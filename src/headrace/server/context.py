@@ -1,14 +1,16 @@
 """The context of a request, and the types of replies."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from headrace.server.frames import Parts
 from headrace.slices import Steps
 from headrace.storage.files.log_file import FileSlice
 from headrace.types import Request
 from headrace.wire.encoder import Fields
+
+T_co = TypeVar("T_co", covariant=True)
 
 ANONYMOUS = "User:ANONYMOUS"
 
@@ -68,6 +70,18 @@ class RawReply(NamedTuple):
     """An encoded reply body: bytes and file regions, in order."""
 
     parts: Sequence[bytes | bytearray | FileSlice]
+
+
+class Executed(Awaitable[T_co]):
+    """A reply that only waits for an outcome: the client's next Produce requests may be executed before it is sent."""
+
+    __slots__ = ("reply",)
+
+    def __init__(self, reply: Awaitable[T_co]) -> None:
+        self.reply = reply
+
+    def __await__(self) -> Generator[Any, Any, T_co]:
+        return self.reply.__await__()
 
 
 NO_REPLY = RawReply(())

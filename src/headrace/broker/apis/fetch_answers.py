@@ -148,14 +148,14 @@ def _put_partition(out: bytearray, answered: Answered, version: int, *, read_com
                 out.append(0)
         else:
             out += b"\x01" if has_list else b"\x00"
-        out += b"\xff\xff\xff\xff"
+        out += _INT32.pack(wanted.preferred_replica)
         put_unsigned_varint(out, size + 1)
     else:
         out += _INT32.pack(len(aborted)) if has_list else b"\xff\xff\xff\xff"
         for one in aborted:
             out += _ABORTED.pack(one.producer_id, one.first_offset)
         if version >= 11:
-            out += b"\xff\xff\xff\xff"
+            out += _INT32.pack(wanted.preferred_replica)
         out += _INT32.pack(size)
 
 

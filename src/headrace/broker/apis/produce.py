@@ -23,7 +23,7 @@ from headrace.replication.partition import Partition
 from headrace.replication.purgatory import Completion, Purgatory
 from headrace.replication.replica_manager import OfflineError, ReplicaManager
 from headrace.replication.verification import VerificationGuard
-from headrace.server.context import RawReply, Reply, RequestContext
+from headrace.server.context import Executed, RawReply, Reply, RequestContext
 from headrace.server.dispatch import Replies
 from headrace.server.frames import InvalidRequestError
 from headrace.slices import Pace
@@ -65,10 +65,13 @@ _Waiting: TypeAlias = dict[Partition, list[_Batch]]
 
 
 class _Incomplete(NamedTuple):
-    """An appended batch, which is answered when `completion` is done."""
+    """An appended batch, whose outcome in `outcomes[place]` is known when `completion` is done."""
 
-    batch: _Batch
+    outcomes: list[Outcome]
+    place: int
+    partition: int
     completion: Completion
+    waits_for_followers: bool
 
 
 _PENDING: Final = Outcome(-1, 0)
@@ -99,7 +102,10 @@ class ProduceApi:
     def produce(self, context: RequestContext, request: Any) -> Reply | Awaitable[Reply]:
         """Append the request's batches, and reply once its `acks` setting is satisfied."""
         replies = self.produce_run([(context, request)])
-        return _only(replies) if isinstance(replies, list) else _only_later(replies)
+        if isinstance(replies, list):
+            return _only(replies)
+        later = _only_later(replies)
+        return Executed(later) if type(replies) is Executed else later
 
     def produce_run(self, requests: Requests) -> Replies | Awaitable[Replies]:
         """Append the batches of consecutive requests of a client, with one write per partition.
@@ -162,7 +168,12 @@ class ProduceApi:
                     requests = requests[: len(results)]  # it closes the connection: ignore later requests
                     break
         self._append(waiting, incomplete)
-        return self._once_complete(requests, results, incomplete) if incomplete else replies_to(requests, results)
+        answered = [(context, request.acks) for context, request in requests]
+        if not incomplete:
+            return replies_to(answered, results)
+        replies = self._once_complete(answered, results, incomplete)
+        # While the disk is slow, the client has to wait: it must not send more.
+        return Executed(replies) if all(item.waits_for_followers for item in incomplete) else replies
 
     async def _append_many(self, requests: Requests, prepared: Prepared) -> Replies:
         pace = Pace()
@@ -181,7 +192,9 @@ class ProduceApi:
                         requests = requests[: len(results)]
                         break
             await self._append_in_turns(waiting, incomplete, pace)
-        return await self._once_complete(requests, results, incomplete)
+        return await self._once_complete(
+            [(context, request.acks) for context, request in requests], results, incomplete
+        )
 
     async def _append_in_turns(self, waiting: _Waiting, incomplete: list[_Incomplete], pace: Pace) -> None:
         for partition, batches in waiting.items():
@@ -232,7 +245,11 @@ class ProduceApi:
         if self._purgatory.slow_disk.wrote(began_ns):
             for partition, batches in waiting.items():
                 completion = self._purgatory.flushed(partition, partition.log_end_offset)
-                incomplete += [_Incomplete(item, completion) for item in batches if not item.outcomes[item.place].error]
+                incomplete += [
+                    _Incomplete(item.outcomes, item.place, item.partition, completion, False)
+                    for item in batches
+                    if not item.outcomes[item.place].error
+                ]
         waiting.clear()
 
     def _note_incomplete(
@@ -243,11 +260,12 @@ class ProduceApi:
             partition, last_offset + 1, batch.acks, timeout_s=batch.timeout.total_seconds()
         )
         if completion is not None:
-            incomplete.append(_Incomplete(batch, completion))
+            waits = partition.followers is not None
+            incomplete.append(_Incomplete(batch.outcomes, batch.place, batch.partition, completion, waits))
 
     async def _once_complete(
         self,
-        requests: Requests,
+        answered: Sequence[tuple[RequestContext, int]],
         results: Sequence[Results],
         incomplete: Sequence[_Incomplete],
     ) -> Replies:
@@ -255,11 +273,11 @@ class ProduceApi:
         if incomplete:
             began_ns = time.time_ns()
             ends = await asyncio.gather(*(item.completion for item in incomplete))
-            for (batch, _), error in zip(incomplete, ends, strict=True):
+            for (outcomes, place, partition, _, _), error in zip(incomplete, ends, strict=True):
                 if error is not None:
-                    batch.outcomes[batch.place] = failed(batch.partition, error)
+                    outcomes[place] = failed(partition, error)
             self._purgatory.slow_disk.waited(began_ns)
-        return replies_to(requests, results)
+        return replies_to(answered, results)
 
     def _collect(
         self,

@@ -5,7 +5,7 @@ Layout: https://kafka.apache.org/protocol#The_Messages_Produce
 
 import struct
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from headrace.errors import KafkaError
 from headrace.replication.batch_rules import RecordsRefusedError
@@ -39,11 +39,10 @@ Results: TypeAlias = list[tuple[bytes, list[Outcome]]]
 """The encoded topic names of one request, with the outcomes of their batches."""
 
 
-def replies_to(requests: Sequence[tuple[RequestContext, Any]], results: Sequence[Results]) -> Replies:
-    """Return the replies in order; an error closes the connection."""
+def replies_to(requests: Sequence[tuple[RequestContext, int]], results: Sequence[Results]) -> Replies:
+    """Return the replies to requests with these `acks`, in order; an error closes the connection."""
     return [
-        _reply(topics, request.acks, context.api_version)
-        for (context, request), topics in zip(requests, results, strict=True)
+        _reply(topics, acks, context.api_version) for (context, acks), topics in zip(requests, results, strict=True)
     ]
 
 

@@ -159,8 +159,12 @@ class Groups:
         from headrace.broker.apis.consumer_groups import ConsumerGroupApis
         from headrace.broker.apis.group_admin import GroupAdminApis
         from headrace.broker.apis.groups import GroupApis
-        from headrace.broker.coordinators.durable_groups import durable
+        from headrace.broker.coordinators.durable_groups import Replicated, durable, uncommitted_in
 
+        replicated = None
+        if self._replicas.peers is not None:
+            uncommitted = uncommitted_in(self._replicas, self._cache)
+            replicated = Replicated(uncommitted, self._config.offsets_commit_timeout_ms / 1000)
         families: list[GroupApis | GroupAdminApis | OffsetApis | ConsumerGroupApis] = [
             GroupApis(coordinator, self._endpoint, self._create_offsets_topic, self._create_state_topic, self._locate),
             GroupAdminApis(coordinator),
@@ -168,7 +172,7 @@ class Groups:
             ConsumerGroupApis(coordinator, self.topic_table),
         ]
         for family in families:
-            self._handlers.update(durable(family.routes(), self._purgatory))
+            self._handlers.update(durable(family.routes(), self._purgatory, replicated))
 
     def _settings(self) -> "GroupSettings":
         from headrace.coordinator.groups.settings import GroupSettings

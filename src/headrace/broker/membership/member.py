@@ -11,6 +11,7 @@ from headrace.broker.apis.controls import ControlApis, NotController
 from headrace.broker.commands import Commands
 from headrace.broker.membership.controller import Controller
 from headrace.broker.membership.following import MemberFetchers
+from headrace.broker.membership.leading import MemberLeaders
 from headrace.broker.membership.transactions import OtherBrokers
 from headrace.client.link import Link
 from headrace.clock import now_ms
@@ -29,6 +30,7 @@ from headrace.cluster.topic_names import TRANSACTION_STATE
 from headrace.config import BrokerConfig, ConfigError, Listener
 from headrace.coordinator.runtime.partitioner import partition_for
 from headrace.errors import ErrorCode, KafkaError
+from headrace.replication.replica_manager import ReplicaManager
 from headrace.server.context import RequestContext
 from headrace.types import TopicPartition
 
@@ -93,6 +95,17 @@ class Member:
         self._failed = failed
         await self._register()
         self._following = self._loop.create_task(self._follow())
+
+    def leaders(self, replicas: ReplicaManager) -> MemberLeaders:
+        """Return what the partitions that this broker leads need."""
+        return MemberLeaders(
+            self._config,
+            self._cache,
+            replicas,
+            address=self.controller_address,
+            broker_epoch=lambda: self.broker_epoch,
+            loop=self._loop,
+        )
 
     def fetchers(self, executor: Executor) -> MemberFetchers:
         """Return what copies the partitions that this broker follows. `executor` waits for disks."""

@@ -191,6 +191,13 @@ class Log:
         state.log_end_offset = last_offset + 1
         return rolls
 
+    def begin_epoch(self, leader_epoch: int) -> None:
+        """Record that `leader_epoch` begins at the end of the log. Raises KafkaError(kafka_storage_error)."""
+        try:
+            self.leader_epochs.assign(leader_epoch, self.state.log_end_offset)
+        except OSError as error:
+            raise self.state.storage_error("note a leader epoch of", error) from error
+
     def fits_active_segment(self, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
         """Return True if the active segment is not empty and can take `size` bytes of batches up to `last_offset`."""
         segment = self.segments.ordered[-1]
