@@ -122,8 +122,7 @@ def test_a_leader_that_was_killed_is_followed_again_under_its_next_epoch(cluster
     produce(cluster, "again", 300)
     wait_for_equal_logs(cluster, "again")
 
-    cluster.kafka.sigkill()
-    cluster.kafka.start()
+    cluster.kafka.restart_after_a_kill()
     wait_for_sync(cluster, "again")
     produce(cluster, "again", 300)
 

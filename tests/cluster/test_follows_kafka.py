@@ -32,7 +32,7 @@ from tests.support.waiting import wait_for
 from tests.support.wire_client import WireClient
 
 AS_CONSUMER: Final = -1
-SETTINGS: Final = {"log.cleaner.backoff.ms": "100", "log.roll.ms": "3600000"}
+SETTINGS: Final = {"log.cleaner.backoff.ms": "100", "zookeeper.session.timeout.ms": "6000"}
 SMALL: Final = LogConfig(segment_bytes=100_000)
 
 
@@ -265,8 +265,7 @@ async def test_following_continues_after_the_leader_was_killed(kafka: WithZooKee
     await follower.caught_up(["orders"])
     before = {each: part.leader_epoch for each, part in follower.partitions.items()}
 
-    await asyncio.to_thread(kafka.sigkill)
-    await asyncio.to_thread(kafka.start)
+    await asyncio.to_thread(kafka.restart_after_a_kill)
     await asyncio.to_thread(wait_for, lambda: leads_again(kafka, before), "the next leader epoch", timeout_s=60)
     producer = Producer({"bootstrap.servers": kafka.bootstrap})
     for number in range(100):
