@@ -1,6 +1,7 @@
 """A Headrace broker follows partitions that Kafka leads, commanded by Kafka's controller: equal logs, in sync again."""
 
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,28 +11,38 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from headrace.wire.apis import ApiKey
 from headrace.wire.batch import parse_header
 from tests.adoption.history import CODECS, flush, transactional
-from tests.cluster.conftest import HEADRACE, KAFKA, Cluster, metadata
+from tests.adoption.kafka import WithZooKeeper
+from tests.cluster.conftest import HEADRACE, KAFKA, Cluster, leaders, metadata, wait_for_brokers
 from tests.support.waiting import wait_for
 from tests.support.wire_client import WireClient
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(240)]
 
+SECOND = 8
+"""Another Kafka broker."""
 BOTH = [KAFKA, HEADRACE]
 
 
-def create(cluster: Cluster, topic: str, partitions: int = 1, *, min_in_sync: int = 2) -> None:
-    """Create a topic that Kafka leads and Headrace follows."""
+def create(
+    cluster: Cluster, topic: str, partitions: int = 1, *, replicas: Sequence[int] = BOTH, min_in_sync: int = 2
+) -> None:
+    """Create a topic that Kafka leads and Headrace follows, or with other replicas."""
     admin = AdminClient({"bootstrap.servers": cluster.kafka.bootstrap})
     new = NewTopic(
-        topic, partitions, replica_assignment=[BOTH] * partitions, config={"min.insync.replicas": str(min_in_sync)}
+        topic,
+        partitions,
+        replica_assignment=[list(replicas)] * partitions,
+        config={"min.insync.replicas": str(min_in_sync)},
     )
     admin.create_topics([new])[topic].result(30)
 
 
-def produce(cluster: Cluster, topic: str, count: int, partitions: int = 1, *, codec: str = "none") -> None:
-    """Write records that both replicas have when this returns."""
+def produce(
+    cluster: Cluster, topic: str, count: int, partitions: int = 1, *, codec: str = "none", acks: str = "all"
+) -> None:
+    """Write records that all replicas in sync have when this returns, unless `acks` is 1."""
     producer = Producer(
-        {"bootstrap.servers": cluster.kafka.bootstrap, "acks": "all", "linger.ms": 5, "compression.type": codec}
+        {"bootstrap.servers": cluster.kafka.bootstrap, "acks": acks, "linger.ms": 5, "compression.type": codec}
     )
     for number in range(count):
         producer.produce(topic, b"%d" % number * 20, b"key %d" % (number % 50), partition=number % partitions)
@@ -127,6 +138,29 @@ def test_a_leader_that_was_killed_is_followed_again_under_its_next_epoch(cluster
     produce(cluster, "again", 300)
 
     wait_for_equal_logs(cluster, "again")
+
+
+def test_records_that_only_headrace_had_are_truncated_when_another_broker_leads(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    second = WithZooKeeper(tmp_path / "second", cluster.zookeeper)
+    second.settings["broker.id"] = str(SECOND)
+    with second:
+        wait_for_brokers(cluster.headrace.bootstrap, HEADRACE, KAFKA, SECOND)
+        create(cluster, "diverged", replicas=[HEADRACE, SECOND], min_in_sync=1)
+        produce(cluster, "diverged", 100)
+        with second.frozen():
+            produce(cluster, "diverged", 200, acks="1")
+            cluster.headrace.sigkill()
+        wait_for(lambda: leaders(cluster.kafka.bootstrap, "diverged") == {0: SECOND}, "the election", timeout_s=60)
+        produce(cluster, "diverged", 50)
+
+        cluster.headrace.start()
+
+        wait_for(lambda: in_sync(cluster, "diverged") == {HEADRACE, SECOND}, "both in sync", timeout_s=60)
+        theirs = batches(second.data, "diverged", 0)
+        assert batches(cluster.headrace.data, "diverged", 0) == theirs
+        assert sum(parse_header(data).record_count for data in theirs.values()) == 150
 
 
 def test_a_deleted_and_recreated_topic_is_copied_under_its_new_id(cluster: Cluster) -> None:
