@@ -32,7 +32,7 @@ from tests.support.waiting import wait_for
 from tests.support.wire_client import WireClient
 
 AS_CONSUMER: Final = -1
-SETTINGS: Final = {"log.cleaner.backoff.ms": "100", "log.roll.ms": "3600000"}
+SETTINGS: Final = {"log.cleaner.backoff.ms": "100", "zookeeper.session.timeout.ms": "6000"}
 SMALL: Final = LogConfig(segment_bytes=100_000)
 
 
@@ -43,6 +43,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WithZooKeeper]:
         ZooKeeper(base / "zookeeper") as zookeeper,
         WithZooKeeper(base / "kafka", zookeeper.address, SETTINGS) as kafka,
     ):
+        wait_for(lambda: has_controller(kafka), "the controller", timeout_s=60)
         create_topics(kafka.bootstrap)
         write_plain(kafka.bootstrap)
         write_transactions(kafka.bootstrap)
@@ -132,21 +133,27 @@ async def until(condition: Callable[[], bool], description: Callable[[], str], t
 
 def described(kafka: WithZooKeeper, topics: Sequence[str]) -> list[tuple[str, UUID, int, int]]:
     """Return topic, id, partition and leader epoch."""
-    with WireClient(kafka.bootstrap) as client:
-        answer = client.ask(
-            ApiKey.METADATA,
-            12,
-            {
-                "topics": [{"name": topic, "topic_id": UUID(int=0)} for topic in topics],
-                "allow_auto_topic_creation": False,
-                "include_topic_authorized_operations": False,
-            },
-        )
+    answer = metadata(kafka, topics)
     return [
         (topic["name"], topic["topic_id"], partition["partition_index"], partition["leader_epoch"])
         for topic in answer["topics"]
         for partition in topic["partitions"]
     ]
+
+
+def has_controller(kafka: WithZooKeeper) -> bool:
+    controller: int = metadata(kafka, [])["controller_id"]
+    return controller == NODE_ID
+
+
+def metadata(kafka: WithZooKeeper, topics: Sequence[str]) -> dict[str, Any]:
+    request = {
+        "topics": [{"name": topic, "topic_id": UUID(int=0)} for topic in topics],
+        "allow_auto_topic_creation": False,
+        "include_topic_authorized_operations": False,
+    }
+    with WireClient(kafka.bootstrap) as client:
+        return client.ask(ApiKey.METADATA, 12, request)
 
 
 def end_offsets(kafka: WithZooKeeper, topics: Sequence[str]) -> dict[TopicPartition, int]:
@@ -258,8 +265,7 @@ async def test_following_continues_after_the_leader_was_killed(kafka: WithZooKee
     await follower.caught_up(["orders"])
     before = {each: part.leader_epoch for each, part in follower.partitions.items()}
 
-    await asyncio.to_thread(kafka.sigkill)
-    await asyncio.to_thread(kafka.start)
+    await asyncio.to_thread(kafka.restart_after_a_kill)
     await asyncio.to_thread(wait_for, lambda: leads_again(kafka, before), "the next leader epoch", timeout_s=60)
     producer = Producer({"bootstrap.servers": kafka.bootstrap})
     for number in range(100):

@@ -25,7 +25,7 @@ class ReplyBuffer:
 
     def grow(self, size: int, filled: int) -> None:
         """Provide at least `size` bytes, and keep the first `filled` ones."""
-        content = bytearray(size)
+        content = bytearray(1 << (size - 1).bit_length())  # few steps, if every reply is a little larger
         content[:filled] = self.view[:filled]
         self.content = content
         self.view = memoryview(content)

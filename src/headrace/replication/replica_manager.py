@@ -183,7 +183,7 @@ class ReplicaManager:
             return
         try:
             opened = self.log_dirs.logs.get(topic_partition) or self._open_log(topic_partition, topic_id, is_new=is_new)
-            producers, transactions = recover_producers(opened, opened.log_end_offset)
+            producers, transactions = recover_producers(opened, self.log_dirs.high_watermark(topic_partition))
         except KafkaError as error:
             self._offline[topic_partition] = str(error)
             raise
@@ -246,6 +246,8 @@ class ReplicaManager:
         if not is_only_replica:
             known = self.log_dirs.high_watermark(topic_partition) if followed is None else followed.high_watermark
             high_watermark = max(source.log.log_start_offset, min(known, source.log.log_end_offset))
+        else:
+            source.transactions.committed_to(source.log.log_end_offset)
         if source.transactions.first_offset is not None:
             log.warning(
                 "%s has open transactions (%d), the oldest from offset %d. read_committed consumers wait there until it"

@@ -51,7 +51,7 @@ class FetcherSettings(NamedTuple):
     replica_epoch: Callable[[], int]
 
 
-class Fetchings(Protocol):
+class Reports(Protocol):
     """The fetcher reports to this."""
 
     def flush(self, partitions: list[FollowedPartition]) -> Awaitable[None]:
@@ -65,7 +65,7 @@ class Fetcher:
     """Fetches from one leader, in a task that `start` begins. All methods belong to the event loop."""
 
     def __init__(
-        self, link: Link, settings: FetcherSettings, reports: Fetchings, throttle: ReplicationThrottle, clock: Clock
+        self, link: Link, settings: FetcherSettings, reports: Reports, throttle: ReplicationThrottle, clock: Clock
     ) -> None:
         self._link = link
         self._settings = settings
@@ -76,10 +76,6 @@ class Fetcher:
         self._partitions: dict[TopicPartition, FollowedPartition] = {}
         self._news = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self.fetched_bytes = 0
-        self.requests = 0
-        self.failures: dict[TopicPartition, str] = {}
-        """Partitions that are no longer fetched, and the reasons."""
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -101,7 +97,6 @@ class Fetcher:
                 if not self._safely(partition, partial(partition.truncate_to, partition.high_watermark)):
                     continue
                 end = partition.log_end()
-            self.failures.pop(topic_partition, None)
             self._partitions[topic_partition] = partition
             self._state.follow(topic_partition, partition.topic_id.bytes, partition.leader_epoch, end)
         self._news.set()
@@ -111,17 +106,11 @@ class Fetcher:
         for topic_partition in partitions:
             self._state.forget(topic_partition)
             self._partitions.pop(topic_partition, None)
-            self.failures.pop(topic_partition, None)
 
     @property
     def is_idle(self) -> bool:
         """True if there is nothing to fetch."""
         return not self._partitions
-
-    def lag_of(self, topic_partition: TopicPartition) -> int | None:
-        """Return the number of records up to the leader's high watermark that are still to be fetched, if known."""
-        following = self._state.get(topic_partition)
-        return None if following is None else following.lag
 
     # The task
 
@@ -153,7 +142,6 @@ class Fetcher:
         settings = self._settings
         replica = (settings.replica_id, settings.replica_epoch()) if settings.replica_id >= 0 else None
         body = encode_fetch(settings.limits, request.session, request.entries, request.forgotten, replica)
-        self.requests += 1
         try:
             reply = parse_fetch_reply(await self._link.exchange(ApiKey.FETCH, FETCH_VERSION, body))
         except (LinkError, MalformedReplyError) as error:
@@ -227,7 +215,6 @@ class Fetcher:
             log.exception("Appending to %s failed", partition.topic_partition)
             self._fail(partition, repr(error))
             return 0
-        self.fetched_bytes += appended.size
         if appended.size and self._throttle.is_throttled(partition.topic_partition):
             self._throttle.record(appended.size, self._clock.monotonic())
         self._state.appended(following, partition.log_end(), fetched.high_watermark)
@@ -300,5 +287,4 @@ class Fetcher:
         log.error("%s is no longer copied from its leader: %s", topic_partition, reason)
         self._state.forget(topic_partition)
         self._partitions.pop(topic_partition, None)
-        self.failures[topic_partition] = reason
         self._reports.failed(partition, reason)

@@ -8,10 +8,9 @@ from headrace.replication.following.fetched_batches import PlacedBatch, Run, Une
 from headrace.replication.following.follower_state import LogEnd, truncation_offset
 from headrace.replication.producer_recovery import recover_producers
 from headrace.replication.producer_state import ProducerState
+from headrace.replication.replica import Replica
 from headrace.storage.log.log import Log
 from headrace.storage.log.producers.open_transactions import OpenTransactions
-from headrace.storage.log.producers.producer_snapshot import write_snapshot
-from headrace.types import TopicPartition
 from headrace.wire.batch import TRANSACTIONAL_FLAG
 from headrace.wire.control import coordinator_epoch_of, marker_of
 from headrace.wire.records import iter_records
@@ -26,23 +25,13 @@ class AppendedRecords(NamedTuple):
     batches: int
 
 
-class FollowedPartition:
+class FollowedPartition(Replica):
     """A partition that this broker follows. Its log, producers and transactions become a `Partition` when it leads.
 
     `high_watermark` is at most the log end offset; begin with the one from the checkpoint.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "high_watermark",
-        "leader",
-        "leader_epoch",
-        "log",
-        "producers",
-        "topic_id",
-        "topic_partition",
-        "transactions",
-    )
+    __slots__ = ("leader",)
 
     def __init__(
         self,
@@ -55,23 +44,16 @@ class FollowedPartition:
         producers: ProducerState,
         transactions: OpenTransactions,
     ) -> None:
-        self.log = log
-        self.topic_partition: TopicPartition = log.topic_partition
-        self.topic_id = topic_id
+        super().__init__(
+            log,
+            topic_id=topic_id,
+            leader_epoch=leader_epoch,
+            high_watermark=max(log.log_start_offset, min(high_watermark, log.log_end_offset)),
+            producers=producers,
+            transactions=transactions,
+        )
         self.leader = leader
-        self.leader_epoch = leader_epoch
-        self.producers = producers
-        self.transactions = transactions
         self.transactions.markers.loaded(log.log_end_offset)
-        self.high_watermark = max(log.log_start_offset, min(high_watermark, log.log_end_offset))
-
-    @property
-    def log_start_offset(self) -> int:
-        return self.log.state.log_start_offset
-
-    @property
-    def log_end_offset(self) -> int:
-        return self.log.state.log_end_offset
 
     def log_end(self) -> LogEnd:
         """Return what the next fetch contains."""
@@ -230,17 +212,3 @@ class FollowedPartition:
         self.high_watermark = max(self.log_start_offset, min(self.high_watermark, self.log_end_offset))
         self.producers, self.transactions = recover_producers(self.log, self.high_watermark)
         self.transactions.markers.loaded(self.log_end_offset)
-
-    # The state of producers on disk
-
-    def packed_producers(self) -> list[bytes]:
-        """Return the producers' state for `write_snapshot`."""
-        return self.transactions.snapshot_entries(self.producers.packed)
-
-    def write_producer_snapshot(self, offset: int) -> None:
-        """Write the producers' state at `offset`, which speeds up the next start."""
-        try:
-            write_snapshot(self.log.directory, offset, self.packed_producers(), sync=False)
-        except OSError as error:
-            log.warning("The producer snapshot of %s could not be written: %s", self.topic_partition, error)
-            self.log.state.on_disk_error(self.log.state, error)
