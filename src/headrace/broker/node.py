@@ -191,6 +191,8 @@ class Node:
             cluster_id=joined or founded,
             meta_version=1 if joined is None else 0,
         )
+        if joined is not None:
+            self.log_dirs.found.check_readable()  # perhaps Kafka wrote them
         self._settings = LiveSettings(config, self.cache)
         self._purgatory = Purgatory(self._loop)
         self.replicas = ReplicaManager(self.log_dirs, self._settings.log_config, self._purgatory)
@@ -254,6 +256,7 @@ class Node:
         self.features = member.features
         await self.features.load()
         self.log_dirs.owned.trust_new()
+        self._failed_disks.on_directory = member.note_failed_directory
         self._changes = member.apis(self._commands)
         self._fetchers = self._commands.following = member.fetchers(self._executor)
         self._opened.push_async_callback(self._fetchers.close)
