@@ -324,7 +324,8 @@ class Node:
             version=lambda: self.features.transaction_version,
             others=None if self._member is None else self._member.others,
         )
-        self._failed_disks.on_resigned = self._commands.on_resigned = self._resigned
+        self._failed_disks.on_resigned = self._gone_offline
+        self._commands.on_resigned = self._resigned
         self._commands.on_led = self._led
         self._dispatcher.features = self.features.announced
         self._mover = LogMover(
@@ -389,6 +390,12 @@ class Node:
         """Load the coordinators' state in a partition that this broker begins to lead."""
         self.groups.led(topic_partition)
         self.transactions.led(topic_partition)
+
+    def _gone_offline(self, topic_partition: TopicPartition) -> None:
+        """Stop using a partition that has failed with its disk."""
+        if self._fetchers is not None:
+            self._fetchers.forget((topic_partition,))
+        self._resigned(topic_partition)
 
     def _resigned(self, topic_partition: TopicPartition) -> None:
         """Drop the coordinators' state in a partition that this broker does not lead any more."""
