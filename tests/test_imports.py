@@ -17,6 +17,11 @@ def test_a_compacting_broker_loads_no_module_of_its_cleaner_processes() -> None:
     assert not _loaded_by("import headrace.broker.node, headrace.storage.cleaner.log_cleaner", {"numpy"})
 
 
+def test_a_broker_without_others_loads_nothing_for_a_cluster() -> None:
+    cluster = {"kazoo", "headrace.client.link", "headrace.cluster.membership", "headrace.broker.membership"}
+    assert not _loaded_by("import headrace.broker.node", cluster | {"headrace.replication.following.partition"})
+
+
 def test_importing_the_settings_loads_nothing_expensive() -> None:
     assert not _loaded_by("import headrace.config", {"dataclasses", "json", "kio", "difflib", "asyncio"})
 

@@ -18,30 +18,43 @@ pytestmark = [pytest.mark.java, pytest.mark.timeout(240)]
 GROUP, TRANSACTION = 0, 1
 INTERNAL = {GROUP: "__consumer_offsets", TRANSACTION: "__transaction_state"}
 TOPIC = "both"
+LEADERS = {
+    # Kafka reads the number of partitions from its settings, because it starts before the topics exist.
+    "__consumer_offsets": [HEADRACE, KAFKA, HEADRACE],
+    "__transaction_state": [HEADRACE, KAFKA],
+    TOPIC: [HEADRACE, KAFKA],
+}
 SIDES = pytest.mark.parametrize("side", ["kafka", "headrace"])
 COORDINATORS = pytest.mark.parametrize("coordinator", [HEADRACE, KAFKA], ids=["headrace", "kafka"])
 
 
 @pytest.fixture(scope="module", autouse=True)
 def topics(cluster: Cluster) -> None:
-    """Internal topics with partition 0 on Headrace and partition 1 on Kafka, and a topic of the same kind."""
+    """The internal topics, and another one, on both brokers."""
     admin = AdminClient({"bootstrap.servers": cluster.kafka.bootstrap})
-    compacted = {"cleanup.policy": "compact"}
-    replicas = [[HEADRACE], [KAFKA]]
-    new = [NewTopic(name, 2, replica_assignment=replicas, config=compacted) for name in INTERNAL.values()]
-    new.append(NewTopic(TOPIC, 2, replica_assignment=replicas))
+    new = [
+        NewTopic(
+            name,
+            len(brokers),
+            replica_assignment=[[broker] for broker in brokers],
+            config={} if name == TOPIC else {"cleanup.policy": "compact"},
+        )
+        for name, brokers in LEADERS.items()
+    ]
     for created in admin.create_topics(new).values():
         created.result(30)
-    for name in (*INTERNAL.values(), TOPIC):
+    for name, brokers in LEADERS.items():
         for bootstrap in cluster.bootstraps.values():
-            wait_for(lambda name=name, at=bootstrap: leaders(at, name) == {0: HEADRACE, 1: KAFKA}, name)  # type: ignore[misc]
+            wait_for(lambda name=name, at=bootstrap: leaders(at, name), f"{name} at {bootstrap}")  # type: ignore[misc]
+            assert leaders(bootstrap, name) == dict(enumerate(brokers))
 
 
-def key_of(coordinator: int, prefix: str) -> str:
+def key_of(coordinator: int, prefix: str, kind: int = GROUP) -> str:
     """Return a new group id or transactional id of that broker."""
+    brokers = LEADERS[INTERNAL[kind]]
     while True:
         key = f"{prefix}-{uuid.uuid4().hex[:8]}"
-        if partition_for(key, 2) == (0 if coordinator == HEADRACE else 1):
+        if brokers[partition_for(key, len(brokers))] == coordinator:
             return key
 
 
@@ -105,6 +118,7 @@ def committed(bootstrap: str, group: str) -> dict[int, int]:
 
 def commit(bootstrap: str, group: str, offset: int) -> None:
     consumer = consumer_of(bootstrap, group)
+    consumer.committed([TopicPartition(TOPIC, 0)], timeout=20)  # connects to the coordinator
     consumer.commit(offsets=[TopicPartition(TOPIC, index, offset) for index in range(2)], asynchronous=False)
     consumer.close()
 
@@ -115,7 +129,7 @@ def commit(bootstrap: str, group: str, offset: int) -> None:
 def test_both_brokers_name_the_leader_as_the_coordinator(
     cluster: Cluster, side: str, coordinator: int, kind: int
 ) -> None:
-    key = key_of(coordinator, "found")
+    key = key_of(coordinator, "found", kind)
     assert coordinator_of(cluster.bootstraps[side], key, kind) == ("none", coordinator)
 
 
@@ -136,7 +150,7 @@ def test_members_join_and_commit_from_either_bootstrap(cluster: Cluster, side: s
 @SIDES
 @COORDINATORS
 def test_a_transaction_spans_both_brokers(cluster: Cluster, side: str, coordinator: int) -> None:
-    transactional_id = key_of(coordinator, "span")
+    transactional_id = key_of(coordinator, "span", TRANSACTION)
     producer = Producer({"bootstrap.servers": cluster.bootstraps[side], "transactional.id": transactional_id})
     producer.init_transactions(30)
     for ending, outcome in ((producer.abort_transaction, b"aborted"), (producer.commit_transaction, b"committed")):
@@ -158,7 +172,9 @@ def test_a_transaction_spans_both_brokers(cluster: Cluster, side: str, coordinat
 def test_offsets_are_committed_with_a_transaction(cluster: Cluster, coordinator: int) -> None:
     group = key_of(coordinator, "offsets")
     other = KAFKA if coordinator == HEADRACE else HEADRACE
-    producer = Producer({"bootstrap.servers": cluster.headrace.bootstrap, "transactional.id": key_of(other, "offsets")})
+    producer = Producer(
+        {"bootstrap.servers": cluster.headrace.bootstrap, "transactional.id": key_of(other, "offsets", TRANSACTION)}
+    )
     producer.init_transactions(30)
     consumer = consumer_of(cluster.kafka.bootstrap, group)
     consumer.subscribe([TOPIC])

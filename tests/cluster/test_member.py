@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from headrace.wire.apis import ApiKey
 from tests.cluster.conftest import HEADRACE, KAFKA, Cluster, leaders, member, metadata, wait_for_brokers
@@ -26,6 +26,11 @@ def create(cluster: Cluster, topic: str, *replicas: list[int], config: dict[str,
     expected = {index: first for index, (first, *_) in enumerate(replicas)}
     for bootstrap in cluster.bootstraps.values():
         wait_for(lambda bootstrap=bootstrap: leaders(bootstrap, topic) == expected, f"{topic} at {bootstrap}")  # type: ignore[misc]
+
+
+def delete(cluster: Cluster, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": cluster.headrace.bootstrap})
+    admin.delete_topics([topic])[topic].result(30)
 
 
 def produce(bootstrap: str, topic: str, *values: bytes, partitions: int = 1) -> None:
@@ -101,7 +106,7 @@ def test_a_deleted_topic_leaves_no_files(cluster: Cluster) -> None:
     create(cluster, "deleted", [HEADRACE], [HEADRACE])
     produce(cluster.headrace.bootstrap, "deleted", *values_of("gone"))
     assert directories(cluster, "deleted") == ["deleted-0", "deleted-1"]
-    AdminClient({"bootstrap.servers": cluster.headrace.bootstrap}).delete_topics(["deleted"])["deleted"].result(30)
+    delete(cluster, "deleted")
     for bootstrap in cluster.bootstraps.values():
         wait_for(lambda bootstrap=bootstrap: not leaders(bootstrap, "deleted"), f"no topic at {bootstrap}")  # type: ignore[misc]
     wait_for(lambda: not directories(cluster, "deleted"), "no directories", timeout_s=90)
@@ -110,7 +115,7 @@ def test_a_deleted_topic_leaves_no_files(cluster: Cluster) -> None:
 def test_a_topic_created_again_is_another_one(cluster: Cluster) -> None:
     create(cluster, "again", [HEADRACE])
     produce(cluster.headrace.bootstrap, "again", b"old")
-    AdminClient({"bootstrap.servers": cluster.headrace.bootstrap}).delete_topics(["again"])["again"].result(30)
+    delete(cluster, "again")
     wait_for(lambda: not leaders(cluster.kafka.bootstrap, "again"), "no topic")
     create(cluster, "again", [HEADRACE])
     produce(cluster.headrace.bootstrap, "again", b"new")
@@ -128,8 +133,8 @@ def test_the_settings_of_a_new_topic_apply_to_its_log(cluster: Cluster) -> None:
 def test_changed_settings_are_seen_by_both_brokers(cluster: Cluster, side: str) -> None:
     topic = f"settings-{side}"
     create(cluster, topic, [HEADRACE])
-    resource = ConfigResource(ResourceType.TOPIC, topic)
-    resource.add_incremental_config(ConfigEntry("retention.ms", "7777777"))
+    entry = ConfigEntry("retention.ms", "7777777", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
     admin = AdminClient({"bootstrap.servers": cluster.bootstraps[side]})
     admin.incremental_alter_configs([resource])[resource].result(30)
     for bootstrap in cluster.bootstraps.values():

@@ -194,6 +194,8 @@ class Node:
             cluster_id=joined or founded,
             meta_version=1 if joined is None else 0,
         )
+        if joined is not None:
+            self.log_dirs.found.check_readable()  # perhaps Kafka wrote them
         self._settings = LiveSettings(config, self.cache)
         self._purgatory = Purgatory(self._loop)
         self.replicas = ReplicaManager(self.log_dirs, self._settings.log_config, self._purgatory)
@@ -257,6 +259,7 @@ class Node:
         self.features = member.features
         await self.features.load()
         self.log_dirs.owned.trust_new()
+        self._failed_disks.on_directory = member.note_failed_directory
         self._changes = member.apis(self._commands)
         self._leaders = member.leaders(self.replicas)
         self._opened.push_async_callback(self._leaders.close)
@@ -327,7 +330,8 @@ class Node:
             version=lambda: self.features.transaction_version,
             others=None if self._member is None else self._member.others,
         )
-        self._failed_disks.on_resigned = self._commands.on_resigned = self._resigned
+        self._failed_disks.on_resigned = self._gone_offline
+        self._commands.on_resigned = self._resigned
         self._commands.on_led = self._led
         self._dispatcher.features = self.features.announced
         self._mover = LogMover(
@@ -397,6 +401,12 @@ class Node:
         """Load the coordinators' state in a partition that this broker begins to lead."""
         self.groups.led(topic_partition)
         self.transactions.led(topic_partition)
+
+    def _gone_offline(self, topic_partition: TopicPartition) -> None:
+        """Stop using a partition that has failed with its disk."""
+        if self._fetchers is not None:
+            self._fetchers.forget((topic_partition,))
+        self._resigned(topic_partition)
 
     def _resigned(self, topic_partition: TopicPartition) -> None:
         """Drop the coordinators' state in a partition that this broker does not lead any more."""

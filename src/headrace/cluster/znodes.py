@@ -34,7 +34,8 @@ PERSISTENT: Final = (
 """Nodes of every cluster, parents before children."""
 CLUSTER_DEFAULT: Final = "<default>"
 CONFIG_CHANGE: Final = f"{CONFIG}/changes/config_change_"
-"""The beginning of the path of a sequential node that announces changed settings."""
+LOG_DIR_EVENT: Final = "/log_dir_event_notification/log_dir_event_"
+"""The beginnings of the paths of sequential nodes that announce changed settings and failed directories."""
 
 
 def broker_path(broker_id: int) -> str:
@@ -178,6 +179,11 @@ def decode_config(data: bytes) -> dict[str, str]:
 def encode_config_change(entity_path: str) -> bytes:
     """Encode a notification of changed settings; `entity_path` is their path below /config."""
     return _encode({"version": 2, "entity_path": entity_path})
+
+
+def encode_log_dir_failure(broker_id: int) -> bytes:
+    """Encode a notification that a log directory of a broker has failed (KIP-112)."""
+    return _encode({"version": 1, "broker": broker_id, "event": 1})
 
 
 def encode_features(levels: Mapping[str, int]) -> bytes:

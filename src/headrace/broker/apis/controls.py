@@ -17,10 +17,13 @@ from headrace.server.context import Handler, Reply, RequestContext
 from headrace.slices import Pace, finish
 from headrace.types import PartitionState, Request, TopicPartition
 from headrace.wire.apis import ApiKey
+from headrace.wording import count
 
 _UNKNOWN_EPOCH: Final = -1
 
 log = logging.getLogger(__name__)
+state_changes = logging.getLogger("headrace.state_change")
+"""Like Kafka's state-change.log: commands at INFO, the states of partitions at DEBUG."""
 
 
 class ControlApis:
@@ -66,7 +69,11 @@ class ControlApis:
         for topic in request.topic_states:
             states += [_state(topic, partition) for partition in topic.partition_states]
             await pace.rest()
+        _note(request, "LeaderAndIsr", len(states))
         errors = await self._commands.lead_and_follow(states)
+        for state in states:
+            error = errors[TopicPartition(state.topic, state.partition)]
+            state_changes.debug("%s of controller %d: %s", error.name, request.controller_id, state)
         for topic in request.topic_states:
             partitions = [
                 {
@@ -91,7 +98,12 @@ class ControlApis:
             for topic in request.topic_states
             for partition in topic.partition_states
         ]
+        _note(request, "StopReplica", len(stopped))
         errors = await self._commands.stop(stopped)
+        for item in stopped:
+            state_changes.debug(
+                "%s of controller %d: %s", errors[item.topic_partition].name, request.controller_id, item
+            )
         return {
             "error_code": ErrorCode.none,
             "partition_errors": [
@@ -148,6 +160,16 @@ class NotController:
     def refuse(self, _: RequestContext, request: Request) -> Reply:
         """Refuse the request."""
         raise KafkaError(ErrorCode.not_controller, "This is not the correct controller for this cluster.")
+
+
+def _note(request: Request, name: str, partitions: int) -> None:
+    state_changes.info(
+        "%s of controller %d, epoch %d, for %s",
+        name,
+        request.controller_id,
+        request.controller_epoch,
+        count(partitions, "partition"),
+    )
 
 
 def _state(topic: Any, partition: Any) -> PartitionState:

@@ -30,6 +30,8 @@ class FailedDisks:
         """The directory of the cluster's metadata."""
         self.on_resigned: Callable[[TopicPartition], None] = _ignore
         """Called with every partition that goes offline."""
+        self.on_directory: Callable[[], None] = lambda: None
+        """Called after a directory has failed, unless it was the last one."""
 
     def directory_failed(self, directory: Path, reason: str) -> None:
         """Take a directory offline. Thread-safe."""
@@ -71,6 +73,7 @@ class FailedDisks:
             else "",
         )
         self._resign(offline)
+        self.on_directory()
 
     def _resign(self, offline: Sequence[TopicPartition]) -> None:
         for topic_partition in offline:

@@ -15,6 +15,7 @@ from headrace.broker.membership.leading import MemberLeaders
 from headrace.broker.membership.transactions import OtherBrokers
 from headrace.client.link import Link
 from headrace.clock import now_ms
+from headrace.cluster import znodes
 from headrace.cluster.failures import StoreFailures
 from headrace.cluster.features import WITH_ZOOKEEPER, Features
 from headrace.cluster.image import NO_LEADER
@@ -66,6 +67,7 @@ class Member:
         self._news = asyncio.Event()
         self._is_connected = True
         self._must_rejoin = False
+        self._has_failed_directory = False
         self._session = 0
         self._following: asyncio.Task[None] | None = None
         timeout_s = config.zookeeper_session_timeout_ms / 1000
@@ -142,6 +144,11 @@ class Member:
         unknown = {topic for topic in topics if topic not in self._cache.image.topics}
         if unknown:
             self._cache.note_configs(await self._configs.read_topics(unknown))
+
+    def note_failed_directory(self) -> None:
+        """Let the controller ask for the partitions that are offline now (KIP-112)."""
+        self._has_failed_directory = True
+        self._wake()
 
     def controller_address(self) -> tuple[str, int] | None:
         """Return the controller's address for brokers; None if it is not known."""
@@ -227,6 +234,10 @@ class Member:
                     await self._rejoin()
                 else:
                     await self._configs.follow()
+                if self._has_failed_directory:
+                    self._has_failed_directory = False
+                    notification = znodes.encode_log_dir_failure(self._config.node_id)
+                    await self._store.create(znodes.LOG_DIR_EVENT, notification, sequential=True)
             except StoreUnavailableError:
                 return  # the store was closed: until then its calls wait
             except KafkaError as error:
