@@ -1,9 +1,11 @@
 """The log of a partition on this broker as its readers see it, led or followed."""
 
 import logging
+from typing import Any
 from uuid import UUID
 
 from headrace.errors import ErrorCode, KafkaError
+from headrace.replication.growth import Growth
 from headrace.replication.producer_state import ProducerState
 from headrace.storage.files.log_file import FileSlice
 from headrace.storage.log.log import Log
@@ -19,6 +21,7 @@ class Replica:
 
     __slots__ = (
         "__weakref__",
+        "growth",
         "high_watermark",
         "leader_epoch",
         "log",
@@ -45,6 +48,8 @@ class Replica:
         self.high_watermark = high_watermark
         self.producers = producers
         self.transactions = transactions
+        self.growth: Growth[Any] = Growth(self)
+        """Watchers of records that become visible to consumers."""
 
     @property
     def log_start_offset(self) -> int:

@@ -14,6 +14,7 @@ from headrace.replication.leading.peers import Peers
 from headrace.replication.partition import Partition
 from headrace.replication.producer_recovery import recover_producers
 from headrace.replication.producer_state import ProducerState
+from headrace.replication.replica import Replica
 from headrace.slices import Steps
 from headrace.storage.dirs.log_dirs import LogDirs
 from headrace.storage.dirs.partition_dir import stray_advice
@@ -88,12 +89,14 @@ class ReplicaManager:
             if reason is not None:
                 raise OfflineError(topic, partition, reason) from None
             if topic_partition in self._followed or self.exists(topic_partition):
-                raise KafkaError(
-                    ErrorCode.not_leader_or_follower, f"this broker does not lead {topic}-{partition}"
-                ) from None
+                raise _not_leader(topic_partition) from None
             raise KafkaError(
                 ErrorCode.unknown_topic_or_partition, f"this broker has no partition {topic}-{partition}"
             ) from None
+
+    def readable(self, topic: str, partition: int) -> Replica:
+        """Return the partition, led or followed (KIP-392). Raises KafkaError as `get` does."""
+        return self._followed.get((topic, partition)) or self.get(topic, partition)
 
     def find(self, topic: str, partition: int) -> Partition | None:
         """Return the partition; None if this broker does not lead it or it is offline."""
@@ -218,11 +221,8 @@ class ReplicaManager:
         led = self._partitions.pop(topic_partition, None)
         if led is not None:
             led.gone(_not_leader(topic_partition))
-            source: Partition | _Opened = led
-            high_watermark = led.high_watermark
-        else:
-            source = self._opened.pop(topic_partition)
-            high_watermark = self.log_dirs.high_watermark(topic_partition)
+        source = led or self._opened.pop(topic_partition)
+        high_watermark = self.log_dirs.high_watermark(topic_partition) if led is None else led.high_watermark
         followed = FollowedPartition(
             source.log,
             topic_id=source.topic_id,
@@ -240,7 +240,7 @@ class ReplicaManager:
         if partition is not None:
             partition.leader_epoch = leader_epoch
             return partition
-        followed = self._followed.pop(topic_partition, None)
+        followed = self._unfollow(topic_partition)
         source = followed or self._opened.pop(topic_partition)
         high_watermark = None
         if not is_only_replica:
@@ -268,6 +268,12 @@ class ReplicaManager:
         self._partitions[topic_partition] = partition
         return partition
 
+    def _unfollow(self, topic_partition: TopicPartition) -> "FollowedPartition | None":
+        followed = self._followed.pop(topic_partition, None)
+        if followed is not None:
+            followed.growth.wake_all()
+        return followed
+
     def _hosted(self, topic_partition: TopicPartition) -> "Partition | FollowedPartition | None":
         return self._partitions.get(topic_partition) or self._followed.get(topic_partition)
 
@@ -292,7 +298,7 @@ class ReplicaManager:
             del self._partitions[topic_partition]
             partition.gone(OfflineError(*topic_partition, reason))
         else:
-            del self._followed[topic_partition]
+            self._unfollow(topic_partition)
 
     def failed(self) -> "list[tuple[Partition | FollowedPartition, str]]":
         """Return the partitions whose logs could not be flushed, and the reasons."""
@@ -324,7 +330,7 @@ class ReplicaManager:
             partition = self._partitions.pop(topic_partition, None)
             if partition is not None:
                 partition.gone(KafkaError(ErrorCode.unknown_topic_or_partition, f"{topic_partition} has been deleted"))
-            self._followed.pop(topic_partition, None)
+            self._unfollow(topic_partition)
             self._opened.pop(topic_partition, None)
             self._offline.pop(topic_partition, None)
             # even if it is not hosted: the topic may have been deleted while this broker was down
@@ -436,13 +442,9 @@ class ReplicaManager:
         self._partitions.clear()
         self._followed.clear()
 
-    def space(self) -> list[tuple[str, int, int]]:
-        """Return `(path, total bytes, usable bytes)` of the file system of every working log directory; -1: unknown."""
-        return [(str(directory), *self.log_dirs.owned.space(directory)) for directory in self.log_dirs.directories]
-
     def _high_watermarks(self) -> dict[TopicPartition, int]:
         return {partition.topic_partition: partition.high_watermark for partition in self.hosted()}
 
 
 def _not_leader(topic_partition: TopicPartition) -> KafkaError:
-    return KafkaError(ErrorCode.not_leader_or_follower, f"this broker no longer leads {topic_partition}")
+    return KafkaError(ErrorCode.not_leader_or_follower, f"this broker does not lead {topic_partition}")

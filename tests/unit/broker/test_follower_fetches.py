@@ -21,7 +21,7 @@ from headrace.server.context import ClientInfo, RawReply, RequestContext
 from headrace.storage.dirs.log_dirs import LogDirs
 from headrace.storage.files.log_file import FileSlice
 from headrace.storage.log.config import LogConfig
-from headrace.types import TopicPartition
+from headrace.types import PartitionState, TopicPartition
 from headrace.wire.apis import ApiKey, request_encoder, response_reader, schema
 from headrace.wire.records import RecordData, build_batch
 
@@ -305,3 +305,50 @@ async def test_the_latest_offset_is_unknown_until_the_followers_have_fetched_fro
     assert find_bound(partition, LATEST, read_committed=False, is_follower=True) == (-1, 1, 4)
     await broker.fetch({0: 1}, epoch=4)
     assert find_bound(partition, LATEST, read_committed=False) == (-1, 1, 4)
+
+
+class Followed:
+    """Partition 5, which broker 2 leads and this one follows, with one record of three committed."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.state = PartitionState("t", TOPIC_ID, 5, 2, 3, (2, 1), (2, 1), is_new=True)
+        broker.replicas.open(TopicPartition("t", 5), TOPIC_ID, is_new=True)
+        self.partition = broker.replicas.follow(self.state)
+        records = b"".join(build_batch([RecordData(b"k", bytes(1000), NOW)], base_offset=offset) for offset in range(3))
+        self.partition.append_fetched(memoryview(records), NOW)
+        self.partition.learn(1, 0)
+
+
+async def test_a_consumer_reads_from_a_follower_what_is_committed(broker: Broker) -> None:
+    followed = Followed(broker)
+    answer = only(await broker.fetch({5: 0}, replica=-1))
+    assert (answer.error_code, answer.high_watermark, len(answer.records)) == (ErrorCode.none, 1, len(RECORD))
+
+    waiting = broker.fetch({5: 1}, replica=-1, wait_ms=60_000)
+    await turns()
+    assert not waiting.done()
+    followed.partition.learn(2, 0)
+    assert len(only(await waiting).records) == len(RECORD)
+
+
+async def test_a_consumer_of_a_follower_in_a_session_learns_of_news(broker: Broker) -> None:
+    followed = Followed(broker)
+    first = await broker.fetch({5: 1}, replica=-1, session=(0, 0))
+    waiting = broker.fetch({}, replica=-1, session=(first.session_id, 1), wait_ms=60_000)
+    await turns()
+    followed.partition.learn(3, 0)
+    assert len(only(await waiting).records) == 2 * len(RECORD)
+
+
+async def test_a_consumer_of_a_follower_notices_that_it_leads(broker: Broker) -> None:
+    followed = Followed(broker)
+    waiting = broker.fetch({5: 1}, replica=-1, wait_ms=60_000)
+    await turns()
+    broker.replicas.peers = broker.peers
+    broker.replicas.lead(followed.state._replace(leader=1, leader_epoch=4))
+    assert only(await waiting).error_code is ErrorCode.fenced_leader_epoch
+
+
+async def test_followers_do_not_read_from_followers(broker: Broker) -> None:
+    Followed(broker)
+    assert only(await broker.fetch({5: 0}, replica=3)).error_code is ErrorCode.not_leader_or_follower

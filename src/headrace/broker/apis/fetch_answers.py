@@ -11,7 +11,7 @@ from uuid import UUID
 from headrace.broker.current_leader import CurrentLeader, put_endpoints, put_leader
 from headrace.broker.fetch_session import FetchPartition
 from headrace.errors import ErrorCode
-from headrace.replication.partition import Partition
+from headrace.replication.replica import Replica
 from headrace.server.context import RawReply
 from headrace.slices import Steps
 from headrace.storage.files.log_file import FileSlice
@@ -36,7 +36,7 @@ _DIVERGING = struct.Struct(">BBBiqB")
 _ABORTED = struct.Struct(">qq")
 """Producer id and first offset of an aborted transaction."""
 
-Answered: TypeAlias = tuple[FetchPartition, ErrorCode, Partition | None, FileSlice | None, tuple[int, int] | None]
+Answered: TypeAlias = tuple[FetchPartition, ErrorCode, Replica | None, FileSlice | None, tuple[int, int] | None]
 """A requested partition, and its error, records, or (epoch, end offset) if its log diverges from the client's."""
 
 

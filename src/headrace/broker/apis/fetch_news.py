@@ -8,7 +8,8 @@ from collections.abc import Callable
 from weakref import ref
 
 from headrace.broker.fetch_session import FetchPartition, FetchSession
-from headrace.replication.partition import Partition
+from headrace.replication.leading.led_replica import LedReplica
+from headrace.replication.replica import Replica
 
 
 class SessionNews:
@@ -19,10 +20,10 @@ class SessionNews:
     def __init__(self, session: FetchSession, follower: int | None) -> None:
         self._session = session
         self._follower = follower
-        self.listeners: set[Callable[[Partition, int], None]] = set()
+        self.listeners: set[Callable[[Replica, int], None]] = set()
         """Called with a partition and the number of new bytes while a fetch of the session waits."""
 
-    def watch(self, wanted: FetchPartition, partition: Partition) -> None:
+    def watch(self, wanted: FetchPartition, partition: Replica) -> None:
         """Add `wanted` to the ready set when more can be read."""
         if wanted.watched() is not partition:
             self.unwatch(wanted)
@@ -30,18 +31,19 @@ class SessionNews:
             wanted.watched = ref(partition)
         if self._follower is None:
             partition.growth.add(self._visible)
-        else:
+        elif isinstance(partition, LedReplica):
             partition.log_growth.add(self._appended)
             partition.growth.add(self._committed)
 
     def unwatch(self, wanted: FetchPartition) -> None:
         partition = wanted.watched()
-        if isinstance(partition, Partition):
+        if isinstance(partition, Replica):
             partition.growth.discard(self._visible)
             partition.growth.discard(self._committed)
+        if isinstance(partition, LedReplica):
             partition.log_growth.discard(self._appended)
 
-    def _visible(self, partition: Partition, size: int) -> None:
+    def _visible(self, partition: Replica, size: int) -> None:
         self._note(partition)
         if self.listeners:
             for listener in tuple(self.listeners):
@@ -49,7 +51,7 @@ class SessionNews:
         else:
             partition.growth.discard(self._visible)
 
-    def _appended(self, partition: Partition, size: int) -> None:
+    def _appended(self, partition: LedReplica, size: int) -> None:
         """Note records that a follower has not read. It had everything at the latest request of its session."""
         if self._note(partition) and partition.followers is not None and self._follower is not None:
             partition.followers.state.was_idle(self._follower, self._session.last_used_ms)
@@ -59,12 +61,12 @@ class SessionNews:
         else:
             partition.log_growth.discard(self._appended)
 
-    def _committed(self, partition: Partition, _: int) -> None:
+    def _committed(self, partition: Replica, _: int) -> None:
         """Note a new high watermark for a follower. It learns it with its next reply, and does not wait for it."""
         self._note(partition)
         partition.growth.discard(self._committed)
 
-    def _note(self, partition: Partition) -> bool:
+    def _note(self, partition: Replica) -> bool:
         """Make the partition ready. Return True if it was not."""
         topic, index = partition.topic_partition
         session = self._session

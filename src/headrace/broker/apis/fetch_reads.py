@@ -9,7 +9,9 @@ from headrace.broker.apis.fetch_answers import Answered
 from headrace.broker.current_leader import CurrentLeader, LeaderOf
 from headrace.broker.fetch_session import FetchPartition
 from headrace.errors import ErrorCode, KafkaError
+from headrace.replication.leading.led_replica import LedReplica
 from headrace.replication.partition import Partition
+from headrace.replication.replica import Replica
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.replication.throttle import ReplicationThrottle
 
@@ -32,7 +34,7 @@ def follower_of(request: Any, version: int) -> Follower | None:
     return Follower(broker_id, broker_epoch) if broker_id >= 0 else None
 
 
-def _divergence(partition: Partition, wanted: FetchPartition) -> tuple[int, int] | None:
+def _divergence(partition: Replica, wanted: FetchPartition) -> tuple[int, int] | None:
     """Return the last epoch and its end offset that both logs have, if the client's has diverged (KIP-595).
 
     Raises KafkaError(offset_out_of_range) for an epoch that this log does not know.
@@ -67,12 +69,24 @@ class FetchReads:
         self._leader_of = leader_of
 
     def read(
-        self, wanted: FetchPartition, max_bytes: int, *, read_committed: bool, min_one_batch: bool, rack: str = ""
+        self,
+        wanted: FetchPartition,
+        max_bytes: int,
+        *,
+        read_committed: bool,
+        min_one_batch: bool,
+        rack: str = "",
+        may_follow: bool = False,
     ) -> Answered:
-        """Return the available data of a partition for a consumer in `rack`, or the error."""
-        partition: Partition | None = None
+        """Return the available data of a partition for a consumer in `rack`, or the error.
+
+        `may_follow`: the consumer reads from followers, too.
+        """
+        partition: Replica | None = None
         try:
-            partition = self._partition(wanted)
+            find = self._replicas.readable if may_follow else self._replicas.get
+            partition = find(self._name_of(wanted), wanted.index)
+            partition.check_leader_epoch(wanted.current_leader_epoch)
             if rack and self._rack_of is not None and self._is_sent_away(wanted, partition, rack, self._rack_of):
                 return wanted, ErrorCode.none, partition, None, None
             diverging = _divergence(partition, wanted)
@@ -95,7 +109,8 @@ class FetchReads:
         """Like `read`, for a follower. A new request says where its log ends, which may raise the high watermark."""
         partition: Partition | None = None
         try:
-            partition = self._partition(wanted)
+            partition = self._replicas.get(self._name_of(wanted), wanted.index)
+            partition.check_leader_epoch(wanted.current_leader_epoch)
             if isinstance(wanted.topic, UUID) and wanted.topic != partition.topic_id:
                 raise KafkaError(ErrorCode.inconsistent_topic_id)
             diverging = _divergence(partition, wanted)
@@ -130,11 +145,12 @@ class FetchReads:
                         found[wanted] = leader
         return found
 
-    def is_throttled(self, partition: Partition, follower: Follower) -> bool:
+    def is_throttled(self, partition: Replica, follower: Follower) -> bool:
         """Return True if a follower outside the ISR has to wait until less is sent to throttled replicas (KIP-73)."""
         throttle = self._throttle
         return (
             throttle is not None
+            and isinstance(partition, LedReplica)
             and throttle.is_throttled(partition.topic_partition)
             and follower.broker_id not in partition.isr
             and throttle.is_exceeded(time.monotonic())
@@ -154,20 +170,18 @@ class FetchReads:
 
     @staticmethod
     def _is_sent_away(
-        wanted: FetchPartition, partition: Partition, rack: str, rack_of: Callable[[int], str | None]
+        wanted: FetchPartition, partition: Replica, rack: str, rack_of: Callable[[int], str | None]
     ) -> bool:
         """Note the follower that the consumer should read from. Return True if there is one."""
         wanted.preferred_replica = -1
-        if partition.followers is not None:
+        if isinstance(partition, LedReplica) and partition.followers is not None:
             preferred = partition.followers.near(wanted.fetch_offset, rack, rack_of)
             if preferred is not None:
                 wanted.preferred_replica = preferred
         return wanted.preferred_replica >= 0
 
-    def _partition(self, wanted: FetchPartition) -> Partition:
+    def _name_of(self, wanted: FetchPartition) -> str:
         name = wanted.topic if isinstance(wanted.topic, str) else self._topic_name(wanted.topic)
         if name is None:
             raise KafkaError(ErrorCode.unknown_topic_id)
-        partition = self._replicas.get(name, wanted.index)
-        partition.check_leader_epoch(wanted.current_leader_epoch)
-        return partition
+        return name

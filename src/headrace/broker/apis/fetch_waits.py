@@ -10,8 +10,9 @@ from headrace.broker.apis.fetch_reads import Follower, follower_of
 from headrace.broker.current_leader import CurrentLeader
 from headrace.broker.fetch_session import FetchPartition, FetchSession, PartitionKey
 from headrace.errors import ErrorCode
-from headrace.replication.growth import UNKNOWN_SIZE
-from headrace.replication.partition import Partition
+from headrace.replication.growth import UNKNOWN_SIZE, Growth
+from headrace.replication.leading.led_replica import LedReplica
+from headrace.replication.replica import Replica
 from headrace.server.context import NO_REPLY, ClientInfo, RawReply, Reply
 from headrace.server.large_requests import WaitingPartitions
 from headrace.server.loop.turns import HEAVY, LIGHT, Turns
@@ -37,14 +38,21 @@ class Reads(Protocol):
     def max_bytes(self) -> int: ...
 
     def read(
-        self, wanted: FetchPartition, max_bytes: int, *, read_committed: bool, min_one_batch: bool, rack: str = ""
+        self,
+        wanted: FetchPartition,
+        max_bytes: int,
+        *,
+        read_committed: bool,
+        min_one_batch: bool,
+        rack: str = "",
+        may_follow: bool = False,
     ) -> Answered: ...
 
     def read_as_follower(
         self, wanted: FetchPartition, max_bytes: int, follower: Follower, *, is_new: bool, min_one_batch: bool
     ) -> Answered: ...
 
-    def is_throttled(self, partition: Partition, follower: Follower) -> bool: ...
+    def is_throttled(self, partition: Replica, follower: Follower) -> bool: ...
 
     def sent(self, answers: Iterable[Answered]) -> None: ...
 
@@ -153,6 +161,7 @@ class Fetch:
                 read_committed=self._read_committed,
                 min_one_batch=min_one_batch,
                 rack=self._rack,
+                may_follow=self._version >= _RACKS,
             )
         return self._api.read_as_follower(wanted, max_bytes, self._follower, is_new=is_new, min_one_batch=min_one_batch)
 
@@ -232,8 +241,8 @@ class Fetch:
         self._is_large = False
         self._is_queued = False
         # The rest of a partition's limit; partitions without data are missing.
-        self._room: dict[Partition, int] = {}
-        self._watched: list[Partition] = []
+        self._room: dict[Replica, int] = {}
+        self._watched: list[Replica] = []
 
     def _watch(self, some: Iterable[Answered]) -> None:
         # Bound once for all partitions, but not as an attribute: a cycle would keep files of deleted partitions open.
@@ -248,9 +257,14 @@ class Fetch:
                 self._news.watch(wanted, partition)
                 continue
             self._watched.append(partition)
-            (partition.growth if self._follower is None else partition.log_growth).add(grown)
+            self._growth(partition).add(grown)
         if self._news is not None:
             self._news.listeners.add(grown)
+
+    def _growth(self, partition: Replica) -> Growth[Any]:
+        if self._follower is not None and isinstance(partition, LedReplica):
+            return partition.log_growth
+        return partition.growth
 
     def _start_wait(self) -> None:
         self._answered = []
@@ -260,7 +274,7 @@ class Fetch:
         if self._client.has_left:
             self._end()
 
-    def _grown(self, partition: Partition, size: int) -> None:
+    def _grown(self, partition: Replica, size: int) -> None:
         """Count the growth of a partition. Called by an append, which must stay fast."""
         if self._is_queued or (self._follower is not None and self._api.is_throttled(partition, self._follower)):
             return
@@ -278,7 +292,7 @@ class Fetch:
         if self._missing <= 0:
             self._end()
 
-    def _read_growth(self, partition: Partition, room: int) -> int:
+    def _read_growth(self, partition: Replica, room: int) -> int:
         """Read the log, and return the uncounted bytes. Set `_missing` to 0 if the fetch must be answered now."""
         wanted = self._session.partitions.get(self._key(partition))
         if wanted is None:
@@ -292,7 +306,7 @@ class Fetch:
             self._missing = 0  # as in Kafka: one fetch cannot read beyond a segment
         return part.size - (wanted.max_bytes - room)
 
-    def _key(self, partition: Partition) -> PartitionKey:
+    def _key(self, partition: Replica) -> PartitionKey:
         topic, index = partition.topic_partition
         return (partition.topic_id if self._session.uses_topic_ids else topic), index
 
@@ -324,7 +338,7 @@ class Fetch:
         if self._news is not None:
             self._news.listeners.discard(grown)
         for partition in self._watched:
-            (partition.growth if self._follower is None else partition.log_growth).discard(grown)
+            self._growth(partition).discard(grown)
         self._watched.clear()
         reserved, self._reserved = self._reserved, 0
         self._api.waiting.release(reserved)

@@ -164,6 +164,8 @@ class FollowedPartition(Replica):
         if high_watermark != self.high_watermark:
             self.high_watermark = high_watermark
             self.transactions.committed_to(high_watermark)
+            if self.growth.watchers:
+                self.growth.report()
         if log_start_offset > state.log_start_offset:
             self.log.advance_log_start(min(log_start_offset, high_watermark))
 

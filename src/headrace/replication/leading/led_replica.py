@@ -23,7 +23,6 @@ class LedReplica(Replica):
         "awaits_flush",
         "completions",
         "followers",
-        "growth",
         "isr",
         "isr_size",
         "log_growth",
@@ -62,8 +61,6 @@ class LedReplica(Replica):
         """Flushes the log if `flush.messages` requires it; without it appends wait for the disk."""
         self.awaits_flush = False
         """True if the high watermark waits for a flush."""
-        self.growth: Growth[Any] = Growth(self)
-        """Watchers of records that become visible to consumers."""
         self.log_growth: Growth[Any] = Growth(self, of_log=True)
         """Watchers of appended records: the fetches of followers."""
 
