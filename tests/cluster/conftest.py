@@ -38,6 +38,12 @@ def member(data: Path, zookeeper: str, **settings: object) -> BrokerProcess:
         "zookeeper.session.timeout.ms": SESSION_TIMEOUT_MS,
         "group.initial.rebalance.delay.ms": 0,
         "group.min.session.timeout.ms": 100,
+        # Whoever is asked first creates these topics: as in Kafka's settings.
+        "offsets.topic.num.partitions": 3,
+        "offsets.topic.replication.factor": 1,
+        "transaction.state.log.num.partitions": 2,
+        "transaction.state.log.replication.factor": 1,
+        "transaction.state.log.min.isr": 1,
         "log.segment.delete.delay.ms": 0,
     }
     return BrokerProcess(data, settings={**joining, **settings})

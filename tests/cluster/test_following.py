@@ -116,6 +116,16 @@ def test_transactions_and_their_markers_are_equal(cluster: Cluster) -> None:
     assert (cluster.headrace.data / "payments-0" / f"{0:020}.txnindex").stat().st_size > 0
 
 
+def test_a_followed_log_is_compacted(cluster: Cluster) -> None:
+    admin = AdminClient({"bootstrap.servers": cluster.kafka.bootstrap})
+    config = {"cleanup.policy": "compact", "segment.ms": "1", "min.cleanable.dirty.ratio": "0.01"}
+    admin.create_topics([NewTopic("table", 1, replica_assignment=[BOTH], config=config)])["table"].result(30)
+    for _ in range(5):
+        produce(cluster, "table", 200)
+
+    wait_for(lambda: min(batches(cluster.headrace.data, "table", 0)) > 0, "Headrace's cleaner", timeout_s=90)
+
+
 def test_a_follower_that_was_killed_catches_up(cluster: Cluster) -> None:
     create(cluster, "killed", min_in_sync=1)
     produce(cluster, "killed", 300)

@@ -14,11 +14,7 @@ from headrace.coordinator.runtime.shards import CoordinatorLog, LedShard
 from headrace.coordinator.transactions import machine
 from headrace.coordinator.transactions.machine import NeedsProducerIdError, WriteMarkers
 from headrace.coordinator.transactions.shard import TransactionShard
-from headrace.coordinator.transactions.states import (
-    NEVER_MS,
-    ProducerIdentity,
-    TransactionMetadata,
-)
+from headrace.coordinator.transactions.states import NEVER_MS, ProducerIdentity, TransactionMetadata
 from headrace.errors import ErrorCode, KafkaError
 from headrace.slices import Steps
 from headrace.types import TopicPartition
