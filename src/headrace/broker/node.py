@@ -45,8 +45,9 @@ from headrace.cluster.producer_id_blocks import ProducerIdBlocks
 from headrace.cluster.store import StoreError
 from headrace.cluster.stores.embedded import EmbeddedStore
 from headrace.cluster.topic_admin import TopicAdmin
-from headrace.config import BrokerConfig, Listener
+from headrace.config import BrokerConfig, ConfigError, Listener
 from headrace.errors import ErrorCode, KafkaError
+from headrace.extras import missing
 from headrace.replication.purgatory import Purgatory
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.server.accept import Server
@@ -170,8 +171,12 @@ class Node:
 
     async def _connect(self, zookeeper: str) -> str:
         """Begin a session with the ZooKeeper of the cluster to join, and return the cluster's id."""
-        from headrace.broker.membership.member import Member
-
+        try:
+            from headrace.broker.membership.member import Member
+        except ModuleNotFoundError as error:
+            if (found := missing(error)) is None:
+                raise
+            raise ConfigError("zookeeper.connect", zookeeper, f"needs the package {found[0]}: {found[1]}") from None
         self._member = Member(self.config, zookeeper, self.cache, self._loop)
         self._opened.push_async_callback(self._member.close)
         return await self._member.connect()
