@@ -1,6 +1,6 @@
 """The context of a request, and the types of replies."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -8,6 +8,7 @@ from headrace.server.frames import Parts
 from headrace.slices import Steps
 from headrace.storage.files.log_file import FileSlice
 from headrace.types import Request
+from headrace.wire.apis import ApiKey
 from headrace.wire.encoder import Fields
 
 ANONYMOUS = "User:ANONYMOUS"
@@ -77,6 +78,12 @@ Reply: TypeAlias = Fields | RawReply
 Answer: TypeAlias = Reply | Awaitable[Reply] | Steps[Reply | Awaitable[Reply]]
 """A reply that is ready, awaited, or produced in slices."""
 Handler: TypeAlias = Callable[[RequestContext, Request], Answer]
+
+
+class Apis(Protocol):
+    """Handlers of several APIs."""
+
+    def routes(self) -> Mapping[ApiKey, Handler]: ...
 
 
 class Dispatch(Protocol):
