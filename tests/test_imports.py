@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 
 def test_a_help_page_loads_no_client_library() -> None:
@@ -40,6 +41,15 @@ def test_the_first_expression_loads_re2_without_output() -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+def test_a_member_of_a_cluster_needs_kazoo(tmp_path: Path) -> None:
+    arguments = ["headrace", "start", "--data", str(tmp_path / "data"), "--set", "zookeeper.connect=127.0.0.1:1"]
+    code = f"import sys; sys.modules['kazoo'] = None; sys.argv = {arguments!r}\n"
+    code += "import headrace.__main__; sys.exit(headrace.__main__.main())"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert "needs the package kazoo: pip install 'headrace[zookeeper]'" in result.stderr
 
 
 def _loaded_by(code: str, modules: set[str]) -> set[str]:

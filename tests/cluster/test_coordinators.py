@@ -45,8 +45,7 @@ def topics(cluster: Cluster) -> None:
         created.result(30)
     for name, brokers in LEADERS.items():
         for bootstrap in cluster.bootstraps.values():
-            wait_for(lambda name=name, at=bootstrap: leaders(at, name), f"{name} at {bootstrap}")  # type: ignore[misc]
-            assert leaders(bootstrap, name) == dict(enumerate(brokers))
+            wait_for(lambda: leaders(bootstrap, name) == dict(enumerate(brokers)), f"{name} at {bootstrap}")  # noqa: B023
 
 
 def key_of(coordinator: int, prefix: str, kind: int = GROUP) -> str:
@@ -144,7 +143,7 @@ def test_members_join_and_commit_from_either_bootstrap(cluster: Cluster, side: s
     consumer.commit(asynchronous=False)
     consumer.close()
     for bootstrap in cluster.bootstraps.values():
-        assert all(offset >= 0 for offset in committed(bootstrap, group).values())
+        assert sum(max(0, offset) for offset in committed(bootstrap, group).values()) >= 2
 
 
 @SIDES

@@ -25,7 +25,7 @@ def create(cluster: Cluster, topic: str, *replicas: list[int], config: dict[str,
     admin.create_topics([new])[topic].result(30)
     expected = {index: first for index, (first, *_) in enumerate(replicas)}
     for bootstrap in cluster.bootstraps.values():
-        wait_for(lambda bootstrap=bootstrap: leaders(bootstrap, topic) == expected, f"{topic} at {bootstrap}")  # type: ignore[misc]
+        wait_for(lambda: leaders(bootstrap, topic) == expected, f"{topic} at {bootstrap}")  # noqa: B023
 
 
 def delete(cluster: Cluster, topic: str) -> None:
@@ -108,7 +108,7 @@ def test_a_deleted_topic_leaves_no_files(cluster: Cluster) -> None:
     assert directories(cluster, "deleted") == ["deleted-0", "deleted-1"]
     delete(cluster, "deleted")
     for bootstrap in cluster.bootstraps.values():
-        wait_for(lambda bootstrap=bootstrap: not leaders(bootstrap, "deleted"), f"no topic at {bootstrap}")  # type: ignore[misc]
+        wait_for(lambda: not leaders(bootstrap, "deleted"), f"no topic at {bootstrap}")  # noqa: B023
     wait_for(lambda: not directories(cluster, "deleted"), "no directories", timeout_s=90)
 
 
@@ -138,7 +138,7 @@ def test_changed_settings_are_seen_by_both_brokers(cluster: Cluster, side: str) 
     admin = AdminClient({"bootstrap.servers": cluster.bootstraps[side]})
     admin.incremental_alter_configs([resource])[resource].result(30)
     for bootstrap in cluster.bootstraps.values():
-        wait_for(lambda bootstrap=bootstrap: retention_of(bootstrap, topic) == "7777777", f"seen by {bootstrap}")  # type: ignore[misc]
+        wait_for(lambda: retention_of(bootstrap, topic) == "7777777", f"seen by {bootstrap}")  # noqa: B023
 
 
 def retention_of(bootstrap: str, topic: str) -> str:

@@ -3,12 +3,12 @@
 import asyncio
 import gc
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from headrace.adoption.found_directories import adoption_of, metadata_file
 from headrace.broker import addresses, founding
@@ -51,13 +51,12 @@ from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.purgatory import Purgatory
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.server.accept import Server
-from headrace.server.context import Handler
+from headrace.server.context import Apis
 from headrace.server.dispatch import Dispatcher
 from headrace.slices import finish
 from headrace.storage.dirs.log_dirs import LogDirs
 from headrace.storage.dirs.meta_properties import stored_broker_id
 from headrace.types import TopicPartition
-from headrace.wire.apis import ApiKey
 
 if TYPE_CHECKING:
     from headrace.adoption.plan import Adoption
@@ -72,12 +71,6 @@ _SLOW_DISK_THREADS: Final = 2
 _GC_THRESHOLDS: Final = (25_000, 4, 500)
 """Collect the middle generation often: otherwise a collection traverses all objects of a large request at once, 50 ms
 for 125,000 objects."""
-
-
-class Apis(Protocol):
-    """Handlers of several APIs."""
-
-    def routes(self) -> Mapping[ApiKey, Handler]: ...
 
 
 class Node:
@@ -173,9 +166,7 @@ class Node:
 
     async def _connect(self, zookeeper: str) -> str:
         """Begin a session with the ZooKeeper of the cluster to join, and return the cluster's id."""
-        from headrace.broker.membership.member import Member
-
-        self._member = Member(self.config, zookeeper, self.cache, self._loop)
+        self._member = founding.new_member(self.config, zookeeper, self.cache, self._loop)
         self._opened.push_async_callback(self._member.close)
         return await self._member.connect()
 

@@ -1,6 +1,6 @@
 """The context of a request, and the types of replies."""
 
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -8,6 +8,7 @@ from headrace.server.frames import Parts
 from headrace.slices import Steps
 from headrace.storage.files.log_file import FileSlice
 from headrace.types import Request
+from headrace.wire.apis import ApiKey
 from headrace.wire.encoder import Fields
 
 T_co = TypeVar("T_co", covariant=True)
@@ -91,6 +92,12 @@ Reply: TypeAlias = Fields | RawReply
 Answer: TypeAlias = Reply | Awaitable[Reply] | Steps[Reply | Awaitable[Reply]]
 """A reply that is ready, awaited, or produced in slices."""
 Handler: TypeAlias = Callable[[RequestContext, Request], Answer]
+
+
+class Apis(Protocol):
+    """Handlers of several APIs."""
+
+    def routes(self) -> Mapping[ApiKey, Handler]: ...
 
 
 class Dispatch(Protocol):
