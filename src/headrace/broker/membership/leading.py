@@ -1,6 +1,7 @@
 """What the leaders on a member need: changes of the ISR, live brokers, racks, and the leaders' throttle."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -8,6 +9,7 @@ from typing import Final
 from headrace.client.link import Link
 from headrace.cluster.metadata_cache import MetadataCache
 from headrace.config import BrokerConfig
+from headrace.replication.leading.followers import Followers
 from headrace.replication.leading.isr_reports import IsrReports
 from headrace.replication.leading.peers import Peers
 from headrace.replication.leading.read_replica import SELECTOR
@@ -16,6 +18,8 @@ from headrace.replication.throttle import ReplicationThrottle
 
 THROTTLED_REPLICAS: Final = "leader.replication.throttled.replicas"
 """The topic's list of replicas that leaders throttle."""
+
+log = logging.getLogger(__name__)
 
 
 class MemberLeaders:
@@ -66,7 +70,14 @@ class MemberLeaders:
             await asyncio.sleep(self._config.replica_lag_time_max_ms / 2000)
             for partition in self._replicas.partitions():
                 if partition.followers is not None:
-                    partition.followers.check()
+                    self._check_one(partition.followers)
+
+    @staticmethod
+    def _check_one(followers: Followers) -> None:
+        try:
+            followers.check()
+        except Exception:
+            log.exception("A check for followers that lag failed: this is a bug, please report it")
 
     async def close(self) -> None:
         """Stop checking and reporting."""
