@@ -103,7 +103,7 @@ class Kafka:
         self._prepare(path)
         self._java.start("kafka.Kafka", str(path))
         host, _, port = self.bootstrap.rpartition(":")
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while not answers_api_versions(host, int(port)):
             if self._java.is_dead() or time.monotonic() > deadline:
                 self.sigkill()

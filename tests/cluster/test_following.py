@@ -16,7 +16,7 @@ from tests.cluster.conftest import HEADRACE, KAFKA, Cluster, leaders, metadata, 
 from tests.support.waiting import wait_for
 from tests.support.wire_client import WireClient
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
 
 SECOND = 8
 """Another Kafka broker."""
