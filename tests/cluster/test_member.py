@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from headrace.wire.apis import ApiKey
@@ -22,10 +22,21 @@ def create(cluster: Cluster, topic: str, *replicas: list[int], config: dict[str,
     """Create a topic with one partition per list of replicas, and wait until all brokers know it."""
     admin = AdminClient({"bootstrap.servers": cluster.headrace.bootstrap})
     new = NewTopic(topic, len(replicas), replica_assignment=list(replicas), config=config or {})
-    admin.create_topics([new])[topic].result(30)
+    wait_for(lambda: _is_created(admin, new), f"the creation of {topic}")
     expected = {index: first for index, (first, *_) in enumerate(replicas)}
     for bootstrap in cluster.bootstraps.values():
         wait_for(lambda: leaders(bootstrap, topic) == expected, f"{topic} at {bootstrap}")  # noqa: B023
+
+
+def _is_created(admin: AdminClient, new: NewTopic) -> bool:
+    """Return False while an earlier topic of that name is being deleted."""
+    try:
+        admin.create_topics([new])[new.topic].result(30)
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            raise
+        return False
+    return True
 
 
 def delete(cluster: Cluster, topic: str) -> None:
