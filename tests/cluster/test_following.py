@@ -139,7 +139,7 @@ def test_a_follower_that_was_killed_catches_up(cluster: Cluster) -> None:
     wait_for_equal_logs(cluster, "killed")
 
 
-def test_a_leader_that_was_killed_is_followed_again_under_its_next_epoch(cluster: Cluster) -> None:
+def test_a_leader_that_was_killed_is_followed_again(cluster: Cluster) -> None:
     create(cluster, "again")
     produce(cluster, "again", 300)
     wait_for_equal_logs(cluster, "again")
