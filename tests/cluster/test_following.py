@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.wire.apis import ApiKey
@@ -75,7 +75,8 @@ def equal(cluster: Cluster, topic: str, partitions: int = 1) -> bool:
 def in_sync(cluster: Cluster, topic: str) -> set[int]:
     """Return the brokers in sync in all partitions, as the leader's broker announces them."""
     (found,) = metadata(cluster.kafka.bootstrap, topic)["topics"]
-    return set.intersection(*(set(partition["isr_nodes"]) for partition in found["partitions"]))
+    partitions = [set(partition["isr_nodes"]) for partition in found["partitions"]]
+    return set.intersection(*partitions) if partitions else set()
 
 
 def wait_for_equal_logs(cluster: Cluster, topic: str, partitions: int = 1) -> None:
@@ -138,7 +139,7 @@ def test_a_follower_that_was_killed_catches_up(cluster: Cluster) -> None:
     wait_for_equal_logs(cluster, "killed")
 
 
-def test_a_leader_that_was_killed_is_followed_again_under_its_next_epoch(cluster: Cluster) -> None:
+def test_a_leader_that_was_killed_is_followed_again(cluster: Cluster) -> None:
     create(cluster, "again")
     produce(cluster, "again", 300)
     wait_for_equal_logs(cluster, "again")
@@ -160,6 +161,8 @@ def test_records_that_only_headrace_had_are_truncated_when_another_broker_leads(
         create(cluster, "diverged", replicas=[HEADRACE, SECOND], min_in_sync=1)
         produce(cluster, "diverged", 100)
         with second.frozen():
+            # This record answers the fetch that is waiting, and the second broker finds it in its socket.
+            produce(cluster, "diverged", 1, acks="1")
             produce(cluster, "diverged", 200, acks="1")
             cluster.headrace.sigkill()
         wait_for(lambda: leaders(cluster.kafka.bootstrap, "diverged") == {0: SECOND}, "the election", timeout_s=60)
@@ -170,7 +173,7 @@ def test_records_that_only_headrace_had_are_truncated_when_another_broker_leads(
         wait_for(lambda: in_sync(cluster, "diverged") == {HEADRACE, SECOND}, "both in sync", timeout_s=60)
         theirs = batches(second.data, "diverged", 0)
         assert batches(cluster.headrace.data, "diverged", 0) == theirs
-        assert sum(parse_header(data).record_count for data in theirs.values()) == 150
+        assert sum(parse_header(data).record_count for data in theirs.values()) in (150, 151)
 
 
 def test_a_deleted_and_recreated_topic_is_copied_under_its_new_id(cluster: Cluster) -> None:
@@ -178,13 +181,22 @@ def test_a_deleted_and_recreated_topic_is_copied_under_its_new_id(cluster: Clust
     produce(cluster, "twice", 100)
     admin = AdminClient({"bootstrap.servers": cluster.kafka.bootstrap})
     admin.delete_topics(["twice"])["twice"].result(30)
-    wait_for(lambda: not (cluster.headrace.data / "twice-0").exists(), "the deletion", timeout_s=60)
-    wait_for(lambda: not (cluster.kafka.data / "twice-0").exists(), "the deletion", timeout_s=60)
 
-    create(cluster, "twice")
+    wait_for(lambda: can_create(cluster, "twice"), "the deletion", timeout_s=60)
     produce(cluster, "twice", 50)
 
     wait_for_equal_logs(cluster, "twice")
+
+
+def can_create(cluster: Cluster, topic: str) -> bool:
+    """Create a topic, and return False if its deletion is not complete."""
+    try:
+        create(cluster, topic)
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            raise
+        return False
+    return True
 
 
 def test_a_replica_moves_to_headrace_while_it_is_written_to(cluster: Cluster) -> None:
