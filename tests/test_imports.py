@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 
 def test_a_help_page_loads_no_client_library() -> None:
@@ -15,6 +16,11 @@ def test_a_broker_parses_its_options_without_the_command_line_libraries() -> Non
 
 def test_a_compacting_broker_loads_no_module_of_its_cleaner_processes() -> None:
     assert not _loaded_by("import headrace.broker.node, headrace.storage.cleaner.log_cleaner", {"numpy"})
+
+
+def test_a_broker_without_others_loads_nothing_for_a_cluster() -> None:
+    cluster = {"kazoo", "headrace.client.link", "headrace.cluster.membership", "headrace.broker.membership"}
+    assert not _loaded_by("import headrace.broker.node", cluster | {"headrace.replication.following.partition"})
 
 
 def test_importing_the_settings_loads_nothing_expensive() -> None:
@@ -35,6 +41,15 @@ def test_the_first_expression_loads_re2_without_output() -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+def test_a_member_of_a_cluster_needs_kazoo(tmp_path: Path) -> None:
+    arguments = ["headrace", "start", "--data", str(tmp_path / "data"), "--set", "zookeeper.connect=127.0.0.1:1"]
+    code = f"import sys; sys.modules['kazoo'] = None; sys.argv = {arguments!r}\n"
+    code += "import headrace.__main__; sys.exit(headrace.__main__.main())"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert "needs the package kazoo: pip install 'headrace[zookeeper]'" in result.stderr
 
 
 def _loaded_by(code: str, modules: set[str]) -> set[str]:

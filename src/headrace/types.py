@@ -1,5 +1,6 @@
 """Types shared by all packages. Imports no other module."""
 
+import uuid
 from typing import Any, NamedTuple, TypeAlias
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -17,6 +18,29 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+class PartitionState(NamedTuple):
+    """The leader and the replicas of one partition, as its controller decided (LeaderAndIsr)."""
+
+    topic: str
+    topic_id: uuid.UUID
+    partition: int
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    is_new: bool
+    """True if no replica has had a log."""
+    controller_epoch: int = 0
+    """The epoch of the controller that elected the leader."""
+    partition_epoch: int = 0
+    """The version of the state: a change of the ISR must name the latest one."""
+    adding_replicas: tuple[int, ...] = ()
+    removing_replicas: tuple[int, ...] = ()
+    """Replicas that a reassignment adds and removes (KIP-455)."""
+    leader_recovery_state: int = 0
+    """1 while the partition recovers from an unclean election (KIP-704)."""
 
 
 new_tuple = tuple.__new__

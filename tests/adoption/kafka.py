@@ -15,6 +15,7 @@ import pytest
 from tests.support.broker_process import answers_api_versions
 from tests.support.kafka_process import kafka_jars
 from tests.support.ports import free_port
+from tests.support.waiting import wait_for
 
 ZOOKEEPER_JARS: Final = Path(__file__).parents[2] / ".build" / "jars" / "kafka-3.9"
 CLUSTER_ID: Final = "aGVhZHJhY2UtYWRvcHQtMQ"
@@ -102,7 +103,7 @@ class Kafka:
         self._prepare(path)
         self._java.start("kafka.Kafka", str(path))
         host, _, port = self.bootstrap.rpartition(":")
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while not answers_api_versions(host, int(port)):
             if self._java.is_dead() or time.monotonic() > deadline:
                 self.sigkill()
@@ -193,6 +194,22 @@ class WithZooKeeper(Kafka):
             "zookeeper.connect": zookeeper,
             "listeners": f"PLAINTEXT://{self.bootstrap}",
         }
+        self._zookeeper = zookeeper
+
+    def restart_after_a_kill(self) -> None:
+        """Kill the broker, and start it again when its registration has expired."""
+        from kazoo.client import KazooClient
+
+        self.sigkill()
+        client = KazooClient(self._zookeeper)
+        client.start(20)
+        try:
+            path = f"/brokers/ids/{self.settings['broker.id']}"
+            wait_for(lambda: client.exists(path) is None, f"{path} is gone", timeout_s=40)
+        finally:
+            client.stop()
+            client.close()
+        self.start()
 
 
 def zookeeper_jars() -> Path:

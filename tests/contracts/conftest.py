@@ -1,8 +1,9 @@
 """The stores under test. All tests share one ZooKeeper server, with one tree per test."""
 
+import asyncio
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -10,12 +11,21 @@ import pytest
 
 from headrace.cluster.store import MetadataStore
 from headrace.cluster.stores.embedded import EmbeddedStore
+from headrace.cluster.stores.zookeeper import ZooKeeperStore
 from tests.adoption.kafka import ZooKeeper
-from tests.support.zookeeper_store import ZooKeeperStore
+from tests.support.proxy import ZOOKEEPER, ZOOKEEPER_WRITES, Faults, Proxy
 
 OpenStore: TypeAlias = Callable[[], Awaitable[MetadataStore]]
 """Opens a session on the test's tree, one at a time: only one process may open the embedded store."""
 
+SESSION_TIMEOUT_MS: Final = 6000
+_START_TIMEOUT_S: Final = 60.0
+"""A server that has just started may need seconds on a busy machine."""
+_FAULTS: Final = {
+    "lost answers": Faults(lose_answer=0.4, apis=ZOOKEEPER_WRITES),
+    "torn requests": Faults(tear=0.1),
+    "delays": Faults(delay=0.5, longest_delay_s=0.02),
+}
 _numbers: Final = itertools.count()
 
 
@@ -25,10 +35,22 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield running.address
 
 
-@pytest.fixture(params=["embedded", pytest.param("zookeeper", marks=pytest.mark.java)])
+async def new_root(address: str) -> str:
+    """Create an empty tree, and return its path."""
+    path = f"/contract-{next(_numbers)}"
+    above = await connected(address)
+    await above.create(path)
+    await above.close()
+    return path
+
+
+_STORES: Final = ["zookeeper", *(f"zookeeper with {name}" for name in _FAULTS)]
+
+
+@pytest.fixture(params=["embedded", *(pytest.param(name, marks=pytest.mark.java) for name in _STORES)])
 async def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[OpenStore]:
-    async with AsyncExitStack() as opened:
-        if request.param == "embedded":
+    if request.param == "embedded":
+        async with AsyncExitStack() as opened:
 
             async def open_embedded() -> MetadataStore:
                 store = EmbeddedStore(tmp_path / "metadata.db", durable=False)
@@ -36,22 +58,30 @@ async def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIte
                 return store
 
             yield open_embedded
-            return
-        address: str = request.getfixturevalue("zookeeper")
-        root = f"/contract-{next(_numbers)}"
-        above = await _connected(address, opened)
-        await above.create(root)
+        return
+    address: str = request.getfixturevalue("zookeeper")
+    root = await new_root(address)
+    with ExitStack() as proxied:
+        _, _, fault = request.param.partition(" with ")
+        proxy = None
+        if fault:
+            proxy = proxied.enter_context(Proxy(address, protocol=ZOOKEEPER, seed=next(_numbers)))
+            address = proxy.address
+        async with AsyncExitStack() as opened:
 
-        async def open_zookeeper() -> MetadataStore:
-            return await _connected(address + root, opened)
+            async def open_zookeeper() -> MetadataStore:
+                store = await connected(address + root)
+                opened.push_async_callback(store.close)
+                if proxy is not None:
+                    proxy.faults = _FAULTS[fault]
+                return store
 
-        yield open_zookeeper
+            yield open_zookeeper
 
 
-async def _connected(address: str, opened: AsyncExitStack) -> ZooKeeperStore:
-    store = ZooKeeperStore(address)
-    await store.start()
-    opened.push_async_callback(store.close)
+async def connected(address: str) -> ZooKeeperStore:
+    store = ZooKeeperStore(address, session_timeout_ms=SESSION_TIMEOUT_MS, loop=asyncio.get_running_loop())
+    await store.connect(_START_TIMEOUT_S)
     return store
 
 

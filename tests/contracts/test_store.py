@@ -169,7 +169,7 @@ async def test_a_delete_of_another_version_is_refused(store: MetadataStore) -> N
 
 async def test_one_of_several_concurrent_sets_succeeds(store: MetadataStore) -> None:
     await store.create("/a")
-    results = await asyncio.gather(*(store.set("/a", b"1", 0) for _ in range(5)), return_exceptions=True)
+    results = await asyncio.gather(*(store.set("/a", b"%d" % writer, 0) for writer in range(5)), return_exceptions=True)
     assert sorted(type(result).__name__ for result in results) == [*["BadVersionError"] * 4, "Stat"]
 
 

@@ -60,6 +60,10 @@ def recovery_noted_too_early(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LogDir, "take_over", hasty)
 
 
+def producer_snapshots_outlive_a_truncation(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(log, "remove_stray_snapshots", _skip)
+
+
 FAULTS: tuple[Fault, ...] = (
     no_sync_of_records,
     no_sync_of_rolled_indexes,
@@ -67,6 +71,7 @@ FAULTS: tuple[Fault, ...] = (
     no_checksums,
     no_search_for_lost_tails,
     no_saved_bounds,
+    producer_snapshots_outlive_a_truncation,
     power_loss_mistaken_for_process_death,
     recovery_noted_too_early,
 )

@@ -20,6 +20,12 @@ class Appended(NamedTuple):
     batch: Batch
 
 
+class Fetched(NamedTuple):
+    """A follower appended batches from its leader; a crash leaves some of them."""
+
+    batches: tuple[Batch, ...]
+
+
 class Truncated(NamedTuple):
     """The batch with `offset` and all later ones were dropped."""
 
@@ -48,7 +54,7 @@ class StartKept(NamedTuple):
     offset: int
 
 
-Action: TypeAlias = Appended | Truncated | Emptied | StartMoved | Flushed | StartKept
+Action: TypeAlias = Appended | Fetched | Truncated | Emptied | StartMoved | Flushed | StartKept
 
 
 class Step(NamedTuple):
@@ -76,6 +82,8 @@ class State:
         match action:
             case Appended(appended):
                 return replace(self, content=(*self.content, appended), end=appended.header.next_offset)
+            case Fetched(batches):
+                return replace(self, content=(*self.content, *batches), end=batches[-1].header.next_offset)
             case Truncated(offset):
                 kept = tuple(item for item in self.content if item.header.last_offset < offset)
                 cut = next((item.header.base_offset for item in self.content[len(kept) :]), self.end)

@@ -10,7 +10,9 @@ from random import Random
 from typing import Any
 from uuid import UUID
 
+from headrace.replication.following.partition import FollowedPartition
 from headrace.replication.partition import Partition
+from headrace.replication.producer_state import ProducerState
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.storage.cleaner.log_cleaner import CleanerSettings, Compactable, LogCleaner
 from headrace.storage.dirs import log_switch
@@ -18,12 +20,14 @@ from headrace.storage.dirs.log_dirs import LogDirs
 from headrace.storage.dirs.log_move import LogMove
 from headrace.storage.log.config import LogConfig
 from headrace.types import TopicPartition
-from headrace.wire.records import RecordData, build_batch
+from headrace.wire.records import RecordData, batch_headers, build_batch
 from tests.crashes.disk import Disk
 from tests.crashes.story import (
     Action,
     Appended,
+    Batch,
     Emptied,
+    Fetched,
     Flushed,
     StartKept,
     StartMoved,
@@ -128,6 +132,7 @@ class World:
             (3, self._roll),
             (3, self._retention),
             (3, self._delete_records),
+            (15, self._fetch),
             (3, self._truncate),
             (1, self._empty),
             (5, self._compact),
@@ -228,15 +233,66 @@ class World:
             return
         offset = self.random.choice(offsets[-6:])
         with self._step(topic_partition, Truncated(offset)):
-            log.truncate_to(offset)
+            self._followed(partition).truncate_to(offset)
         self._resume(topic_partition)
 
     def _empty(self) -> None:
         topic_partition, partition = self._any_follower()
         offset = partition.log_end_offset + self.random.choice((0, 7))
         with self._step(topic_partition, Emptied(offset)):
-            partition.log.truncate_fully_and_start_at(offset)
+            self._followed(partition).truncate_fully_and_start_at(offset)
         self._resume(topic_partition)
+
+    def _fetch(self) -> None:
+        """Follow other leaders for a while: append what they sent, in one or two epochs, and the last batch in part."""
+        topic_partition, partition = self._any_follower()
+        random = self.random
+        followed = self._followed(partition)
+        offset = partition.log_end_offset
+        sent = b""
+        for _ in range(random.randint(1, 8)):
+            self.leader_epoch += random.random() < 0.2
+            self._serial += 1
+            values = [
+                b"%08d" % self._serial + b"v" * random.choice((20, 180, 500)) for _ in range(random.choice((1, 3)))
+            ]
+            records = [RecordData(b"key", value, NOW + self._serial) for value in values]
+            numbers = self._next_numbers(followed, sent)
+            data = build_batch(records, base_offset=offset, leader_epoch=self.leader_epoch, **numbers)
+            sent += data
+            offset += len(records)
+        whole = tuple(Batch(header, sent[at : at + header.size]) for at, header in batch_headers(sent))
+        sent += sent[: random.randrange(60)]
+        followed.leader_epoch = self.leader_epoch
+        with self._step(topic_partition, Fetched(whole)):
+            followed.append_fetched(memoryview(sent), NOW)
+        followed.learn(offset, 0)
+        self._resume(topic_partition)
+
+    def _next_numbers(self, followed: FollowedPartition, sent: bytes) -> dict[str, Any]:
+        """Return the numbers of the next batch of an idempotent producer, or of none."""
+        producer = self.random.choice((-1, 12))
+        if producer < 0:
+            return {}
+        state = ProducerState()
+        state.restore(followed.producers.snapshot())
+        for _, header in batch_headers(sent):
+            state.replay(header)
+        known = dict(state.items()).get(producer)
+        epoch, sequence = (0, 0) if known is None else (known.epoch, known.last_sequence + 1)
+        return {"producer_id": producer, "producer_epoch": epoch, "base_sequence": sequence}
+
+    def _followed(self, partition: Partition) -> FollowedPartition:
+        """Let the broker follow what it has led."""
+        return FollowedPartition(
+            partition.log,
+            topic_id=partition.topic_id,
+            leader=1,
+            leader_epoch=self.leader_epoch,
+            high_watermark=partition.high_watermark,
+            producers=partition.producers,
+            transactions=partition.transactions,
+        )
 
     def _resume(self, topic_partition: TopicPartition) -> None:
         """Lead again after a truncation, which only followers do, with producers read from the log."""

@@ -8,9 +8,9 @@ from functools import cache
 from typing import Any, Final
 
 from hypothesis import strategies as st
-from kio.index import load_request_schema
+from kio.static.constants import EntityType
 
-from headrace.wire.apis import ApiKey
+from headrace.wire.apis import ApiKey, schema_class
 from headrace.wire.records import RecordData, build_batch
 
 TOPIC: Final = "fuzzed"
@@ -56,7 +56,7 @@ _SCALARS: Final[dict[str, st.SearchStrategy[Any]]] = {
 
 @cache
 def requests(api_key: ApiKey, version: int) -> st.SearchStrategy[dict[str, Any]]:
-    return _fields(load_request_schema(api_key, version))
+    return _fields(schema_class(api_key, version, EntityType.request))
 
 
 def _fields(entity: type[Any]) -> st.SearchStrategy[dict[str, Any]]:

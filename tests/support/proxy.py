@@ -1,7 +1,7 @@
-"""A TCP proxy for a broker, which loses, delays and repeats requests and cuts connections.
+"""A TCP proxy for a broker or ZooKeeper, which loses, delays and repeats requests and cuts connections.
 
-It relies on Kafka's four-byte length prefix and on a broker answering the requests of a connection in order. Requests
-without a response (Produce with acks=0) are not supported.
+It relies on a four-byte length prefix and on a server answering the requests of a connection in order. Requests without
+a response (Produce with acks=0) are not supported.
 """
 
 import asyncio
@@ -9,6 +9,7 @@ import random
 import struct
 import threading
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal, Self
 
@@ -38,6 +39,32 @@ class Faults:
 
 NO_FAULTS: Final = Faults()
 
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """How to read a message, given with its length prefix."""
+
+    api_of: Callable[[bytes], int]
+    """Returns the API key of a request."""
+    answers: Callable[[bytes], bool] = lambda _: True
+    """Returns True for an answer, False for a message that the server sends by itself."""
+
+
+KAFKA: Final = Protocol(lambda frame: int.from_bytes(frame[4:6]))
+_SETUP: Final = -100
+"""Stands for the request that begins a session, which has no number."""
+_WATCH_EVENT: Final = b"\xff\xff\xff\xff"
+
+
+def _zookeeper_operation(frame: bytes) -> int:
+    # A request begins with a number, which is 0 only at the beginning of a session, where it is the protocol's version.
+    return _SETUP if frame[4:8] == bytes(4) else int.from_bytes(frame[8:12], signed=True)
+
+
+ZOOKEEPER: Final = Protocol(_zookeeper_operation, lambda frame: frame[4:8] != _WATCH_EVENT)
+ZOOKEEPER_WRITES: Final = frozenset({1, 2, 5, 14})
+"""The operations create, delete, set and multi."""
+
 _Fault = Literal["lose_request", "lose_answer", "tear", "repeat", "silence", "delay"]
 _FAULTS: Final[tuple[_Fault, ...]] = ("lose_request", "lose_answer", "tear", "repeat", "silence", "delay")
 
@@ -48,8 +75,9 @@ class Proxy:
     `address` is known before the proxy starts, so that the broker can advertise it.
     """
 
-    def __init__(self, target: str, *, port: int | None = None, seed: int = 0) -> None:
+    def __init__(self, target: str, *, port: int | None = None, seed: int = 0, protocol: Protocol = KAFKA) -> None:
         self._target = target
+        self.protocol = protocol
         self._port = port or free_port()
         self.address = f"127.0.0.1:{self._port}"
         self.faults = NO_FAULTS
@@ -149,7 +177,7 @@ class _Connection:
             frame = await _read_frame(client)
             if self._is_silent:
                 continue
-            match self._proxy.draw(int.from_bytes(frame[4:6])):
+            match self._proxy.draw(self._proxy.protocol.api_of(frame)):
                 case "lose_request":
                     return
                 case "tear":
@@ -175,6 +203,10 @@ class _Connection:
     async def _answers(self, broker: asyncio.StreamReader) -> None:
         while True:
             frame = await _read_frame(broker)
+            if not self._proxy.protocol.answers(frame):
+                if not self._is_silent:
+                    self._to_client.write(frame)
+                continue
             match self._awaited.popleft():
                 case "cut":
                     return

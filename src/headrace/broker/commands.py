@@ -2,51 +2,138 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from typing import TYPE_CHECKING, Protocol
 
-from headrace.cluster.commands import Command, LeaderAndIsr, PartitionState, StopReplica
+from headrace.cluster.commands import Command, LeaderAndIsr, StoppedReplica, StopReplica, UpdateMetadata
 from headrace.cluster.metadata_cache import MetadataCache
-from headrace.errors import KafkaError
+from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.replica_manager import ReplicaManager
-from headrace.types import TopicPartition
+from headrace.slices import Pace
+from headrace.types import PartitionState, TopicPartition
+
+if TYPE_CHECKING:
+    from headrace.replication.following.partition import FollowedPartition
 
 log = logging.getLogger(__name__)
 
 
+class Following(Protocol):
+    """Copies partitions from their leaders."""
+
+    def follow(self, partitions: "Sequence[FollowedPartition]") -> None:
+        """Copy these partitions from the leaders, and under the epochs, that they have now."""
+
+    def forget(self, partitions: Sequence[TopicPartition]) -> None:
+        """Copy these partitions no more. Nothing is appended to their logs after this."""
+
+    async def close_idle(self) -> None:
+        """Close the connections that no partition needs any more."""
+
+
 class Commands:
-    """The broker's end of the controller's channel."""
+    """The broker's end of the controller's channel. A command begins after the one before it has ended."""
 
     def __init__(self, node_id: int, replicas: ReplicaManager, cache: MetadataCache, executor: Executor) -> None:
         self._node_id = node_id
         self._replicas = replicas
         self._cache = cache
         self._executor = executor
+        self.in_order = asyncio.Lock()
+        """Held by a command while it is executed."""
+        self.following: Following | None = None
+        """None for a broker without others."""
+        self.on_led: Callable[[TopicPartition], None] = lambda _: None
+        """Called with a partition that this broker begins to lead, or leads under another epoch."""
+        self.on_resigned: Callable[[TopicPartition], None] = lambda _: None
+        """Called with a partition that this broker does not lead any more."""
 
     async def deliver(self, broker_id: int, command: Command) -> None:
-        """Execute a command to this broker."""
+        """Execute a command to this broker. Errors of partitions are logged."""
         assert broker_id == self._node_id, f"a command for broker {broker_id}"
         if isinstance(command, LeaderAndIsr):
+            await self.lead_and_follow(command.partitions)
+        elif isinstance(command, StopReplica):
+            await self.stop(command.replicas)
+        else:
+            await self.update(command)
+
+    async def update(self, update: UpdateMetadata) -> None:
+        """Update the metadata that clients see."""
+        async with self.in_order:
+            await self._cache.apply(update)
+
+    async def lead_and_follow(self, states: Sequence[PartitionState]) -> dict[TopicPartition, ErrorCode]:
+        """Lead or follow partitions. Return the result of every one, as in LeaderAndIsr."""
+        async with self.in_order:
+            results = {TopicPartition(state.topic, state.partition): self._check(state) for state in states}
+            accepted = [state for state in states if not results[TopicPartition(state.topic, state.partition)]]
             # It waits for the disk: use a thread.
             loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._executor, self._lead, command.partitions)
-        elif isinstance(command, StopReplica):
-            # Withdraw the partitions at once; deleting the files takes longer and uses a thread.
-            withdrawn = self._replicas.withdraw(command.partitions)
-            await asyncio.get_running_loop().run_in_executor(self._executor, self._delete, withdrawn)
-        else:
-            await self._cache.apply(command)
+            results |= await loop.run_in_executor(self._executor, self._open, accepted)
+            await self._take_over(
+                [state for state in accepted if not results[TopicPartition(state.topic, state.partition)]]
+            )
+            return results
 
-    def _lead(self, states: Sequence[PartitionState]) -> None:
+    def _check(self, state: PartitionState) -> ErrorCode:
+        if self._node_id not in state.replicas:
+            return ErrorCode.unknown_topic_or_partition
+        return self._replicas.check(state)
+
+    def _open(self, states: Sequence[PartitionState]) -> dict[TopicPartition, ErrorCode]:
+        """Open the logs, and return the errors."""
+        errors: dict[TopicPartition, ErrorCode] = {}
         for state in states:
-            if state.leader != self._node_id:
-                continue
             topic_partition = TopicPartition(state.topic, state.partition)
             try:
-                self._replicas.become_leader(topic_partition, state.topic_id, state.leader_epoch, is_new=state.is_new)
+                self._replicas.open(topic_partition, state.topic_id, is_new=state.is_new)
             except KafkaError as error:
                 log.error("%s is offline: %s", topic_partition, error)
+                errors[topic_partition] = error.code
         self._sync_names()
+        return errors
+
+    async def _take_over(self, states: Sequence[PartitionState]) -> None:
+        """Lead and follow partitions whose logs are open."""
+        followed = []
+        pace = Pace()
+        for state in states:
+            topic_partition = TopicPartition(state.topic, state.partition)
+            if state.leader == self._node_id:
+                if self.following is not None:
+                    self.following.forget((topic_partition,))
+                self._replicas.lead(state)
+                self.on_led(topic_partition)
+            elif state.leader in self._cache.image.brokers:
+                followed.append(self._replicas.follow(state))
+                self.on_resigned(topic_partition)
+            # Otherwise the leader is dead: the partition stays as it is until it has another one.
+            await pace.rest()
+        if self.following is not None:
+            self.following.follow(followed)
+            await self.following.close_idle()
+
+    async def stop(self, replicas: Sequence[StoppedReplica]) -> dict[TopicPartition, ErrorCode]:
+        """Stop replicas, and delete some. Return the result of every one, as in StopReplica."""
+        async with self.in_order:
+            results = {
+                stopped.topic_partition: self._replicas.check_stop(stopped.topic_partition, stopped.leader_epoch)
+                for stopped in replicas
+            }
+            stopping = [stopped for stopped in replicas if not results[stopped.topic_partition]]
+            if self.following is not None:
+                self.following.forget([stopped.topic_partition for stopped in stopping])
+            deleted = [stopped.topic_partition for stopped in stopping if stopped.delete]
+            # Withdraw the partitions at once; deleting the files takes longer and uses a thread.
+            withdrawn = self._replicas.withdraw(deleted)
+            for topic_partition in deleted:
+                self.on_resigned(topic_partition)
+            if self.following is not None:
+                await self.following.close_idle()
+            await asyncio.get_running_loop().run_in_executor(self._executor, self._delete, withdrawn)
+            return results
 
     def _delete(self, partitions: Sequence[TopicPartition]) -> None:
         self._replicas.delete_files(partitions)

@@ -1,11 +1,12 @@
 """Incremental fetch sessions (KIP-227): a client names its partitions once, then only changes.
 
-Pure: the clock is passed in. A session keeps the last request and reply for every partition.
+Pure: the clock is passed in. A session keeps the last request and reply for every partition. Only its partitions in
+`ready` may have news; the others are watched by its `news`, and not read.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from random import Random
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 from uuid import UUID
 
 from headrace.errors import ErrorCode, KafkaError
@@ -21,6 +22,9 @@ MAX_PARTITIONS: Final = 200_000
 """Maximum for all sessions, about 100 MB. Beyond it fetches get no session, as in Kafka when all slots are taken: these
 clients name all partitions in every request."""
 
+READ_ALL_AFTER_MS: Final = 5000
+"""Read all partitions of a session this often: retention changes log start offsets without a report."""
+
 PartitionKey: TypeAlias = tuple[str | UUID, int]
 """Topic name, or topic id from version 13 on, and partition."""
 
@@ -35,8 +39,11 @@ class FetchPartition:
         "last_fetched_epoch",
         "last_high_watermark",
         "last_log_start_offset",
+        "log_start_offset",
         "max_bytes",
+        "preferred_replica",
         "topic",
+        "watched",
     )
 
     def __init__(self, topic: str | UUID, index: int) -> None:
@@ -46,14 +53,41 @@ class FetchPartition:
         self.max_bytes = 0
         self.current_leader_epoch = -1
         self.last_fetched_epoch = -1
+        self.log_start_offset = -1
+        """A follower's own log start offset."""
         self.last_high_watermark = -1
         self.last_log_start_offset = -1
+        self.preferred_replica = -1
+        """The broker that the client should read from; -1 for this one (KIP-392)."""
+        self.watched: Callable[[], object | None] = _nothing
+        """Returns the partition that is watched for news, if it still exists."""
+
+
+def _nothing() -> None:
+    return None
+
+
+class News(Protocol):
+    """Watches the partitions of a session, and adds those with news to `ready`."""
+
+    def unwatch(self, wanted: FetchPartition) -> None: ...
 
 
 class FetchSession:
     """The partitions of one fetcher, in the order in which they are served."""
 
-    __slots__ = ("counted", "epoch", "last_used_ms", "partitions", "session_id", "uses_topic_ids")
+    __slots__ = (
+        "_isolation",
+        "_read_all_ms",
+        "counted",
+        "epoch",
+        "last_used_ms",
+        "news",
+        "partitions",
+        "ready",
+        "session_id",
+        "uses_topic_ids",
+    )
 
     def __init__(self, session_id: int, *, uses_topic_ids: bool) -> None:
         self.session_id = session_id
@@ -61,6 +95,11 @@ class FetchSession:
         self.last_used_ms = 0
         self.uses_topic_ids = uses_topic_ids
         self.partitions: dict[PartitionKey, FetchPartition] = {}
+        self.ready: dict[FetchPartition, None] = {}
+        """Partitions to read for the next reply, in this order."""
+        self.news: News | None = None
+        self._isolation = 0
+        self._read_all_ms = 0
         self.counted = 0
         """Partitions counted towards the limit."""
 
@@ -76,21 +115,43 @@ class FetchSession:
             known = self.partitions.get(key)
             if known is None:
                 self.partitions[key] = new
+                self.ready[new] = None
             else:
+                self.ready[known] = None
                 known.fetch_offset = new.fetch_offset
                 known.max_bytes = new.max_bytes
                 known.current_leader_epoch = new.current_leader_epoch
                 known.last_fetched_epoch = new.last_fetched_epoch
+                known.log_start_offset = new.log_start_offset
 
     def forget(self, keys: Iterable[PartitionKey]) -> None:
         for key in keys:
-            self.partitions.pop(key, None)
+            wanted = self.partitions.pop(key, None)
+            if wanted is not None:
+                self.ready.pop(wanted, None)
+                if self.news is not None:
+                    self.news.unwatch(wanted)
+
+    def begin(self, isolation: int, now_ms: int) -> None:
+        """Begin a request: make all partitions ready if that is due, or the isolation level is another."""
+        if isolation != self._isolation or now_ms - self._read_all_ms >= READ_ALL_AFTER_MS:
+            self._isolation = isolation
+            self._read_all_ms = now_ms
+            self.ready = dict.fromkeys(self.partitions.values())
+
+    def end(self) -> None:
+        """Stop watching."""
+        if self.news is not None:
+            for wanted in self.partitions.values():
+                self.news.unwatch(wanted)
 
     def served(self, partition: FetchPartition) -> None:
         """Move `partition` to the end, so that a busy one does not starve the others."""
         key = (partition.topic, partition.index)
         if self.partitions.pop(key, None) is not None:
             self.partitions[key] = partition
+            self.ready.pop(partition, None)
+            self.ready[partition] = None
 
 
 class FetchSessions:
@@ -144,6 +205,7 @@ class FetchSessions:
         session = self._sessions.pop(session_id, None)
         if session is not None:
             self._partitions -= session.counted
+            session.end()
 
     def _create(self, now_ms: int, *, uses_topic_ids: bool) -> FetchSession:
         if len(self._sessions) >= self._max_sessions or self._partitions >= MAX_PARTITIONS:

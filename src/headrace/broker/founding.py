@@ -1,4 +1,4 @@
-"""Find the cluster of data directories, or create the metadata of a new cluster."""
+"""Find the cluster of data directories, create the metadata of a new cluster, or join one."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,11 +7,17 @@ from typing import TYPE_CHECKING
 from headrace.adoption.found_directories import METADATA_FILE, metadata_file
 from headrace.cluster.store import Operation, StoreError
 from headrace.cluster.stores.metadata_file import founded_cluster
+from headrace.config import BrokerConfig, ConfigError
 from headrace.errors import ErrorCode, KafkaError
+from headrace.extras import missing
 from headrace.storage.dirs.owned_dirs import OwnedDirs
 
 if TYPE_CHECKING:
+    import asyncio
+
     from headrace.adoption.plan import Adoption
+    from headrace.broker.membership.member import Member
+    from headrace.cluster.metadata_cache import MetadataCache
 
 
 def cluster_of(directories: Sequence[Path]) -> str | None:
@@ -34,6 +40,16 @@ def refuse_without_metadata(owned: OwnedDirs) -> None:
         )
 
 
+def refuse_own_metadata(directories: Sequence[Path], founded: str | None) -> None:
+    """Raise KafkaError if the directories belong to a cluster of one broker, so that it cannot join another."""
+    if founded is not None:
+        raise KafkaError(
+            ErrorCode.inconsistent_cluster_id,
+            f"{metadata_file(directories)} is the metadata of cluster {founded}, which has only this broker: remove "
+            "zookeeper.connect to start it, or set log.dirs to empty directories to join a cluster",
+        )
+
+
 def first_operations(adoption: "Adoption | None", node_id: int) -> Sequence[Operation]:
     """Return the first operations of a new metadata tree, which create the topics of adopted directories."""
     if adoption is None:
@@ -41,3 +57,16 @@ def first_operations(adoption: "Adoption | None", node_id: int) -> Sequence[Oper
     from headrace.adoption.plan import adopted
 
     return adopted(adoption, node_id)
+
+
+def new_member(
+    config: BrokerConfig, zookeeper: str, cache: "MetadataCache", loop: "asyncio.AbstractEventLoop"
+) -> "Member":
+    """Return a member of the cluster at `zookeeper`, not connected. Raises ConfigError without kazoo."""
+    try:
+        from headrace.broker.membership.member import Member
+    except ModuleNotFoundError as error:
+        if (found := missing(error)) is None:
+            raise
+        raise ConfigError("zookeeper.connect", zookeeper, f"needs the package {found[0]}: {found[1]}") from None
+    return Member(config, zookeeper, cache, loop)

@@ -27,6 +27,7 @@ from headrace.broker.commands import Commands
 from headrace.broker.coordinators import offsets_topic
 from headrace.broker.coordinators.groups import HISTORY_FILE, Groups
 from headrace.broker.coordinators.transactions import Transactions
+from headrace.broker.current_leader import leader_in
 from headrace.broker.disks.compaction import Compaction
 from headrace.broker.disks.disk_watch import DiskWatch
 from headrace.broker.disks.failed_disks import FailedDisks
@@ -35,10 +36,11 @@ from headrace.broker.live_settings import LiveSettings
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.upkeep import FAILURE_CHECK_MS, Upkeep, maintain_logs
 from headrace.clock import now_ms
+from headrace.cluster.admin import ClusterAdmin
 from headrace.cluster.controller.office import ClusterIdMismatchError, Office
 from headrace.cluster.failures import StoreFailures
 from headrace.cluster.features import Features
-from headrace.cluster.image import ConfigResource, TopicImage
+from headrace.cluster.image import TOPIC_CONFIG, ConfigResource, TopicImage
 from headrace.cluster.metadata_cache import MetadataCache
 from headrace.cluster.producer_id_blocks import ProducerIdBlocks
 from headrace.cluster.store import StoreError
@@ -49,6 +51,7 @@ from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.purgatory import Purgatory
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.server.accept import Server
+from headrace.server.context import Apis
 from headrace.server.dispatch import Dispatcher
 from headrace.slices import finish
 from headrace.storage.dirs.log_dirs import LogDirs
@@ -57,6 +60,9 @@ from headrace.types import TopicPartition
 
 if TYPE_CHECKING:
     from headrace.adoption.plan import Adoption
+    from headrace.broker.membership.following import MemberFetchers
+    from headrace.broker.membership.leading import MemberLeaders
+    from headrace.broker.membership.member import Member
     from headrace.monitoring.http import HttpServer
 
 log = logging.getLogger(__name__)
@@ -69,6 +75,10 @@ for 125,000 objects."""
 
 class Node:
     """One broker. After `start`, `listeners` have the bound ports."""
+
+    _admin: ClusterAdmin
+    _changes: Sequence[Apis]
+    """Handlers of the requests that change the cluster."""
 
     def __init__(
         self,
@@ -93,6 +103,11 @@ class Node:
         self.http: HttpServer | None = None
         self.adoption: Adoption | None = None
         """The adopted contents of directories without metadata."""
+        self._member: Member | None = None
+        """None for a cluster of one broker."""
+        self._leaders: MemberLeaders | None = None
+        self._fetchers: MemberFetchers | None = None
+        """Both the same."""
 
     @property
     def cluster_id(self) -> str:
@@ -101,7 +116,7 @@ class Node:
 
     @property
     def failed(self) -> asyncio.Event:
-        """Set when the last log directory has failed, which stops the broker, as in Kafka."""
+        """Set when the broker has to stop: as in Kafka, because its last log directory has failed."""
         return self._failed_disks.all_failed
 
     # Starting and stopping
@@ -115,11 +130,20 @@ class Node:
             log.warning("%s", warning)
         self._opened.callback(self._executor.shutdown)
         try:
-            self._open_directories()
-            await self._join_cluster()
+            noted_id = stored_broker_id(self._data_directories)
+            if noted_id is not None:
+                self.config.take_node_id(noted_id)
+            cluster_id = None
+            if self.config.zookeeper_connect is not None:
+                cluster_id = await self._connect(self.config.zookeeper_connect)
+            self._open_directories(cluster_id)
+            await (self._found_cluster() if self._member is None else self._load_cluster(self._member))
             self._compose()
             self._start_upkeep()
             await self._serve()
+            if self._member is not None:
+                await self._member.join(self.listeners, self.failed)
+                self._opened.push_async_callback(self._member.leave)
         except BaseException as error:
             await self._opened.aclose()
             if isinstance(error, (StoreError, ClusterIdMismatchError)):
@@ -140,23 +164,39 @@ class Node:
         self._server.start()
         self._opened.callback(self._server.close)  # the first thing to stop
 
-    def _open_directories(self) -> None:
-        """Check everything before the first change to directories that may belong to another broker."""
+    async def _connect(self, zookeeper: str) -> str:
+        """Begin a session with the ZooKeeper of the cluster to join, and return the cluster's id."""
+        self._member = founding.new_member(self.config, zookeeper, self.cache, self._loop)
+        self._opened.push_async_callback(self._member.close)
+        return await self._member.connect()
+
+    def _open_directories(self, joined: str | None) -> None:
+        """Check everything before the first change to directories that may belong to another broker.
+
+        `joined` is the id of a cluster with ZooKeeper.
+        """
         config, opened = self.config, self._opened
-        noted_id = stored_broker_id(self._data_directories)
-        if noted_id is not None:
-            config.take_node_id(noted_id)
         founded = founding.cluster_of(self._data_directories)
-        self.log_dirs = LogDirs.survey(self._data_directories, broker_id=config.node_id, cluster_id=founded)
+        if joined is not None:
+            founding.refuse_own_metadata(self._data_directories, founded)
+        self.log_dirs = LogDirs.survey(
+            self._data_directories,
+            broker_id=config.node_id,
+            cluster_id=joined or founded,
+            meta_version=1 if joined is None else 0,
+        )
+        if joined is not None:
+            self.log_dirs.found.check_readable()  # perhaps Kafka wrote them
         self._settings = LiveSettings(config, self.cache)
         self._purgatory = Purgatory(self._loop)
         self.replicas = ReplicaManager(self.log_dirs, self._settings.log_config, self._purgatory)
         opened.callback(self.replicas.close)
         self._failed_disks = FailedDisks(self._loop, self.replicas)
         self._purgatory.on_failure = self._failed_disks.partition_failed
+        self._commands = Commands(config.node_id, self.replicas, self.cache, self._executor)
         self._dispatcher = Dispatcher()
         self._server = Server(config, self._dispatcher, self._loop)
-        if founded is None:
+        if joined is None and founded is None:
             founding.refuse_without_metadata(self.log_dirs.owned)
             self.adoption = adoption_of(self.log_dirs, config)
         self._bind_http()
@@ -164,41 +204,60 @@ class Node:
         self.listeners = self._server.bind()
         self.log_dirs.on_failure = self._failed_disks.directory_failed
         self.log_dirs.take_over()
+        if joined is not None:
+            return
         self._metadata = metadata_file(self.log_dirs.directories)
         self._failed_disks.metadata_directory = self._metadata.parent
         if founded is not None and not self._metadata.exists():
             founding.refuse_without_metadata(self.log_dirs.owned)
 
-    async def _join_cluster(self) -> None:
-        """Become controller, and lead the partitions of this broker."""
+    async def _found_cluster(self) -> None:
+        """Become controller of a cluster of one broker, and lead its partitions."""
         config = self.config
         store = EmbeddedStore(self._metadata, executor=self._executor, durable=self._durable_metadata)
         self._opened.push_async_callback(store.close)
         failures = StoreFailures()
-        commands = Commands(config.node_id, self.replicas, self.cache, self._executor)
-        office = Office(store, config.node_id, failures, deliver=commands.deliver, now_ms=now_ms)
+        office = Office(store, config.node_id, failures, deliver=self._commands.deliver, now_ms=now_ms)
         await office.take(self.log_dirs.owned.cluster_id, founding.first_operations(self.adoption, config.node_id))
         context = office.machine.context
         self.cache.begin(office.cluster_id, context.configs)
         self._settings.apply_to_broker()
         self.replicas.set_strays_aside(context.topic_id_of, name_of=context.names.get, is_new=context.is_new)
         await office.register(addresses.broker_image(config, self.listeners))
-        self.topic_admin = TopicAdmin(
-            store, self.cache, office, config, failures, check_directories=self.log_dirs.check
-        )
-        self._producer_id_blocks = ProducerIdBlocks(store, config.node_id, failures)
+        admin = TopicAdmin(store, self.cache, office, config, failures, check_directories=self.log_dirs.check)
+        self._admin = admin
+        blocks = ProducerIdBlocks(store, config.node_id, failures)
+        self._allocate_producer_ids = blocks.allocate
         self.features = Features(store, failures)
         await self.features.load()
         if not self.replicas.misses_logs:
             self.log_dirs.owned.trust_new()
         if self.adoption is not None:
-            await self._finish_adoption()
+            # Skip the producer ids in the logs, and mark the adoption as done: Kafka's metadata is now obsolete.
+            last = max((partition.last_producer_id for partition in self.replicas.partitions()), default=-1)
+            await blocks.skip(last)
+            self.log_dirs.owned.note_adopted()
+        self._changes = [TopicApis(self.cache, admin, config), PlacementApis(self.cache), FeaturesApi(self.features)]
 
-    async def _finish_adoption(self) -> None:
-        """Skip the producer ids in the logs, and mark the adoption as done: Kafka's metadata is now obsolete."""
-        last = max((partition.last_producer_id for partition in self.replicas.partitions()), default=-1)
-        await self._producer_id_blocks.skip(last)
-        self.log_dirs.owned.note_adopted()
+    async def _load_cluster(self, member: "Member") -> None:
+        """Read what a member of a cluster needs to begin. Its topics follow from the controller."""
+        cache = self.cache
+        cache.begin(self.log_dirs.owned.cluster_id, await member.load())
+        self._settings.apply_to_broker()
+        self.replicas.exists = lambda partition: cache.image.topic_id_of(partition) is not None
+        self._admin = member.admin
+        self._allocate_producer_ids = member.controller.allocate_producer_ids
+        self.features = member.features
+        await self.features.load()
+        self.log_dirs.owned.trust_new()
+        self._failed_disks.on_directory = member.note_failed_directory
+        self._changes = member.apis(self._commands)
+        self._leaders = member.leaders(self.replicas)
+        self._opened.push_async_callback(self._leaders.close)
+        self.replicas.peers = self._leaders.peers
+        self._fetchers = self._commands.following = member.fetchers(self._executor)
+        self._opened.push_async_callback(self._fetchers.close)
+        self._configure_replication(cache.image.configs)
 
     def _bind_http(self) -> None:
         """Bind the HTTP listener, if one is configured.
@@ -239,7 +298,7 @@ class Node:
         self.groups = Groups(
             config,
             self.cache,
-            self.topic_admin,
+            self._admin,
             self.replicas,
             self._purgatory,
             loop=self._loop,
@@ -247,29 +306,33 @@ class Node:
             history_path=metadata_file(self.log_dirs.directories).with_name(HISTORY_FILE),
             opened=_tune_garbage_collection if self._owns_process else lambda: None,
             create_state_topic=self._create_state_topic,
+            locate=None if self._member is None else self._member.locate,
         )
-        producer_ids = ProducerIds(self._producer_id_blocks.allocate)
+        producer_ids = ProducerIds(self._allocate_producer_ids)
         self.transactions = Transactions(
             config,
             self.cache,
-            self.topic_admin,
+            self._admin,
             self.replicas,
             self._purgatory,
             loop=self._loop,
             groups=self.groups,
             producer_ids=producer_ids,
             version=lambda: self.features.transaction_version,
+            others=None if self._member is None else self._member.others,
         )
-        self._failed_disks.on_resigned = self._resigned
-        features = FeaturesApi(self.features)
-        self._dispatcher.features = features.announced
+        self._failed_disks.on_resigned = self._gone_offline
+        self._commands.on_resigned = self._resigned
+        self._commands.on_led = self._led
+        self._dispatcher.features = self.features.announced
         self._mover = LogMover(
             self.replicas,
             self._loop,
             bytes_per_second=lambda: config.replica_alter_log_dirs_io_max_bytes_per_second,
         )
         opened.push_async_callback(self._mover.stop)
-        for apis in (
+        leader_of = None if self._member is None else leader_in(self.cache)
+        families: tuple[Apis, ...] = (
             FetchApi(
                 self.replicas,
                 self.cache.topic_name,
@@ -277,19 +340,21 @@ class Node:
                 max_sessions=config.max_incremental_fetch_session_cache_slots,
                 max_bytes=config.fetch_max_bytes,
                 turns=self._server.turns,
+                throttle=None if self._leaders is None else self._leaders.throttle,
+                rack_of=None if self._leaders is None else self._leaders.rack_of,
+                leader_of=leader_of,
             ),
             PartitionOffsetsApi(self.replicas, lambda name: name == offsets_topic.NAME),
             ProducersApi(self.replicas, producer_ids.next, self.transactions.init_producer_id),
-            features,
             LogDirsApi(self.replicas, self._mover),
-            PlacementApis(self.cache),
-            TopicApis(self.cache, self.topic_admin, config),
-            MetadataApis(self.cache, self.topic_admin, config),
-            ConfigApis(self.cache, self.topic_admin, config),
-        ):
+            *self._changes,
+            MetadataApis(self.cache, self._admin, config),
+            ConfigApis(self.cache, self._admin, config),
+        )
+        for apis in families:
             self._dispatcher.add_routes(apis.routes())
         transactions = TransactionVerification(self.replicas, self.cache.topic_name, self.transactions, config)
-        produce = ProduceApi(self.replicas, self.cache.topic_name, self._purgatory, transactions)
+        produce = ProduceApi(self.replicas, self.cache.topic_name, self._purgatory, transactions, leader_of)
         self._dispatcher.add_produce(produce.produce, produce.produce_run, produce.produce_many)
         self._dispatcher.add_routes(self.groups.routes())
         self._dispatcher.add_routes(self.transactions.routes())
@@ -312,12 +377,30 @@ class Node:
 
     async def on_configs_changed(self, resources: Sequence[ConfigResource]) -> None:
         await self._settings.apply(resources, self.replicas, self.groups)
+        self._configure_replication(resources)
+
+    def _configure_replication(self, resources: Iterable[ConfigResource]) -> None:
+        names = [resource.name for resource in resources if resource.kind == TOPIC_CONFIG]
+        for part in (self._leaders, self._fetchers):
+            if part is not None:
+                part.configure({name: self.cache.topic_config(name) for name in names})
 
     async def _create_state_topic(self) -> None:
         await self.transactions.create_topic()
 
+    def _led(self, topic_partition: TopicPartition) -> None:
+        """Load the coordinators' state in a partition that this broker begins to lead."""
+        self.groups.led(topic_partition)
+        self.transactions.led(topic_partition)
+
+    def _gone_offline(self, topic_partition: TopicPartition) -> None:
+        """Stop using a partition that has failed with its disk."""
+        if self._fetchers is not None:
+            self._fetchers.forget((topic_partition,))
+        self._resigned(topic_partition)
+
     def _resigned(self, topic_partition: TopicPartition) -> None:
-        """Drop the coordinators' state in a partition that has failed with its disk."""
+        """Drop the coordinators' state in a partition that this broker does not lead any more."""
         self.groups.resigned(topic_partition)
         self.transactions.resigned(topic_partition)
 

@@ -96,7 +96,7 @@ def maintain_logs(upkeep: Upkeep, config: BrokerConfig, replicas: ReplicaManager
         replicas.flush_due,
         slow=True,
     )
-    snapshots = ProducerSnapshots(replicas.partitions)
+    snapshots = ProducerSnapshots(replicas.hosted)
     upkeep.every("Writing producer snapshots", lambda: SNAPSHOT_INTERVAL_MS, snapshots.take)
     upkeep.every("Writing checkpoints", lambda: config.log_flush_offset_checkpoint_interval_ms, write_back, slow=True)
     upkeep.every(

@@ -142,7 +142,10 @@ async def _serve(config: BrokerConfig, *, until_eof: bool) -> None:
     if until_eof:
         _stop_at_eof(loop, stopped)
     node = Node(config, default_directories(config))
-    await node.start()
+    if config.zookeeper_connect is None:
+        await node.start()
+    elif not await _joined(node, stopped):
+        return
     if not COMPILED:
         log.warning(
             "The record checks are not compiled and use more CPU: reinstall Headrace from a wheel for this platform, or"
@@ -164,6 +167,20 @@ async def _serve(config: BrokerConfig, *, until_eof: bool) -> None:
     failed.cancel()
     log.info("Shutting down")
     await node.stop()
+
+
+async def _joined(node: "Node", stopped: asyncio.Event) -> bool:
+    """Start a member of a cluster, which may wait for ZooKeeper. Return False if it is stopped meanwhile."""
+    starting = asyncio.ensure_future(node.start())
+    stopping = asyncio.ensure_future(stopped.wait())
+    await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if starting.done():
+        await starting
+        return True
+    starting.cancel()
+    await asyncio.wait((starting,))
+    return False
 
 
 def _stop_at_eof(loop: asyncio.AbstractEventLoop, stopped: asyncio.Event) -> None:

@@ -3,25 +3,14 @@
 They mean the same as Kafka's requests of these names. The controller passes them to the broker in its own process.
 """
 
-import uuid
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from headrace.cluster.image import BrokerImage, TopicImage
-from headrace.types import TopicPartition
+from headrace.types import PartitionState, TopicPartition
 
-
-class PartitionState(NamedTuple):
-    """The leader and the replicas of one partition. `is_new`: it never had a log."""
-
-    topic: str
-    topic_id: uuid.UUID
-    partition: int
-    leader: int
-    leader_epoch: int
-    replicas: tuple[int, ...]
-    isr: tuple[int, ...]
-    is_new: bool
+DURING_DELETION: Final = -2
+"""The leader of a partition, and its epoch, while its topic is being deleted."""
 
 
 class LeaderAndIsr(NamedTuple):
@@ -40,10 +29,19 @@ class UpdateMetadata(NamedTuple):
     deleted: Sequence[str] = ()
 
 
-class StopReplica(NamedTuple):
-    """Stop serving these partitions and delete their logs."""
+class StoppedReplica(NamedTuple):
+    """A replica to stop, and to `delete`."""
 
-    partitions: Sequence[TopicPartition]
+    topic_partition: TopicPartition
+    leader_epoch: int = DURING_DELETION
+    """The partition's; a replica that knows a later one is not stopped. Negative epochs override all (KIP-570)."""
+    delete: bool = True
+
+
+class StopReplica(NamedTuple):
+    """Stop serving these replicas."""
+
+    replicas: Sequence[StoppedReplica]
 
 
 Command: TypeAlias = LeaderAndIsr | UpdateMetadata | StopReplica
@@ -61,6 +59,7 @@ def partition_states(topic: TopicImage, first: int, *, is_new: bool) -> list[Par
             partition.replicas,
             partition.isr,
             is_new,
+            partition_epoch=partition.version,
         )
         for index, partition in enumerate(topic.partitions)
         if index >= first

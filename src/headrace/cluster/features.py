@@ -13,6 +13,8 @@ SUPPORTED: Final[Mapping[str, tuple[int, int]]] = {TRANSACTION_VERSION: (0, 2)}
 """Feature to its lowest and highest level."""
 _DEFAULTS: Final = {TRANSACTION_VERSION: 2}
 """Levels of a cluster that has never changed them."""
+WITH_ZOOKEEPER: Final = {TRANSACTION_VERSION: 0}
+"""The same in a cluster with ZooKeeper, where Kafka has no such feature."""
 
 
 class FeatureUpdate(NamedTuple):
@@ -26,10 +28,11 @@ class FeatureUpdate(NamedTuple):
 class Features:
     """The finalized levels."""
 
-    def __init__(self, store: MetadataStore, failures: StoreFailures) -> None:
+    def __init__(self, store: MetadataStore, failures: StoreFailures, defaults: Mapping[str, int] = _DEFAULTS) -> None:
         self._store = store
         self._failures = failures
-        self.levels: dict[str, int] = dict(_DEFAULTS)
+        self._defaults = defaults
+        self.levels: dict[str, int] = dict(defaults)
         self.epoch = 0
         """Number of changes. Clients keep the reply with the highest epoch."""
 
@@ -43,10 +46,26 @@ class Features:
             node = await self._store.get(znodes.FEATURES)
         except NoNodeError:
             return
-        self.levels = _DEFAULTS | {
-            name: level for name, level in znodes.decode_features(node.data).items() if name in SUPPORTED
+        self.levels = {
+            **self._defaults,
+            **{name: level for name, level in znodes.decode_features(node.data).items() if name in SUPPORTED},
         }
         self.epoch = node.stat.version + 1
+
+    def announced(self) -> dict[str, object]:
+        """Return the feature fields of ApiVersions."""
+        return {
+            "supported_features": [
+                {"name": name, "min_version": lowest, "max_version": highest}
+                for name, (lowest, highest) in SUPPORTED.items()
+            ],
+            "finalized_features_epoch": self.epoch,
+            "finalized_features": [
+                {"name": name, "max_version_level": level, "min_version_level": level}
+                for name, level in self.levels.items()
+                if level > 0
+            ],
+        }
 
     def check(self, update: FeatureUpdate) -> None:
         """Raise KafkaError(invalid_update_version), with Kafka's message, if the update is not allowed."""

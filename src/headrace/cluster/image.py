@@ -44,6 +44,8 @@ class PartitionImage(NamedTuple):
     version: int = 0
     zxid: int = -1
     """The controller that wrote the state knew all registrations up to this transaction."""
+    offline: tuple[int, ...] = ()
+    """Replicas that the controller knows to be offline: of dead brokers, and in failed log directories."""
 
 
 class TopicImage(NamedTuple):

@@ -9,9 +9,10 @@ import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from random import Random
 from types import MappingProxyType
-from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 from headrace.cluster import topic_changes, znodes
+from headrace.cluster.admin import Alteration
 from headrace.cluster.controller.office import Office
 from headrace.cluster.drafts import Draft
 from headrace.cluster.failures import StoreFailures
@@ -26,8 +27,6 @@ from headrace.slices import Pace
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
-Alteration: TypeAlias = Callable[[Mapping[str, str]], Mapping[str, str]]
-"""Returns the new settings for a resource's current ones; raises KafkaError to leave them unchanged."""
 _DECIDED_AT_ONCE: Final = 100
 """Topics and partitions that are decided on the event loop, at a few microseconds each."""
 
@@ -81,6 +80,10 @@ class TopicAdmin:
                 created = [topic for topic in results if isinstance(topic, TopicImage)]
                 await self._add_partitions(draft, [(topic, 0) for topic in created], size)
             return results
+
+    async def auto_create(self, names: Sequence[str]) -> list[TopicImage | KafkaError]:
+        """Create topics with the defaults. Return a topic or an error per name."""
+        return await self.create_topics([NewTopic(name) for name in names])
 
     @_uncancellable
     async def create_partitions(

@@ -33,6 +33,9 @@ PERSISTENT: Final = (
 )
 """Nodes of every cluster, parents before children."""
 CLUSTER_DEFAULT: Final = "<default>"
+CONFIG_CHANGE: Final = f"{CONFIG}/changes/config_change_"
+LOG_DIR_EVENT: Final = "/log_dir_event_notification/log_dir_event_"
+"""The beginnings of the paths of sequential nodes that announce changed settings and failed directories."""
 
 
 def broker_path(broker_id: int) -> str:
@@ -171,6 +174,16 @@ def encode_config(values: Mapping[str, str]) -> bytes:
 
 def decode_config(data: bytes) -> dict[str, str]:
     return {str(key): str(value) for key, value in _decode(data).get("config", {}).items()}
+
+
+def encode_config_change(entity_path: str) -> bytes:
+    """Encode a notification of changed settings; `entity_path` is their path below /config."""
+    return _encode({"version": 2, "entity_path": entity_path})
+
+
+def encode_log_dir_failure(broker_id: int) -> bytes:
+    """Encode a notification that a log directory of a broker has failed (KIP-112)."""
+    return _encode({"version": 1, "broker": broker_id, "event": 1})
 
 
 def encode_features(levels: Mapping[str, int]) -> bytes:

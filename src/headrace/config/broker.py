@@ -189,6 +189,9 @@ class BrokerConfig:
     add_partitions_to_txn_retry_backoff_ms: int
     add_partitions_to_txn_retry_backoff_max_ms: int
     # replication
+    zookeeper_connect: str | None
+    zookeeper_session_timeout_ms: int
+    zookeeper_connection_timeout_ms: int | None
     num_replica_fetchers: int
     replica_fetch_min_bytes: int
     replica_fetch_max_bytes: int

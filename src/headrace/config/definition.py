@@ -140,13 +140,17 @@ class Setting:
         """True if the value must not leave the broker."""
         return self.type == PASSWORD
 
-    def parse(self, text: str) -> Value:
-        """Parse a value. Raises ConfigError with the key, the value and the valid values."""
+    def parse(self, text: str, *, any_number: bool = False) -> Value:
+        """Parse a value; `any_number` ignores the limits of numbers.
+
+        Raises ConfigError with the key, the value and the valid values.
+        """
         try:
             value = _READERS[self.type](text.strip() if self.type != PASSWORD else text)
         except ValueError:
             raise self.refuse(text) from None
-        if self.check is not None and not self.check.test(value):
+        is_limited = not any_number or self.type in (BOOLEAN, STRING, LIST)
+        if self.check is not None and is_limited and not self.check.test(value):
             raise self.refuse(text)
         return value
 

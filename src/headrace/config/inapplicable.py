@@ -12,7 +12,7 @@ REASONS: Final[tuple[tuple[str, str], ...]] = (
     ("controller.", "Headrace has no Raft quorum; brokers coordinate through their metadata store"),
     ("process.roles", "every Headrace broker can be the controller"),
     ("metadata.", "metadata is kept in the metadata store, not in a log"),
-    ("zookeeper.", "the broker stores its metadata in a file"),
+    ("zookeeper.", "connections to ZooKeeper are unencrypted, without authentication"),
     ("remote.log.", "tiered storage is not supported"),
     ("remote.", "tiered storage is not supported"),
     ("group.share.", "share groups are not supported"),
@@ -104,9 +104,9 @@ _NAMES: Final = """
     share.coordinator.state.topic.replication.factor share.coordinator.state.topic.segment.bytes
     share.coordinator.threads share.coordinator.write.timeout.ms share.fetch.purgatory.purge.interval.requests
     telemetry.max.bytes unclean.leader.election.interval.ms unstable.api.versions.enable
-    unstable.feature.versions.enable unstable.metadata.versions.enable zookeeper.clientCnxnSocket zookeeper.connect
-    zookeeper.connection.timeout.ms zookeeper.max.in.flight.requests zookeeper.metadata.migration.enable
-    zookeeper.metadata.migration.min.batch.size zookeeper.session.timeout.ms zookeeper.set.acl
+    unstable.feature.versions.enable unstable.metadata.versions.enable zookeeper.clientCnxnSocket
+    zookeeper.max.in.flight.requests zookeeper.metadata.migration.enable
+    zookeeper.metadata.migration.min.batch.size zookeeper.set.acl
     zookeeper.ssl.cipher.suites zookeeper.ssl.client.enable zookeeper.ssl.crl.enable
     zookeeper.ssl.enabled.protocols zookeeper.ssl.endpoint.identification.algorithm
     zookeeper.ssl.keystore.location zookeeper.ssl.keystore.password zookeeper.ssl.keystore.type
@@ -127,20 +127,15 @@ _IDLE: Final[tuple[tuple[str, str], ...]] = (
     ("background.threads", _ONE_THREAD),
     ("connection.failed.authentication.delay.ms", _PLAINTEXT),
     ("connections.max.reauth.ms", _PLAINTEXT),
-    ("controlled.shutdown.", _ONE_BROKER),
     ("controller.quota.", _QUOTAS),
-    ("controller.socket.timeout.ms", _ONE_BROKER),
     ("cordoned.log.dirs", "all log directories get new partitions"),
     ("delete.records.purgatory.", "waiting requests are removed when they complete"),
     ("fetch.purgatory.", "waiting requests are removed when they complete"),
-    ("follower.replication.throttled.", _ONE_BROKER),
     ("group.coordinator.append.linger.ms", _ONE_THREAD),
     ("group.coordinator.background.threads", _ONE_THREAD),
     ("group.coordinator.cached.buffer.max.bytes", _ONE_THREAD),
     ("group.coordinator.threads", _ONE_THREAD),
-    ("inter.broker.listener.name", _ONE_BROKER),
     ("leader.imbalance.", _ONE_BROKER),
-    ("leader.replication.throttled.", _ONE_BROKER),
     ("local.retention.", "tiered storage is not supported"),
     ("log.dir.failure.timeout.ms", "a failed log directory takes its partitions offline at once"),
     ("log.flush.start.offset.checkpoint.interval.ms", "log start offsets are written with the recovery points"),
@@ -152,22 +147,16 @@ _IDLE: Final[tuple[tuple[str, str], ...]] = (
     ("num.io.threads", _ONE_THREAD),
     ("num.network.threads", _ONE_THREAD),
     ("num.recovery.threads.per.data.dir", "one thread recovers the logs of a directory"),
-    ("num.replica.fetchers", _ONE_BROKER),
-    ("offsets.commit.timeout.ms", _ONE_BROKER),
     ("offsets.load.buffer.size", "committed offsets are read in chunks of 1 MiB"),
     ("principal.builder.class", _PLAINTEXT),
     ("producer.purgatory.", "waiting requests are removed when they complete"),
     ("queued.max.requests", "only queued.max.request.bytes limits requests in progress"),
     ("quota.", _QUOTAS),
     ("remote.log.", "tiered storage is not supported"),
-    ("replica.fetch.", _ONE_BROKER),
     ("replica.high.watermark.", _ONE_BROKER),
-    ("replica.lag.", _ONE_BROKER),
-    ("replica.s", _ONE_BROKER),
-    ("replication.quota.", _QUOTAS),
+    ("replica.socket.receive.", _ONE_BROKER),
     ("request.timeout.ms", _ONE_BROKER),
     ("sasl.", _PLAINTEXT),
-    ("security.inter.broker.protocol", _ONE_BROKER),
     ("socket.connection.setup.timeout.", _ONE_BROKER),
     ("ssl.", _PLAINTEXT),
     ("super.users", _PLAINTEXT),

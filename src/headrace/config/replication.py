@@ -19,6 +19,31 @@ from headrace.config.definition import (
 )
 
 REPLICATION_SETTINGS: Final[dict[str, Setting]] = table(
+    # ZooKeeper
+    Setting(
+        "zookeeper.connect",
+        STRING,
+        None,
+        "ZooKeeper servers of a Kafka 3.4 to 3.9 cluster to join, as host:port,host:port/path. Without it the broker "
+        "is a cluster of its own, with the metadata in a file.",
+        importance=HIGH,
+    ),
+    Setting(
+        "zookeeper.session.timeout.ms",
+        INT,
+        18_000,
+        "Time in ms without contact to ZooKeeper after which the cluster considers this broker dead.",
+        at_least(1),
+        importance=HIGH,
+    ),
+    Setting(
+        "zookeeper.connection.timeout.ms",
+        INT,
+        None,
+        "Time in ms to wait for ZooKeeper at the start; by default zookeeper.session.timeout.ms.",
+        at_least(1),
+        importance=HIGH,
+    ),
     # Followers
     Setting(
         "num.replica.fetchers",

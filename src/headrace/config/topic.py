@@ -4,6 +4,7 @@ Names, types, limits and defaults are Kafka's; see https://kafka.apache.org/docu
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from headrace.config.definition import (
@@ -332,9 +333,10 @@ def parse_topic_overrides(overrides: Mapping[str, str]) -> dict[str, Value]:
 def topic_values(broker: "BrokerConfig", overrides: Mapping[str, str]) -> dict[str, Value]:
     """Return all settings of a topic with `overrides` on `broker`, by attribute name (`retention_ms`).
 
-    Raises ConfigError as parse_topic_overrides() does.
+    The overrides were checked when they were set, perhaps by another version of Kafka: numbers have no limits, and an
+    unknown or unreadable one is ignored.
     """
-    own = parse_topic_overrides(overrides)
+    own = _readable(overrides)
     values = {
         setting.attribute: own[name] if name in own else inherited(broker, setting)
         for name, setting in TOPIC_SETTINGS.items()
@@ -342,6 +344,16 @@ def topic_values(broker: "BrokerConfig", overrides: Mapping[str, str]) -> dict[s
     }
     if "internal.segment.bytes" in own:
         values["segment_bytes"] = own["internal.segment.bytes"]
+    return values
+
+
+def _readable(overrides: Mapping[str, str]) -> dict[str, Value]:
+    values: dict[str, Value] = {}
+    for key, text in overrides.items():
+        setting = TOPIC_SETTINGS.get(key)
+        if setting is not None:
+            with suppress(ConfigError):
+                values[key] = setting.parse(text, any_number=True)
     return values
 
 

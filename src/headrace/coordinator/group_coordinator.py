@@ -81,6 +81,10 @@ class GroupCoordinator:
 
     # Leadership
 
+    def note_partition_count(self, count: int) -> None:
+        """Note the actual number of partitions of `__consumer_offsets`."""
+        self._shards.partition_count = count
+
     def elected(self, partition: int, coordinator_log: CoordinatorLog) -> None:
         """Load a partition of `__consumer_offsets`, then serve its groups."""
         self._runtime.elected(partition, coordinator_log)

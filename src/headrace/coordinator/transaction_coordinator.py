@@ -5,7 +5,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar, cast
 
 from headrace.clock import Clock
 from headrace.coordinator.runtime.results import Result
@@ -14,11 +14,7 @@ from headrace.coordinator.runtime.shards import CoordinatorLog, LedShard
 from headrace.coordinator.transactions import machine
 from headrace.coordinator.transactions.machine import NeedsProducerIdError, WriteMarkers
 from headrace.coordinator.transactions.shard import TransactionShard
-from headrace.coordinator.transactions.states import (
-    NEVER_MS,
-    ProducerIdentity,
-    TransactionMetadata,
-)
+from headrace.coordinator.transactions.states import NEVER_MS, ProducerIdentity, TransactionMetadata
 from headrace.errors import ErrorCode, KafkaError
 from headrace.slices import Steps
 from headrace.types import TopicPartition
@@ -125,6 +121,10 @@ class TransactionCoordinator:
         self._shards = self._runtime.shards
 
     # Leadership
+
+    def note_partition_count(self, count: int) -> None:
+        """Note the actual number of partitions of `__transaction_state`."""
+        self._runtime.shards.partition_count = count
 
     def elected(self, partition: int, transaction_log: TransactionLog) -> None:
         """Load a partition of `__transaction_state`, then serve its ids."""
@@ -401,8 +401,7 @@ class TransactionCoordinator:
         if error is None or error.code in _NEEDLESS:
             ending.missing.discard(partition)
         elif error.code in _FENCED:
-            # As in Kafka, the transaction stays prepared: a newer coordinator ends it, and without the marker it is
-            # not complete.
+            # As in Kafka, it stays prepared until a newer coordinator ends it: it is not complete without the marker.
             log.error(
                 "%s refuses the marker of transactional id %s (%s). The transaction stays prepared until its"
                 " coordinator is loaded again: restart the broker",
@@ -444,5 +443,4 @@ class TransactionCoordinator:
 
 
 def _log_of(shard: LedShard[TransactionShard]) -> TransactionLog:
-    transaction_log: Any = shard.log
-    return transaction_log  # type: ignore[no-any-return]
+    return cast(TransactionLog, shard.log)

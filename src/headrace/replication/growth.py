@@ -24,9 +24,11 @@ P = TypeVar("P", bound=Growing)
 class Growth(Generic[P]):
     """The watchers of one partition. Called during appends, they may only count or schedule work."""
 
-    __slots__ = ("_find", "_segment", "_size", "watchers")
+    __slots__ = ("_find", "_of_log", "_segment", "_size", "watchers")
 
-    def __init__(self, partition: P) -> None:
+    def __init__(self, partition: P, *, of_log: bool = False) -> None:
+        """`of_log`: the growth of the log for replicas, and not that of the records that consumers see."""
+        self._of_log = of_log
         self.watchers: set[Callable[[P, int], None]] = set()
         """Called with the partition and the number of new bytes."""
         # Weak: a reference cycle would keep files of deleted partitions open until the next garbage collection.
@@ -35,7 +37,7 @@ class Growth(Generic[P]):
         self._size = 0
 
     def add(self, watcher: Callable[[P, int], None]) -> None:
-        """Call `watcher` whenever more becomes visible to consumers, until `discard`."""
+        """Call `watcher` whenever more can be read, until `discard`."""
         if not self.watchers:
             self._note()
         self.watchers.add(watcher)
@@ -44,13 +46,13 @@ class Growth(Generic[P]):
         self.watchers.discard(watcher)
 
     def report(self) -> None:
-        """Call the watchers after the high watermark has risen."""
+        """Call the watchers after the high watermark, or the end of the log, has risen."""
         partition = self._find()
         assert partition is not None  # it calls this
         segment, size = self._segment, self._size
         self._note()
         added = self._size - size if segment is not None and segment is self._segment else UNKNOWN_SIZE
-        for watcher in self.watchers:
+        for watcher in tuple(self.watchers):
             watcher(partition, added)
 
     def lose_count(self) -> None:
@@ -65,9 +67,9 @@ class Growth(Generic[P]):
                 watcher(partition, UNKNOWN_SIZE)
 
     def _note(self) -> None:
-        """Remember the end of the log if all of it is visible to consumers."""
+        """Remember the end of the log if all of it can be read."""
         partition = self._find()
         self._segment = None
-        if partition is not None and partition.high_watermark == partition.log.log_end_offset:
+        if partition is not None and (self._of_log or partition.high_watermark == partition.log.log_end_offset):
             self._segment = partition.log.segments.active
             self._size = self._segment.size

@@ -11,17 +11,15 @@ from typing import Final
 from uuid import UUID
 
 from headrace.errors import ErrorCode, KafkaError
-from headrace.replication.appends import ALL_REPLICAS, Appended, AppendResult, Batch, Completions, NoRoomError, Placed
+from headrace.replication.appends import ALL_REPLICAS, Appended, AppendResult, Batch, NoRoomError, Placed
 from headrace.replication.batch_rules import Accepted, PreparedBatch, accept
-from headrace.replication.growth import Growth
+from headrace.replication.leading.led_replica import LedReplica
 from headrace.replication.producer_checks import Before, ProducerChecks
 from headrace.replication.producer_state import ProducerState
 from headrace.replication.verification import VerificationGuard
-from headrace.storage.files.log_file import FileSlice
 from headrace.storage.log.log import Log
 from headrace.storage.log.producers.open_transactions import OpenTransactions
-from headrace.storage.log.producers.producer_snapshot import write_snapshot
-from headrace.types import Buffer, TopicPartition, new_tuple
+from headrace.types import Buffer, new_tuple
 from headrace.wire.batch import TRANSACTIONAL_FLAG, BatchHeader, parse_header
 from headrace.wire.compression import codec_named
 from headrace.wire.control import Marker, marker_batch
@@ -33,25 +31,12 @@ _PLACED_SIZE: Final = 16
 log = logging.getLogger(__name__)
 
 
-class Partition:
+class Partition(LedReplica):
     """A partition that this broker leads."""
 
     __slots__ = (
-        "__weakref__",
         "_checks",
-        "awaits_flush",
-        "completions",
-        "growth",
-        "high_watermark",
-        "isr_size",
-        "leader_epoch",
-        "log",
-        "producers",
         "refusal",
-        "replica_count",
-        "topic_id",
-        "topic_partition",
-        "transactions",
     )
 
     def __init__(
@@ -62,46 +47,21 @@ class Partition:
         leader_epoch: int,
         producers: ProducerState,
         transactions: OpenTransactions | None = None,
+        high_watermark: int | None = None,
     ) -> None:
-        self.log = log
-        self.topic_partition: TopicPartition = log.topic_partition
-        self.topic_id = topic_id
-        self.leader_epoch = leader_epoch
-        self.producers = producers
-        self.transactions = OpenTransactions() if transactions is None else transactions
+        """Without `high_watermark` all records in the log are committed, as they are if this is the only replica."""
+        super().__init__(
+            log,
+            topic_id=topic_id,
+            leader_epoch=leader_epoch,
+            high_watermark=log.log_end_offset if high_watermark is None else high_watermark,
+            producers=producers,
+            transactions=OpenTransactions() if transactions is None else transactions,
+        )
         self.transactions.markers.loaded(log.log_end_offset)
         self._checks = ProducerChecks(producers, self.transactions)
-        self.isr_size = 1
-        self.replica_count = 1
-        self.high_watermark = log.log_end_offset
         self.refusal: str | None = None
         """The reason why records of clients are refused now."""
-        self.completions: Completions[Partition] | None = None
-        """Flushes the log if `flush.messages` requires it; without it appends wait for the disk."""
-        self.awaits_flush = False
-        """True if the high watermark waits for a flush."""
-        self.growth = Growth(self)
-        """Watchers of records that become visible to consumers."""
-
-    @property
-    def log_start_offset(self) -> int:
-        return self.log.state.log_start_offset
-
-    @property
-    def log_end_offset(self) -> int:
-        return self.log.state.log_end_offset
-
-    @property
-    def last_stable_offset(self) -> int:
-        """The end for read_committed consumers: the start of the oldest open transaction, or the high watermark."""
-        first_open = self.transactions.first_offset
-        if first_open is None:
-            return self.high_watermark
-        return min(max(first_open, self.log.state.log_start_offset), self.high_watermark)
-
-    def visible_end(self, *, read_committed: bool) -> int:
-        """Return the offset up to which a consumer may read (KIP-98)."""
-        return self.last_stable_offset if read_committed else self.high_watermark
 
     def append_as_leader(
         self,
@@ -237,7 +197,7 @@ class Partition:
         """Return the batch to write, or the position of the batch that it repeats. Raises KafkaError."""
         config = self.log.state.config
         if acks == ALL_REPLICAS and self.isr_size < config.min_insync_replicas:
-            self._check_in_sync()
+            self.check_in_sync()
         accepted = accept(records, config, now_ms, internal=internal)
         header = accepted[0]
         if self.refusal is not None and not internal:
@@ -279,14 +239,18 @@ class Partition:
         log = self.log
         state = log.state
         end_offset = state.log_end_offset
+        if self.log_growth.watchers:
+            self.log_growth.report()
         if self.awaits_flush or end_offset - log.flusher.recovery_point >= state.config.flush_messages:
             self._flush_first(now_ms)
-        else:
+        elif self.followers is None:
             self.high_watermark = end_offset
             if self.transactions.first_offset is not None:
                 self.transactions.committed_to(end_offset)
             if self.growth.watchers:
                 self.growth.report()
+        else:
+            self.followers.appended(end_offset)
 
     def start_verification(
         self, producer_id: int, producer_epoch: int, base_sequence: int = -1, *, adds: bool = False, now_ms: int = 0
@@ -317,7 +281,7 @@ class Partition:
         invalid_producer_epoch, transaction_coordinator_fenced, not_enough_replicas, kafka_storage_error.
         """
         if self.isr_size < self.log.state.config.min_insync_replicas:
-            self._check_in_sync()
+            self.check_in_sync()
         self._checks.check_marker(producer_id, producer_epoch, coordinator_epoch, transaction_version)
         offset = self.log.log_end_offset
         marker = Marker.COMMIT if commit else Marker.ABORT
@@ -346,58 +310,12 @@ class Partition:
         end_offset = self.log.log_end_offset
         self.awaits_flush = end_offset - offset >= self.log.config.flush_messages
         visible = offset if self.awaits_flush else end_offset
-        if visible > self.high_watermark:
-            self.high_watermark = visible
-            self.transactions.committed_to(visible)
-            if self.growth.watchers:
-                self.growth.report()
+        if self.followers is not None:
+            self.followers.appended(visible)
+        elif visible > self.high_watermark:
+            self.show(visible)
         if self.completions is not None:
             self.completions.advanced(self)
-
-    def gone(self, error: KafkaError) -> None:
-        """Fail all waits: this broker no longer serves the partition."""
-        self.growth.wake_all()
-        if self.completions is not None:
-            self.completions.refuse(self, error)
-
-    def _check_in_sync(self) -> None:
-        # At most the number of replicas (KIP-966).
-        required = min(self.log.config.min_insync_replicas, self.replica_count)
-        if self.isr_size < required:
-            raise KafkaError(
-                ErrorCode.not_enough_replicas,
-                f"{self.topic_partition} has {self.isr_size} replica in sync; min.insync.replicas requires {required}",
-            )
-
-    def read(self, offset: int, max_bytes: int, *, read_committed: bool, min_one_batch: bool) -> FileSlice | None:
-        """Return the region of the log that begins with the batch at `offset`; the last batch may be incomplete.
-
-        None if nothing is available yet. Raises KafkaError(offset_out_of_range).
-        """
-        log = self.log
-        state = log.state
-        if offset < state.log_start_offset or offset > state.log_end_offset:
-            raise KafkaError(
-                ErrorCode.offset_out_of_range,
-                f"{self.topic_partition} has offsets {state.log_start_offset} to {state.log_end_offset}, not {offset}",
-            )
-        end = self.visible_end(read_committed=read_committed)
-        if offset >= end:
-            return None
-        return log.reader.read(offset, max_bytes, upto_offset=end, min_one_batch=min_one_batch)
-
-    def check_leader_epoch(self, current_leader_epoch: int) -> None:
-        """Check a client's leader epoch, -1 for none (KIP-320).
-
-        Raises KafkaError: fenced_leader_epoch for an older epoch, unknown_leader_epoch for a newer one.
-        """
-        if current_leader_epoch < 0 or current_leader_epoch == self.leader_epoch:
-            return
-        older = current_leader_epoch < self.leader_epoch
-        raise KafkaError(
-            ErrorCode.fenced_leader_epoch if older else ErrorCode.unknown_leader_epoch,
-            f"{self.topic_partition} is at leader epoch {self.leader_epoch}, not {current_leader_epoch}",
-        )
 
     def delete_records(self, offset: int) -> int:
         """Raise the log start offset to `offset` (-1: the high watermark), and return the new one.
@@ -419,26 +337,3 @@ class Partition:
         if target > self.log.log_start_offset:
             self.log.advance_log_start(target)
         return self.log.log_start_offset
-
-    @property
-    def last_producer_id(self) -> int:
-        """The largest known producer id; -1 without one."""
-        return max(*self.producers.packed, *self.transactions.producer_ids(), -1, -1)
-
-    def packed_producers(self) -> list[bytes]:
-        """Return the producers' state for `write_snapshot`."""
-        return self.transactions.snapshot_entries(self.producers.packed)
-
-    def write_producer_snapshot(self, offset: int) -> None:
-        """Write the producers' state at `offset`, which speeds up the next start."""
-        try:
-            write_snapshot(self.log.directory, offset, self.packed_producers(), sync=False)
-        except OSError as error:
-            log.warning("The producer snapshot of %s could not be written: %s", self.topic_partition, error)
-            self.log.state.on_disk_error(self.log.state, error)
-
-    def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
-        """Return the largest epoch up to `leader_epoch` and its end offset; (-1, -1) if unknown (KIP-101, KIP-279)."""
-        if leader_epoch == self.leader_epoch:
-            return leader_epoch, self.log_end_offset
-        return self.log.leader_epochs.end_offset_for(leader_epoch)

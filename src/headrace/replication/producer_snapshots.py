@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 from weakref import WeakKeyDictionary
 
-from headrace.replication.partition import Partition
+from headrace.replication.replica import Replica
 from headrace.storage.log.log import Log
 from headrace.storage.log.producers.producer_snapshot import write_snapshot
 from headrace.storage.log.segment_files import SNAPSHOT_SUFFIX, segment_file
@@ -41,7 +41,7 @@ class _Written(NamedTuple):
 class ProducerSnapshots:
     """Remembers the last snapshot of every log."""
 
-    def __init__(self, partitions: Callable[[], Iterable[Partition]]) -> None:
+    def __init__(self, partitions: Callable[[], Iterable[Replica]]) -> None:
         self._partitions = partitions
         self._written: WeakKeyDictionary[Log, _Written] = WeakKeyDictionary()
 

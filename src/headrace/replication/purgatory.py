@@ -104,11 +104,12 @@ class Purgatory:
         if waits is None:
             return
         to_flush = False
+        shortage = None if partition.followers is None else partition.followers.shortage()
         for future, goal in waits.items():
             if future.done():
                 continue
             if _reached(partition, goal):
-                future.set_result(None)
+                future.set_result(None if goal.on_disk else shortage)
             else:
                 to_flush |= goal.on_disk
         if to_flush:

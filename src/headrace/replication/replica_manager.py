@@ -1,32 +1,33 @@
-"""Open, create, delete and maintain the partitions on this broker."""
+"""Open, create, delete and maintain the partitions on this broker, led or followed."""
 
 import logging
 import threading
 from collections.abc import Callable, Container, Iterable
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
 from headrace.clock import now_ms
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.appends import Completions
+from headrace.replication.leading.peers import Peers
 from headrace.replication.partition import Partition
+from headrace.replication.producer_recovery import recover_producers
 from headrace.replication.producer_state import ProducerState
+from headrace.replication.replica import Replica
 from headrace.slices import Steps
 from headrace.storage.dirs.log_dirs import LogDirs
 from headrace.storage.dirs.partition_dir import stray_advice
 from headrace.storage.log.config import LogConfig
 from headrace.storage.log.log import Log
 from headrace.storage.log.producers.open_transactions import OpenTransactions
-from headrace.storage.log.producers.producer_snapshot import CorruptSnapshotError, read_snapshot, snapshots
-from headrace.storage.log.producers.txn_recovery import control_record
-from headrace.types import TopicPartition
-from headrace.wire.control import coordinator_epoch_of, marker_of
+from headrace.types import PartitionState, TopicPartition
+
+if TYPE_CHECKING:
+    from headrace.replication.following.partition import FollowedPartition
 
 _NEVER_MS: Final = 2**63 - 1
 _SHORTEST_FLUSH_MS: Final = 10
-_RECALLED_INDEX_ENTRIES: Final = 128
-"""Index entries to read for the latest batches of producers: enough for their requests in flight."""
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +37,15 @@ class OfflineError(KafkaError):
 
     def __init__(self, topic: str, partition: int, reason: str) -> None:
         super().__init__(ErrorCode.kafka_storage_error, f"{topic}-{partition} is offline: {reason}")
+
+
+class _Opened(NamedTuple):
+    """A log that is open, and belongs to no partition yet."""
+
+    log: Log
+    topic_id: UUID
+    producers: ProducerState
+    transactions: OpenTransactions
 
 
 class ReplicaManager:
@@ -54,6 +64,12 @@ class ReplicaManager:
         self._config_of = config_of
         self._checkpointing = threading.Lock()
         self._partitions: dict[tuple[str, int], Partition] = {}
+        self._followed: dict[tuple[str, int], FollowedPartition] = {}
+        self._opened: dict[TopicPartition, _Opened] = {}
+        self.exists: Callable[[TopicPartition], bool] = lambda _: False
+        """Returns True for a partition that the cluster has, perhaps on other brokers."""
+        self.peers: Peers | None = None
+        """The other brokers; None for a cluster of one broker."""
         self._offline: dict[TopicPartition, str] = {}
         self._reported_damage: set[str] = set()
         self._name_of: Callable[[UUID], str | None] = lambda _: None
@@ -61,24 +77,42 @@ class ReplicaManager:
         """True if the log of an existing partition is missing."""
 
     def get(self, topic: str, partition: int) -> Partition:
-        """Return the partition. Raises KafkaError: unknown_topic_or_partition, kafka_storage_error (offline)."""
+        """Return the partition that this broker leads.
+
+        Raises KafkaError: kafka_storage_error (offline), not_leader_or_follower, unknown_topic_or_partition.
+        """
         try:
             return self._partitions[topic, partition]
         except KeyError:
-            reason = self._offline.get(TopicPartition(topic, partition))
+            topic_partition = TopicPartition(topic, partition)
+            reason = self._offline.get(topic_partition)
             if reason is not None:
                 raise OfflineError(topic, partition, reason) from None
+            if topic_partition in self._followed or self.exists(topic_partition):
+                raise _not_leader(topic_partition) from None
             raise KafkaError(
                 ErrorCode.unknown_topic_or_partition, f"this broker has no partition {topic}-{partition}"
             ) from None
+
+    def readable(self, topic: str, partition: int) -> Replica:
+        """Return the partition, led or followed (KIP-392). Raises KafkaError as `get` does."""
+        return self._followed.get((topic, partition)) or self.get(topic, partition)
 
     def find(self, topic: str, partition: int) -> Partition | None:
         """Return the partition; None if this broker does not lead it or it is offline."""
         return self._partitions.get((topic, partition))
 
     def partitions(self) -> tuple[Partition, ...]:
-        """Return all current partitions; a thread may be opening more."""
+        """Return the partitions that this broker leads; a thread may be opening more."""
         return tuple(self._partitions.values())
+
+    def followed(self) -> "tuple[FollowedPartition, ...]":
+        """Return the partitions that this broker follows."""
+        return tuple(self._followed.values())
+
+    def hosted(self) -> "tuple[Partition | FollowedPartition, ...]":
+        """Return the partitions that this broker leads or follows."""
+        return (*self._partitions.values(), *self._followed.values())
 
     def set_strays_aside(
         self,
@@ -108,21 +142,51 @@ class ReplicaManager:
             path = self.log_dirs.set_aside(topic_partition)
             log.warning("The cluster has no %s with topic id %s. %s", topic_partition, found, stray_advice(path))
 
+    # Leading and following
+
     def become_leader(
         self, topic_partition: TopicPartition, topic_id: UUID, leader_epoch: int, *, is_new: bool = True
     ) -> Partition:
-        """Open or create the partition's log, and lead it under `leader_epoch`.
+        """Open or create the log of a partition with one replica, and lead it under `leader_epoch`.
+
+        Raises KafkaError as `open` does.
+        """
+        self.open(topic_partition, topic_id, is_new=is_new)
+        return self._lead(topic_partition, leader_epoch)
+
+    def check(self, state: PartitionState) -> ErrorCode:
+        """Return the error of a controller's state of a partition (LeaderAndIsr); `none` if it is to be adopted."""
+        topic_partition = TopicPartition(state.topic, state.partition)
+        if topic_partition in self._offline:
+            return ErrorCode.kafka_storage_error
+        hosted = self._hosted(topic_partition)
+        if hosted is None:
+            return ErrorCode.none
+        if hosted.topic_id != state.topic_id:
+            return ErrorCode.inconsistent_topic_id
+        # The controller repeats a state only if it has missed the answer.
+        return ErrorCode.none if state.leader_epoch > hosted.leader_epoch else ErrorCode.stale_controller_epoch
+
+    def check_stop(self, topic_partition: TopicPartition, leader_epoch: int) -> ErrorCode:
+        """Return the error of stopping a partition under `leader_epoch`; a negative one overrides all (KIP-570)."""
+        if topic_partition in self._offline:
+            return ErrorCode.kafka_storage_error
+        hosted = self._hosted(topic_partition)
+        if hosted is not None and 0 <= leader_epoch < hosted.leader_epoch:
+            return ErrorCode.fenced_leader_epoch
+        return ErrorCode.none
+
+    def open(self, topic_partition: TopicPartition, topic_id: UUID, *, is_new: bool) -> None:
+        """Open or create the log, to `lead` or `follow` the partition next. Waits for the disk: call it in a thread.
 
         Without `is_new` the partition has had a log, which may be in an offline directory; then none is created.
         Raises KafkaError: kafka_storage_error; inconsistent_topic_id for the directory of another topic.
         """
-        partition = self._partitions.get(topic_partition)
-        if partition is not None:
-            partition.leader_epoch = leader_epoch
-            return partition
+        if self._hosted(topic_partition) is not None:
+            return
         try:
             opened = self.log_dirs.logs.get(topic_partition) or self._open_log(topic_partition, topic_id, is_new=is_new)
-            producers, transactions = _producer_state_of(opened)
+            producers, transactions = recover_producers(opened, self.log_dirs.high_watermark(topic_partition))
         except KafkaError as error:
             self._offline[topic_partition] = str(error)
             raise
@@ -131,43 +195,116 @@ class ReplicaManager:
             self.log_dirs.note_failure(self.log_dirs.place_of(topic_partition), error)
             raise KafkaError(ErrorCode.kafka_storage_error, f"its log cannot be read: {error}") from error
         self._offline.pop(topic_partition, None)
-        if transactions.first_offset is not None:
+        self._note_flush_ms(opened.config)
+        self._opened[topic_partition] = _Opened(opened, topic_id, producers, transactions)
+
+    def lead(self, state: PartitionState) -> Partition:
+        """Lead a partition, after `open`. Appends of its fetcher must have ended."""
+        topic_partition = TopicPartition(state.topic, state.partition)
+        partition = self._lead(topic_partition, state.leader_epoch, is_only_replica=len(state.replicas) == 1)
+        if self.peers is not None:
+            try:
+                partition.lead(state, self.peers)
+            except KafkaError as error:
+                log.error("%s", error)  # the check for failed disks takes it offline
+        return partition
+
+    def follow(self, state: PartitionState) -> "FollowedPartition":
+        """Follow a partition, after `open`."""
+        from headrace.replication.following.partition import FollowedPartition
+
+        topic_partition = TopicPartition(state.topic, state.partition)
+        followed = self._followed.get(topic_partition)
+        if followed is not None:
+            followed.leader, followed.leader_epoch = state.leader, state.leader_epoch
+            return followed
+        led = self._partitions.pop(topic_partition, None)
+        if led is not None:
+            led.gone(_not_leader(topic_partition))
+        source = led or self._opened.pop(topic_partition)
+        high_watermark = self.log_dirs.high_watermark(topic_partition) if led is None else led.high_watermark
+        followed = FollowedPartition(
+            source.log,
+            topic_id=source.topic_id,
+            leader=state.leader,
+            leader_epoch=state.leader_epoch,
+            high_watermark=high_watermark,
+            producers=source.producers,
+            transactions=source.transactions,
+        )
+        self._followed[topic_partition] = followed
+        return followed
+
+    def _lead(self, topic_partition: TopicPartition, leader_epoch: int, *, is_only_replica: bool = True) -> Partition:
+        partition = self._partitions.get(topic_partition)
+        if partition is not None:
+            partition.leader_epoch = leader_epoch
+            return partition
+        followed = self._unfollow(topic_partition)
+        source = followed or self._opened.pop(topic_partition)
+        high_watermark = None
+        if not is_only_replica:
+            known = self.log_dirs.high_watermark(topic_partition) if followed is None else followed.high_watermark
+            high_watermark = max(source.log.log_start_offset, min(known, source.log.log_end_offset))
+        else:
+            source.transactions.committed_to(source.log.log_end_offset)
+        if source.transactions.first_offset is not None:
             log.warning(
                 "%s has open transactions (%d), the oldest from offset %d. read_committed consumers wait there until it"
                 " ends; if it never does, see `headrace transactions find-hanging`",
                 topic_partition,
-                len(transactions),
-                transactions.first_offset,
+                len(source.transactions),
+                source.transactions.first_offset,
             )
         partition = Partition(
-            opened, topic_id=topic_id, leader_epoch=leader_epoch, producers=producers, transactions=transactions
+            source.log,
+            topic_id=source.topic_id,
+            leader_epoch=leader_epoch,
+            producers=source.producers,
+            transactions=source.transactions,
+            high_watermark=high_watermark,
         )
         partition.completions = self._completions
-        self._note_flush_ms(opened.config)
         self._partitions[topic_partition] = partition
         return partition
 
-    def give_up(self, partition: Partition, reason: str) -> bool:
+    def _unfollow(self, topic_partition: TopicPartition) -> "FollowedPartition | None":
+        followed = self._followed.pop(topic_partition, None)
+        if followed is not None:
+            followed.growth.wake_all()
+        return followed
+
+    def _hosted(self, topic_partition: TopicPartition) -> "Partition | FollowedPartition | None":
+        return self._partitions.get(topic_partition) or self._followed.get(topic_partition)
+
+    def give_up(self, partition: "Partition | FollowedPartition", reason: str) -> bool:
         """Take offline a partition whose disk has failed, until a restart. Return False if it was not online."""
         topic_partition = partition.topic_partition
-        if self._partitions.get(topic_partition) is not partition:
+        if self._hosted(topic_partition) is not partition:
             return False  # deleted, or offline already
-        del self._partitions[topic_partition]
-        self._offline[topic_partition] = reason
+        self._take_offline(partition, reason)
         self.log_dirs.abandon(topic_partition)
         log.error(
             "%s is offline: %s. Unacknowledged records may be lost: check the disk, then restart the broker",
             topic_partition,
             reason,
         )
-        partition.gone(OfflineError(*topic_partition, reason))
         return True
 
-    def failed(self) -> list[tuple[Partition, str]]:
+    def _take_offline(self, partition: "Partition | FollowedPartition", reason: str) -> None:
+        topic_partition = partition.topic_partition
+        self._offline[topic_partition] = reason
+        if isinstance(partition, Partition):
+            del self._partitions[topic_partition]
+            partition.gone(OfflineError(*topic_partition, reason))
+        else:
+            self._unfollow(topic_partition)
+
+    def failed(self) -> "list[tuple[Partition | FollowedPartition, str]]":
         """Return the partitions whose logs could not be flushed, and the reasons."""
         return [
             (partition, partition.log.flusher.flush_failure)
-            for partition in self.partitions()
+            for partition in self.hosted()
             if partition.log.flusher.flush_failure is not None
         ]
 
@@ -193,8 +330,11 @@ class ReplicaManager:
             partition = self._partitions.pop(topic_partition, None)
             if partition is not None:
                 partition.gone(KafkaError(ErrorCode.unknown_topic_or_partition, f"{topic_partition} has been deleted"))
-                withdrawn.append(topic_partition)
-            elif self._offline.pop(topic_partition, None) and topic_partition in self.log_dirs.partitions():
+            self._unfollow(topic_partition)
+            self._opened.pop(topic_partition, None)
+            self._offline.pop(topic_partition, None)
+            # even if it is not hosted: the topic may have been deleted while this broker was down
+            if topic_partition in self.log_dirs.partitions():
                 withdrawn.append(topic_partition)
         return withdrawn
 
@@ -215,7 +355,7 @@ class ReplicaManager:
     def reconfigure(self, topics: Container[str]) -> Steps[None]:
         """Apply the current configs to the topics' logs."""
         configs: dict[str, LogConfig] = {}
-        for partition in self.partitions():
+        for partition in self.hosted():
             topic = partition.topic_partition.topic
             if topic not in topics:
                 continue
@@ -231,11 +371,9 @@ class ReplicaManager:
 
     def take_offline(self, directory: Path, why: str) -> list[TopicPartition]:
         """Take the partitions in a failed log directory offline, and return them."""
-        affected = [partition for partition in self.partitions() if partition.log.directory.parent == directory]
+        affected = [partition for partition in self.hosted() if partition.log.directory.parent == directory]
         for partition in affected:
-            del self._partitions[partition.topic_partition]
-            self._offline[partition.topic_partition] = reason = f"log directory {directory} has failed: {why}"
-            partition.gone(OfflineError(*partition.topic_partition, reason))
+            self._take_offline(partition, f"log directory {directory} has failed: {why}")
         return [partition.topic_partition for partition in affected]
 
     def refuse_records(self, directory: Path, reason: str | None) -> None:
@@ -257,7 +395,7 @@ class ReplicaManager:
 
     def apply_retention(self) -> None:
         """Delete segments past their retention. A failure of one log does not affect the others."""
-        for partition in self.partitions():
+        for partition in self.hosted():
             try:
                 partition.log.apply_retention(now_ms(), partition.high_watermark)
             except KafkaError as error:
@@ -265,7 +403,7 @@ class ReplicaManager:
 
     def expire_producers(self, expiration_ms: int) -> None:
         """Remove producers that wrote nothing for `producer.id.expiration.ms`."""
-        for partition in self.partitions():
+        for partition in self.hosted():
             partition.producers.expire(now_ms(), expiration_ms, partition.transactions)
 
     def flush_due(self) -> None:
@@ -277,7 +415,7 @@ class ReplicaManager:
             return
         now = now_ms()
         shortest = _NEVER_MS
-        for partition in self.partitions():
+        for partition in self.hosted():
             shortest = min(shortest, partition.log.config.flush_ms)
             if partition.log.flusher.flush_due(now):
                 try:
@@ -296,56 +434,17 @@ class ReplicaManager:
 
     def close(self) -> None:
         """Close every log and mark the shutdown as clean."""
-        for partition in self.partitions():
+        for partition in self.hosted():
             # Even without producers: without a snapshot, a start reads the headers of the whole log.
             if partition.log_end_offset:
                 partition.write_producer_snapshot(partition.log_end_offset)
         self.log_dirs.close(self._high_watermarks())
         self._partitions.clear()
-
-    def space(self) -> list[tuple[str, int, int]]:
-        """Return `(path, total bytes, usable bytes)` of the file system of every working log directory; -1: unknown."""
-        return [(str(directory), *self.log_dirs.owned.space(directory)) for directory in self.log_dirs.directories]
+        self._followed.clear()
 
     def _high_watermarks(self) -> dict[TopicPartition, int]:
-        return {partition.topic_partition: partition.high_watermark for partition in self.partitions()}
+        return {partition.topic_partition: partition.high_watermark for partition in self.hosted()}
 
 
-def _producer_state_of(opened: Log) -> tuple[ProducerState, OpenTransactions]:
-    """Load the newest readable snapshot, and replay the log after it."""
-    state = ProducerState()
-    transactions = OpenTransactions()
-    # Not the log start offset: batches before it are still needed for the last sequences of producers.
-    start = opened.segments.first_offset
-    for offset, path in sorted(snapshots(opened.directory).items(), reverse=True):
-        try:
-            entries = read_snapshot(path)
-        except (CorruptSnapshotError, OSError) as error:
-            log.warning("%s: using an older producer snapshot or the log: %s", opened.topic_partition, error)
-            continue
-        state.restore(entries)
-        if entries:
-            try:
-                state.recall(opened.segments.headers_before(offset, _RECALLED_INDEX_ENTRIES))
-            except KafkaError as error:
-                log.warning(
-                    "%s: its latest batches cannot be read, so retries of idempotent producers may be refused: %s",
-                    opened.topic_partition,
-                    error,
-                )
-        transactions = OpenTransactions(entries)
-        start = max(start, offset)
-        break
-    for segment, position, header in opened.segments.batches(start):
-        if header.base_offset >= start:
-            state.replay(header)
-            if not header.is_transactional:
-                continue
-            if not header.is_control:
-                transactions.add(header)
-                continue
-            record = control_record(segment, position, header)
-            if record is not None and marker_of(record.key) is not None:
-                state.end_transaction(header, coordinator_epoch_of(record.value))
-                transactions.end(header, record.key)
-    return state, transactions
+def _not_leader(topic_partition: TopicPartition) -> KafkaError:
+    return KafkaError(ErrorCode.not_leader_or_follower, f"this broker does not lead {topic_partition}")

@@ -1,19 +1,21 @@
 """One plaintext client connection, which sends replies in the order of the requests.
 
 As in Kafka, a connection handles one request at a time (Produce requests that arrive together count as one), and reads
-nothing more until it is answered. Reading also stops while the client does not read its replies, and while the
-connection waits for its turn (`server/loop/turns.py`).
+nothing more until it is answered. Only Produce requests that wait for followers let the next ones be appended, up to
+`MAX_RUNS`: otherwise acks=all would append once per round trip to the followers. Reading also stops while the client
+does not read its replies, and while the connection waits for its turn (`server/loop/turns.py`).
 """
 
 import asyncio
 import logging
 import socket
+from collections import deque
 from collections.abc import Awaitable, Callable
 from types import CoroutineType
 from typing import Final
 
-from headrace.server.context import ClientInfo, Dispatch
-from headrace.server.frames import SIZE_BYTES, InvalidRequestError, Parts, frame_end, named, take_run
+from headrace.server.context import ClientInfo, Dispatch, Executed
+from headrace.server.frames import SIZE_BYTES, InvalidRequestError, Parts, frame_end, is_produce, named, take_run
 from headrace.server.loop.busy_poll import SMALL_READ, BusyPoll
 from headrace.server.loop.hang_ups import HangUps
 from headrace.server.loop.loop_watch import HOLD_NS, LoopWatch
@@ -26,6 +28,9 @@ log = logging.getLogger(__name__)
 
 MAX_FRAMES_PER_TURN: Final = 256
 """Maximum number of requests of one client per turn."""
+
+MAX_RUNS: Final = 32
+"""Maximum number of runs of Produce requests of one client that wait for followers."""
 
 
 class Connection:
@@ -45,9 +50,11 @@ class Connection:
         "_pace",
         "_pending",
         "_receiver",
+        "_runs",
         "_sender",
         "_socket",
         "_turns",
+        "_waits_for_runs",
         "_waits_for_turn",
         "_watch",
         "client",
@@ -97,6 +104,10 @@ class Connection:
         self._is_watched = False
         self._pending: asyncio.Future[Parts] | None = None
         self._in_hand = (0, 0, 0)
+        self._runs: deque[Parts | asyncio.Future[Parts] | InvalidRequestError] = deque()
+        """Replies in order, beginning with one that waits for followers."""
+        self._waits_for_runs = False
+        """True if the next request must wait for their end."""
 
     def start(self) -> None:
         """Start reading."""
@@ -105,7 +116,7 @@ class Connection:
     @property
     def is_waiting(self) -> bool:
         """True if a request is not answered yet."""
-        return self._pending is not None
+        return self._pending is not None or bool(self._runs)
 
     # Reading
 
@@ -156,6 +167,8 @@ class Connection:
                 if stop > end:
                     needed = stop - position
                     break
+                if self._runs and self._must_wait_for_runs(view, position, stop):
+                    break
                 frames, position = take_run(view, position, stop, end, self._max_frame)
                 taken += len(frames)
                 if len(frames) == 1:
@@ -165,16 +178,7 @@ class Connection:
                 before_ns, now_ns = now_ns, self._clock()
                 if now_ns - before_ns >= HOLD_NS:
                     self._watch.held_by(self.client, named(frames[0]), len(frames), now_ns - before_ns)
-                if type(answer) is list:
-                    self._sender.queue(answer)
-                    if self._sender.is_full:
-                        self._sender.flush()
-                        if self._sender.out or self.is_closed:
-                            break
-                    if taken >= MAX_FRAMES_PER_TURN or now_ns - began_ns >= SLICE_NS:
-                        break
-                else:
-                    self._await_answer(answer, frames[0])  # type: ignore[arg-type]
+                if not self._accept(answer, frames[0]) or taken >= MAX_FRAMES_PER_TURN or now_ns - began_ns >= SLICE_NS:
                     break
         except InvalidRequestError as error:
             self._end_after(error)
@@ -196,18 +200,91 @@ class Connection:
             self._pace.took(took_ns)
         if self._pending is None:
             self._pace.ended(took_ns)
-        if self._pending is not None:
+        if self._pending is not None or self._waits_for_runs:
             self._receiver.pause()
         elif not self._sender.out and self._receiver.has_frame:
             self._wait_for_turn()
         return now_ns
 
     def _end_after(self, error: InvalidRequestError) -> None:
+        if self._runs:
+            self._runs.append(error)
+            self._waits_for_runs = True
+            self._receiver.pause()
+            return
         self._sender.queue(error.answers)
         self._sender.flush()
         self.close(str(error))
 
     # Answering
+
+    def _accept(self, answer: Parts | Awaitable[Parts], frame: memoryview) -> bool:
+        """Send a reply, or wait for it. Return True if the next request may be handled."""
+        if type(answer) is list:
+            self._queue(answer)
+            if self._sender.is_full:
+                self._sender.flush()
+                return not (self._sender.out or self.is_closed)
+            return True
+        if type(answer) is Executed:
+            self._await_run(answer)
+            return True
+        self._await_answer(answer, frame)  # type: ignore[arg-type]
+        return False
+
+    def _must_wait_for_runs(self, view: memoryview, position: int, stop: int) -> bool:
+        """Return True if the request there has to wait until followers have the records of earlier ones."""
+        self._waits_for_runs = len(self._runs) >= MAX_RUNS or not is_produce(view, position, stop)
+        return self._waits_for_runs
+
+    def _queue(self, parts: Parts) -> None:
+        """Send a reply after those to earlier requests."""
+        if self._runs:
+            self._runs.append(parts)
+        else:
+            self._sender.queue(parts)
+
+    def _await_run(self, answer: Executed[Parts]) -> None:
+        """Reply later, but continue with the client's next Produce requests."""
+        run = asyncio.ensure_future(answer.reply, loop=self._loop)
+        self._runs.append(run)
+        run.add_done_callback(self._on_run)
+
+    def _on_run(self, _: object) -> None:
+        """Send the replies that nothing earlier waits for."""
+        runs = self._runs
+        before = len(runs)
+        while runs and not self.is_closed:
+            head = runs[0]
+            if isinstance(head, asyncio.Future) and not head.done():
+                break
+            runs.popleft()
+            reply = self._outcome(head) if isinstance(head, asyncio.Future) else head
+            if isinstance(reply, InvalidRequestError):
+                self._sender.queue(reply.answers)
+                self._sender.flush()
+                self.close(str(reply))
+            elif reply is not None:
+                self._sender.queue(reply)
+        if len(runs) == before:
+            return
+        if self.is_closed:
+            return
+        self._waits_for_runs = False
+        self.last_active_at = self._loop.time()
+        self._sender.flush()
+        self._go_on()
+
+    def _outcome(self, run: "asyncio.Future[Parts]") -> Parts | InvalidRequestError | None:
+        """Return the reply of a run, or the error that ends the connection. Close it if there is none."""
+        if run.cancelled():
+            self.close(None)
+            return None
+        error = run.exception()
+        if error is None or isinstance(error, InvalidRequestError):
+            return run.result() if error is None else error
+        self.close(f"{type(error).__name__}: {error}")
+        return None
 
     def _await_answer(self, answer: Awaitable[Parts], frame: memoryview) -> None:
         self._in_hand = named(frame)
@@ -252,7 +329,7 @@ class Connection:
             self.close(f"{type(error).__name__}: {error}")
             return
         self.last_active_at = self._loop.time()
-        self._sender.queue(answer.result())
+        self._queue(answer.result())
         self._sender.flush()
         self._go_on()
 
@@ -314,6 +391,7 @@ class Connection:
         return (
             self.is_closed
             or self._pending is not None
+            or self._waits_for_runs
             or self._receiver.waits_for_memory
             or self._waits_for_turn
             or bool(self._sender.out)
@@ -345,6 +423,9 @@ class Connection:
         if self._pending is not None:
             # later, because Python warns if a task is cancelled before its coroutine has started
             self._loop.call_soon(self._pending.cancel)
+        for reply in self._runs:
+            if isinstance(reply, asyncio.Future):
+                self._loop.call_soon(reply.cancel)
         self._receiver.drop()
         self._sender.drop()
         if self._is_watched:

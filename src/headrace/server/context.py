@@ -1,14 +1,17 @@
 """The context of a request, and the types of replies."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from headrace.server.frames import Parts
 from headrace.slices import Steps
 from headrace.storage.files.log_file import FileSlice
 from headrace.types import Request
+from headrace.wire.apis import ApiKey
 from headrace.wire.encoder import Fields
+
+T_co = TypeVar("T_co", covariant=True)
 
 ANONYMOUS = "User:ANONYMOUS"
 
@@ -70,6 +73,18 @@ class RawReply(NamedTuple):
     parts: Sequence[bytes | bytearray | FileSlice]
 
 
+class Executed(Awaitable[T_co]):
+    """A reply that only waits for an outcome: the client's next Produce requests may be executed before it is sent."""
+
+    __slots__ = ("reply",)
+
+    def __init__(self, reply: Awaitable[T_co]) -> None:
+        self.reply = reply
+
+    def __await__(self) -> Generator[Any, Any, T_co]:
+        return self.reply.__await__()
+
+
 NO_REPLY = RawReply(())
 """The reply to a Produce with acks=0: nothing is sent."""
 
@@ -77,6 +92,12 @@ Reply: TypeAlias = Fields | RawReply
 Answer: TypeAlias = Reply | Awaitable[Reply] | Steps[Reply | Awaitable[Reply]]
 """A reply that is ready, awaited, or produced in slices."""
 Handler: TypeAlias = Callable[[RequestContext, Request], Answer]
+
+
+class Apis(Protocol):
+    """Handlers of several APIs."""
+
+    def routes(self) -> Mapping[ApiKey, Handler]: ...
 
 
 class Dispatch(Protocol):

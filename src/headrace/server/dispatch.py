@@ -12,16 +12,15 @@ from types import GeneratorType
 from typing import Any, Final, TypeAlias, TypeVar
 
 from headrace.errors import ErrorCode, KafkaError
-from headrace.server.context import ClientInfo, Handler, RawReply, Reply, RequestContext
+from headrace.server.context import ClientInfo, Executed, Handler, RawReply, Reply, RequestContext
+from headrace.server.decoding import api_name, count_entries, decode, finish_at_once, strictly
 from headrace.server.error_replies import error_reply
 from headrace.server.frames import MAX_OTHER_FRAME, InvalidRequestError, Parts, check_size, skip_tags
 from headrace.server.large_answers import encode_in_steps, is_large
 from headrace.server.large_requests import MANY_BATCHES, MANY_ENTRIES, LargeRequests, is_large_frame
-from headrace.slices import Steps, finish, run_slice
+from headrace.slices import finish, run_slice
 from headrace.storage.files.log_file import FileSlice
-from headrace.types import Buffer
-from headrace.wire.apis import ApiKey, Schema, VersionRange, max_entries, schema, versions
-from headrace.wire.bounds import TooManyEntriesError
+from headrace.wire.apis import ApiKey, Schema, VersionRange, schema, versions
 from headrace.wire.encoder import Fields
 from headrace.wire.strict_fields import may_hold_long_string
 
@@ -94,17 +93,17 @@ class Dispatcher:
         if is_large_frame(context.api_key, len(frame)):
             # A copy, as others read into the memory that the frame came in.
             return self._handle_large(context, api_schema, memoryview(bytes(frame)), position)
-        entries = _count_entries(context, api_schema, frame, position)
+        entries = count_entries(context, api_schema, frame, position)
         if entries > MANY_BATCHES:
             if context.api_key == _PRODUCE and self._produce_many is not None:
-                requests = [(context, _decode(context, api_schema, frame, position))]
+                requests = [(context, decode(context, api_schema, frame, position))]
                 return self._run_later(requests, [api_schema], self._produce_many(requests), None)
             if entries > MANY_ENTRIES:
                 return self._handle_large(context, api_schema, memoryview(bytes(frame)), position)
         if context.api_key != _PRODUCE and may_hold_long_string(frame):
-            content = _finish(_strictly(context, api_schema, frame, position))
-            return self._answer(context, api_schema, _decode(context, api_schema, content, 0))
-        return self._answer(context, api_schema, _decode(context, api_schema, frame, position))
+            content = finish_at_once(strictly(context, api_schema, frame, position))
+            return self._answer(context, api_schema, decode(context, api_schema, content, 0))
+        return self._answer(context, api_schema, decode(context, api_schema, frame, position))
 
     def _answer(self, context: RequestContext, api_schema: Schema, request: Any) -> Parts | Awaitable[Parts]:
         try:
@@ -123,6 +122,8 @@ class Dispatcher:
             reply = self._unexpected(context, request, error)
         if type(reply) is dict or type(reply) is RawReply:
             return self._encode(context, api_schema, reply)
+        if type(reply) is Executed:
+            return Executed(self._answer_later(context, api_schema, None, reply))
         if isinstance(reply, Awaitable):
             # A Fetch may wait for long, and its errors need nothing of the request.
             return self._answer_later(context, api_schema, None if context.api_key == _FETCH else request, reply)
@@ -138,11 +139,11 @@ class Dispatcher:
         with self._large_requests.admitted(context, len(frame)):
             async with self._large_requests.turn(context):
                 async with self._turn_of(context):
-                    _count_entries(context, api_schema, frame, position)
+                    count_entries(context, api_schema, frame, position)
                     await asyncio.sleep(0)
-                    content = await finish(_strictly(context, api_schema, frame, position))
+                    content = await finish(strictly(context, api_schema, frame, position))
                     await asyncio.sleep(0)
-                    request = _decode(context, api_schema, content, 0)
+                    request = decode(context, api_schema, content, 0)
                     del frame, content
                     if context.api_key == _FETCH:
                         reply = await self._begun(context, request)
@@ -214,6 +215,9 @@ class Dispatcher:
             replies = [self._unexpected(context, request, error) for context, request in requests]
         if isinstance(replies, list):
             return _encode_run(requests, schemas, replies, invalid)
+        if type(replies) is Executed:
+            # Without the requests, whose records would stay in memory.
+            return Executed(_executed(replies, [context for context, _ in requests], schemas, invalid))
         return self._run_later(requests, schemas, replies, invalid)
 
     async def _one_by_one(self, client: ClientInfo, frames: Sequence[memoryview]) -> Parts:
@@ -245,8 +249,8 @@ class Dispatcher:
         """Decode a request. Return context, schema, body and number of entries. Raises InvalidRequestError."""
         context, _, position = self._read_header(client, frame)
         api_schema = schema(context.api_key, context.api_version)
-        entries = _count_entries(context, api_schema, frame, position)
-        return context, api_schema, _decode(context, api_schema, frame, position), entries
+        entries = count_entries(context, api_schema, frame, position)
+        return context, api_schema, decode(context, api_schema, frame, position), entries
 
     async def _answer_later(
         self, context: RequestContext, api_schema: Schema, request: Any, answer: Awaitable[Reply]
@@ -265,7 +269,7 @@ class Dispatcher:
     def _unexpected(self, context: RequestContext, request: Any, error: Exception) -> Reply:
         log.error(
             "%s from client %s (%s) failed: this is a bug, please report it with the traceback",
-            _name(context),
+            api_name(context),
             context.client_id,
             context.client_host,
             exc_info=error,
@@ -340,6 +344,16 @@ class Dispatcher:
         return _encode(context, schema(_API_VERSIONS, 0), fields)
 
 
+async def _executed(
+    replies: Awaitable[Sequence[Reply | InvalidRequestError]],
+    contexts: Sequence[RequestContext],
+    schemas: Sequence[Schema],
+    invalid: InvalidRequestError | None,
+) -> Parts:
+    """Return the replies to a run that waits for the outcome of its appends."""
+    return _encode_run([(context, None) for context in contexts], schemas, await replies, invalid)
+
+
 def _encode_run(
     requests: Sequence[tuple[RequestContext, Any]],
     schemas: Sequence[Schema],
@@ -357,53 +371,8 @@ def _encode_run(
     return parts
 
 
-def _count_entries(context: RequestContext, api_schema: Schema, frame: memoryview, position: int) -> int:
-    """Count the items of all arrays. Raises InvalidRequestError for impossible array lengths or too many items."""
-    try:
-        return api_schema.check_request(frame, position)
-    except TooManyEntriesError:
-        raise InvalidRequestError(
-            f"{_name(context)} has {len(frame)} bytes with more than {max_entries(context.api_key)} entries,"
-            " the limit for one request: split it"
-        ) from None
-    except ValueError as error:
-        raise InvalidRequestError(f"{_name(context)} cannot be read: {error}") from error
-
-
-def _strictly(context: RequestContext, api_schema: Schema, frame: Buffer, position: int) -> Steps[Buffer]:
-    """Return the body without unknown tagged fields. Raises InvalidRequestError."""
-    if api_schema.strict_request is None:
-        return frame[position:]
-    try:
-        return (yield from api_schema.strict_request(frame, position))
-    except TooManyEntriesError:
-        raise InvalidRequestError(f"{_name(context)} has too many tagged fields") from None
-    except (ValueError, IndexError) as error:
-        raise InvalidRequestError(f"{_name(context)} cannot be read: {error}") from error
-
-
-def _decode(context: RequestContext, api_schema: Schema, frame: Buffer, position: int) -> Any:
-    """Decode the body of a request. Raises InvalidRequestError."""
-    try:
-        try:
-            return api_schema.decode_request(frame, position)[0]
-        except KeyError:  # kio does not skip a tagged field that it does not know
-            return api_schema.decode_request(_finish(_strictly(context, api_schema, frame, position)), 0)[0]
-    except InvalidRequestError:
-        raise
-    except Exception as error:
-        raise InvalidRequestError(f"{_name(context)} cannot be read: {error}") from error
-
-
 async def _ready(reply: Reply) -> Reply:
     return reply
-
-
-def _finish(steps: Steps[T]) -> T:
-    """Run all steps without a pause. Use it only if they are few."""
-    while (done := run_slice(steps)) is None:
-        pass
-    return done.result
 
 
 def _encode(context: RequestContext, api_schema: Schema, reply: Reply) -> Parts:
@@ -444,7 +413,3 @@ def _range(api_key: int) -> VersionRange:
     known = versions(api_key)
     assert known is not None, f"no schema for API {api_key}"
     return known
-
-
-def _name(context: RequestContext) -> str:
-    return f"{ApiKey(context.api_key).name} v{context.api_version}"

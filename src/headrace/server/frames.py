@@ -64,8 +64,8 @@ def take_run(view: memoryview, position: int, stop: int, end: int, max_frame: in
     If it is a Produce request, include complete Produce requests that follow before `end`.
     """
     requests = [view[position + SIZE_BYTES : stop].toreadonly()]
-    if _is_produce(view, position, stop):
-        while len(requests) < MAX_RUN and _is_produce(view, stop, end):
+    if is_produce(view, position, stop):
+        while len(requests) < MAX_RUN and is_produce(view, stop, end):
             start = stop + SIZE_BYTES
             size = _SIZE.unpack_from(view, stop)[0]
             if not _KEY_BYTES <= size <= min(max_frame, end - start):
@@ -75,7 +75,7 @@ def take_run(view: memoryview, position: int, stop: int, end: int, max_frame: in
     return requests, stop
 
 
-def _is_produce(view: memoryview, position: int, end: int) -> bool:
+def is_produce(view: memoryview, position: int, end: int) -> bool:
     """Return True if the frame at `position`, received up to `end`, has the API key 0."""
     key_at = position + SIZE_BYTES
     return key_at + _KEY_BYTES <= end and not view[key_at] and not view[key_at + 1]

@@ -1,7 +1,7 @@
 """The API table: the APIs and versions that the schemas define, with their readers and writers.
 
-The schemas are kio's, generated from Kafka's own definitions. A schema is imported when the first request of its
-version arrives: importing all of them would take a second and 100 MB at start-up.
+The schemas are kio's, generated from Kafka's own definitions, and those of `controls`. A schema is imported when the
+first request of its version arrives: importing all of them would take a second and 100 MB at start-up.
 """
 
 from collections.abc import Callable
@@ -28,6 +28,10 @@ class ApiKey(IntEnum):
     FETCH = 1
     LIST_OFFSETS = 2
     METADATA = 3
+    LEADER_AND_ISR = 4
+    STOP_REPLICA = 5
+    UPDATE_METADATA = 6
+    CONTROLLED_SHUTDOWN = 7
     OFFSET_COMMIT = 8
     OFFSET_FETCH = 9
     FIND_COORDINATOR = 10
@@ -115,9 +119,23 @@ class ApiKey(IntEnum):
     DELETE_SHARE_GROUP_OFFSETS = 92
 
 
-_MAX_ENTRIES: Final = {ApiKey.PRODUCE.value: 10_000}
-"""APIs with a lower limit. A Produce request is decoded in one go, because most of it is records. Producers stay below
-the limit: the batches of 10,000 partitions do not fit into the 1 MB that Kafka's producer sends in one request."""
+_MAX_ENTRIES: Final = {
+    ApiKey.PRODUCE.value: 10_000,
+    ApiKey.LEADER_AND_ISR.value: 5_000_000,
+    ApiKey.STOP_REPLICA.value: 5_000_000,
+    ApiKey.UPDATE_METADATA.value: 5_000_000,
+}
+"""APIs with another limit. A Produce request is decoded in one go, because most of it is records. Producers stay below
+the limit: the batches of 10,000 partitions do not fit into the 1 MB that Kafka's producer sends in one request. A
+controller sends the state of all partitions in one request."""
+
+_CONTROLS: Final = {
+    ApiKey.LEADER_AND_ISR.value: (7, "leader_and_isr:LeaderAndIsr"),
+    ApiKey.STOP_REPLICA.value: (4, "stop_replica:StopReplica"),
+    ApiKey.UPDATE_METADATA.value: (8, "update_metadata:UpdateMetadata"),
+    ApiKey.CONTROLLED_SHUTDOWN.value: (3, "controlled_shutdown:ControlledShutdown"),
+}
+"""The version and the schemas of the APIs that kio does not have."""
 
 
 class VersionRange(NamedTuple):
@@ -149,6 +167,9 @@ class Schema(NamedTuple):
 @cache
 def versions(api_key: int) -> VersionRange | None:
     """Return the versions of `api_key` that the schemas define; None for an unknown API."""
+    if api_key in _CONTROLS:
+        version, _ = _CONTROLS[api_key]
+        return VersionRange(version, version)
     name = api_key_map.get(api_key)
     if name is None:
         return None
@@ -159,8 +180,8 @@ def versions(api_key: int) -> VersionRange | None:
 @cache
 def schema(api_key: int, version: int) -> Schema:
     """Return the schema of a version within `versions(api_key)`."""
-    request = _load(api_key, version, EntityType.request)
-    response = _load(api_key, version, EntityType.response)
+    request = schema_class(api_key, version, EntityType.request)
+    response = schema_class(api_key, version, EntityType.response)
     return Schema(
         compile_bounds(request, max_entries(api_key)),
         compile_strict(request, max_entries(api_key)) if request.__flexible__ else None,
@@ -180,13 +201,13 @@ def max_entries(api_key: int) -> int:
 @cache
 def request_encoder(api_key: int, version: int) -> Encoder:
     """Return the encoder of a request body, for tests and for requests to other brokers."""
-    return compile_encoder(_load(api_key, version, EntityType.request))
+    return compile_encoder(schema_class(api_key, version, EntityType.request))
 
 
 @cache
 def item_encoder(api_key: int, version: int, *path: str) -> Encoder:
     """Return the encoder of one item of an array in a reply, at `path`, for `EncodedItems`."""
-    entity = _load(api_key, version, EntityType.response)
+    entity = schema_class(api_key, version, EntityType.response)
     for name in path:
         (entity,) = (unwrap(field.type)[0] for field in fields(entity) if field.name == name)
     return compile_encoder(entity)
@@ -195,8 +216,14 @@ def item_encoder(api_key: int, version: int, *path: str) -> Encoder:
 @cache
 def response_reader(api_key: int, version: int) -> Callable[[Buffer, int], tuple[Any, int]]:
     """Return the reader of a reply body, for tests and for requests to other brokers."""
-    return entity_reader(_load(api_key, version, EntityType.response))
+    return entity_reader(schema_class(api_key, version, EntityType.response))
 
 
-def _load(api_key: int, version: int, kind: EntityType) -> Any:
+@cache
+def schema_class(api_key: int, version: int, kind: EntityType) -> Any:
+    """Return the class of a version of a request or a response."""
+    if api_key in _CONTROLS:
+        known, name = _CONTROLS[api_key]
+        assert version == known, f"no version {version} of {ApiKey(api_key).name}"
+        return resolve_name(f"headrace.wire.controls.{name}{kind.name.capitalize()}")
     return resolve_name(schema_name_map[api_key_map[api_key]][version][kind])  # type: ignore[index]

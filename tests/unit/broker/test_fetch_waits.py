@@ -10,7 +10,10 @@ from uuid import UUID
 import pytest
 
 from headrace.broker.apis import fetch as fetch_module
+from headrace.broker.apis import fetch_waits
 from headrace.broker.apis.fetch import FetchApi
+from headrace.broker.apis.fetch_news import SessionNews
+from headrace.errors import ErrorCode
 from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.replication.verification import UNVERIFIED
@@ -247,7 +250,8 @@ async def test_an_append_survives_a_session_changed_by_another_request(broker: B
     assert not waiting.done()
     waiting.cancel()
     await turns()
-    assert broker.client.give_up is not None or broker.watchers == 0
+    assert isinstance(session.news, SessionNews)
+    assert not session.news.listeners
 
 
 async def test_a_fetch_ends_after_its_maximum_wait(broker: Broker) -> None:
@@ -278,11 +282,75 @@ async def test_deleting_the_topic_ends_a_fetch_with_an_error(broker: Broker) -> 
     assert {partition.error_code for partition in response.responses[0].partitions} != {0}
 
 
+async def test_a_session_reads_only_partitions_with_news(broker: Broker, reads: list[int]) -> None:
+    first = await broker.fetch(session=(0, 0), wait_ms=0)
+    reads.clear()
+    waiting = broker.fetch(session=(first.session_id, 1), offsets={})
+    await turns()
+    assert not waiting.done()
+    assert not reads
+
+    broker.append(3)
+    assert list(sizes(await waiting)) == [3]
+    assert reads == [3]
+
+    # It has not read its records, so they are sent again.
+    reads.clear()
+    again = await broker.fetch(session=(first.session_id, 2), offsets={}, wait_ms=0)
+    assert list(sizes(again)) == [3]
+    assert reads == [3]
+
+    reads.clear()
+    assert not (await broker.fetch(session=(first.session_id, 3), offsets={3: 1}, wait_ms=0)).responses
+    assert not (await broker.fetch(session=(first.session_id, 4), offsets={}, wait_ms=0)).responses
+    assert reads == [3]
+
+
+async def test_a_session_learns_of_appends_between_its_requests(broker: Broker) -> None:
+    first = await broker.fetch(session=(0, 0), wait_ms=0)
+    broker.append(1)
+    broker.append(4)
+    assert list(sizes(await broker.fetch(session=(first.session_id, 1), offsets={}))) == [1, 4]
+
+
+async def test_a_session_of_a_client_that_has_gone_costs_one_call_per_partition(broker: Broker) -> None:
+    await broker.fetch(session=(0, 0), wait_ms=0)
+    assert broker.watchers == 5
+    broker.append(2)
+    assert broker.watchers == 4
+
+
+async def test_a_session_that_ends_watches_nothing(broker: Broker) -> None:
+    first = await broker.fetch(session=(0, 0), wait_ms=0)
+    await broker.fetch(session=(first.session_id, -1), wait_ms=0, offsets={0: 0})
+    assert broker.watchers == 0
+
+
+async def test_a_session_reports_a_deleted_partition(broker: Broker) -> None:
+    first = await broker.fetch(session=(0, 0), wait_ms=0)
+    waiting = broker.fetch(session=(first.session_id, 1), offsets={})
+    await turns()
+    broker.replicas.withdraw([TopicPartition("t", 2)])
+    [topic] = (await waiting).responses
+    assert [(item.partition_index, item.error_code) for item in topic.partitions] == [
+        (2, ErrorCode.unknown_topic_or_partition)
+    ]
+
+
+async def test_another_isolation_level_reads_the_whole_session(broker: Broker, reads: list[int]) -> None:
+    first = await broker.fetch(session=(0, 0), wait_ms=0)
+    reads.clear()
+    await broker.fetch(session=(first.session_id, 1), offsets={}, wait_ms=0, read_committed=True)
+    assert sorted(reads) == [0, 1, 2, 3, 4]
+
+
 @pytest.fixture
 def in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Handle all fetches as large ones, with a pause after every partition."""
     monkeypatch.setattr("headrace.broker.apis.fetch.AT_ONCE", 1)
     monkeypatch.setattr("headrace.broker.apis.fetch.OFTEN", 1)
+    monkeypatch.setattr("headrace.broker.apis.fetch_waits.OFTEN", 1)
+    monkeypatch.setattr("headrace.broker.apis.fetch_waits.AT_ONCE", 1)
     monkeypatch.setattr("headrace.slices.SLICE_S", 0)
 
 
@@ -358,7 +426,7 @@ async def test_large_fetches_have_sessions(broker: Broker) -> None:
 async def test_over_the_limit_of_waiting_partitions_a_fetch_returns_at_once(
     broker: Broker, mode: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(fetch_module, "_MANY_PARTITIONS", 1)
+    monkeypatch.setattr(fetch_waits, "_MANY_PARTITIONS", 1)
     if mode == "in steps":
         monkeypatch.setattr(fetch_module, "AT_ONCE", 1)
     broker.api.waiting = WaitingPartitions(limit=9)

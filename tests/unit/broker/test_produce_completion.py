@@ -9,6 +9,7 @@ import pytest
 
 from headrace.broker.apis.produce import ProduceApi
 from headrace.broker.apis.produce_transactions import TransactionVerification
+from headrace.broker.current_leader import CurrentLeader
 from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode
 from headrace.replication.purgatory import Purgatory
@@ -84,3 +85,20 @@ async def test_deleting_the_partition_ends_the_wait(broker: Broker, disk: Disk) 
     assert await asyncio.to_thread(disk.begun.wait, 10)
     broker.replicas.withdraw([T])
     assert await response is ErrorCode.unknown_topic_or_partition
+
+
+async def test_a_refusal_names_the_current_leader(broker: Broker) -> None:
+    broker.replicas.exists = lambda _: True
+    broker.api._leader_of = lambda topic, index, listener: CurrentLeader(7, 9, f"{topic}-{index}", 9092, None)
+    fields = {
+        "transactional_id": None,
+        "acks": 1,
+        "timeout": 1000,
+        "topic_data": [{"name": "t", "partition_data": [{"index": 3, "records": b""}]}],
+    }
+    response: Any = await ask({ApiKey.PRODUCE: broker.api.produce}, ApiKey.PRODUCE, 10, fields)
+    [partition] = response.responses[0].partition_responses
+    assert partition.error_code is ErrorCode.not_leader_or_follower
+    assert (partition.current_leader.leader_id, partition.current_leader.leader_epoch) == (7, 9)
+    [node] = response.node_endpoints
+    assert (node.node_id, node.host, node.port, node.rack) == (7, "t-3", 9092, None)

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from random import Random
 
 from headrace.broker.live_settings import LiveSettings
-from headrace.cluster.commands import Command, LeaderAndIsr, PartitionState, StopReplica
+from headrace.cluster.commands import Command, LeaderAndIsr, StopReplica
 from headrace.cluster.controller.office import Office
 from headrace.cluster.failures import StoreFailures
 from headrace.cluster.image import BROKER_CONFIG, BrokerImage, ConfigResource, Endpoint, MetadataImage, TopicImage
@@ -13,7 +13,7 @@ from headrace.cluster.producer_id_blocks import ProducerIdBlocks
 from headrace.cluster.store import MetadataStore, Operation
 from headrace.cluster.topic_admin import TopicAdmin
 from headrace.config import BrokerConfig
-from headrace.types import TopicPartition
+from headrace.types import PartitionState, TopicPartition
 
 NOW_MS = 1_700_000_000_000
 
@@ -75,7 +75,7 @@ class Cluster:
             await self.create_logs(command.partitions)
             self.led += command.partitions
         elif isinstance(command, StopReplica):
-            self.stopped += command.partitions
+            self.stopped += [stopped.topic_partition for stopped in command.replicas]
         else:
             await self.cache.apply(command)
 

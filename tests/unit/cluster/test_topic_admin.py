@@ -4,12 +4,11 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from headrace.cluster.commands import PartitionState
 from headrace.cluster.image import TOPIC_CONFIG, ConfigResource, TopicImage
 from headrace.cluster.store import Done, MetadataStore, Operation, StoreUnavailableError
 from headrace.cluster.topic_changes import NewPartitions, NewTopic
 from headrace.errors import ErrorCode, KafkaError
-from headrace.types import TopicPartition
+from headrace.types import PartitionState, TopicPartition
 from tests.unit.cluster.clusters import Cluster
 
 

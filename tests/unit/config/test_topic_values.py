@@ -42,6 +42,13 @@ def test_dynamic_broker_values_apply_to_topics() -> None:
     assert topic_values(broker, {})["max_message_bytes"] == 77
 
 
+def test_settings_of_another_version_of_kafka_are_used_as_far_as_they_can_be_read() -> None:
+    of_3_9 = {"segment.bytes": "1000", "message.format.version": "3.0", "cleanup.policy": "?", "retention.ms": "?"}
+    values = topic_values(BrokerConfig(), of_3_9)
+    assert (values["segment_bytes"], values["cleanup_policy"]) == (1000, ("delete",))
+    assert values["retention_ms"] == 168 * HOUR
+
+
 def test_the_hidden_segment_size_has_no_lower_limit() -> None:
     assert topic_values(BrokerConfig(), {"internal.segment.bytes": "100"})["segment_bytes"] == 100
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.server.connection import MAX_FRAMES_PER_TURN, Connection
-from headrace.server.context import ClientInfo
+from headrace.server.connection import MAX_FRAMES_PER_TURN, MAX_RUNS, Connection
+from headrace.server.context import ClientInfo, Executed
 from headrace.server.frames import MAX_RUN, InvalidRequestError, Parts
 from headrace.server.loop.busy_poll import BusyPoll
 from headrace.server.loop.hang_ups import HangUps
@@ -504,3 +504,121 @@ async def test_over_the_limit_of_unsent_replies_the_connection_with_the_most_is_
         each.connection.close(None)
         each.socket.close()
         each.hang_ups.close()
+
+
+# Produce requests that wait for followers
+
+
+class Waits:
+    """Answers every Produce request when its future in `runs` is done."""
+
+    def __init__(self, peer: Peer) -> None:
+        self.runs: list[asyncio.Future[Parts]] = []
+        self.peer = peer
+        peer.answer = self.answer
+
+    def answer(self, body: bytes) -> Parts | Awaitable[Parts]:
+        if not body.startswith(PRODUCE):
+            return [frame(body)]
+        run: asyncio.Future[Parts] = self.peer.loop.create_future()
+        self.runs.append(run)
+        return Executed(run)
+
+    async def send(self, *bodies: bytes) -> None:
+        for body in bodies:  # one by one, so that they do not arrive as one run
+            await self.peer.send(frame(body))
+            await self.peer.turns()
+
+
+async def test_runs_that_wait_for_followers_overlap_and_are_answered_in_order(peer: Peer) -> None:
+    waits = Waits(peer)
+    await waits.send(PRODUCE + b"1", PRODUCE + b"2", PRODUCE + b"3")
+    assert len(waits.runs) == 3
+
+    waits.runs[1].set_result([b"two"])
+    waits.runs[2].set_result([b"three"])
+    await peer.turns()
+    with pytest.raises(BlockingIOError):
+        peer.socket.recv(1)
+    waits.runs[0].set_result([b"one"])
+    assert await peer.receive(11) == b"onetwothree"
+
+
+async def test_other_requests_wait_for_overlapping_runs(peer: Peer) -> None:
+    waits = Waits(peer)
+    await waits.send(PRODUCE + b"1", PRODUCE + b"2", b"\0\3", PRODUCE + b"3")
+    assert peer.requests == [PRODUCE + b"1", PRODUCE + b"2"]
+    waits.runs[0].set_result([b"one"])
+    await peer.turns()
+    assert len(peer.requests) == 2
+    waits.runs[1].set_result([b"two"])
+    await peer.turns(10)
+    assert peer.requests[2:] == [b"\0\3", PRODUCE + b"3"]
+    assert await peer.receive(12) == b"onetwo" + frame(b"\0\3")
+
+
+async def test_an_immediate_reply_waits_for_earlier_runs(peer: Peer) -> None:
+    waits = Waits(peer)
+    await waits.send(PRODUCE + b"1")
+    peer.answer = lambda _: [b"two"]
+    await waits.send(PRODUCE + b"2")
+    waits.runs[0].set_result([b"one"])
+    assert await peer.receive(6) == b"onetwo"
+
+
+async def test_a_slow_request_after_a_run_is_answered_after_it(peer: Peer) -> None:
+    waits = Waits(peer)
+    await waits.send(PRODUCE + b"1")
+    later: asyncio.Future[Parts] = peer.loop.create_future()
+    peer.answer = lambda _: later
+    await waits.send(PRODUCE + b"2", PRODUCE + b"3")
+    assert len(peer.requests) == 2  # this one has not been appended
+    peer.answer = lambda _: [b"three"]
+    later.set_result([b"two"])
+    await peer.turns()
+    waits.runs[0].set_result([b"one"])
+    assert await peer.receive(11) == b"onetwothree"
+
+
+async def test_the_number_of_overlapping_runs_is_limited(peer: Peer) -> None:
+    waits = Waits(peer)
+    await waits.send(*(PRODUCE + b"%d" % number for number in range(MAX_RUNS + 3)))
+    assert len(waits.runs) == MAX_RUNS
+    waits.runs[0].set_result([b"one"])
+    await peer.turns(10)
+    assert len(waits.runs) > MAX_RUNS
+
+
+async def test_an_invalid_request_closes_the_connection_after_earlier_runs(peer: Peer) -> None:
+    waits = Waits(peer)
+    await waits.send(PRODUCE + b"1")
+
+    def refuse(_: bytes) -> Parts:
+        raise InvalidRequestError("no", [b"two"])
+
+    peer.answer = refuse
+    await waits.send(PRODUCE + b"2", PRODUCE + b"3")
+    assert not peer.closed.is_set()
+    waits.runs[0].set_result([b"one"])
+    assert await peer.receive(6) == b"onetwo"
+    assert peer.closed.is_set()
+    assert len(peer.requests) == 2
+
+
+async def test_a_run_that_fails_closes_the_connection(peer: Peer) -> None:
+    waits = Waits(peer)
+    await waits.send(PRODUCE + b"1", PRODUCE + b"2")
+    waits.runs[0].set_exception(InvalidRequestError("acks=0 failed"))
+    assert await peer.receive(100) == b""
+    assert peer.closed.is_set()
+    await peer.turns()
+    assert waits.runs[1].cancelled()
+
+
+async def test_a_client_that_disconnects_cancels_its_runs(peer: Peer) -> None:
+    waits = Waits(peer)
+    await waits.send(PRODUCE + b"1", PRODUCE + b"2")
+    peer.socket.close()
+    await peer.turns(10)
+    assert peer.closed.is_set()
+    assert all(run.cancelled() for run in waits.runs)

@@ -441,7 +441,7 @@ async def test_a_waiting_large_fetch_does_not_keep_its_request(
         requests.append(weakref.ref(decoded))
         return decoded
 
-    monkeypatch.setattr("headrace.server.dispatch._decode", decode)
+    monkeypatch.setattr("headrace.server.dispatch.decode", decode)
 
     def fetch(_: RequestContext, __: Any) -> Steps[Reply | Awaitable[Reply]]:
         yield

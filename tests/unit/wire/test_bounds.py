@@ -5,9 +5,9 @@ import struct
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kio.index import load_request_schema
+from kio.static.constants import EntityType
 
-from headrace.wire.apis import ApiKey, request_encoder, schema, versions
+from headrace.wire.apis import ApiKey, request_encoder, schema, schema_class, versions
 from headrace.wire.bounds import MAX_ENTRIES, TooManyEntriesError, _structure, compile_bounds
 from headrace.wire.varint import put_unsigned_varint
 from tests.fuzz.entities import requests
@@ -26,7 +26,7 @@ def test_a_valid_request_passes(data: st.DataObject) -> None:
     content = bytearray(b"before")
     request_encoder(api, version)(content, data.draw(requests(api, version)))
 
-    request = load_request_schema(api, version)
+    request = schema_class(api, version, EntityType.request)
     compile_bounds(request)(bytes(content), 6)
     assert _structure(request, [MAX_ENTRIES]).after(0)(bytes(content), 6) == len(content)
 

@@ -7,9 +7,10 @@ from types import NoneType
 from typing import Any, get_args
 
 import pytest
+from kio.static.constants import EntityType
 
 from headrace.errors import ErrorCode
-from headrace.wire.apis import ApiKey, request_encoder, response_reader, schema, versions
+from headrace.wire.apis import ApiKey, request_encoder, response_reader, schema, schema_class, versions
 from headrace.wire.encoder import Fields, MissingFieldError, compile_encoder
 
 ALL = [
@@ -64,9 +65,8 @@ def plain(value: Any) -> Any:
 
 
 def response_class(key: int, version: int) -> Any:
-    from kio.index import load_response_schema
 
-    return load_response_schema(key, version)
+    return schema_class(key, version, EntityType.response)
 
 
 APIS = pytest.mark.parametrize("key", sorted({key for key, _ in ALL}), ids=lambda key: key.name)

@@ -7,10 +7,10 @@ from typing import TypeVar
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kio.index import load_request_schema
+from kio.static.constants import EntityType
 
 from headrace.types import Buffer
-from headrace.wire.apis import ApiKey, request_encoder, schema, versions
+from headrace.wire.apis import ApiKey, request_encoder, schema, schema_class, versions
 from headrace.wire.bounds import TooManyEntriesError
 from headrace.wire.varint import put_unsigned_varint
 from tests.fuzz.entities import requests
@@ -25,7 +25,7 @@ def is_flexible(request: tuple[ApiKey, int]) -> bool:
 
 
 def has_no_tags(request: tuple[ApiKey, int]) -> bool:
-    return not any("tag" in field.metadata for field in fields(load_request_schema(*request)))
+    return not any("tag" in field.metadata for field in fields(schema_class(*request, EntityType.request)))
 
 
 # Filtered while drawing: loading the schemas of all versions takes two seconds.

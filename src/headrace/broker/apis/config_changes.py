@@ -112,6 +112,14 @@ _PARSERS: Final[Mapping[str, Callable[[Mapping[str, str]], object]]] = {
 }
 
 
+def _is_valid(resource: ConfigResource, name: str, text: str) -> bool:
+    try:
+        _PARSERS[resource.kind]({name: text})
+    except ConfigError:
+        return False
+    return True
+
+
 def _check(
     config: BrokerConfig,
     resource: ConfigResource,
@@ -120,6 +128,9 @@ def _check(
 ) -> None:
     try:
         if resource.kind != BROKER_CONFIG:
+            # Others were checked when they were set, perhaps by a Kafka with other rules.
+            checked = set(touched)
+            values = {name: text for name, text in values.items() if name in checked or _is_valid(resource, name, text)}
             _PARSERS[resource.kind](values)
             if resource.kind == GROUP_CONFIG:
                 check_group_limits(config, values)

@@ -15,6 +15,7 @@ from headrace.broker.apis.config_entries import (
     topic_entries,
 )
 from headrace.cluster import topic_names
+from headrace.cluster.admin import Alteration, ClusterAdmin
 from headrace.cluster.image import (
     BROKER_CONFIG,
     CLIENT_METRICS_CONFIG,
@@ -23,7 +24,6 @@ from headrace.cluster.image import (
     ConfigResource,
 )
 from headrace.cluster.metadata_cache import MetadataCache
-from headrace.cluster.topic_admin import Alteration, TopicAdmin
 from headrace.cluster.topic_changes import check_records
 from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode, KafkaError
@@ -58,7 +58,7 @@ _FEW_RESOURCES: Final = 100
 class ConfigApis:
     """Handles the APIs of static and dynamic settings."""
 
-    def __init__(self, cache: MetadataCache, admin: TopicAdmin, config: BrokerConfig) -> None:
+    def __init__(self, cache: MetadataCache, admin: ClusterAdmin, config: BrokerConfig) -> None:
         self._cache = cache
         self._admin = admin
         self._config = config

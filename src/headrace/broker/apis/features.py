@@ -1,13 +1,12 @@
-"""UpdateFeatures (KIP-584), and the features in ApiVersions."""
+"""UpdateFeatures (KIP-584)."""
 
 from typing import Any
 
-from headrace.cluster.features import SUPPORTED, Features, FeatureUpdate
+from headrace.cluster.features import Features, FeatureUpdate
 from headrace.errors import ErrorCode, KafkaError
 from headrace.server.context import Handler, Reply, RequestContext
 from headrace.types import Request
 from headrace.wire.apis import ApiKey
-from headrace.wire.encoder import Fields
 
 _UPGRADE = 1
 
@@ -20,21 +19,6 @@ class FeaturesApi:
 
     def routes(self) -> dict[ApiKey, Handler]:
         return {ApiKey.UPDATE_FEATURES: self.update}
-
-    def announced(self) -> Fields:
-        """Return the feature fields of ApiVersions."""
-        return {
-            "supported_features": [
-                {"name": name, "min_version": lowest, "max_version": highest}
-                for name, (lowest, highest) in SUPPORTED.items()
-            ],
-            "finalized_features_epoch": self._features.epoch,
-            "finalized_features": [
-                {"name": name, "max_version_level": level, "min_version_level": level}
-                for name, level in self._features.levels.items()
-                if level > 0
-            ],
-        }
 
     async def update(self, context: RequestContext, request: Request) -> Reply:
         """Apply all updates, or none."""

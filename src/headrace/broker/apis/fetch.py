@@ -11,31 +11,23 @@ from random import Random
 from typing import Any, Final
 from uuid import UUID
 
-from headrace.broker.apis.fetch_answers import AT_ONCE, FLEXIBLE, OFTEN, Answered, encode, encode_in_steps
-from headrace.broker.fetch_session import (
-    FULL_EPOCH,
-    FetchPartition,
-    FetchSession,
-    FetchSessions,
-    PartitionKey,
-)
-from headrace.errors import ErrorCode, KafkaError
-from headrace.replication.growth import UNKNOWN_SIZE
-from headrace.replication.partition import Partition
+from headrace.broker.apis.fetch_answers import AT_ONCE, FLEXIBLE, OFTEN
+from headrace.broker.apis.fetch_reads import FetchReads
+from headrace.broker.apis.fetch_waits import Fetch
+from headrace.broker.current_leader import LeaderOf
+from headrace.broker.fetch_session import FULL_EPOCH, FetchPartition, FetchSession, FetchSessions, PartitionKey
 from headrace.replication.replica_manager import ReplicaManager
-from headrace.server.context import NO_REPLY, Answer, ClientInfo, Handler, RawReply, Reply, RequestContext
+from headrace.replication.throttle import ReplicationThrottle
+from headrace.server.context import Answer, Handler, Reply, RequestContext
 from headrace.server.large_requests import WaitingPartitions
-from headrace.server.loop.turns import HEAVY, LIGHT, Turns
-from headrace.slices import Steps, chunks, finish
+from headrace.server.loop.turns import Turns
+from headrace.slices import Steps, chunks
 from headrace.wire.apis import ApiKey
 
 _TOPIC_IDS: Final = 13
-_READ_COMMITTED: Final = 1
-_MANY_PARTITIONS: Final = 100
-"""Fetches of more partitions reserve memory while they wait, and then queue with costly requests."""
 
 
-class FetchApi:
+class FetchApi(FetchReads):
     """Handles Fetch, with its sessions and waiting fetches."""
 
     def __init__(
@@ -47,9 +39,11 @@ class FetchApi:
         max_sessions: int,
         max_bytes: int,
         turns: Turns | None = None,
+        throttle: ReplicationThrottle | None = None,
+        rack_of: Callable[[int], str | None] | None = None,
+        leader_of: LeaderOf | None = None,
     ) -> None:
-        self._replicas = replicas
-        self._topic_name = topic_name
+        super().__init__(replicas, topic_name, throttle=throttle, rack_of=rack_of, leader_of=leader_of)
         self.loop = loop
         self.turns = turns or Turns(loop.call_soon)
         self._max_bytes = max_bytes
@@ -65,7 +59,7 @@ class FetchApi:
         """Answer at once if there is enough data or an error, or if `max_wait` is 0; otherwise wait."""
         version = context.api_version
         session, is_incremental = self._begin(request, version)
-        named = len(session.partitions)
+        named = len(session.ready if is_incremental else session.partitions)
         for topic in request.topics:
             named += len(topic.partitions)
         if is_incremental:
@@ -79,7 +73,7 @@ class FetchApi:
             session.forget(_forgotten(request, version))
         if session.session_id:
             self._sessions.changed(session)
-        fetch = _Fetch(self, session, request, version, is_incremental=is_incremental)
+        fetch = Fetch(self, session, request, version, context.listener, is_incremental=is_incremental)
         fetch.collect()
         if fetch.is_satisfied() or not fetch.may_wait():
             return fetch.reply()
@@ -99,327 +93,22 @@ class FetchApi:
                 session.forget(keys)
                 yield
         self._sessions.changed(session)
-        fetch = _Fetch(self, session, request, version, is_incremental=is_incremental)
+        fetch = Fetch(self, session, request, version, context.listener, is_incremental=is_incremental)
         return (yield from fetch.in_steps(context.client))
 
     def _begin(self, request: Any, version: int) -> tuple[FetchSession, bool]:
         session_id = getattr(request, "session_id", 0)
         epoch = getattr(request, "session_epoch", FULL_EPOCH)
         now_ms = time.monotonic_ns() // 1_000_000
-        return self._sessions.begin(session_id, epoch, uses_topic_ids=version >= _TOPIC_IDS, now_ms=now_ms)
-
-    def read(self, wanted: FetchPartition, max_bytes: int, *, read_committed: bool, min_one_batch: bool) -> Answered:
-        """Return the available data of a partition, or the error."""
-        partition: Partition | None = None
-        try:
-            name = wanted.topic if isinstance(wanted.topic, str) else self._topic_name(wanted.topic)
-            if name is None:
-                raise KafkaError(ErrorCode.unknown_topic_id)
-            partition = self._replicas.get(name, wanted.index)
-            partition.check_leader_epoch(wanted.current_leader_epoch)
-            if wanted.last_fetched_epoch >= 0:
-                epoch, end = partition.end_offset_for_epoch(wanted.last_fetched_epoch)
-                if epoch < 0:
-                    raise KafkaError(ErrorCode.offset_out_of_range)
-                if epoch < wanted.last_fetched_epoch or end < wanted.fetch_offset:
-                    return wanted, ErrorCode.none, partition, None, (epoch, end)
-            part = partition.read(
-                wanted.fetch_offset,
-                min(max_bytes, wanted.max_bytes),
-                read_committed=read_committed,
-                min_one_batch=min_one_batch,
-            )
-        except KafkaError as error:
-            self._replicas.report_damage(error)
-            return wanted, error.code, partition, None, None
-        return wanted, ErrorCode.none, partition, part, None
+        session, is_incremental = self._sessions.begin(
+            session_id, epoch, uses_topic_ids=version >= _TOPIC_IDS, now_ms=now_ms
+        )
+        session.begin(getattr(request, "isolation_level", 0), now_ms)
+        return session, is_incremental
 
     @property
     def max_bytes(self) -> int:
         return self._max_bytes
-
-
-class _Fetch:
-    """One Fetch request, which reads its partitions at once, and again after a wait.
-
-    A fetch of many partitions is read and answered in steps.
-
-    While it waits, it counts the bytes by which its partitions grow, so that the cost of an append does not depend on
-    the number of partitions in a fetch.
-    """
-
-    __slots__ = (
-        "_answered",
-        "_api",
-        "_bytes",
-        "_changed",
-        "_client",
-        "_future",
-        "_has_error",
-        "_is_incremental",
-        "_is_large",
-        "_is_queued",
-        "_max_bytes",
-        "_max_wait",
-        "_min_bytes",
-        "_missing",
-        "_read_committed",
-        "_reserved",
-        "_room",
-        "_session",
-        "_timer",
-        "_version",
-        "_watched",
-    )
-
-    is_waiting: Final = False
-    """False, because one turn always completes the fetch (see `Turn.is_waiting`)."""
-
-    def __init__(
-        self, api: FetchApi, session: FetchSession, request: Any, version: int, *, is_incremental: bool
-    ) -> None:
-        self._api = api
-        self._session = session
-        self._version = version
-        self._is_incremental = is_incremental
-        self._max_wait: float = request.max_wait.total_seconds()
-        self._max_bytes = min(request.max_bytes, api.max_bytes)
-        self._min_bytes: int = min(request.min_bytes, self._max_bytes)
-        self._read_committed = request.isolation_level == _READ_COMMITTED
-        self._answered: list[Answered] = []
-        self._bytes = 0
-        self._has_error = False
-        self._reserved = 0
-
-    def collect(self, partitions: Iterable[FetchPartition] | None = None) -> None:
-        """Read all partitions of the session, or these, up to the limits."""
-        self._bytes = 0
-        self._has_error = False
-        self._answered = []
-        self._read(self._session.partitions.values() if partitions is None else partitions)
-
-    def _read(self, partitions: Iterable[FetchPartition]) -> None:
-        left = self._max_bytes - self._bytes
-        for wanted in partitions:
-            answered = self._api.read(
-                wanted, max(left, 0), read_committed=self._read_committed, min_one_batch=self._bytes == 0
-            )
-            self._answered.append(answered)
-            part = answered[3]
-            if part is not None:
-                self._bytes += part.size
-                left -= part.size
-            if answered[1] is not ErrorCode.none or answered[4] is not None:
-                self._has_error = True
-
-    def _collect_in_steps(self, partitions: list[FetchPartition], *, watch: bool = False) -> Steps[None]:
-        """Like `collect`. With `watch`, count the growth of every partition from its read on."""
-        self.collect([])
-        for start in range(0, len(partitions), OFTEN):
-            before = self._bytes
-            self._read(partitions[start : start + OFTEN])
-            if watch and not self.is_satisfied():
-                self._missing -= self._bytes - before
-                self._watch(self._answered[start:])
-            yield
-
-    def is_satisfied(self) -> bool:
-        return self._max_wait <= 0 or self._bytes >= self._min_bytes or self._has_error or not self._answered
-
-    def in_steps(self, client: ClientInfo) -> Steps[Reply | Awaitable[Reply]]:
-        """Return the reply, or an awaitable of it."""
-        self._prepare_wait(client)
-        self._is_large = True
-        may_wait = self._max_wait > 0 and self.may_wait()
-        if not may_wait:
-            self._max_wait = 0
-        is_waiting = False
-        if may_wait:
-            client.give_up = self._end
-        try:
-            yield from self._collect_in_steps(list(self._session.partitions.values()), watch=may_wait)
-            if not self.is_satisfied() and self._missing > 0:
-                is_waiting = True
-                self._start_wait()
-                return self._answer_after_wait()
-        finally:
-            if not is_waiting:
-                self._stop_waiting(None)
-        if not self.is_satisfied():
-            # The partitions have grown enough since they were read.
-            yield from self._collect_in_steps(list(self._session.partitions.values()))
-        return (yield from self._reply_in_steps())
-
-    async def _answer_after_wait(self) -> Reply:
-        await self._future
-        wanted = self._changed if self._is_incremental else self._session.partitions
-        async with self._api.ending:
-            await finish(self._collect_in_steps(list(wanted.values())))
-            return await finish(self._reply_in_steps())
-
-    def may_wait(self) -> bool:
-        """Reserve memory for the wait. Return False if there is too little: the fetch must be answered now."""
-        size = len(self._session.partitions)
-        if size > _MANY_PARTITIONS:
-            if not self._api.waiting.reserve(size):
-                return False
-            self._reserved = size
-        return True
-
-    def wait(self, client: ClientInfo) -> "asyncio.Future[Reply]":
-        """Return the reply once enough data is available or the time is over."""
-        self._prepare_wait(client)
-        self._missing -= self._bytes
-        self._watch(self._answered)
-        self._start_wait()
-        return self._future
-
-    def _prepare_wait(self, client: ClientInfo) -> None:
-        self._client = client
-        self._future = self._api.loop.create_future()
-        self._timer: asyncio.TimerHandle | None = None
-        self._missing = self._min_bytes
-        self._is_large = False
-        self._is_queued = False
-        # The rest of a partition's limit; partitions without data are missing.
-        self._room: dict[Partition, int] = {}
-        self._changed: dict[PartitionKey, FetchPartition] = {}
-        self._watched: list[Partition] = []
-
-    def _watch(self, some: Iterable[Answered]) -> None:
-        # Bound once for all partitions, but not as an attribute: a cycle would keep files of deleted partitions open.
-        grown = self._grown
-        for answered in some:
-            wanted, _, partition, part, _ = answered
-            if partition is None:
-                continue
-            if part is not None:
-                self._room[partition] = max(wanted.max_bytes - part.size, 0)
-            if self._is_incremental and self._has_changed(answered):
-                self._changed[wanted.topic, wanted.index] = wanted
-            self._watched.append(partition)
-            partition.growth.add(grown)
-
-    def _start_wait(self) -> None:
-        self._answered = []
-        self._timer = self._api.loop.call_later(self._max_wait, self._end)
-        self._client.give_up = self._end
-        self._future.add_done_callback(self._stop_waiting)
-        if self._client.has_left:
-            self._end()
-
-    def _grown(self, partition: Partition, size: int) -> None:
-        """Count the growth of a partition. Called by an append, which must stay fast."""
-        if self._is_queued:
-            return
-        room = self._room.get(partition)
-        if room is None:
-            key = self._key(partition)
-            wanted = self._session.partitions.get(key)
-            if wanted is None:
-                return  # another request has changed the session
-            room = wanted.max_bytes
-            if self._is_incremental:
-                self._changed[key] = wanted
-        if size == UNKNOWN_SIZE or (self._read_committed and partition.transactions.first_offset is not None):
-            size = self._read_growth(partition, room)
-        size = min(size, room)
-        self._room[partition] = room - size
-        self._missing -= size
-        if self._missing <= 0:
-            self._end()
-
-    def _read_growth(self, partition: Partition, room: int) -> int:
-        """Read the log, and return the uncounted bytes. Set `_missing` to 0 if the fetch must be answered now."""
-        wanted = self._session.partitions.get(self._key(partition))
-        if wanted is None:
-            return 0
-        _, error, _, part, diverging = self._api.read(
-            wanted, wanted.max_bytes, read_committed=self._read_committed, min_one_batch=True
-        )
-        if error is not ErrorCode.none or diverging is not None:
-            self._missing = 0
-        if part is None:
-            return 0
-        if part.file is not partition.log.segments.active.file:
-            self._missing = 0  # as in Kafka: one fetch cannot read beyond a segment
-        return part.size - (wanted.max_bytes - room)
-
-    def _key(self, partition: Partition) -> PartitionKey:
-        topic, index = partition.topic_partition
-        return (partition.topic_id if self._session.uses_topic_ids else topic), index
-
-    def _end(self) -> None:
-        """Queue the reply, because many fetches may end their wait together."""
-        if self._timer is None:
-            self._missing = 0  # it has not started to wait
-        elif not self._is_queued:
-            self._is_queued = True
-            self._api.turns.add(self, HEAVY if len(self._watched) > _MANY_PARTITIONS else LIGHT)
-
-    def take_turn(self) -> None:
-        if self._future.done():
-            return
-        if self._is_large:
-            self._future.set_result(NO_REPLY)  # it is answered in steps
-            return
-        try:
-            self.collect(list(self._changed.values()) if self._is_incremental else None)
-            self._future.set_result(self.reply())
-        except Exception as error:  # noqa: BLE001  handled like a handler's error
-            self._future.set_exception(error)
-
-    def _stop_waiting(self, _: object) -> None:
-        self._client.give_up = None
-        if self._timer is not None:
-            self._timer.cancel()
-        grown = self._grown
-        for partition in self._watched:
-            partition.growth.discard(grown)
-        self._watched.clear()
-        reserved, self._reserved = self._reserved, 0
-        self._api.waiting.release(reserved)
-
-    def reply(self) -> RawReply:
-        """Encode the reply; an incremental one contains only changed partitions."""
-        changed = [answered for answered in self._answered if self._has_changed(answered)]
-        if self._session.session_id:
-            self._remember(changed)
-        return encode(changed, self._session.session_id, self._version, read_committed=self._read_committed)
-
-    def _reply_in_steps(self) -> Steps[RawReply]:
-        changed: list[Answered] = []
-        for start in range(0, len(self._answered), AT_ONCE):
-            some = [answered for answered in self._answered[start : start + AT_ONCE] if self._has_changed(answered)]
-            if self._session.session_id:
-                self._remember(some)
-            changed += some
-            yield
-        session_id = self._session.session_id
-        return (yield from encode_in_steps(changed, session_id, self._version, read_committed=self._read_committed))
-
-    def _remember(self, changed: list[Answered]) -> None:
-        """Store the reply's offsets in the session."""
-        for wanted, error, partition, part, _ in changed:
-            if error is not ErrorCode.none:
-                wanted.last_high_watermark = -1  # report the end of the error
-            elif partition is not None:
-                wanted.last_high_watermark = partition.high_watermark
-                wanted.last_log_start_offset = partition.log_start_offset
-            if part is not None:
-                self._session.served(wanted)
-
-    def _has_changed(self, answered: Answered) -> bool:
-        wanted, error, partition, part, diverging = answered
-        return (
-            not self._is_incremental
-            or part is not None
-            or error is not ErrorCode.none
-            or diverging is not None
-            or partition is None
-            or partition.high_watermark != wanted.last_high_watermark
-            or partition.log_start_offset != wanted.last_log_start_offset
-        )
 
 
 def _wanted(topic: Any, partitions: Iterable[Any], version: int) -> list[FetchPartition]:
@@ -431,6 +120,8 @@ def _wanted(topic: Any, partitions: Iterable[Any], version: int) -> list[FetchPa
         item = FetchPartition(name, partition.partition)
         item.fetch_offset = partition.fetch_offset
         item.max_bytes = partition.partition_max_bytes
+        if version >= 5:
+            item.log_start_offset = partition.log_start_offset
         if version >= 9:
             item.current_leader_epoch = partition.current_leader_epoch
             if version >= FLEXIBLE:

@@ -4,12 +4,14 @@ Layout: https://kafka.apache.org/protocol#The_Messages_Fetch
 """
 
 import struct
+from collections.abc import Mapping
 from typing import Final, TypeAlias
 from uuid import UUID
 
+from headrace.broker.current_leader import CurrentLeader, put_endpoints, put_leader
 from headrace.broker.fetch_session import FetchPartition
 from headrace.errors import ErrorCode
-from headrace.replication.partition import Partition
+from headrace.replication.replica import Replica
 from headrace.server.context import RawReply
 from headrace.slices import Steps
 from headrace.storage.files.log_file import FileSlice
@@ -24,6 +26,8 @@ OFTEN: Final = 64
 """Partitions of a larger fetch between two pauses."""
 FLEXIBLE: Final = 12
 
+NO_LEADERS: Final[Mapping[FetchPartition, CurrentLeader]] = {}
+
 _INT32 = struct.Struct(">i")
 _PARTITION = struct.Struct(">ihqqq")
 """Index, error, high watermark, last stable offset, log start offset (from version 5 on)."""
@@ -32,12 +36,19 @@ _DIVERGING = struct.Struct(">BBBiqB")
 _ABORTED = struct.Struct(">qq")
 """Producer id and first offset of an aborted transaction."""
 
-Answered: TypeAlias = tuple[FetchPartition, ErrorCode, Partition | None, FileSlice | None, tuple[int, int] | None]
+Answered: TypeAlias = tuple[FetchPartition, ErrorCode, Replica | None, FileSlice | None, tuple[int, int] | None]
 """A requested partition, and its error, records, or (epoch, end offset) if its log diverges from the client's."""
 
 
-def encode(changed: list[Answered], session_id: int, version: int, *, read_committed: bool) -> RawReply:
-    """Encode the reply for the partitions in `changed`."""
+def encode(
+    changed: list[Answered],
+    session_id: int,
+    version: int,
+    *,
+    read_committed: bool,
+    leaders: Mapping[FetchPartition, CurrentLeader] = NO_LEADERS,
+) -> RawReply:
+    """Encode the reply for the partitions in `changed`, some of which have other `leaders`."""
     by_topic: dict[str | UUID, list[Answered]] = {}
     for answered in changed:
         by_topic.setdefault(answered[0].topic, []).append(answered)
@@ -46,16 +57,25 @@ def encode(changed: list[Answered], session_id: int, version: int, *, read_commi
     out = _head(session_id, version, len(by_topic))
     for topic, partitions in by_topic.items():
         _put_topic(out, topic, len(partitions), flexible=flexible)
-        out = _put_partitions(parts, out, partitions, version, read_committed=read_committed)
+        out = _put_partitions(parts, out, partitions, version, leaders, read_committed=read_committed)
         if flexible:
             out.append(0)
-    if flexible:
+    if leaders:
+        put_endpoints(out, leaders.values())
+    elif flexible:
         out.append(0)
     parts.append(out)
     return RawReply(parts)
 
 
-def encode_in_steps(changed: list[Answered], session_id: int, version: int, *, read_committed: bool) -> Steps[RawReply]:
+def encode_in_steps(
+    changed: list[Answered],
+    session_id: int,
+    version: int,
+    *,
+    read_committed: bool,
+    leaders: Mapping[FetchPartition, CurrentLeader] = NO_LEADERS,
+) -> Steps[RawReply]:
     """Like `encode`, for many partitions."""
     by_topic: dict[str | UUID, list[Answered]] = {}
     for start in range(0, len(changed), AT_ONCE):
@@ -69,11 +89,13 @@ def encode_in_steps(changed: list[Answered], session_id: int, version: int, *, r
         _put_topic(out, topic, len(partitions), flexible=flexible)
         for start in range(0, len(partitions), OFTEN):
             some = partitions[start : start + OFTEN]
-            out = _put_partitions(parts, out, some, version, read_committed=read_committed)
+            out = _put_partitions(parts, out, some, version, leaders, read_committed=read_committed)
             yield
         if flexible:
             out.append(0)
-    if flexible:
+    if leaders:
+        put_endpoints(out, leaders.values())
+    elif flexible:
         out.append(0)
     parts.append(out)
     return RawReply(parts)
@@ -98,6 +120,7 @@ def _put_partitions(
     out: bytearray,
     partitions: list[Answered],
     version: int,
+    leaders: Mapping[FetchPartition, CurrentLeader],
     *,
     read_committed: bool,
 ) -> bytearray:
@@ -111,7 +134,7 @@ def _put_partitions(
             parts.append(part)
             out = bytearray()
         if flexible:
-            _put_tags(out, answered[4])
+            _put_tags(out, answered[4], leaders.get(answered[0]) if leaders else None)
     return out
 
 
@@ -148,19 +171,22 @@ def _put_partition(out: bytearray, answered: Answered, version: int, *, read_com
                 out.append(0)
         else:
             out += b"\x01" if has_list else b"\x00"
-        out += b"\xff\xff\xff\xff"
+        out += _INT32.pack(wanted.preferred_replica)
         put_unsigned_varint(out, size + 1)
     else:
         out += _INT32.pack(len(aborted)) if has_list else b"\xff\xff\xff\xff"
         for one in aborted:
             out += _ABORTED.pack(one.producer_id, one.first_offset)
         if version >= 11:
-            out += b"\xff\xff\xff\xff"
+            out += _INT32.pack(wanted.preferred_replica)
         out += _INT32.pack(size)
 
 
-def _put_tags(out: bytearray, diverging: tuple[int, int] | None) -> None:
-    if diverging is None:
+def _put_tags(out: bytearray, diverging: tuple[int, int] | None, leader: CurrentLeader | None) -> None:
+    if leader is not None:
+        out.append(1)
+        put_leader(out, leader, 1)
+    elif diverging is None:
         out.append(0)
     else:
         # One tagged field with number 0 and 13 bytes: epoch, end offset, no nested tags (KIP-595).

@@ -8,7 +8,7 @@ import logging
 import uuid
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from headrace.broker.addresses import Endpoint
 from headrace.cluster.topic_names import GROUP_OFFSETS, TRANSACTION_STATE
@@ -43,9 +43,14 @@ _MILLISECOND = timedelta(milliseconds=1)
 _NOT_JOINED: Final[Fields] = {"generation_id": -1, "protocol_name": "", "leader": "", "members": ()}
 
 
+Locate: TypeAlias = Callable[[RequestContext, str, str], Endpoint]
+"""Returns the address, for a client, of the coordinator of a key, which is the leader of a partition of an internal
+topic. Raises KafkaError(coordinator_not_available) without one."""
+
+
 class GroupApis:
     """`endpoint` returns this broker's address for a client; `create_offsets_topic` and `create_state_topic` (for
-    transactions) return when the topic exists.
+    transactions) return when the topic exists. Without `locate` this broker is the coordinator of everything.
     """
 
     def __init__(
@@ -54,7 +59,9 @@ class GroupApis:
         endpoint: Callable[[RequestContext], Endpoint],
         create_offsets_topic: Callable[[], Awaitable[None]],
         create_state_topic: Callable[[], Awaitable[None]],
+        locate: Locate | None = None,
     ) -> None:
+        self._locate = locate
         self._coordinator = coordinator
         self._endpoint = endpoint
         self._create_offsets_topic = create_offsets_topic
@@ -70,7 +77,7 @@ class GroupApis:
         }
 
     async def find_coordinator(self, context: RequestContext, request: Request) -> Fields:
-        """Return this broker, the coordinator of all groups and transactions. Creates the internal topic if missing."""
+        """Return the coordinators of groups or transactional ids. Creates the internal topic if it is missing."""
         key_type = getattr(request, "key_type", _GROUP)
         if key_type not in (_GROUP, _TRANSACTION):
             raise KafkaError(ErrorCode.invalid_request, f"Unknown coordinator type {key_type}")
@@ -80,8 +87,10 @@ class GroupApis:
             await create_topic()
         except KafkaError as error:
             raise KafkaError(ErrorCode.coordinator_not_available, f"{name} cannot be created: {error}") from error
-        here = self._endpoint(context)._asdict()
         keys = getattr(request, "coordinator_keys", ())
+        if self._locate is not None:
+            return _located(self._locate, context, request, name)
+        here = self._endpoint(context)._asdict()
         coordinators = made_of(keys, lambda key: {"key": key, **here, "error_message": ""})
         # Kafka's message for success; clients that log it expect text.
         return {**here, "error_message": "NONE", "coordinators": coordinators}
@@ -216,6 +225,23 @@ def _check_metadata(context: RequestContext, request: Request) -> None:
         )
         log.warning("%s (client %s at %s)", message, context.client_id, context.client_host)
         raise KafkaError(ErrorCode.invalid_request, message)
+
+
+def _located(locate: Locate, context: RequestContext, request: Request, topic: str) -> Fields:
+    """Return the reply of FindCoordinator. Before version 4 it has one key. Raises KafkaError for that key."""
+
+    def coordinator(key: str) -> Fields:
+        try:
+            return {"key": key, **locate(context, topic, key)._asdict(), "error_message": ""}
+        except KafkaError as error:
+            return {"key": key, **_NOWHERE, "error_code": error.code, "error_message": error.message}
+
+    if context.api_version >= 4:
+        return {"coordinators": made_of(request.coordinator_keys, coordinator)}
+    return {**locate(context, topic, request.key)._asdict(), "error_message": "NONE"}
+
+
+_NOWHERE: Final[Fields] = {"node_id": -1, "host": "", "port": -1}
 
 
 def _ms(duration: timedelta) -> int:

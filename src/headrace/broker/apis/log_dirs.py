@@ -64,15 +64,16 @@ class LogDirsApi:
         results: list[Fields] = [
             {
                 "error_code": ErrorCode.none,
-                "log_dir": directory,
+                "log_dir": str(directory),
                 "topics": made_of(
-                    list(by_directory.get(Path(directory), {}).items()),
+                    list(by_directory.get(directory, {}).items()),
                     lambda found: {"name": found[0], "partitions": made_of(found[1], _described_one)},
                 ),
                 "total_bytes": total,
                 "usable_bytes": usable,
             }
-            for directory, total, usable in self._replicas.space()
+            for directory in self._replicas.log_dirs.directories
+            for total, usable in (self._replicas.log_dirs.owned.space(directory),)
         ]
         results += [
             {

@@ -11,10 +11,9 @@ from typing import Any, Final
 from headrace.broker.apis.answer_cache import AnswerCache
 from headrace.broker.apis.partition_fragments import DESCRIBED, BrokersSeen, encode_partitions, metadata_layout
 from headrace.cluster import topic_names
+from headrace.cluster.admin import ClusterAdmin
 from headrace.cluster.image import NO_LEADER, BrokerImage, MetadataImage, TopicImage
 from headrace.cluster.metadata_cache import MetadataCache
-from headrace.cluster.topic_admin import TopicAdmin
-from headrace.cluster.topic_changes import NewTopic
 from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode, KafkaError
 from headrace.server.context import Answer, Handler, RawReply, Reply, RequestContext
@@ -45,7 +44,7 @@ _BROKERS, _CONTROLLERS = 1, 2
 class MetadataApis:
     """Handlers for metadata. Metadata may create missing topics."""
 
-    def __init__(self, cache: MetadataCache, admin: TopicAdmin, config: BrokerConfig) -> None:
+    def __init__(self, cache: MetadataCache, admin: ClusterAdmin, config: BrokerConfig) -> None:
         self._cache = cache
         self._admin = admin
         self._config = config
@@ -186,15 +185,15 @@ class MetadataApis:
         self, context: RequestContext, request: Request, names: list[str], missing: list[str]
     ) -> Reply:
         errors: dict[str, KafkaError] = {}
-        wanted = [NewTopic(name) for name in missing if not topic_names.is_internal(name)]
+        wanted = [name for name in missing if not topic_names.is_internal(name)]
         try:
-            results = await self._admin.create_topics(wanted)
+            results = await self._admin.auto_create(wanted)
         except KafkaError as error:
-            errors = {new.name: error for new in wanted}
+            errors = dict.fromkeys(wanted, error)
         else:
-            for new, result in zip(wanted, results, strict=True):
+            for name, result in zip(wanted, results, strict=True):
                 if isinstance(result, KafkaError):
-                    errors[new.name] = result
+                    errors[name] = result
         for name in filter(topic_names.is_internal, missing):
             try:
                 await self._admin.create_internal_topic(name)

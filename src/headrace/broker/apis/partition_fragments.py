@@ -84,10 +84,14 @@ def _ends(partition: PartitionImage, layout: Layout, brokers: BrokersSeen) -> tu
         _put_ids(out, (), layout)
         _put_ids(out, (), layout)
     if layout.has_offline:
-        _put_ids(out, [replica for replica in partition.replicas if replica not in brokers.alive], layout)
+        _put_ids(out, _offline(partition, brokers), layout)
     if layout.is_flexible:
         out.append(0)
     return _INT16.pack(error), bytes(out)
+
+
+def _offline(partition: PartitionImage, brokers: BrokersSeen) -> list[int]:
+    return [replica for replica in partition.replicas if replica not in brokers.alive or replica in partition.offline]
 
 
 def _put_ids(out: bytearray, ids: Collection[int], layout: Layout) -> None:

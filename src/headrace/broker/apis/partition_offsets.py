@@ -118,7 +118,12 @@ class PartitionOffsetsApi:
             return asked.partition_index, ErrorCode.invalid_request, _NOWHERE
         try:
             partition = self._partition(context, topic, asked)
-            found = find_bound(partition, asked.timestamp, read_committed=_is_read_committed(request))
+            found = find_bound(
+                partition,
+                asked.timestamp,
+                read_committed=_is_read_committed(request),
+                is_follower=request.replica_id >= 0,
+            )
         except KafkaError as failure:
             return self._offset_missing(asked, failure)
         return asked.partition_index, ErrorCode.none, found
@@ -262,13 +267,23 @@ def _reads_records(timestamp: int) -> bool:
     return timestamp >= 0 or timestamp == MAX_TIMESTAMP
 
 
-def find_bound(partition: Partition, timestamp: int, *, read_committed: bool) -> tuple[int, int, int]:
+def find_bound(
+    partition: Partition, timestamp: int, *, read_committed: bool, is_follower: bool = False
+) -> tuple[int, int, int]:
     """Return `(timestamp in ms, offset, leader epoch)`, -1 where unknown, as Kafka without tiered storage.
 
-    `timestamp` is a special value that does not require reading records.
+    `timestamp` is a special value that does not require reading records. Raises KafkaError(offset_not_available): a new
+    leader does not know yet which records are committed (KIP-207).
     """
     log = partition.log
     if timestamp == LATEST:
+        if is_follower:
+            return -1, partition.log_end_offset, partition.leader_epoch
+        if partition.followers is not None and partition.followers.state.epoch_start > partition.high_watermark:
+            raise KafkaError(
+                ErrorCode.offset_not_available,
+                f"the followers of {partition.topic_partition} have not fetched from its new leader yet: try again",
+            )
         return -1, partition.visible_end(read_committed=read_committed), partition.leader_epoch
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         start = log.log_start_offset

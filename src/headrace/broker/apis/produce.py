@@ -14,6 +14,7 @@ from uuid import UUID
 
 from headrace.broker.apis.produce_answers import Outcome, Results, any_failed, failed, replies_to
 from headrace.broker.apis.produce_transactions import TransactionVerification, Verdict, Verdicts
+from headrace.broker.current_leader import LeaderOf
 from headrace.broker.large_batches import NONE_LARGE, Large, LargeBatches, Prepared, Requests
 from headrace.broker.refusals import RefusalLog
 from headrace.cluster.topic_names import is_internal
@@ -24,7 +25,7 @@ from headrace.replication.partition import Partition
 from headrace.replication.purgatory import Completion, Purgatory
 from headrace.replication.replica_manager import OfflineError, ReplicaManager
 from headrace.replication.verification import VerificationGuard
-from headrace.server.context import RawReply, Reply, RequestContext
+from headrace.server.context import Executed, RawReply, Reply, RequestContext
 from headrace.server.dispatch import Replies
 from headrace.server.frames import InvalidRequestError
 from headrace.slices import Pace
@@ -40,6 +41,7 @@ _TOPIC_IDS: Final = 13
 _ZSTD: Final = 7
 _LOG_START_OFFSET: Final = 5
 _RECORD_ERRORS: Final = 8
+_CURRENT_LEADER: Final = 10
 _ATTRIBUTES: Final = struct.Struct(">h")
 _ATTRIBUTES_POSITION: Final = 21
 _INT32 = struct.Struct(">i")
@@ -66,10 +68,13 @@ _Waiting: TypeAlias = dict[Partition, list[_Batch]]
 
 
 class _Incomplete(NamedTuple):
-    """An appended batch, which is answered when `completion` is done."""
+    """An appended batch, whose outcome in `outcomes[place]` is known when `completion` is done."""
 
-    batch: _Batch
+    outcomes: list[Outcome]
+    place: int
+    partition: int
     completion: Completion
+    waits_for_followers: bool
 
 
 _PENDING: Final = Outcome(-1, 0)
@@ -88,7 +93,10 @@ class ProduceApi:
         topic_name: Callable[[UUID | None], str | None],
         purgatory: Purgatory,
         transactions: TransactionVerification,
+        leader_of: LeaderOf | None = None,
     ) -> None:
+        """`leader_of` finds the leaders on other brokers; None in a cluster of one broker."""
+        self._leader_of = leader_of
         self._replicas = replicas
         self._purgatory = purgatory
         self._transactions = transactions
@@ -100,7 +108,10 @@ class ProduceApi:
     def produce(self, context: RequestContext, request: Any) -> Reply | Awaitable[Reply]:
         """Append the request's batches, and reply once its `acks` setting is satisfied."""
         replies = self.produce_run([(context, request)])
-        return _only(replies) if isinstance(replies, list) else _only_later(replies)
+        if isinstance(replies, list):
+            return _only(replies)
+        later = _only_later(replies)
+        return Executed(later) if type(replies) is Executed else later
 
     def produce_run(self, requests: Requests) -> Replies | Awaitable[Replies]:
         """Append the batches of consecutive requests of a client, with one write per partition.
@@ -163,7 +174,12 @@ class ProduceApi:
                     requests = requests[: len(results)]  # it closes the connection: ignore later requests
                     break
         self._append(waiting, incomplete)
-        return self._once_complete(requests, results, incomplete) if incomplete else replies_to(requests, results)
+        answered = [(context, request.acks) for context, request in requests]
+        if not incomplete:
+            return replies_to(answered, results)
+        replies = self._once_complete(answered, results, incomplete)
+        # While the disk is slow, the client has to wait: it must not send more.
+        return Executed(replies) if all(item.waits_for_followers for item in incomplete) else replies
 
     async def _append_many(self, requests: Requests, prepared: Prepared) -> Replies:
         pace = Pace()
@@ -182,7 +198,9 @@ class ProduceApi:
                         requests = requests[: len(results)]
                         break
             await self._append_in_turns(waiting, incomplete, pace)
-        return await self._once_complete(requests, results, incomplete)
+        return await self._once_complete(
+            [(context, request.acks) for context, request in requests], results, incomplete
+        )
 
     async def _append_in_turns(self, waiting: _Waiting, incomplete: list[_Incomplete], pace: Pace) -> None:
         for partition, batches in waiting.items():
@@ -196,7 +214,7 @@ class ProduceApi:
                         )
                 except KafkaError as error:
                     for batch in some:
-                        batch.outcomes[batch.place] = _refused(batch.context, topic, index, error)
+                        batch.outcomes[batch.place] = self._refused(batch.context, topic, index, error)
                 else:
                     self._append({partition: some}, incomplete)
                 await pace.rest()
@@ -215,9 +233,9 @@ class ProduceApi:
                         records, now_ms=now_ms, acks=acks, guard=guard
                     )
                 except KafkaError as error:
-                    outcomes[place] = _refused_by(partition, context, error)
+                    outcomes[place] = self._refused_by(partition, context, error)
                 else:
-                    outcomes[place] = new_tuple(Outcome, (index, 0, base_offset, append_time, start, None, ()))
+                    outcomes[place] = new_tuple(Outcome, (index, 0, base_offset, append_time, start, None, (), None))
                     if last_offset >= partition.high_watermark:
                         self._note_incomplete(partition, batch, last_offset, incomplete)
                 continue
@@ -225,15 +243,19 @@ class ProduceApi:
                 _, _, outcomes, place, index, context, _, _ = batch
                 if type(result) is AppendResult:
                     base_offset, last_offset, append_time, start = result
-                    outcomes[place] = new_tuple(Outcome, (index, 0, base_offset, append_time, start, None, ()))
+                    outcomes[place] = new_tuple(Outcome, (index, 0, base_offset, append_time, start, None, (), None))
                     if last_offset >= partition.high_watermark:
                         self._note_incomplete(partition, batch, last_offset, incomplete)
                 else:
-                    outcomes[place] = _refused_by(partition, context, result)
+                    outcomes[place] = self._refused_by(partition, context, result)
         if self._purgatory.slow_disk.wrote(began_ns):
             for partition, batches in waiting.items():
                 completion = self._purgatory.flushed(partition, partition.log_end_offset)
-                incomplete += [_Incomplete(item, completion) for item in batches if not item.outcomes[item.place].error]
+                incomplete += [
+                    _Incomplete(item.outcomes, item.place, item.partition, completion, False)
+                    for item in batches
+                    if not item.outcomes[item.place].error
+                ]
         waiting.clear()
 
     def _note_incomplete(
@@ -244,11 +266,12 @@ class ProduceApi:
             partition, last_offset + 1, batch.acks, timeout_s=batch.timeout.total_seconds()
         )
         if completion is not None:
-            incomplete.append(_Incomplete(batch, completion))
+            waits = partition.followers is not None
+            incomplete.append(_Incomplete(batch.outcomes, batch.place, batch.partition, completion, waits))
 
     async def _once_complete(
         self,
-        requests: Requests,
+        answered: Sequence[tuple[RequestContext, int]],
         results: Sequence[Results],
         incomplete: Sequence[_Incomplete],
     ) -> Replies:
@@ -256,11 +279,11 @@ class ProduceApi:
         if incomplete:
             began_ns = time.time_ns()
             ends = await asyncio.gather(*(item.completion for item in incomplete))
-            for (batch, _), error in zip(incomplete, ends, strict=True):
+            for (outcomes, place, partition, _, _), error in zip(incomplete, ends, strict=True):
                 if error is not None:
-                    batch.outcomes[batch.place] = failed(batch.partition, error)
+                    outcomes[place] = failed(partition, error)
             self._purgatory.slow_disk.waited(began_ns)
-        return replies_to(requests, results)
+        return replies_to(answered, results)
 
     def _collect(
         self,
@@ -286,13 +309,15 @@ class ProduceApi:
             results.append((self._name_bytes(topic, version), outcomes))
             name = topic.name if version < _TOPIC_IDS else self._topic_name(topic.topic_id)
             if refusal is not None:
-                outcomes += [_refused(context, name, data.index, refusal) for data in topic.partition_data]
+                outcomes += [self._refused(context, name, data.index, refusal) for data in topic.partition_data]
                 continue
             if name is None:
-                outcomes += [_refused(context, name, data.index, _UNKNOWN_TOPIC_ID) for data in topic.partition_data]
+                outcomes += [
+                    self._refused(context, name, data.index, _UNKNOWN_TOPIC_ID) for data in topic.partition_data
+                ]
                 continue
             if is_internal(name) and context.client_id != ADMIN_CLIENT_ID:
-                outcomes += [_refused(context, name, data.index, _INTERNAL_TOPIC) for data in topic.partition_data]
+                outcomes += [self._refused(context, name, data.index, _INTERNAL_TOPIC) for data in topic.partition_data]
                 continue
             for place, data in enumerate(topic.partition_data):
                 index = data.index
@@ -305,7 +330,7 @@ class ProduceApi:
                     partition = self._replicas.get(name, index)
                     guard = None if verdict is None else _guard_of(verdict, name, index)
                 except KafkaError as error:
-                    outcomes.append(_refused(context, name, index, error))
+                    outcomes.append(self._refused(context, name, index, error))
                     continue
                 batch = new_tuple(_Batch, (records, acks, outcomes, len(outcomes), index, context, timeout, guard))
                 outcomes.append(_PENDING)
@@ -315,6 +340,23 @@ class ProduceApi:
                 else:
                     batches.append(batch)
         return results
+
+    def _refused_by(self, partition: Partition, context: RequestContext, error: KafkaError) -> Outcome:
+        topic, index = partition.topic_partition
+        return self._refused(context, topic, index, error, partition.log_start_offset)
+
+    def _refused(
+        self, context: RequestContext, name: str | None, index: int, error: KafkaError, log_start_offset: int = -1
+    ) -> Outcome:
+        leader = None
+        if error.code is ErrorCode.not_leader_or_follower:
+            if name is not None and self._leader_of is not None and context.api_version >= _CURRENT_LEADER:
+                leader = self._leader_of(name, index, context.listener)
+        elif error.code is not ErrorCode.unknown_topic_or_partition and not isinstance(
+            error, NoRoomError | OfflineError
+        ):
+            _refusals.refused(f"{name}-{index}", context, error)
+        return failed(index, error, log_start_offset, leader)
 
     @staticmethod
     def _name_bytes(topic: Any, version: int) -> bytes:
@@ -329,19 +371,6 @@ def _encoded(name: str, *, flexible: bool) -> bytes:
     out = bytearray()
     put_string(out, name, flexible=flexible)
     return bytes(out)
-
-
-def _refused_by(partition: Partition, context: RequestContext, error: KafkaError) -> Outcome:
-    topic, index = partition.topic_partition
-    return _refused(context, topic, index, error, partition.log_start_offset)
-
-
-def _refused(
-    context: RequestContext, name: str | None, index: int, error: KafkaError, log_start_offset: int = -1
-) -> Outcome:
-    if error.code is not ErrorCode.unknown_topic_or_partition and not isinstance(error, NoRoomError | OfflineError):
-        _refusals.refused(f"{name}-{index}", context, error)
-    return failed(index, error, log_start_offset)
 
 
 def _only(replies: Replies) -> RawReply:

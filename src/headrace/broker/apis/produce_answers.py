@@ -5,8 +5,9 @@ Layout: https://kafka.apache.org/protocol#The_Messages_Produce
 
 import struct
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
+from headrace.broker.current_leader import CurrentLeader, put_endpoints, put_leader
 from headrace.errors import KafkaError
 from headrace.replication.batch_rules import RecordsRefusedError
 from headrace.server.context import NO_REPLY, RawReply, RequestContext
@@ -33,17 +34,18 @@ class Outcome(NamedTuple):
     log_start_offset: int = -1
     message: str | None = None
     record_errors: Sequence[tuple[int, str]] = ()
+    leader: CurrentLeader | None = None
+    """The partition's leader, if it is another broker."""
 
 
 Results: TypeAlias = list[tuple[bytes, list[Outcome]]]
 """The encoded topic names of one request, with the outcomes of their batches."""
 
 
-def replies_to(requests: Sequence[tuple[RequestContext, Any]], results: Sequence[Results]) -> Replies:
-    """Return the replies in order; an error closes the connection."""
+def replies_to(requests: Sequence[tuple[RequestContext, int]], results: Sequence[Results]) -> Replies:
+    """Return the replies to requests with these `acks`, in order; an error closes the connection."""
     return [
-        _reply(topics, request.acks, context.api_version)
-        for (context, request), topics in zip(requests, results, strict=True)
+        _reply(topics, acks, context.api_version) for (context, acks), topics in zip(requests, results, strict=True)
     ]
 
 
@@ -61,20 +63,21 @@ def any_failed(results: Results) -> Outcome | None:
     return next((outcome for _, outcomes in results for outcome in outcomes if outcome.error), None)
 
 
-def failed(index: int, error: KafkaError, log_start_offset: int = -1) -> Outcome:
+def failed(index: int, error: KafkaError, log_start_offset: int = -1, leader: CurrentLeader | None = None) -> Outcome:
     """Return the outcome of a refused batch."""
     records = error.records if isinstance(error, RecordsRefusedError) else ()
-    return Outcome(index, error.code.value, -1, -1, log_start_offset, str(error), records)
+    return Outcome(index, error.code.value, -1, -1, log_start_offset, str(error), records, leader)
 
 
 def _encode(results: Results, version: int) -> bytearray:
     flexible = version >= FLEXIBLE
     out = bytearray()
+    leaders: list[CurrentLeader] = []
     put_count(out, len(results), flexible=flexible)
     for name, outcomes in results:
         out += name
         put_count(out, len(outcomes), flexible=flexible)
-        for index, error, offset, append_time, start, message, record_errors in outcomes:
+        for index, error, offset, append_time, start, message, record_errors, leader in outcomes:
             if flexible and message is None:
                 # no record errors (1), no message (0), no tags (0)
                 out += _PARTITION_FLEXIBLE.pack(index, error, offset, append_time, start, 1, 0, 0)
@@ -83,16 +86,27 @@ def _encode(results: Results, version: int) -> bytearray:
             else:
                 out += _PARTITION.pack(index, error, offset, append_time, start)
                 if version >= _RECORD_ERRORS:
-                    _put_errors(out, record_errors, message, flexible=flexible)
+                    _put_errors(out, record_errors, message, leader, flexible=flexible)
+                    if leader is not None:
+                        leaders.append(leader)
         if flexible:
             out.append(0)
-    # not throttled, and no tags
-    out += b"\x00\x00\x00\x00\x00" if flexible else b"\x00\x00\x00\x00"
+    if leaders:
+        out += b"\x00\x00\x00\x00"
+        put_endpoints(out, leaders)
+    else:
+        # not throttled, and no tags
+        out += b"\x00\x00\x00\x00\x00" if flexible else b"\x00\x00\x00\x00"
     return out
 
 
 def _put_errors(
-    out: bytearray, record_errors: Sequence[tuple[int, str]], message: str | None, *, flexible: bool
+    out: bytearray,
+    record_errors: Sequence[tuple[int, str]],
+    message: str | None,
+    leader: CurrentLeader | None,
+    *,
+    flexible: bool,
 ) -> None:
     put_count(out, len(record_errors), flexible=flexible)
     for place, reason in record_errors:
@@ -104,5 +118,8 @@ def _put_errors(
         out += b"\x00" if flexible else b"\xff\xff"
     else:
         put_string(out, message, flexible=flexible)
-    if flexible:
+    if leader is not None:
+        out.append(1)
+        put_leader(out, leader, 0)
+    elif flexible:
         out.append(0)

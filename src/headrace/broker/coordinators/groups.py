@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.coordinators import offsets_topic
 from headrace.broker.topic_table import TopicTable
+from headrace.cluster.admin import ClusterAdmin
 from headrace.cluster.image import GROUP_CONFIG, ConfigResource, TopicImage
 from headrace.cluster.metadata_cache import MetadataCache
-from headrace.cluster.topic_admin import TopicAdmin
 from headrace.config import BrokerConfig
 from headrace.config.group import GROUP_SETTINGS, parse_group_overrides
 from headrace.errors import KafkaError
@@ -27,6 +27,7 @@ from headrace.wire.apis import ApiKey
 
 if TYPE_CHECKING:
     from headrace.broker.addresses import Endpoint
+    from headrace.broker.apis.groups import Locate
     from headrace.coordinator.group_coordinator import GroupCoordinator
     from headrace.coordinator.groups.settings import GroupSettings
     from headrace.monitoring.groups.recorder import GroupHistory
@@ -56,7 +57,7 @@ class Groups:
         self,
         config: BrokerConfig,
         cache: MetadataCache,
-        admin: TopicAdmin,
+        admin: ClusterAdmin,
         replicas: ReplicaManager,
         purgatory: Purgatory,
         *,
@@ -65,8 +66,12 @@ class Groups:
         history_path: Path,
         opened: Callable[[], None],
         create_state_topic: Callable[[], Awaitable[None]],
+        locate: "Locate | None" = None,
     ) -> None:
-        """`opened` is called after the imports; `create_state_topic` creates `__transaction_state`."""
+        """`opened` is called after the imports; `create_state_topic` creates `__transaction_state`; without `locate`
+        this broker is the coordinator of everything.
+        """
+        self._locate = locate
         self._create_state_topic = create_state_topic
         self._config = config
         self._cache = cache
@@ -111,7 +116,9 @@ class Groups:
         return self._history
 
     def routes(self) -> dict[ApiKey, Handler]:
-        has_consumer = "consumer" in self._config.group_coordinator_rebalance_protocols
+        # Kafka's brokers with ZooKeeper would drop the records of the consumer protocol.
+        is_alone = self._config.zookeeper_connect is None
+        has_consumer = is_alone and "consumer" in self._config.group_coordinator_rebalance_protocols
         return {key: self._handler(key) for key in CLASSIC_APIS + (CONSUMER_APIS if has_consumer else ())}
 
     def _handler(self, key: ApiKey) -> Handler:
@@ -142,7 +149,7 @@ class Groups:
             if resource.kind == GROUP_CONFIG:
                 self.configure(resource)
         for partition in self._replicas.partitions():
-            self._lead(partition.topic_partition)
+            self.led(partition.topic_partition)
         history.start(coordinator, self.topic_table, self._replicas.find)
         self._opened()
         return coordinator
@@ -152,16 +159,20 @@ class Groups:
         from headrace.broker.apis.consumer_groups import ConsumerGroupApis
         from headrace.broker.apis.group_admin import GroupAdminApis
         from headrace.broker.apis.groups import GroupApis
-        from headrace.broker.coordinators.durable_groups import durable
+        from headrace.broker.coordinators.durable_groups import Replicated, durable, uncommitted_in
 
+        replicated = None
+        if self._replicas.peers is not None:
+            uncommitted = uncommitted_in(self._replicas, self._cache)
+            replicated = Replicated(uncommitted, self._config.offsets_commit_timeout_ms / 1000)
         families: list[GroupApis | GroupAdminApis | OffsetApis | ConsumerGroupApis] = [
-            GroupApis(coordinator, self._endpoint, self._create_offsets_topic, self._create_state_topic),
+            GroupApis(coordinator, self._endpoint, self._create_offsets_topic, self._create_state_topic, self._locate),
             GroupAdminApis(coordinator),
             OffsetApis(coordinator, self.topic_table),
             ConsumerGroupApis(coordinator, self.topic_table),
         ]
         for family in families:
-            self._handlers.update(durable(family.routes(), self._purgatory))
+            self._handlers.update(durable(family.routes(), self._purgatory, replicated))
 
     def _settings(self) -> "GroupSettings":
         from headrace.coordinator.groups.settings import GroupSettings
@@ -200,8 +211,9 @@ class Groups:
         if self._coordinator is not None:
             for topic in topics:
                 if topic.name == offsets_topic.NAME:
+                    self._coordinator.note_partition_count(len(topic.partitions))
                     for index in range(len(topic.partitions)):
-                        self._lead(TopicPartition(topic.name, index))
+                        self.led(TopicPartition(topic.name, index))
 
     def on_topics_deleted(self, topics: Sequence[TopicImage]) -> Steps[None]:
         """Remove offsets in deleted topics, and all groups if `__consumer_offsets` is one of them."""
@@ -222,12 +234,13 @@ class Groups:
         if self._coordinator is not None:
             self._coordinator.transaction_ended(partition, producer_id, committed)
 
-    def _lead(self, topic_partition: TopicPartition) -> None:
+    def led(self, topic_partition: TopicPartition) -> None:
+        """Load the groups of a partition, if this broker leads it."""
         if topic_partition.topic == offsets_topic.NAME:
             try:
                 partition = self._replicas.get(*topic_partition)
             except KafkaError:
-                return  # offline, which has been logged; its groups are unavailable
+                return  # another broker leads it, or it is offline, which has been logged
             self.coordinator.elected(topic_partition.partition, offsets_topic.OffsetsTopicLog(partition))
 
     def configure_all(self) -> None:

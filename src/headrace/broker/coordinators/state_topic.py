@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Final, TypeAlias
 
 from headrace.broker.coordinators.offsets_topic import OffsetsTopicLog
 from headrace.clock import now_ms
@@ -12,6 +13,8 @@ from headrace.replication.partition import Partition
 from headrace.replication.purgatory import Purgatory
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.types import TopicPartition
+
+_NOT_HERE: Final = frozenset({ErrorCode.unknown_topic_or_partition, ErrorCode.not_leader_or_follower})
 
 
 class StateTopicLog(OffsetsTopicLog):
@@ -35,8 +38,12 @@ class StateTopicLog(OffsetsTopicLog):
         return self._purgatory.committed(partition, end_offset)
 
 
+WriteElsewhere: TypeAlias = Callable[[TopicPartition, WriteMarkers, int], "asyncio.Future[KafkaError | None]"]
+"""Sends a marker to the broker that leads the partition, with the coordinator epoch."""
+
+
 class PartitionMarkers:
-    """Writes markers to the partitions of this broker; `exists` checks whether the cluster has a partition."""
+    """Writes markers to partitions; `exists` checks whether the cluster has one."""
 
     def __init__(
         self,
@@ -45,8 +52,13 @@ class PartitionMarkers:
         *,
         exists: Callable[[TopicPartition], bool],
         on_offsets: Callable[[int, int, bool], None],
+        elsewhere: WriteElsewhere | None = None,
     ) -> None:
-        """`on_offsets` is called after a marker in `__consumer_offsets` with (partition, producer id, is commit)."""
+        """`on_offsets` is called after a marker in `__consumer_offsets` with (partition, producer id, is commit).
+
+        Without `elsewhere` there are no other brokers.
+        """
+        self._elsewhere = elsewhere
         self._replicas = replicas
         self._purgatory = purgatory
         self._exists = exists
@@ -62,7 +74,11 @@ class PartitionMarkers:
         try:
             found = self._replicas.get(*partition)
         except KafkaError as error:
-            if error.code is ErrorCode.unknown_topic_or_partition and self._exists(partition):
+            if error.code not in _NOT_HERE:
+                raise
+            if self._exists(partition):
+                if self._elsewhere is not None:
+                    return self._elsewhere(partition, markers, coordinator_epoch)
                 raise KafkaError(ErrorCode.not_leader_or_follower, str(error)) from error
             raise
         producer_id, epoch = markers.producer

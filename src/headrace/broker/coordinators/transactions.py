@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.broker.producer_ids import ProducerIds
 from headrace.clock import SYSTEM
+from headrace.cluster.admin import ClusterAdmin
 from headrace.cluster.image import TopicImage
 from headrace.cluster.metadata_cache import MetadataCache
-from headrace.cluster.topic_admin import TopicAdmin
 from headrace.cluster.topic_names import GROUP_OFFSETS, TRANSACTION_STATE
 from headrace.config import BrokerConfig
 from headrace.coordinator.runtime.partitioner import partition_for
@@ -26,6 +26,7 @@ from headrace.wire.apis import ApiKey
 
 if TYPE_CHECKING:
     from headrace.broker.coordinators.groups import Groups
+    from headrace.broker.membership.transactions import OtherBrokers
     from headrace.coordinator.transaction_coordinator import TransactionCoordinator
     from headrace.coordinator.transactions.states import TransactionMetadata
 
@@ -49,7 +50,7 @@ class Transactions:
         self,
         config: BrokerConfig,
         cache: MetadataCache,
-        admin: TopicAdmin,
+        admin: ClusterAdmin,
         replicas: ReplicaManager,
         purgatory: Purgatory,
         *,
@@ -57,8 +58,10 @@ class Transactions:
         groups: "Groups",
         producer_ids: ProducerIds,
         version: Callable[[], int],
+        others: "OtherBrokers | None" = None,
     ) -> None:
-        """`version` is the cluster's `transaction.version`."""
+        """`version` is the cluster's `transaction.version`; `others` is None for a cluster of one broker."""
+        self._others = others
         self._config = config
         self._cache = cache
         self._admin = admin
@@ -139,7 +142,11 @@ class Transactions:
             has_two_phase_commit=config.transaction_two_phase_commit_enable,
         )
         markers = PartitionMarkers(
-            self._replicas, self._purgatory, exists=self._exists, on_offsets=self._groups.transaction_ended
+            self._replicas,
+            self._purgatory,
+            exists=self._exists,
+            on_offsets=self._groups.transaction_ended,
+            elsewhere=None if self._others is None else self._others.write_marker,
         )
         coordinator = TransactionCoordinator(
             settings,
@@ -169,7 +176,7 @@ class Transactions:
         for family in (producers, TransactionAdminApis(coordinator, markers), offsets):
             self._handlers.update(family.routes())
         for partition in self._replicas.partitions():
-            self._lead(partition.topic_partition)
+            self.led(partition.topic_partition)
         return coordinator
 
     def _take_producer_id(self) -> int | None:
@@ -198,6 +205,10 @@ class Transactions:
         """Check that the partitions are in the producer's transaction, or add them (KIP-890)."""
         from headrace.coordinator.transactions.states import ProducerIdentity
 
+        if self._others is not None:
+            elsewhere = self._others.verify(transactional_id, producer_id, producer_epoch, partitions)
+            if elsewhere is not None:
+                return elsewhere
         coordinator = self.coordinator
         producer = ProducerIdentity(producer_id, producer_epoch)
         if not adds:
@@ -233,8 +244,10 @@ class Transactions:
         """Lead new partitions of `__transaction_state`."""
         for topic in topics:
             if topic.name == TRANSACTION_STATE:
+                if self._coordinator is not None:
+                    self._coordinator.note_partition_count(len(topic.partitions))
                 for index in range(len(topic.partitions)):
-                    self._lead(TopicPartition(topic.name, index))
+                    self.led(TopicPartition(topic.name, index))
 
     def on_topics_deleted(self, topics: Sequence[TopicImage]) -> None:
         for topic in topics:
@@ -247,15 +260,16 @@ class Transactions:
         if self._coordinator is not None and topic_partition.topic == TRANSACTION_STATE:
             self._coordinator.resigned(topic_partition.partition)
 
-    def _lead(self, topic_partition: TopicPartition) -> None:
-        if topic_partition.topic == TRANSACTION_STATE and self._coordinator is not None:
+    def led(self, topic_partition: TopicPartition) -> None:
+        """Load the transactional ids of a partition, if this broker leads it."""
+        if topic_partition.topic == TRANSACTION_STATE:
             from headrace.broker.coordinators.state_topic import StateTopicLog
 
             try:
                 partition = self._replicas.get(*topic_partition)
             except KafkaError:
-                return  # it is offline, which has been logged
-            self._coordinator.elected(topic_partition.partition, StateTopicLog(partition, self._purgatory))
+                return  # another broker leads it, or it is offline, which has been logged
+            self.coordinator.elected(topic_partition.partition, StateTopicLog(partition, self._purgatory))
 
     def abort_timed_out(self) -> None:
         """Abort transactions that have timed out, in time slices."""

@@ -77,7 +77,7 @@ class Compaction:
                     break
             except TimeoutError:
                 pass
-            if not any(partition.log.config.compacts for partition in self._replicas.partitions()):
+            if not any(partition.log.config.compacts for partition in self._replicas.hosted()):
                 continue
             try:
                 if process is None:
@@ -108,7 +108,7 @@ class Compaction:
     def _logs(self) -> "Iterable[Compactable]":
         from headrace.storage.cleaner.log_cleaner import Compactable
 
-        for partition in self._replicas.partitions():
+        for partition in self._replicas.hosted():
             if partition.log.config.compacts:
                 yield Compactable(partition.log, partition.last_stable_offset, partition.producers.snapshot)
 

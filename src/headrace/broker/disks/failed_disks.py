@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from headrace.errors import ErrorCode, KafkaError
+from headrace.errors import KafkaError
 from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.types import TopicPartition
@@ -30,6 +30,8 @@ class FailedDisks:
         """The directory of the cluster's metadata."""
         self.on_resigned: Callable[[TopicPartition], None] = _ignore
         """Called with every partition that goes offline."""
+        self.on_directory: Callable[[], None] = lambda: None
+        """Called after a directory has failed, unless it was the last one."""
 
     def directory_failed(self, directory: Path, reason: str) -> None:
         """Take a directory offline. Thread-safe."""
@@ -43,7 +45,8 @@ class FailedDisks:
     def check(self) -> None:
         """Take offline the partitions whose flush has failed in another thread."""
         for partition, reason in self._replicas.failed():
-            self.partition_failed(partition, KafkaError(ErrorCode.kafka_storage_error, reason))
+            if self._replicas.give_up(partition, reason):
+                self.on_resigned(partition.topic_partition)
 
     def _take_offline(self, directory: Path, reason: str) -> None:
         offline = self._replicas.take_offline(directory, reason)
@@ -70,6 +73,7 @@ class FailedDisks:
             else "",
         )
         self._resign(offline)
+        self.on_directory()
 
     def _resign(self, offline: Sequence[TopicPartition]) -> None:
         for topic_partition in offline:

@@ -12,7 +12,7 @@ from headrace.cluster import znodes
 from headrace.cluster.commands import (
     Command,
     LeaderAndIsr,
-    PartitionState,
+    StoppedReplica,
     StopReplica,
     UpdateMetadata,
     partition_states,
@@ -20,7 +20,7 @@ from headrace.cluster.commands import (
 from headrace.cluster.controller.elections import elect, newest_registration
 from headrace.cluster.image import BrokerImage, MetadataImage, TopicImage
 from headrace.cluster.store import Create, Operation
-from headrace.types import TopicPartition
+from headrace.types import PartitionState, TopicPartition
 
 _Item = TypeVar("_Item")
 
@@ -90,7 +90,7 @@ class ControllerMachine:
         names = [topic.name for topic in topics]
         context = self.context.without_topics(names)
         stopped = [
-            (replica, TopicPartition(topic.name, index))
+            (replica, StoppedReplica(TopicPartition(topic.name, index)))
             for topic in topics
             for index, partition in enumerate(topic.partitions)
             for replica in partition.replicas

@@ -185,6 +185,9 @@ class Shards(Generic[S]):
         deadline = self._clock.monotonic() + _LOAD_SLICE_S
         while self._to_load and self._clock.monotonic() < deadline:
             shard = self._to_load[0]
+            if not self.leads(shard):
+                self._to_load.popleft()  # it was dropped meanwhile
+                continue
             try:
                 if next(shard.steps, None) is not None:
                     continue
@@ -201,8 +204,6 @@ class Shards(Generic[S]):
 
     def _finish(self, shard: LedShard[S]) -> None:
         shard.is_loaded = True
-        if not self.leads(shard):
-            return
         if len(shard.state):
             elapsed_ms = (self._clock.monotonic() - self._loading_since) * 1000
             log.info(

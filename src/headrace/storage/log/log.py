@@ -23,7 +23,7 @@ from headrace.storage.log.producers.txn_recovery import restore_transaction_inde
 from headrace.storage.log.reader import LogReader
 from headrace.storage.log.recovery import Loading, load_segments, remove_segments, remove_unfinished_swaps
 from headrace.storage.log.retention import expired_segments
-from headrace.storage.log.segment import Segment
+from headrace.storage.log.segment import MAX_RELATIVE_OFFSET, Segment
 from headrace.storage.log.segment_files import SNAPSHOT_SUFFIX, SWAP_SUFFIX, segment_file
 from headrace.storage.log.segments import Segments
 from headrace.storage.log.state import LogState
@@ -174,8 +174,12 @@ class Log:
         try:
             rolls = segment.should_roll(size, last_offset, max_timestamp, config, now_ms)
             if rolls:
-                segment = self._roll_to(base_offset, now_ms)
-            if leader_epoch > self.leader_epochs.latest:
+                # At the log end even if the batch comes after a gap, which the leader's compaction left: recovery
+                # takes a gap between two segments for lost records.
+                end_offset = state.log_end_offset
+                fits = last_offset - end_offset <= MAX_RELATIVE_OFFSET
+                segment = self._roll_to(end_offset if fits else base_offset, now_ms)
+            if leader_epoch != self.leader_epochs.latest and leader_epoch >= 0:
                 self.leader_epochs.assign(leader_epoch, base_offset)
             position = segment.size
             segment.append(
@@ -186,6 +190,13 @@ class Log:
         state.segments.appended(base_offset, segment, position)
         state.log_end_offset = last_offset + 1
         return rolls
+
+    def begin_epoch(self, leader_epoch: int) -> None:
+        """Record that `leader_epoch` begins at the end of the log. Raises KafkaError(kafka_storage_error)."""
+        try:
+            self.leader_epochs.assign(leader_epoch, self.state.log_end_offset)
+        except OSError as error:
+            raise self.state.storage_error("note a leader epoch of", error) from error
 
     def fits_active_segment(self, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
         """Return True if the active segment is not empty and can take `size` bytes of batches up to `last_offset`."""
@@ -233,6 +244,11 @@ class Log:
         Raises KafkaError(kafka_storage_error).
         """
         if offset >= self.log_end_offset:
+            try:
+                # A leader may have been deposed before the first append of its epoch, which no other broker knows.
+                self.leader_epochs.truncate_from_end(self.log_end_offset)
+            except OSError as error:
+                raise self.state.storage_error("truncate", error) from error
             return
         if offset < self.segments.first_offset:
             self.truncate_fully_and_start_at(offset)

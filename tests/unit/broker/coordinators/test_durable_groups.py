@@ -1,79 +1,120 @@
-"""Replies of the coordinator wait until its records are committed."""
+"""Replies of the group coordinator wait until followers have the records of the request's groups."""
 
 import asyncio
-import errno
-from collections.abc import Awaitable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import pytest
 
-from headrace.broker.coordinators.durable_groups import durable
+from headrace.broker.coordinators.durable_groups import Replicated, durable, uncommitted_in
+from headrace.broker.coordinators.offsets_topic import NAME
+from headrace.cluster.commands import UpdateMetadata
+from headrace.cluster.image import PartitionImage, TopicImage
+from headrace.cluster.metadata_cache import MetadataCache
+from headrace.coordinator.runtime.partitioner import partition_for
 from headrace.errors import ErrorCode, KafkaError
+from headrace.replication.leading.isr_changes import Answer, IsrChange
+from headrace.replication.leading.peers import Peers
 from headrace.replication.purgatory import Purgatory
 from headrace.replication.replica_manager import ReplicaManager
-from headrace.server.context import RawReply, Reply, RequestContext
 from headrace.storage.dirs.log_dirs import LogDirs
 from headrace.storage.log.config import LogConfig
 from headrace.types import TopicPartition
 from headrace.wire.apis import ApiKey
 from headrace.wire.records import RecordData, build_batch
-from tests.support.flush_disk import Disk
 
 NOW = 1_700_000_000_000
-REPLY = RawReply((b"",))
+COUNT = 4
+RECORD = build_batch([RecordData(b"k", b"v", NOW)])
+NOWHERE: Any = None
 
 
-class World:
-    """Two partitions of the offsets topic and one of a client, on a blocked disk."""
+class State(NamedTuple):
+    leader_epoch: int = 0
+    partition_epoch: int = 0
+    replicas: tuple[int, ...] = (1, 2)
+    isr: tuple[int, ...] = (1, 2)
 
-    def __init__(self, directory: Path, disk: Disk) -> None:
+
+class Setup:
+    def __init__(self, directory: Path) -> None:
         self.purgatory = Purgatory(asyncio.get_running_loop())
-        self.replicas = ReplicaManager(
-            LogDirs.open([directory], broker_id=0), lambda _: LogConfig(flush_messages=1), self.purgatory
-        )
-        names = ("__consumer_offsets", 0), ("__consumer_offsets", 1), ("t", 0)
-        self.first, self.second, self.client = (
-            self.replicas.become_leader(TopicPartition(*name), UUID(int=1), 0) for name in names
-        )
-        for item in self.first, self.second, self.client:
-            disk.hold(item)
-            item.append_own(build_batch([RecordData(b"k", b"v", NOW)]), NOW)
+        self.replicas = ReplicaManager(LogDirs.open([directory], broker_id=1), lambda _: LogConfig(), self.purgatory)
+        peers = Peers(1, lambda _: True, lambda: 100, lambda: 0, self)
+        for index in range(COUNT):
+            self.replicas.become_leader(TopicPartition(NAME, index), UUID(int=5), 0).lead(State(), peers)
+        self.cache = MetadataCache()
+        self.timeout_s = 60.0
 
-    def ask(self) -> asyncio.Future[Reply]:
-        """Return the reply of a handler that has just written to both partitions of the offsets topic."""
-        routes = durable({ApiKey.OFFSET_COMMIT: lambda *_: REPLY}, self.purgatory)
-        reply = routes[ApiKey.OFFSET_COMMIT](cast(RequestContext, None), None)
-        return asyncio.ensure_future(cast(Awaitable[Reply], reply))
+    def submit(self, change: IsrChange, done: Callable[[Answer], None]) -> None: ...
+
+    async def announce(self) -> None:
+        image = TopicImage(NAME, UUID(int=5), tuple(PartitionImage(1, 0, (1, 2), (1, 2)) for _ in range(COUNT)))
+        await self.cache.apply(UpdateMetadata(1, 1, [], [image]))
+
+    def ask(self, request: Any, *, commits: str | None = None) -> Any:
+        """Handle a request; with `commits`, append a record for this group."""
+
+        def handle(_: object, __: object) -> Any:
+            if commits is not None:
+                self.partition(commits).append_own(RECORD, NOW)
+            return {"answer": 1}
+
+        routes: Any = {ApiKey.OFFSET_COMMIT: handle}
+        wrapped = durable(routes, self.purgatory, Replicated(uncommitted_in(self.replicas, self.cache), self.timeout_s))
+        return wrapped[ApiKey.OFFSET_COMMIT](NOWHERE, request)
+
+    def partition(self, group: str) -> Any:
+        return self.replicas.get(NAME, partition_for(group, COUNT))
+
+    def copy(self, group: str) -> None:
+        """Let the follower fetch everything."""
+        partition = self.partition(group)
+        partition.fetched_by(2, partition.log_end_offset, 0, -1)
 
 
 @pytest.fixture
-async def world(tmp_path: Path, disk: Disk) -> World:
-    return World(tmp_path, disk)
+async def setup(tmp_path: Path) -> AsyncIterator[Setup]:
+    setup = Setup(tmp_path)
+    await setup.announce()
+    yield setup
+    setup.purgatory.close()
+    setup.replicas.close()
 
 
-@pytest.fixture(autouse=True)
-async def closed(world: World, disk: Disk) -> object:
-    yield
-    disk.free.set()
-    world.purgatory.close()
-    world.replicas.close()
+def of(group: str) -> Any:
+    return SimpleNamespace(group_id=group)
 
 
-async def test_the_reply_waits_for_all_written_partitions(world: World) -> None:
-    reply = world.ask()
-    world.second.flushed_to(1)
-    await asyncio.sleep(0)
-    assert not reply.done()
-    world.first.flushed_to(1)
-    assert await reply is REPLY
+async def test_a_reply_waits_for_the_followers(setup: Setup) -> None:
+    waiting = asyncio.ensure_future(setup.ask(of("a"), commits="a"))
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
+    setup.copy("a")
+    assert await waiting == {"answer": 1}
 
 
-async def test_a_failed_disk_becomes_a_coordinator_error(world: World, disk: Disk) -> None:
-    reply = world.ask()
-    disk.error = errno.EIO
-    disk.free.set()
-    with pytest.raises(KafkaError, match="Input/output error") as raised:
-        await reply
-    assert raised.value.code is ErrorCode.coordinator_not_available
+async def test_a_reply_that_appends_nothing_waits_for_earlier_records_of_its_group(setup: Setup) -> None:
+    setup.partition("a").append_own(RECORD, NOW)
+    waiting = asyncio.ensure_future(setup.ask(SimpleNamespace(groups=[of("a")])))
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
+    setup.copy("a")
+    assert await waiting == {"answer": 1}
+
+
+async def test_groups_in_other_partitions_are_answered_at_once(setup: Setup) -> None:
+    setup.partition("a").append_own(RECORD, NOW)
+    assert partition_for("a", COUNT) != partition_for("b", COUNT)
+    assert setup.ask(of("b")) == {"answer": 1}
+    assert setup.ask(SimpleNamespace(states_filter=[])) == {"answer": 1}
+
+
+async def test_a_follower_that_does_not_come_fails_the_request(setup: Setup) -> None:
+    setup.timeout_s = 0.01
+    with pytest.raises(KafkaError) as caught:
+        await setup.ask(of("a"), commits="a")
+    assert caught.value.code is ErrorCode.coordinator_not_available

@@ -1,0 +1,190 @@
+"""The requests of the cluster's controller: UpdateMetadata, LeaderAndIsr and StopReplica.
+
+They are rejected as a whole if they come from a controller that has been replaced, or are meant for this broker before
+its last registration; single partitions have errors of their own.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final
+
+from headrace.broker.commands import Commands
+from headrace.cluster.commands import StoppedReplica
+from headrace.cluster.membership.updates import update_of
+from headrace.cluster.metadata_cache import MetadataCache
+from headrace.errors import ErrorCode, KafkaError
+from headrace.server.context import Handler, Reply, RequestContext
+from headrace.slices import Pace, finish
+from headrace.types import PartitionState, Request, TopicPartition
+from headrace.wire.apis import ApiKey
+from headrace.wording import count
+
+_UNKNOWN_EPOCH: Final = -1
+
+log = logging.getLogger(__name__)
+state_changes = logging.getLogger("headrace.state_change")
+"""Like Kafka's state-change.log: commands at INFO, the states of partitions at DEBUG."""
+
+
+class ControlApis:
+    """Handlers for a controller. `broker_epoch` is that of this broker's registration, -1 before it."""
+
+    def __init__(
+        self,
+        commands: Commands,
+        cache: MetadataCache,
+        *,
+        broker_epoch: Callable[[], int],
+        read_configs: Callable[[Iterable[str]], Awaitable[None]],
+    ) -> None:
+        """`read_configs` reads the settings of topics, unless they are known."""
+        self._commands = commands
+        self._cache = cache
+        self._broker_epoch = broker_epoch
+        self._read_configs = read_configs
+        self._controller_epoch = 0
+
+    def routes(self) -> dict[ApiKey, Handler]:
+        return {
+            ApiKey.LEADER_AND_ISR: self.leader_and_isr,
+            ApiKey.STOP_REPLICA: self.stop_replica,
+            ApiKey.UPDATE_METADATA: self.update_metadata,
+        }
+
+    async def update_metadata(self, _: RequestContext, request: Request) -> Reply:
+        """Update the metadata that clients see."""
+        self._check(request, "UpdateMetadata")
+        await self._read_configs(topic.topic_name for topic in request.topic_states)
+        async with self._commands.in_order:
+            await self._cache.apply(await finish(update_of(request, self._cache.image)))
+        return {"error_code": ErrorCode.none}
+
+    async def leader_and_isr(self, _: RequestContext, request: Request) -> Reply:
+        """Lead and follow partitions."""
+        self._check(request, "LeaderAndIsr")
+        await self._read_configs(topic.topic_name for topic in request.topic_states)
+        results: list[dict[str, Any]] = []
+        states: list[PartitionState] = []
+        pace = Pace()
+        for topic in request.topic_states:
+            states += [_state(topic, partition) for partition in topic.partition_states]
+            await pace.rest()
+        _note(request, "LeaderAndIsr", len(states))
+        errors = await self._commands.lead_and_follow(states)
+        for state in states:
+            error = errors[TopicPartition(state.topic, state.partition)]
+            state_changes.debug("%s of controller %d: %s", error.name, request.controller_id, state)
+        for topic in request.topic_states:
+            partitions = [
+                {
+                    "partition_index": partition.partition_index,
+                    "error_code": errors[TopicPartition(topic.topic_name, partition.partition_index)],
+                }
+                for partition in topic.partition_states
+            ]
+            results.append({"topic_id": topic.topic_id, "partition_errors": partitions})
+            await pace.rest()
+        return {"error_code": ErrorCode.none, "topics": results}
+
+    async def stop_replica(self, _: RequestContext, request: Request) -> Reply:
+        """Stop replicas, and delete some."""
+        self._check(request, "StopReplica")
+        stopped = [
+            StoppedReplica(
+                TopicPartition(topic.topic_name, partition.partition_index),
+                partition.leader_epoch,
+                partition.delete_partition,
+            )
+            for topic in request.topic_states
+            for partition in topic.partition_states
+        ]
+        _note(request, "StopReplica", len(stopped))
+        errors = await self._commands.stop(stopped)
+        for item in stopped:
+            state_changes.debug(
+                "%s of controller %d: %s", errors[item.topic_partition].name, request.controller_id, item
+            )
+        return {
+            "error_code": ErrorCode.none,
+            "partition_errors": [
+                {"topic_name": name, "partition_index": index, "error_code": error}
+                for (name, index), error in errors.items()
+            ],
+        }
+
+    def _check(self, request: Request, name: str) -> None:
+        """Raise KafkaError: stale_controller_epoch, stale_broker_epoch, unsupported_version for a KRaft controller."""
+        if request.is_kraft_controller:
+            log.error(
+                "%s of KRaft controller %d is refused: Headrace cannot be part of a migration to KRaft",
+                name,
+                request.controller_id,
+            )
+            raise KafkaError(ErrorCode.unsupported_version)
+        epoch = self._broker_epoch()
+        if request.broker_epoch not in (_UNKNOWN_EPOCH, epoch) and request.broker_epoch < epoch:
+            log.info("%s is for broker epoch %d; this broker has %d", name, request.broker_epoch, epoch)
+            raise KafkaError(ErrorCode.stale_broker_epoch)
+        if request.controller_epoch < self._controller_epoch:
+            log.warning(
+                "%s of controller %d is refused: its epoch %d is older than %d",
+                name,
+                request.controller_id,
+                request.controller_epoch,
+                self._controller_epoch,
+            )
+            raise KafkaError(ErrorCode.stale_controller_epoch)
+        self._controller_epoch = request.controller_epoch
+
+
+class NotController:
+    """Handlers for requests that only the controller answers. Clients find it by Metadata."""
+
+    def routes(self) -> dict[ApiKey, Handler]:
+        return dict.fromkeys(
+            (
+                ApiKey.CREATE_TOPICS,
+                ApiKey.DELETE_TOPICS,
+                ApiKey.CREATE_PARTITIONS,
+                ApiKey.ELECT_LEADERS,
+                ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+                ApiKey.LIST_PARTITION_REASSIGNMENTS,
+                ApiKey.UPDATE_FEATURES,
+                ApiKey.ALTER_PARTITION,
+                ApiKey.ALLOCATE_PRODUCER_IDS,
+                ApiKey.CONTROLLED_SHUTDOWN,
+            ),
+            self.refuse,
+        )
+
+    def refuse(self, _: RequestContext, request: Request) -> Reply:
+        """Refuse the request."""
+        raise KafkaError(ErrorCode.not_controller, "This is not the correct controller for this cluster.")
+
+
+def _note(request: Request, name: str, partitions: int) -> None:
+    state_changes.info(
+        "%s of controller %d, epoch %d, for %s",
+        name,
+        request.controller_id,
+        request.controller_epoch,
+        count(partitions, "partition"),
+    )
+
+
+def _state(topic: Any, partition: Any) -> PartitionState:
+    return PartitionState(
+        topic.topic_name,
+        topic.topic_id,
+        partition.partition_index,
+        partition.leader,
+        partition.leader_epoch,
+        tuple(partition.replicas),
+        tuple(partition.isr),
+        partition.is_new,
+        partition.controller_epoch,
+        partition.partition_epoch,
+        tuple(partition.adding_replicas),
+        tuple(partition.removing_replicas),
+        partition.leader_recovery_state,
+    )

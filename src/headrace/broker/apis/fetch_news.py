@@ -1,0 +1,77 @@
+"""News of the partitions in a fetch session, so that a fetch reads only the partitions that may have some.
+
+A partition of a session is either in its `ready` set or watched here. A watcher that nobody waits for leaves with the
+first news, so the sessions of clients that have gone cost one call per partition.
+"""
+
+from collections.abc import Callable
+from weakref import ref
+
+from headrace.broker.fetch_session import FetchPartition, FetchSession
+from headrace.replication.leading.led_replica import LedReplica
+from headrace.replication.replica import Replica
+
+
+class SessionNews:
+    """The news for one session, of a consumer or of the follower with id `follower`."""
+
+    __slots__ = ("_follower", "_session", "listeners")
+
+    def __init__(self, session: FetchSession, follower: int | None) -> None:
+        self._session = session
+        self._follower = follower
+        self.listeners: set[Callable[[Replica, int], None]] = set()
+        """Called with a partition and the number of new bytes while a fetch of the session waits."""
+
+    def watch(self, wanted: FetchPartition, partition: Replica) -> None:
+        """Add `wanted` to the ready set when more can be read."""
+        if wanted.watched() is not partition:
+            self.unwatch(wanted)
+            # Weak: the session must not keep the files of a deleted partition open.
+            wanted.watched = ref(partition)
+        if self._follower is None:
+            partition.growth.add(self._visible)
+        elif isinstance(partition, LedReplica):
+            partition.log_growth.add(self._appended)
+            partition.growth.add(self._committed)
+
+    def unwatch(self, wanted: FetchPartition) -> None:
+        partition = wanted.watched()
+        if isinstance(partition, Replica):
+            partition.growth.discard(self._visible)
+            partition.growth.discard(self._committed)
+        if isinstance(partition, LedReplica):
+            partition.log_growth.discard(self._appended)
+
+    def _visible(self, partition: Replica, size: int) -> None:
+        self._note(partition)
+        if self.listeners:
+            for listener in tuple(self.listeners):
+                listener(partition, size)
+        else:
+            partition.growth.discard(self._visible)
+
+    def _appended(self, partition: LedReplica, size: int) -> None:
+        """Note records that a follower has not read. It had everything at the latest request of its session."""
+        if self._note(partition) and partition.followers is not None and self._follower is not None:
+            partition.followers.state.was_idle(self._follower, self._session.last_used_ms)
+        if self.listeners:
+            for listener in tuple(self.listeners):
+                listener(partition, size)
+        else:
+            partition.log_growth.discard(self._appended)
+
+    def _committed(self, partition: Replica, _: int) -> None:
+        """Note a new high watermark for a follower. It learns it with its next reply, and does not wait for it."""
+        self._note(partition)
+        partition.growth.discard(self._committed)
+
+    def _note(self, partition: Replica) -> bool:
+        """Make the partition ready. Return True if it was not."""
+        topic, index = partition.topic_partition
+        session = self._session
+        wanted = session.partitions.get((partition.topic_id if session.uses_topic_ids else topic, index))
+        if wanted is None or wanted in session.ready:
+            return False
+        session.ready[wanted] = None
+        return True

@@ -1,0 +1,187 @@
+"""Read the log of a partition for a consumer or a follower."""
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from headrace.broker.apis.fetch_answers import Answered
+from headrace.broker.current_leader import CurrentLeader, LeaderOf
+from headrace.broker.fetch_session import FetchPartition
+from headrace.errors import ErrorCode, KafkaError
+from headrace.replication.leading.led_replica import LedReplica
+from headrace.replication.partition import Partition
+from headrace.replication.replica import Replica
+from headrace.replication.replica_manager import ReplicaManager
+from headrace.replication.throttle import ReplicationThrottle
+
+_REPLICA_STATE: Final = 15
+
+
+class Follower(NamedTuple):
+    """The broker that sends a fetch; epoch -1 if it does not say it (KIP-903)."""
+
+    broker_id: int
+    broker_epoch: int
+
+
+def follower_of(request: Any, version: int) -> Follower | None:
+    """Return the broker that sends a request; None for a consumer."""
+    if version < _REPLICA_STATE:
+        broker_id, broker_epoch = request.replica_id, -1
+    else:
+        broker_id, broker_epoch = request.replica_state.replica_id, request.replica_state.replica_epoch
+    return Follower(broker_id, broker_epoch) if broker_id >= 0 else None
+
+
+def _divergence(partition: Replica, wanted: FetchPartition) -> tuple[int, int] | None:
+    """Return the last epoch and its end offset that both logs have, if the client's has diverged (KIP-595).
+
+    Raises KafkaError(offset_out_of_range) for an epoch that this log does not know.
+    """
+    if wanted.last_fetched_epoch < 0:
+        return None
+    epoch, end = partition.end_offset_for_epoch(wanted.last_fetched_epoch)
+    if epoch < 0 or wanted.fetch_offset < partition.log_start_offset:
+        raise KafkaError(ErrorCode.offset_out_of_range)
+    return (epoch, end) if epoch < wanted.last_fetched_epoch or end < wanted.fetch_offset else None
+
+
+class FetchReads:
+    """Reads for Fetch requests."""
+
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        topic_name: Callable[[UUID | None], str | None],
+        *,
+        throttle: ReplicationThrottle | None = None,
+        rack_of: Callable[[int], str | None] | None = None,
+        leader_of: LeaderOf | None = None,
+    ) -> None:
+        """`throttle` limits what followers outside the ISR read. With `rack_of`, consumers are sent to followers in
+        their rack; it returns None for a broker that is down or has no rack.
+        """
+        self._replicas = replicas
+        self._topic_name = topic_name
+        self._throttle = throttle
+        self._rack_of = rack_of
+        self._leader_of = leader_of
+
+    def read(
+        self,
+        wanted: FetchPartition,
+        max_bytes: int,
+        *,
+        read_committed: bool,
+        min_one_batch: bool,
+        rack: str = "",
+        may_follow: bool = False,
+    ) -> Answered:
+        """Return the available data of a partition for a consumer in `rack`, or the error.
+
+        `may_follow`: the consumer reads from followers, too.
+        """
+        partition: Replica | None = None
+        try:
+            find = self._replicas.readable if may_follow else self._replicas.get
+            partition = find(self._name_of(wanted), wanted.index)
+            partition.check_leader_epoch(wanted.current_leader_epoch)
+            if rack and self._rack_of is not None and self._is_sent_away(wanted, partition, rack, self._rack_of):
+                return wanted, ErrorCode.none, partition, None, None
+            diverging = _divergence(partition, wanted)
+            if diverging is not None:
+                return wanted, ErrorCode.none, partition, None, diverging
+            part = partition.read(
+                wanted.fetch_offset,
+                min(max_bytes, wanted.max_bytes),
+                read_committed=read_committed,
+                min_one_batch=min_one_batch,
+            )
+        except KafkaError as error:
+            self._replicas.report_damage(error)
+            return wanted, error.code, partition, None, None
+        return wanted, ErrorCode.none, partition, part, None
+
+    def read_as_follower(
+        self, wanted: FetchPartition, max_bytes: int, follower: Follower, *, is_new: bool, min_one_batch: bool
+    ) -> Answered:
+        """Like `read`, for a follower. A new request says where its log ends, which may raise the high watermark."""
+        partition: Partition | None = None
+        try:
+            partition = self._replicas.get(self._name_of(wanted), wanted.index)
+            partition.check_leader_epoch(wanted.current_leader_epoch)
+            if isinstance(wanted.topic, UUID) and wanted.topic != partition.topic_id:
+                raise KafkaError(ErrorCode.inconsistent_topic_id)
+            diverging = _divergence(partition, wanted)
+            if diverging is not None:
+                return wanted, ErrorCode.none, partition, None, diverging
+            part = partition.read_as_follower(
+                follower.broker_id,
+                wanted.fetch_offset,
+                min(max_bytes, wanted.max_bytes),
+                min_one_batch=min_one_batch,
+            )
+            if is_new:
+                partition.fetched_by(
+                    follower.broker_id, wanted.fetch_offset, wanted.log_start_offset, follower.broker_epoch
+                )
+            if part is not None and self.is_throttled(partition, follower):
+                part = None
+        except KafkaError as error:
+            self._replicas.report_damage(error)
+            return wanted, error.code, partition, None, None
+        return wanted, ErrorCode.none, partition, part, None
+
+    def leaders_of(self, answers: Iterable[Answered], listener: str) -> dict[FetchPartition, CurrentLeader]:
+        """Return the leaders of partitions that this broker does not lead, or leads under another epoch."""
+        found: dict[FetchPartition, CurrentLeader] = {}
+        if self._leader_of is not None:
+            for wanted, error, _, _, _ in answers:
+                if error in (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch):
+                    name = wanted.topic if isinstance(wanted.topic, str) else self._topic_name(wanted.topic)
+                    leader = None if name is None else self._leader_of(name, wanted.index, listener)
+                    if leader is not None:
+                        found[wanted] = leader
+        return found
+
+    def is_throttled(self, partition: Replica, follower: Follower) -> bool:
+        """Return True if a follower outside the ISR has to wait until less is sent to throttled replicas (KIP-73)."""
+        throttle = self._throttle
+        return (
+            throttle is not None
+            and isinstance(partition, LedReplica)
+            and throttle.is_throttled(partition.topic_partition)
+            and follower.broker_id not in partition.isr
+            and throttle.is_exceeded(time.monotonic())
+        )
+
+    def sent(self, answers: Iterable[Answered]) -> None:
+        """Count what a reply sends to a follower."""
+        throttle = self._throttle
+        if throttle is not None:
+            size = sum(
+                part.size
+                for _, _, partition, part, _ in answers
+                if part is not None and partition is not None and throttle.is_throttled(partition.topic_partition)
+            )
+            if size:
+                throttle.record(size, time.monotonic())
+
+    @staticmethod
+    def _is_sent_away(
+        wanted: FetchPartition, partition: Replica, rack: str, rack_of: Callable[[int], str | None]
+    ) -> bool:
+        """Note the follower that the consumer should read from. Return True if there is one."""
+        wanted.preferred_replica = -1
+        if isinstance(partition, LedReplica) and partition.followers is not None:
+            preferred = partition.followers.near(wanted.fetch_offset, rack, rack_of)
+            if preferred is not None:
+                wanted.preferred_replica = preferred
+        return wanted.preferred_replica >= 0
+
+    def _name_of(self, wanted: FetchPartition) -> str:
+        name = wanted.topic if isinstance(wanted.topic, str) else self._topic_name(wanted.topic)
+        if name is None:
+            raise KafkaError(ErrorCode.unknown_topic_id)
+        return name

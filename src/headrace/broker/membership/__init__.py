@@ -1,0 +1,1 @@
+"""Run a broker as a member of a cluster that Kafka's controller commands, over ZooKeeper."""

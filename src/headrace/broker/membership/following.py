@@ -1,0 +1,100 @@
+"""The fetchers of a member: they copy the partitions that this broker follows."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from typing import Final
+
+from headrace.client.link import Link
+from headrace.clock import SYSTEM, now_ms
+from headrace.config import BrokerConfig
+from headrace.errors import KafkaError
+from headrace.replication.following.fetcher import Fetcher, FetcherSettings
+from headrace.replication.following.fetchers import Fetchers
+from headrace.replication.following.partition import FollowedPartition
+from headrace.replication.throttle import ReplicationThrottle
+from headrace.types import TopicPartition
+from headrace.wire.fetched import FetchLimits
+
+THROTTLED_REPLICAS: Final = "follower.replication.throttled.replicas"
+"""The topic's list of throttled followers."""
+
+log = logging.getLogger(__name__)
+
+
+class MemberFetchers:
+    """`link_to` returns a link to a broker whose id and client id are given; `broker_epoch` this broker's epoch."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        executor: Executor,
+        *,
+        link_to: Callable[[int, str], Link],
+        broker_epoch: Callable[[], int],
+    ) -> None:
+        self._config = config
+        self._executor = executor
+        self._link_to = link_to
+        self._broker_epoch = broker_epoch
+        self._throttle = ReplicationThrottle(
+            window_count=config.replication_quota_window_num, window_s=config.replication_quota_window_size_seconds
+        )
+        self._fetchers = Fetchers(self._create, per_leader=config.num_replica_fetchers)
+
+    def follow(self, partitions: Sequence[FollowedPartition]) -> None:
+        """Copy these partitions from the leaders, and under the epochs, that they have now."""
+        self._throttle.rate = self._config.follower_replication_throttled_rate
+        self._fetchers.follow(partitions)
+
+    def forget(self, partitions: Sequence[TopicPartition]) -> None:
+        """Copy these partitions no more. Nothing is appended to their logs after this."""
+        self._fetchers.forget(partitions)
+
+    def configure(self, topics: Mapping[str, Mapping[str, str]]) -> None:
+        """Apply the settings of the broker and of `topics`."""
+        self._throttle.rate = self._config.follower_replication_throttled_rate
+        for topic, values in topics.items():
+            self._throttle.configure(topic, values.get(THROTTLED_REPLICAS, ""), self._config.node_id)
+
+    async def close_idle(self) -> None:
+        """Close the connections that no partition needs any more."""
+        await self._fetchers.close_idle()
+
+    async def close(self) -> None:
+        """Stop copying."""
+        await self._fetchers.close()
+
+    # What the fetchers need
+
+    def _create(self, leader: int, number: int) -> Fetcher:
+        config = self._config
+        settings = FetcherSettings(
+            limits=FetchLimits(
+                max_wait_ms=config.replica_fetch_wait_max_ms,
+                min_bytes=config.replica_fetch_min_bytes,
+                max_bytes=config.replica_fetch_response_max_bytes,
+            ),
+            partition_max_bytes=config.replica_fetch_max_bytes,
+            backoff_s=config.replica_fetch_backoff_ms / 1000,
+            replica_id=config.node_id,
+            replica_epoch=self._broker_epoch,
+        )
+        client_id = f"broker-{config.node_id}-fetcher-{number}"
+        return Fetcher(self._link_to(leader, client_id), settings, self, self._throttle, SYSTEM)
+
+    async def flush(self, partitions: list[FollowedPartition]) -> None:
+        """Flush logs that `flush.messages` requires to be on disk before the leader learns of the append."""
+
+        def flush() -> None:
+            for partition in partitions:
+                try:
+                    partition.log.flusher.flush(now_ms())
+                except KafkaError as error:
+                    log.error("Flushing failed: %s", error)  # the check for failed disks takes it offline
+
+        await asyncio.get_running_loop().run_in_executor(self._executor, flush)
+
+    def failed(self, partition: FollowedPartition, reason: str) -> None:
+        """Do nothing: the leader notices that the partition is not copied, and removes it from the ISR."""

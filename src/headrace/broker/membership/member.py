@@ -1,0 +1,287 @@
+"""A broker's place in a cluster with ZooKeeper: its session, its registration, and the settings that it follows."""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Executor
+
+from headrace.broker import addresses
+from headrace.broker.addresses import Endpoint
+from headrace.broker.apis.controls import ControlApis, NotController
+from headrace.broker.commands import Commands
+from headrace.broker.membership.controller import Controller
+from headrace.broker.membership.following import MemberFetchers
+from headrace.broker.membership.leading import MemberLeaders
+from headrace.broker.membership.transactions import OtherBrokers
+from headrace.client.link import Link
+from headrace.clock import now_ms
+from headrace.cluster import znodes
+from headrace.cluster.failures import StoreFailures
+from headrace.cluster.features import WITH_ZOOKEEPER, Features
+from headrace.cluster.image import NO_LEADER
+from headrace.cluster.membership.configs import Configs, ConfigWatch
+from headrace.cluster.membership.member_admin import MemberAdmin
+from headrace.cluster.membership.refusals import check_cluster
+from headrace.cluster.membership.registration import register
+from headrace.cluster.membership.watchdog import Watchdog
+from headrace.cluster.metadata_cache import MetadataCache
+from headrace.cluster.store import StoreError, StoreUnavailableError
+from headrace.cluster.stores.zookeeper import SessionChange, ZooKeeperStore
+from headrace.cluster.topic_names import TRANSACTION_STATE
+from headrace.config import BrokerConfig, ConfigError, Listener
+from headrace.coordinator.runtime.partitioner import partition_for
+from headrace.errors import ErrorCode, KafkaError
+from headrace.replication.replica_manager import ReplicaManager
+from headrace.server.context import RequestContext
+from headrace.types import TopicPartition
+
+_PATIENCE_S = 5.0
+"""Time beyond the session timeout for a registration before a crash to expire."""
+_RETRY_S = 1.0
+
+log = logging.getLogger(__name__)
+
+
+class Member:
+    """Use `connect`, then `load`, and `join` when the broker serves; to stop, `leave`, then `close`."""
+
+    def __init__(
+        self, config: BrokerConfig, zookeeper: str, cache: MetadataCache, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._config = config
+        self._cache = cache
+        self._loop = loop
+        self._listener = inter_broker_listener(config)
+        self._store = ZooKeeperStore(zookeeper, session_timeout_ms=config.zookeeper_session_timeout_ms, loop=loop)
+        failures = StoreFailures()
+        self.admin = MemberAdmin(self._store, lambda: cache.image, config, failures)
+        self.features = Features(self._store, failures, WITH_ZOOKEEPER)
+        self.controller = Controller(config, self.controller_address, lambda: self.broker_epoch, loop)
+        self.others = OtherBrokers(self._leader_of, self._coordinator_of, self._link_to, loop)
+        self.broker_epoch = -1
+        """The czxid of the registration; -1 before it."""
+        self._configs = ConfigWatch(
+            self._store, config.node_id, apply=cache.apply_configs, changed=self._wake, now_ms=now_ms
+        )
+        self._listeners: Sequence[Listener] = ()
+        self._news = asyncio.Event()
+        self._is_connected = True
+        self._must_rejoin = False
+        self._has_failed_directory = False
+        self._session = 0
+        self._following: asyncio.Task[None] | None = None
+        timeout_s = config.zookeeper_session_timeout_ms / 1000
+        self._watchdog = Watchdog(loop, timeout_s=timeout_s)
+        self._failed: asyncio.Event | None = None
+
+    async def connect(self) -> str:
+        """Begin a session, and return the id of the cluster. Raises StoreError, and KafkaError for a refusal."""
+        config = self._config
+        timeout_ms = config.zookeeper_connection_timeout_ms or config.zookeeper_session_timeout_ms
+        await self._store.connect(timeout_ms / 1000)
+        self._store.on_change = self._session_changed
+        self._watchdog.start()
+        return await check_cluster(self._store, self._store.address, broker_id=config.node_id, listener=self._listener)
+
+    async def load(self) -> Configs:
+        """Return all settings of topics and of this broker."""
+        return await self._configs.load()
+
+    async def join(self, listeners: Sequence[Listener], failed: asyncio.Event) -> None:
+        """Register with the bound ports. From now on the controller sends commands.
+
+        `failed` is set if another broker takes the id after the session has expired. Raises
+        KafkaError(duplicate_broker_registration).
+        """
+        self._listeners = listeners
+        self._failed = failed
+        await self._register()
+        self._following = self._loop.create_task(self._follow())
+
+    def leaders(self, replicas: ReplicaManager) -> MemberLeaders:
+        """Return what the partitions that this broker leads need."""
+        return MemberLeaders(
+            self._config,
+            self._cache,
+            replicas,
+            address=self.controller_address,
+            broker_epoch=lambda: self.broker_epoch,
+            loop=self._loop,
+        )
+
+    def fetchers(self, executor: Executor) -> MemberFetchers:
+        """Return what copies the partitions that this broker follows. `executor` waits for disks."""
+        return MemberFetchers(
+            self._config, executor, link_to=self._fetching_link, broker_epoch=lambda: self.broker_epoch
+        )
+
+    def apis(self, commands: Commands) -> Sequence[ControlApis | NotController]:
+        """Return the requests of the controller, and those that belong to it."""
+        controls = ControlApis(
+            commands, self._cache, broker_epoch=lambda: self.broker_epoch, read_configs=self._read_configs
+        )
+        return (controls, NotController())
+
+    def locate(self, context: RequestContext, topic: str, key: str) -> Endpoint:
+        """Return the address, for a client, of the leader of a key's partition.
+
+        Raises KafkaError(coordinator_not_available).
+        """
+        image = self._cache.image
+        found = image.topics.get(topic)
+        if found is not None:
+            leader = found.partitions[partition_for(key, len(found.partitions))].leader
+            if leader == self._config.node_id:
+                return addresses.endpoint_for(self._config, context)
+            broker = image.brokers.get(leader)
+            endpoint = None if broker is None else broker.endpoint(context.listener)
+            if endpoint is not None:
+                return Endpoint(leader, endpoint.host, endpoint.port)
+        raise KafkaError(ErrorCode.coordinator_not_available, "The coordinator is not available.")
+
+    async def _read_configs(self, topics: Iterable[str]) -> None:
+        """Read the settings of topics that are new."""
+        unknown = {topic for topic in topics if topic not in self._cache.image.topics}
+        if unknown:
+            self._cache.note_configs(await self._configs.read_topics(unknown))
+
+    def note_failed_directory(self) -> None:
+        """Let the controller ask for the partitions that are offline now (KIP-112)."""
+        self._has_failed_directory = True
+        self._wake()
+
+    def controller_address(self) -> tuple[str, int] | None:
+        """Return the controller's address for brokers; None if it is not known."""
+        return self.address_of(self._cache.image.controller_id)
+
+    def address_of(self, broker_id: int) -> tuple[str, int] | None:
+        """Return a live broker's address for brokers."""
+        broker = self._cache.image.brokers.get(broker_id)
+        endpoint = None if broker is None else broker.endpoint(self._listener)
+        return None if endpoint is None else (endpoint.host, endpoint.port)
+
+    def _leader_of(self, partition: TopicPartition) -> int:
+        """Return the other broker that leads a partition; -1 without one."""
+        topic = self._cache.image.topics.get(partition.topic)
+        if topic is None or partition.partition >= len(topic.partitions):
+            return NO_LEADER
+        leader = topic.partitions[partition.partition].leader
+        return NO_LEADER if leader == self._config.node_id else leader
+
+    def _coordinator_of(self, transactional_id: str) -> int | None:
+        """Return the other broker that coordinates the transactions of an id, -1 without one; None for this broker."""
+        topic = self._cache.image.topics.get(TRANSACTION_STATE)
+        if topic is None:
+            return NO_LEADER
+        leader = topic.partitions[partition_for(transactional_id, len(topic.partitions))].leader
+        return None if leader == self._config.node_id else leader
+
+    def _link_to(self, broker_id: int, api_versions: bool) -> Link:
+        client_id = str(self._config.node_id)
+        return Link(lambda: self.address_of(broker_id), client_id=client_id, loop=self._loop, api_versions=api_versions)
+
+    def _fetching_link(self, leader: int, client_id: str) -> Link:
+        timeout_s = self._config.replica_socket_timeout_ms / 1000
+        return Link(
+            lambda: self.address_of(leader),
+            client_id=client_id,
+            loop=self._loop,
+            api_versions=False,
+            timeout_s=timeout_s,
+        )
+
+    async def leave(self) -> None:
+        """Let the controller move the leaders of this broker to others, which takes no longer than configured."""
+        if self._config.controlled_shutdown_enable and self.broker_epoch >= 0 and self._is_connected:
+            await self.controller.shut_down()
+
+    async def close(self) -> None:
+        """End the session, which deletes the registration."""
+        self._watchdog.stop()
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.wait([self._following])
+        self.controller.close()
+        await self.others.close()
+        await self._store.close()
+
+    # The session
+
+    def _session_changed(self, change: SessionChange) -> None:
+        address = self._store.address
+        if change is SessionChange.CONNECTED:
+            if not self._is_connected:
+                log.info("Connected to ZooKeeper %s again", address)
+            self._is_connected = self._must_rejoin = True
+            self._wake()
+        elif change is SessionChange.LOST:
+            log.warning("The session with ZooKeeper %s has expired: the cluster considers this broker dead", address)
+        elif self._is_connected:
+            self._is_connected = False
+            log.warning("The connection to ZooKeeper %s is lost; topics and leaders stay as they are", address)
+
+    def _wake(self) -> None:
+        self._news.set()
+
+    async def _follow(self) -> None:
+        """Register again after the session has expired, and follow changed settings."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            try:
+                if self._must_rejoin:
+                    self._must_rejoin = False
+                    await self._rejoin()
+                else:
+                    await self._configs.follow()
+                if self._has_failed_directory:
+                    self._has_failed_directory = False
+                    notification = znodes.encode_log_dir_failure(self._config.node_id)
+                    await self._store.create(znodes.LOG_DIR_EVENT, notification, sequential=True)
+            except StoreUnavailableError:
+                return  # the store was closed: until then its calls wait
+            except KafkaError as error:
+                log.critical("%s The broker stops.", error)
+                if self._failed is not None:
+                    self._failed.set()
+                return
+            except StoreError as error:
+                log.error("Changes in ZooKeeper cannot be followed: %s", error)
+                await asyncio.sleep(_RETRY_S)
+                self._must_rejoin = True
+                self._wake()
+
+    async def _rejoin(self) -> None:
+        if self._store.session != self._session:
+            await self._register()
+        known = self._cache.image.configs
+        configs = await self._configs.load()
+        changed = {resource: values for resource, values in configs.items() if known.get(resource, {}) != values}
+        if changed:
+            await self._cache.apply_configs(changed)
+
+    async def _register(self) -> None:
+        config = self._config
+        session = self._store.session
+        self.broker_epoch = await register(
+            self._store,
+            addresses.broker_image(config, self._listeners),
+            now_ms=now_ms(),
+            patience_s=config.zookeeper_session_timeout_ms / 1000 + _PATIENCE_S,
+        )
+        self._session = session
+        log.info("Registered as broker %d, with epoch %d", config.node_id, self.broker_epoch)
+
+
+def inter_broker_listener(config: BrokerConfig) -> str:
+    """Return the name of the listener for brokers. Raises ConfigError if other brokers cannot connect to it."""
+    name = (config.inter_broker_listener_name or config.security_inter_broker_protocol).upper()
+    listeners = config.parsed_advertised_listeners or config.parsed_listeners
+    for listener in listeners:
+        if listener.host in ("", "0.0.0.0", "::"):
+            raise ConfigError("advertised.listeners", None, "must be set: other brokers need an address to connect to")
+    if all(listener.name != name for listener in listeners):
+        raise ConfigError(
+            "listeners", ",".join(map(str, listeners)), f"must contain {name}, the listener for other brokers"
+        )
+    return name

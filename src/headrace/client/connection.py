@@ -1,0 +1,114 @@
+"""One TCP connection to a broker that carries one request at a time, and receives replies into one reused buffer."""
+
+import asyncio
+from typing import Final, cast
+
+from headrace.types import Buffer
+
+_SIZE_BYTES: Final = 4
+_FIRST_BUFFER: Final = 64 * 1024
+_MAX_FRAME: Final = 2**31 - 1
+
+
+class ConnectionFailedError(Exception):
+    """The connection was closed, or the peer did not follow the protocol."""
+
+
+class ReplyBuffer:
+    """Memory for replies. It grows to the largest one, because a follower's replies are of similar size."""
+
+    __slots__ = ("content", "view")
+
+    def __init__(self) -> None:
+        self.content = bytearray(_FIRST_BUFFER)
+        self.view = memoryview(self.content)
+
+    def grow(self, size: int, filled: int) -> None:
+        """Provide at least `size` bytes, and keep the first `filled` ones."""
+        content = bytearray(1 << (size - 1).bit_length())  # few steps, if every reply is a little larger
+        content[:filled] = self.view[:filled]
+        self.content = content
+        self.view = memoryview(content)
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Sends a frame, and returns the frame that answers it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, buffer: ReplyBuffer) -> None:
+        self._loop = loop
+        self._buffer = buffer
+        self._transport: asyncio.Transport | None = None
+        self._reply: asyncio.Future[memoryview] | None = None
+        self._filled = 0
+        self._needed = _SIZE_BYTES
+        self._scrap = bytearray(1)
+
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    async def exchange(self, frame: Buffer) -> memoryview:
+        """Send a request, and return the reply without its size. It is valid until the next call.
+
+        Raises ConnectionFailedError. The caller closes the connection if it gives up waiting.
+        """
+        if not self.is_open or self._transport is None:
+            raise ConnectionFailedError("the peer closed the connection")
+        self._filled, self._needed = 0, _SIZE_BYTES
+        self._reply = self._loop.create_future()
+        self._transport.write(frame)
+        return await self._reply
+
+    def close(self, reason: str) -> None:
+        """Close at once; a waiting `exchange` fails for `reason`."""
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.abort()
+        self._fail(reason)
+
+    # Called by the transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are not instances of asyncio's classes
+        self._transport = cast(asyncio.Transport, transport)
+
+    def get_buffer(self, sizehint: int) -> Buffer:  # noqa: ARG002
+        # Without a request, nothing may overwrite the reply, which may still be in use.
+        return self._scrap if self._reply is None else self._buffer.view[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        reply = self._reply
+        if reply is None:
+            self.close("the peer sent a reply without a request")
+            return
+        self._filled += nbytes
+        if self._filled < self._needed:
+            return
+        if self._needed == _SIZE_BYTES:
+            size = int.from_bytes(self._buffer.view[:_SIZE_BYTES], "big")
+            if size > _MAX_FRAME:
+                self.close("the peer sent a reply of negative size")
+                return
+            self._needed = _SIZE_BYTES + size
+            if self._needed > len(self._buffer.view):
+                self._buffer.grow(self._needed, self._filled)
+            if self._filled < self._needed:
+                return
+        if self._filled > self._needed:
+            self.close("the peer sent more than one reply")
+            return
+        self._reply = None
+        if not reply.done():
+            reply.set_result(self._buffer.view[_SIZE_BYTES : self._needed])
+
+    def eof_received(self) -> None:
+        """Let the transport close."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._fail("the peer closed the connection" if exc is None else f"the connection failed: {exc}")
+
+    def _fail(self, reason: str) -> None:
+        reply, self._reply = self._reply, None
+        if reply is not None and not reply.done():
+            reply.set_exception(ConnectionFailedError(reason))

@@ -1,0 +1,222 @@
+"""A link to another broker: one connection, requests in order, with a timeout and a growing pause between attempts.
+
+Kafka's brokers use one such connection per purpose: a follower's fetches, requests to the controller, and the
+controller's commands to a broker. The versions of most requests between brokers are fixed, without ApiVersions.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+from struct import Struct
+from typing import Any, Final, TypeVar
+
+from kio._kio_native import entity_reader
+
+from headrace import __version__
+from headrace.client.connection import Connection, ConnectionFailedError, ReplyBuffer
+from headrace.types import Buffer
+from headrace.wire.apis import ApiKey, VersionRange, request_encoder, response_reader
+
+DEFAULT_TIMEOUT_S: Final = 30.0
+"""Kafka's `controller.socket.timeout.ms` and `replica.socket.timeout.ms`."""
+_FIRST_PAUSE_S: Final = 0.05
+_LONGEST_PAUSE_S: Final = 1.0
+"""Kafka's `reconnect.backoff.ms` and `reconnect.backoff.max.ms`."""
+_API_VERSIONS: Final = 3
+"""The version of ApiVersions; every broker since 2.4 answers it."""
+_HEADER: Final = Struct(">ihhih")
+_SIZE: Final = Struct(">i")
+_CORRELATION_ID: Final = Struct(">i")
+
+Message = TypeVar("Message")
+
+
+class LinkError(Exception):
+    """The request was not answered. The other broker may have executed it."""
+
+
+class Link:
+    """Requests to one broker. Its address may change: `endpoint` returns the current one, None without any.
+
+    With `api_versions`, a new connection begins with ApiVersions, and requests of other versions fail.
+    """
+
+    def __init__(
+        self,
+        endpoint: Callable[[], tuple[str, int] | None],
+        *,
+        client_id: str,
+        loop: asyncio.AbstractEventLoop,
+        api_versions: bool,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+    ) -> None:
+        self._endpoint = endpoint
+        self._client_id = client_id.encode()
+        self._loop = loop
+        self._asks_versions = api_versions
+        self._timeout_s = timeout_s
+        self._in_order = asyncio.Lock()
+        self._buffer = ReplyBuffer()
+        self._connection: Connection | None = None
+        self._connected_to: tuple[str, int] | None = None
+        self._versions: Mapping[int, VersionRange] = {}
+        self._correlation_id = 0
+        self._pause_s = 0.0
+        self._may_connect_at = 0.0
+        self._is_closed = False
+
+    async def call(self, message: Any, version: int, reply_type: type[Message]) -> Message:
+        """Send a message, one of kio's classes or like them, and return the reply. Raises LinkError.
+
+        Calls wait for earlier ones. If a call is cancelled while its request is on the way, the connection is closed.
+        """
+        assert message.__version__ == version == reply_type.__version__, f"{message} has another version"  # type: ignore[attr-defined]
+        body = _encoded(message)
+        flexible = message.__header_schema__.__version__ == 2
+        flexible_reply = reply_type.__header_schema__.__version__ == 1  # type: ignore[attr-defined]
+        async with self._in_order:
+            reply = await self._exchange(message.__api_key__, version, body, flexible=flexible)
+            # The reader needs read-only memory.
+            answer: Message = _read(_reader(reply_type), bytes(reply), 5 if flexible_reply else 4)
+            return answer
+
+    async def exchange(self, api_key: int, version: int, body: Buffer) -> memoryview:
+        """Send the body of a flexible request, and return the body of its reply, valid until the next request.
+
+        Raises LinkError. Nothing else may use the link at the same time.
+        """
+        async with self._in_order:
+            reply = await self._exchange(api_key, version, body, flexible=True)
+            return reply[_after_tags(reply) :]
+
+    def close(self) -> None:
+        """Close the connection for good. A call in progress, and later ones, raise LinkError."""
+        self._is_closed = True
+        if self._connection is not None:
+            self._connection.close("the link was closed")
+
+    async def _exchange(self, api_key: int, version: int, body: Buffer, *, flexible: bool) -> memoryview:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                connection = await self._connected()
+                known = self._versions.get(api_key)
+                if self._asks_versions and (known is None or not known.lowest <= version <= known.highest):
+                    raise LinkError(f"{self._peer} does not support version {version} of API {api_key}")
+                reply = await self._ask(connection, api_key, version, body, flexible=flexible)
+        except TimeoutError:
+            raise self._failed(f"no answer within {self._timeout_s:g} s") from None
+        except (ConnectionFailedError, OSError) as error:
+            raise self._failed(str(error)) from error
+        except asyncio.CancelledError:
+            self._drop("the caller was cancelled")
+            raise
+        self._pause_s = 0.0
+        return reply
+
+    async def _connected(self) -> Connection:
+        """Return an open connection to the current address, after the pause that a failure requires."""
+        connection = self._connection
+        address = self._endpoint()
+        if connection is not None and connection.is_open and address == self._connected_to:
+            return connection
+        self._drop("the broker has another address")
+        wait_s = self._may_connect_at - self._loop.time()
+        if wait_s > 0:
+            await asyncio.sleep(wait_s)
+            address = self._endpoint()
+        if self._is_closed:
+            raise LinkError("the link was closed")
+        if address is None:
+            raise LinkError("the broker's address is not known")
+        self._connected_to = address
+        _, connection = await self._loop.create_connection(lambda: Connection(self._loop, self._buffer), *address)
+        self._connection = connection
+        try:
+            if self._is_closed:
+                raise LinkError("the link was closed")
+            if self._asks_versions:
+                self._versions = await self._fetch_versions(connection)
+        except LinkError:
+            self._drop("the connection cannot be used")
+            raise
+        return connection
+
+    async def _fetch_versions(self, connection: Connection) -> Mapping[int, VersionRange]:
+        body = bytearray()
+        software = {"client_software_name": "headrace", "client_software_version": __version__}
+        request_encoder(ApiKey.API_VERSIONS, _API_VERSIONS)(body, software)
+        reply = await self._ask(connection, ApiKey.API_VERSIONS, _API_VERSIONS, body, flexible=True)
+        answer = _read(response_reader(ApiKey.API_VERSIONS, _API_VERSIONS), bytes(reply), 4)
+        return {
+            supported.api_key: VersionRange(supported.min_version, supported.max_version)
+            for supported in answer.api_keys
+        }
+
+    async def _ask(
+        self, connection: Connection, api_key: int, version: int, body: Buffer, *, flexible: bool
+    ) -> memoryview:
+        """Return the reply with its header. Raises ConnectionFailedError."""
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        size = _HEADER.size - _SIZE.size + len(self._client_id) + flexible + len(body)
+        head = _HEADER.pack(size, api_key, version, self._correlation_id, len(self._client_id))
+        reply = await connection.exchange(b"".join((head, self._client_id, b"\0" if flexible else b"", body)))
+        if len(reply) < _CORRELATION_ID.size or _CORRELATION_ID.unpack_from(reply)[0] != self._correlation_id:
+            raise ConnectionFailedError("the reply belongs to another request")
+        return reply
+
+    @property
+    def _peer(self) -> str:
+        return "no address" if self._connected_to is None else f"{self._connected_to[0]}:{self._connected_to[1]}"
+
+    def _failed(self, reason: str) -> LinkError:
+        """Note a failure, and return the error to raise."""
+        self._drop(reason)
+        self._pause_s = min(max(2 * self._pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
+        # Random, so that the followers of a broker that restarts do not all connect at the same time.
+        self._may_connect_at = self._loop.time() + self._pause_s * random.uniform(0.8, 1.2)
+        return LinkError(f"{self._peer}: {reason}")
+
+    def _drop(self, reason: str) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close(reason)
+
+
+_READERS: Final[dict[type, Callable[[bytes, int], tuple[Any, int]]]] = {}
+
+
+def _reader(reply_type: Any) -> Callable[[bytes, int], tuple[Any, int]]:
+    """Return the compiled reader of a class."""
+    reader = _READERS.get(reply_type)
+    if reader is None:
+        reader = _READERS[reply_type] = entity_reader(reply_type)
+    return reader
+
+
+def _encoded(message: Any) -> bytes:
+    # Imported late: a broker without other brokers does not need them. kio keeps the compiled writers.
+    from io import BytesIO
+
+    from kio.serial import entity_writer
+
+    out = BytesIO()
+    entity_writer(type(message))(out, message)
+    return out.getvalue()
+
+
+def _read(read: Callable[[bytes, int], tuple[Any, int]], data: bytes, start: int) -> Any:
+    """Decode a reply. Raises LinkError if it is malformed."""
+    try:
+        answer, size = read(data, start)
+    except Exception as error:  # kio's readers raise errors of many types
+        raise LinkError(f"the reply cannot be decoded: {error!r}") from error
+    if start + size != len(data):
+        raise LinkError(f"the reply has {len(data) - start - size} bytes too many")
+    return answer
+
+
+def _after_tags(reply: memoryview) -> int:
+    """Return the position after the header of a flexible reply, which has no tagged fields."""
+    if len(reply) <= _CORRELATION_ID.size or reply[_CORRELATION_ID.size] != 0:
+        raise LinkError("the reply's header has tagged fields, which no version of Kafka sends")
+    return _CORRELATION_ID.size + 1

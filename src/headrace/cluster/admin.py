@@ -1,0 +1,25 @@
+"""The port for the changes that any broker of a cluster makes. The controller makes all others."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, TypeAlias
+
+from headrace.cluster.image import ConfigResource, TopicImage
+from headrace.errors import KafkaError
+
+Alteration: TypeAlias = Callable[[Mapping[str, str]], Mapping[str, str]]
+"""Returns the new settings for a resource's current ones; raises KafkaError to leave them unchanged."""
+
+
+class ClusterAdmin(Protocol):
+    """Creates topics for clients, and changes settings."""
+
+    async def auto_create(self, names: Sequence[str]) -> Sequence[TopicImage | KafkaError]:
+        """Create topics with the defaults of this broker. Return a topic or an error per name. Raises KafkaError."""
+
+    async def create_internal_topic(self, name: str) -> TopicImage:
+        """Return the internal topic of that name; create it if it is missing. Raises KafkaError."""
+
+    async def alter_configs(
+        self, alterations: Sequence[tuple[ConfigResource, Alteration]], *, validate_only: bool = False
+    ) -> Sequence[KafkaError | None]:
+        """Change dynamic settings. Return None or an error per resource. Raises KafkaError."""

@@ -1,0 +1,1 @@
+"""A broker as a member of a cluster that another broker controls: registration, settings, topics it creates."""

@@ -1,0 +1,122 @@
+"""Changes of topics and settings that a broker makes without being the controller, written as Kafka's brokers do.
+
+The controller notices new topics in ZooKeeper, and tells all brokers. All other changes belong to it.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Final
+
+from headrace.cluster import topic_changes, znodes
+from headrace.cluster.admin import Alteration
+from headrace.cluster.drafts import Draft
+from headrace.cluster.failures import StoreFailures
+from headrace.cluster.image import BROKER_CONFIG, TOPIC_CONFIG, ConfigResource, MetadataImage, TopicImage
+from headrace.cluster.store import BadVersionError, Create, MetadataStore, NodeExistsError, Operation, Set
+from headrace.cluster.topic_changes import NewTopic
+from headrace.config import BrokerConfig
+from headrace.errors import ErrorCode, KafkaError
+
+_ANY_NUMBER_OF_BROKERS: Final = 1 << 30
+
+
+class MemberAdmin:
+    """The changes of one broker. `image` returns the broker's current one."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        image: Callable[[], MetadataImage],
+        config: BrokerConfig,
+        failures: StoreFailures,
+        *,
+        random: Random | None = None,
+    ) -> None:
+        self._store = store
+        self._image = image
+        self._config = config
+        self._failures = failures
+        self._random = random or Random()
+
+    async def auto_create(self, names: Sequence[str]) -> Sequence[TopicImage | KafkaError]:
+        """Write the assignments of topics. A client that retries finds them once the controller has elected leaders."""
+        return [await self._created(NewTopic(name), ErrorCode.leader_not_available) for name in names]
+
+    async def create_internal_topic(self, name: str) -> TopicImage:
+        """Return the internal topic of that name; write its assignment if it is missing.
+
+        The replication factor is never lowered: the first broker of a cluster would make the topic unreplicated for
+        ever. Raises KafkaError(coordinator_not_available) until the controller has elected leaders.
+        """
+        existing = self._image().topics.get(name)
+        if existing is not None:
+            return existing
+        new = topic_changes.internal_topic(name, self._config, _ANY_NUMBER_OF_BROKERS)
+        raise await self._created(new, ErrorCode.coordinator_not_available)
+
+    async def _created(self, new: NewTopic, created: ErrorCode) -> KafkaError:
+        """Write the topic, and return the error that makes the client retry, with the code `created`."""
+        draft = Draft(self._image())
+        try:
+            topic = topic_changes.create_topic(draft, new, self._config, self._random)
+            with self._failures.answering():
+                await asyncio.shield(self._write(topic, draft))
+        except KafkaError as error:
+            if error.code != ErrorCode.topic_already_exists:
+                return error.with_traceback(None)
+        return KafkaError(created, f"Topic {new.name} has been created; its partitions have no leaders yet.")
+
+    async def _write(self, topic: TopicImage, draft: Draft) -> None:
+        """Write the nodes of a topic that brokers write: the settings, then the assignment."""
+        resource = ConfigResource(TOPIC_CONFIG, topic.name)
+        settings = znodes.encode_config(draft.configs.get(resource, {}))
+        path = znodes.config_path(resource)
+        assignment = znodes.encode_topic(
+            topic.topic_id, {index: partition.replicas for index, partition in enumerate(topic.partitions)}
+        )
+        # They may be left from a topic that was not created.
+        exists = await self._store.exists(path) is not None
+        try:
+            await self._store.multi(
+                [
+                    Set(path, settings) if exists else Create(path, settings),
+                    Create(znodes.topic_path(topic.name), assignment),
+                ]
+            )
+        except NodeExistsError:
+            raise KafkaError(ErrorCode.topic_already_exists, f"Topic '{topic.name}' already exists.") from None
+
+    async def alter_configs(
+        self, alterations: Sequence[tuple[ConfigResource, Alteration]], *, validate_only: bool = False
+    ) -> Sequence[KafkaError | None]:
+        """Change settings in ZooKeeper; brokers, including this one, apply them when they are notified."""
+        results: list[KafkaError | None] = []
+        for resource, alteration in alterations:
+            try:
+                with self._failures.answering():
+                    await asyncio.shield(self._alter(resource, alteration, validate_only=validate_only))
+            except KafkaError as error:
+                results.append(error.with_traceback(None))
+            else:
+                results.append(None)
+        return results
+
+    async def _alter(self, resource: ConfigResource, alteration: Alteration, *, validate_only: bool) -> None:
+        if resource.kind not in (TOPIC_CONFIG, BROKER_CONFIG):
+            raise KafkaError(ErrorCode.invalid_request, f"A cluster with ZooKeeper has no settings of {resource.kind}.")
+        path = znodes.config_path(resource)
+        while True:
+            (node,) = await self._store.get_many([path])
+            data = znodes.encode_config(alteration({} if node is None else znodes.decode_config(node.data)))
+            if validate_only:
+                return
+            write: Operation = Create(path, data) if node is None else Set(path, data, node.stat.version)
+            entity = path.removeprefix(f"{znodes.CONFIG}/")
+            notification = Create(znodes.CONFIG_CHANGE, znodes.encode_config_change(entity), sequential=True)
+            try:
+                await self._store.multi([write, notification])
+            except (BadVersionError, NodeExistsError):
+                continue  # another broker was faster
+            self._failures.note_written()
+            return

@@ -1,0 +1,61 @@
+"""Register a broker in ZooKeeper: the node that makes it a member of its cluster."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol
+
+from headrace.cluster import znodes
+from headrace.cluster.image import BrokerImage
+from headrace.cluster.store import Create, MetadataStore, Node, NodeExistsError, Set
+from headrace.errors import ErrorCode, KafkaError
+
+log = logging.getLogger(__name__)
+
+
+class WatchedStore(MetadataStore, Protocol):
+    """A store that other processes write to. Watches are lost with the connection, without a call."""
+
+    async def watched(self, path: str, changed: Callable[[], None]) -> Node | None:
+        """Return the node, None if it does not exist. Call `changed` once when it is created, written or deleted."""
+
+    async def watched_children(self, path: str, changed: Callable[[], None]) -> list[str]:
+        """Return the names of the node's children, sorted. Call `changed` once when one is created or deleted.
+
+        Raises NoNodeError.
+        """
+
+
+async def register(store: WatchedStore, broker: BrokerImage, *, now_ms: int, patience_s: float) -> int:
+    """Create the broker's node, and return its epoch, the czxid.
+
+    The node of another session may be this broker's before a crash, so it is given `patience_s` to expire. Raises
+    KafkaError(duplicate_broker_registration) if it does not.
+    """
+    path, data = znodes.broker_path(broker.id), znodes.encode_broker(broker, now_ms)
+    loop = asyncio.get_running_loop()
+    deadline: float | None = None
+    while True:
+        try:
+            # In two steps, as in Kafka: the node gets version 1.
+            _, registered = await store.multi((Create(path, ephemeral=True), Set(path, data)))
+        except NodeExistsError:
+            pass
+        else:
+            assert registered.stat is not None, "it was set"
+            return registered.stat.czxid
+        gone = asyncio.Event()
+        if await store.watched(path, gone.set) is None:
+            continue
+        if deadline is None:
+            deadline = loop.time() + patience_s
+            log.warning("Broker id %d is still registered: waiting up to %d s for it to expire", broker.id, patience_s)
+        elif loop.time() >= deadline:
+            raise KafkaError(
+                ErrorCode.duplicate_broker_registration,
+                f"Another broker with id {broker.id} is running; set another broker.id for this one.",
+            )
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(deadline):
+                await gone.wait()

@@ -1,0 +1,62 @@
+"""End the process if the event loop stands still: ZooKeeper's client has its own thread, and would keep the session."""
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from threading import Event, Thread
+from typing import Final
+
+_CHECKS: Final = 20
+"""Checks per session timeout."""
+
+log = logging.getLogger(__name__)
+
+
+def end_process() -> None:
+    """End the process at once, as if it were killed."""
+    logging.shutdown()
+    os._exit(1)
+
+
+class Watchdog:
+    """Calls `end` if the loop has not run for `timeout_s` while the rest of the process has.
+
+    A stopped process (SIGSTOP) is not ended when it continues: its session expires meanwhile, and it registers again.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, *, timeout_s: float, end: Callable[[], None] = end_process
+    ) -> None:
+        self._loop = loop
+        self._timeout_s = timeout_s
+        self._end = end
+        self._has_run = True
+        self._stopped = Event()
+        self._thread = Thread(target=self._watch, name="headrace-watchdog", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop watching, if it was started."""
+        self._stopped.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _watch(self) -> None:
+        missed = 0
+        while not self._stopped.wait(self._timeout_s / _CHECKS):
+            if self._has_run:
+                missed = 0
+                self._has_run = False
+                self._loop.call_soon_threadsafe(self._note)
+                continue
+            missed += 1
+            if missed >= _CHECKS:
+                log.critical("The event loop has not run for %d s: the process ends", self._timeout_s)
+                self._end()
+                return
+
+    def _note(self) -> None:
+        self._has_run = True

@@ -1,0 +1,349 @@
+"""The metadata store on ZooKeeper, through kazoo, which runs in its own threads.
+
+Reads whose answer is lost are repeated. A write whose answer is lost is read back, and repeated only if it was not
+applied. While no server can be reached, calls wait.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from enum import Enum, auto
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar
+
+from kazoo import exceptions as kazoo_errors
+from kazoo.client import KazooClient
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.states import KazooState
+
+from headrace.cluster.store import (
+    ANY_VERSION,
+    BadVersionError,
+    Check,
+    Create,
+    Delete,
+    Done,
+    Node,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    Operation,
+    Set,
+    Stat,
+    StoreError,
+    StoreUnavailableError,
+)
+from headrace.cluster.stores.lost_answers import Sent, parents_to_list, paths_to_read, results_of
+
+T = TypeVar("T")
+
+_REFUSALS: Final[dict[type[Exception], type[StoreError]]] = {
+    kazoo_errors.NoNodeError: NoNodeError,
+    kazoo_errors.NodeExistsError: NodeExistsError,
+    kazoo_errors.BadVersionError: BadVersionError,
+    kazoo_errors.NotEmptyError: NotEmptyError,
+    kazoo_errors.NoChildrenForEphemeralsError: StoreError,
+}
+_LOST: Final = (kazoo_errors.ConnectionLoss, kazoo_errors.SessionExpiredError, kazoo_errors.SessionMovedError)
+"""The request may have been executed."""
+_RECONNECTION: Final = {"max_tries": -1, "delay": 0.1, "max_delay": 1.0}
+"""Seconds. kazoo's default is a pause of up to a minute."""
+_CONSEQUENTIAL: Final = (kazoo_errors.RolledBackError, kazoo_errors.RuntimeInconsistency)
+"""The results of the operations before and after the one that failed."""
+
+log = logging.getLogger(__name__)
+
+
+class SessionChange(Enum):
+    """A change of the session. Watches are lost with the connection: set them again after CONNECTED."""
+
+    CONNECTED = auto()
+    """action: requests are sent. transition: from every other state; the session may be a new one."""
+    SUSPENDED = auto()
+    """action: requests wait, the server keeps the session until it times out. transition: the connection is lost."""
+    LOST = auto()
+    """action: requests wait. transition: the session has expired, and its ephemeral nodes are deleted."""
+
+
+_CHANGES: Final = {
+    KazooState.CONNECTED: SessionChange.CONNECTED,
+    KazooState.SUSPENDED: SessionChange.SUSPENDED,
+    KazooState.LOST: SessionChange.LOST,
+}
+
+
+class _Lost(NamedTuple):
+    """The answer was lost."""
+
+    reason: str
+
+
+class ZooKeeperStore:
+    """A session, which is replaced by a new one after it expires. `address` is `zookeeper.connect`.
+
+    `on_change` is called on the event loop for every change of the session.
+    """
+
+    def __init__(self, address: str, *, session_timeout_ms: int, loop: asyncio.AbstractEventLoop) -> None:
+        logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # our lines say more
+        self.address = address
+        self._loop = loop
+        self._client: Any = KazooClient(
+            hosts=address, timeout=session_timeout_ms / 1000, connection_retry=_RECONNECTION
+        )
+        self._client.add_listener(self._note_state)
+        self._posted: deque[Callable[[], None]] = deque()
+        self._is_posted = False
+        self._connected = asyncio.Event()
+        self._unanswered: set[asyncio.Future[Any]] = set()
+        self._closed = False
+        self._session = 0
+        self.on_change: Callable[[SessionChange], None] = lambda _: None
+
+    async def connect(self, timeout_s: float) -> None:
+        """Begin a session. Raises StoreUnavailableError if no server answers in time, or the root does not exist."""
+        try:
+            await asyncio.to_thread(self._client.start_async)
+            async with asyncio.timeout(timeout_s):
+                await self._connected.wait()
+                root = await self.exists("/")
+        except (TimeoutError, KazooTimeoutError, ValueError, OSError) as error:
+            await self.close()
+            raise StoreUnavailableError(self.address, f"ZooKeeper did not answer within {timeout_s:g} s") from error
+        if root is None:
+            await self.close()
+            raise StoreUnavailableError(
+                self.address, "its path does not exist: correct zookeeper.connect, or start a Kafka broker first"
+            )
+
+    @property
+    def session(self) -> int:
+        return self._session
+
+    # Reads
+
+    async def get(self, path: str) -> Node:
+        return _node(await self._read(path, lambda: self._client.get_async(path)))
+
+    async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
+        first = [self._send(self._client.get_async(path)) for path in paths]
+        nodes: list[Node | None] = []
+        for path, sent in zip(paths, first, strict=True):
+            try:
+                answer = await sent
+                nodes.append(await self.get(path) if isinstance(answer, _Lost) else _node(_value(path, answer)))
+            except NoNodeError:
+                nodes.append(None)
+        return nodes
+
+    async def exists(self, path: str) -> Stat | None:
+        found = await self._read(path, lambda: self._client.exists_async(path))
+        return None if found is None else _stat(found)
+
+    async def children(self, path: str) -> list[str]:
+        return sorted(await self._read(path, lambda: self._client.get_children_async(path)))
+
+    async def watched(self, path: str, changed: Callable[[], None]) -> Node | None:
+        """Return the node, None if it does not exist. Call `changed` once when it is created, written or deleted.
+
+        The watch is lost with the connection, without a call.
+        """
+        notify = self._watcher(changed)
+        if await self._read(path, lambda: self._client.exists_async(path, watch=notify)) is None:
+            return None
+        try:
+            return await self.get(path)
+        except NoNodeError:
+            return None  # deleted meanwhile: the watch reports it
+
+    async def watched_children(self, path: str, changed: Callable[[], None]) -> list[str]:
+        """Return the names of the node's children, sorted. Call `changed` once when one is created or deleted.
+
+        The watch is lost with the connection, without a call. Raises NoNodeError.
+        """
+        notify = self._watcher(changed)
+        return sorted(await self._read(path, lambda: self._client.get_children_async(path, watch=notify)))
+
+    def _watcher(self, changed: Callable[[], None]) -> Callable[[Any], None]:
+        return lambda _: self._post(changed)
+
+    async def _read(self, path: str, request: Callable[[], Any]) -> Any:
+        """Send a request until it is answered."""
+        while True:
+            answer = await self._send(request())
+            if not isinstance(answer, _Lost):
+                return _value(path, answer)
+            await self._reconnected(path)
+
+    # Writes
+
+    async def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False) -> str:
+        (done,) = await self.multi((Create(path, data, ephemeral, sequential),))
+        return done.path
+
+    async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
+        (done,) = await self.multi((Set(path, data, version),))
+        assert done.stat is not None, "every Set returns one"
+        return done.stat
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        await self.multi((Delete(path, version),))
+
+    async def multi(self, operations: Sequence[Operation]) -> list[Done]:
+        (result,) = await self.multi_many((operations,))
+        if isinstance(result, StoreError):
+            raise result
+        return result
+
+    async def multi_many(self, batches: Sequence[Sequence[Operation]]) -> list[list[Done] | StoreError]:
+        pending = [self._begin(operations) for operations in batches]
+        return [await self._outcome(sent, answer) for sent, answer in pending]
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._connected.set()
+        for future in tuple(self._unanswered):
+            future.set_result(_Lost("the session was closed"))
+        with suppress(kazoo_errors.WriterNotClosedException):  # no server can be reached, and the session times out
+            await asyncio.to_thread(self._client.stop)
+            self._client.close()
+
+    def _begin(self, operations: Sequence[Operation]) -> "tuple[Sent, asyncio.Future[Any]]":
+        sent = Sent(operations, self._client.last_zxid, self._session)
+        return sent, self._send(self._commit(operations))
+
+    def _commit(self, operations: Sequence[Operation]) -> Any:
+        transaction = self._client.transaction()
+        for operation in operations:
+            match operation:
+                case Create(path, data, ephemeral, sequential):
+                    transaction.create(path, data, ephemeral=ephemeral, sequence=sequential)
+                case Set(path, data, version):
+                    transaction.set_data(path, data, version)
+                case Delete(path, version):
+                    transaction.delete(path, version)
+                case Check(path, version):
+                    transaction.check(path, version)
+        return transaction.commit_async()
+
+    async def _outcome(self, sent: Sent, pending: "asyncio.Future[Any]") -> list[Done] | StoreError:
+        operations = sent.operations
+        path = operations[0].path if operations else "/"
+        try:
+            while isinstance(answer := await pending, _Lost):
+                applied = await self._read_back(path, sent)
+                if applied is not None:
+                    return applied
+                sent, pending = self._begin(operations)
+            results = _value(path, answer)
+        except StoreError as error:
+            return error
+        for operation, result in zip(operations, results, strict=True):
+            if isinstance(result, Exception) and not isinstance(result, _CONSEQUENTIAL):
+                return _failure(operation.path, result)
+        return [
+            Done(result if isinstance(operation, Create) else operation.path, _stat_of(operation, result))
+            for operation, result in zip(operations, results, strict=True)
+        ]
+
+    async def _read_back(self, path: str, sent: Sent) -> list[Done] | None:
+        """Return the results of a write if it was applied. Otherwise it never will be: the session has moved on."""
+        await self._reconnected(path)
+        # A server may be behind the one that had the write; after a sync it has all earlier transactions.
+        await self._read(path, lambda: self._client.sync_async("/"))
+        paths = paths_to_read(sent)
+        nodes = dict(zip(paths, await self.get_many(paths), strict=True))
+        sequential: dict[str, list[tuple[str, Node]]] = {}
+        for parent in parents_to_list(sent):
+            try:
+                children = [f"{parent.rstrip('/')}/{name}" for name in await self.children(parent)]
+            except NoNodeError:
+                return None
+            found = await self.get_many(children)
+            sequential[parent] = [(child, node) for child, node in zip(children, found, strict=True) if node]
+        return results_of(sent, nodes, sequential)
+
+    # Between the threads
+
+    def _send(self, pending: Any) -> "asyncio.Future[Any]":
+        """Return a future of the answer to a request: kazoo's finished result, or _Lost."""
+        future: asyncio.Future[Any] = self._loop.create_future()
+        if self._closed:
+            future.set_result(_Lost("the session was closed"))
+            return future
+        self._unanswered.add(future)
+        future.add_done_callback(self._unanswered.discard)
+
+        def answered() -> None:
+            if not future.done():
+                future.set_result(_Lost(repr(pending.exception)) if _is_lost(pending.exception) else pending)
+
+        pending.rawlink(lambda _: self._post(answered))
+        return future
+
+    def _post(self, call: Callable[[], None]) -> None:
+        """Run `call` on the event loop, which wakes once for calls that come together. Used in kazoo's threads."""
+        self._posted.append(call)
+        if not self._is_posted:
+            self._is_posted = True
+            with suppress(RuntimeError):  # the loop was closed
+                self._loop.call_soon_threadsafe(self._run_posted)
+
+    def _run_posted(self) -> None:
+        self._is_posted = False
+        while self._posted:
+            self._posted.popleft()()
+
+    def _note_state(self, state: str) -> None:
+        """Called in kazoo's thread, so the session's id is read here: the connection may be lost a moment later."""
+        session = self._client.client_id[0] if state == KazooState.CONNECTED else 0
+        self._post(partial(self._changed, _CHANGES[state], session))
+
+    def _changed(self, change: SessionChange, session: int) -> None:
+        if self._closed:
+            return
+        if change is SessionChange.CONNECTED:
+            self._session = session
+            self._connected.set()
+        else:
+            self._connected.clear()
+        self.on_change(change)
+
+    async def _reconnected(self, path: str) -> None:
+        """Wait for the next connection. Raises StoreUnavailableError if the store is closed."""
+        await asyncio.sleep(0)  # the change of the session is posted in another thread than the lost answer
+        await self._connected.wait()
+        if self._closed:
+            raise StoreUnavailableError(path, "the session was closed")
+
+
+def _is_lost(error: BaseException | None) -> bool:
+    return isinstance(error, _LOST) and not isinstance(error, kazoo_errors.ConnectionClosedError)
+
+
+def _value(path: str, answer: Any) -> Any:
+    """Return the value of a kazoo result. Raises StoreError."""
+    if answer.exception is not None:
+        raise _failure(path, answer.exception) from answer.exception
+    return answer.value
+
+
+def _failure(path: str, error: Exception) -> StoreError:
+    return _REFUSALS.get(type(error), StoreUnavailableError)(path, repr(error))
+
+
+def _node(answer: tuple[bytes, Any]) -> Node:
+    data, stat = answer
+    return Node(data, _stat(stat))
+
+
+def _stat(stat: Any) -> Stat:
+    return Stat(stat.version, stat.czxid, stat.mzxid, stat.ctime, stat.ephemeralOwner)
+
+
+def _stat_of(operation: Operation, result: Any) -> Stat | None:
+    return _stat(result) if isinstance(operation, Set) else None

@@ -1,0 +1,290 @@
+"""Copies partitions from one leader over one connection: asks, appends, truncates. A thin shell of `follower_state`."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from typing import Final, NamedTuple, Protocol
+
+from headrace.client.link import Link, LinkError
+from headrace.clock import Clock
+from headrace.errors import ErrorCode, KafkaError
+from headrace.replication.following.fetched_batches import UnexpectedOffsetError
+from headrace.replication.following.follower_state import (
+    Action,
+    Append,
+    Fail,
+    FollowerState,
+    Following,
+    Reset,
+    Retry,
+    Truncate,
+)
+from headrace.replication.following.leader_offsets import OffsetsRefusedError, leader_offset
+from headrace.replication.following.partition import FollowedPartition
+from headrace.replication.throttle import ReplicationThrottle
+from headrace.types import TopicPartition
+from headrace.wire.apis import ApiKey
+from headrace.wire.fetched import (
+    FETCH_VERSION,
+    FetchedPartition,
+    FetchLimits,
+    FetchReply,
+    MalformedReplyError,
+    encode_fetch,
+    parse_fetch_reply,
+)
+
+_SLICE_BYTES: Final = 1024 * 1024
+"""Bytes to append before other work of the event loop runs."""
+
+log = logging.getLogger(__name__)
+
+
+class FetcherSettings(NamedTuple):
+    """`replica.fetch.*`. `replica` returns this broker's id and epoch."""
+
+    limits: FetchLimits
+    partition_max_bytes: int
+    backoff_s: float
+    replica_id: int
+    replica_epoch: Callable[[], int]
+
+
+class Reports(Protocol):
+    """The fetcher reports to this."""
+
+    def flush(self, partitions: list[FollowedPartition]) -> Awaitable[None]:
+        """Flush logs that `flush.messages` requires to be on disk before the leader learns of the append."""
+
+    def failed(self, partition: FollowedPartition, reason: str) -> None:
+        """The partition is no longer fetched, until it is led or followed under another epoch."""
+
+
+class Fetcher:
+    """Fetches from one leader, in a task that `start` begins. All methods belong to the event loop."""
+
+    def __init__(
+        self, link: Link, settings: FetcherSettings, reports: Reports, throttle: ReplicationThrottle, clock: Clock
+    ) -> None:
+        self._link = link
+        self._settings = settings
+        self._reports = reports
+        self._throttle = throttle
+        self._clock = clock
+        self._state = FollowerState(partition_max_bytes=settings.partition_max_bytes, backoff_s=settings.backoff_s)
+        self._partitions: dict[TopicPartition, FollowedPartition] = {}
+        self._news = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def close(self) -> None:
+        """Stop fetching."""
+        self._link.close()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    def follow(self, partitions: Iterable[FollowedPartition]) -> None:
+        """Begin to fetch these partitions, under the leader epochs that they have now."""
+        for partition in partitions:
+            topic_partition = partition.topic_partition
+            end = partition.log_end()
+            if end.last_epoch < 0 and partition.high_watermark < end.offset:
+                # Without epochs nothing but the committed part is known to be equal.
+                if not self._safely(partition, partial(partition.truncate_to, partition.high_watermark)):
+                    continue
+                end = partition.log_end()
+            self._partitions[topic_partition] = partition
+            self._state.follow(topic_partition, partition.topic_id.bytes, partition.leader_epoch, end)
+        self._news.set()
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """Stop fetching these partitions. Nothing is appended to their logs after this."""
+        for topic_partition in partitions:
+            self._state.forget(topic_partition)
+            self._partitions.pop(topic_partition, None)
+
+    @property
+    def is_idle(self) -> bool:
+        """True if there is nothing to fetch."""
+        return not self._partitions
+
+    # The task
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._step()
+            except asyncio.CancelledError:
+                raise
+            except Exception:
+                log.exception("A fetcher failed, and continues")
+                self._begin_again()
+
+    def _begin_again(self) -> None:
+        """Fetch everything from where the logs end, after the back-off."""
+        now = self._clock.monotonic()
+        self._state.lost(now)
+        for following in self._state.partitions():
+            self._state.failed(following, self._partitions[following.topic_partition].log_end(), now)
+
+    async def _step(self) -> None:
+        """Fetch once, or wait until there is something to fetch."""
+        now = self._clock.monotonic()
+        over = self._throttle.is_throttled if self._throttle.is_exceeded(now) else None
+        request = self._state.request(now, over)
+        if request is None:
+            await self._wait(now)
+            return
+        settings = self._settings
+        replica = (settings.replica_id, settings.replica_epoch()) if settings.replica_id >= 0 else None
+        body = encode_fetch(settings.limits, request.session, request.entries, request.forgotten, replica)
+        try:
+            reply = parse_fetch_reply(await self._link.exchange(ApiKey.FETCH, FETCH_VERSION, body))
+        except (LinkError, MalformedReplyError) as error:
+            log.warning("Fetching from a leader failed; trying again in %g s: %s", settings.backoff_s, error)
+            self._state.lost(self._clock.monotonic())
+            return
+        await self._process(reply)
+
+    async def _wait(self, now: float) -> None:
+        """Wait for a partition, or until the back-off of one is over."""
+        due = self._state.next_retry()
+        wait_s = self._settings.backoff_s if len(self._state) else None
+        if due is not None:
+            wait_s = max(0.0, due - now)
+        self._news.clear()
+        try:
+            async with asyncio.timeout(wait_s):
+                await self._news.wait()
+        except TimeoutError:
+            pass
+
+    async def _process(self, reply: FetchReply) -> None:
+        actions = self._state.answered(reply, self._clock.monotonic())
+        if reply.error_code:
+            log.info("The fetch session is lost (error %d); beginning another", reply.error_code)
+            if reply.error_code != ErrorCode.fetch_session_id_not_found:
+                await asyncio.sleep(self._settings.backoff_s)
+        to_flush: list[FollowedPartition] = []
+        unyielded = 0
+        resets: list[Following] = []
+        for action in actions:
+            if unyielded >= _SLICE_BYTES:
+                unyielded = 0
+                await asyncio.sleep(0)
+            partition = self._partitions.get(action.following.topic_partition)
+            if partition is None or not self._is_due(action):
+                continue  # removed, or under a new epoch, during a pause
+            if isinstance(action, Append):
+                unyielded += self._append(partition, action.following, action.fetched)
+                if partition.needs_flush:
+                    to_flush.append(partition)
+            elif isinstance(action, Reset):
+                resets.append(action.following)
+            else:
+                self._carry_out(partition, action)
+        if to_flush:
+            await self._reports.flush(to_flush)
+        for following in resets:
+            await self._reset(following)
+
+    def _is_due(self, action: Action) -> bool:
+        following = action.following
+        if isinstance(action, Fail):
+            return self._state.get(following.topic_partition) is None
+        return following in self._state
+
+    def _append(self, partition: FollowedPartition, following: Following, fetched: FetchedPartition) -> int:
+        """Append the records of one partition, and return their bytes."""
+        try:
+            appended = partition.append_fetched(fetched.records, self._clock.wall_ms())
+            partition.learn(fetched.high_watermark, fetched.log_start_offset)
+        except KafkaError as error:
+            # A failed directory is taken offline by whoever watches the disks; a full one may get space again.
+            log.error("%s cannot be copied; trying again: %s", partition.topic_partition, error)
+            self._state.failed(following, partition.log_end(), self._clock.monotonic())
+            return 0
+        except UnexpectedOffsetError as error:
+            self._fail(partition, str(error))
+            return 0
+        except Exception as error:  # a defect: as in Kafka, other partitions do not suffer from it
+            log.exception("Appending to %s failed", partition.topic_partition)
+            self._fail(partition, repr(error))
+            return 0
+        if appended.size and self._throttle.is_throttled(partition.topic_partition):
+            self._throttle.record(appended.size, self._clock.monotonic())
+        self._state.appended(following, partition.log_end(), fetched.high_watermark)
+        return appended.size
+
+    def _carry_out(self, partition: FollowedPartition, action: Action) -> None:
+        if isinstance(action, Truncate):
+            if self._safely(partition, lambda: partition.truncate_where_diverging(action.epoch, action.end_offset)):
+                log.info(
+                    "%s: truncated to offset %d, as the leader's epoch %d ends at %d",
+                    partition.topic_partition,
+                    partition.log_end_offset,
+                    action.epoch,
+                    action.end_offset,
+                )
+                self._state.moved(action.following, partition.log_end())
+        elif isinstance(action, Fail):
+            self._fail(partition, action.reason)
+        elif isinstance(action, Retry):
+            level = logging.INFO if action.is_expected else logging.ERROR
+            log.log(level, "%s: the leader answers %s; trying again", partition.topic_partition, action.reason)
+
+    async def _reset(self, following: Following) -> None:
+        """Move the log's end into the leader's log (KIP-320 calls this an unclean election or a log that was cut)."""
+        topic_partition = following.topic_partition
+        epoch = following.leader_epoch
+        try:
+            latest = await leader_offset(self._link, self._settings.replica_id, topic_partition, epoch, earliest=False)
+            earliest = await leader_offset(self._link, self._settings.replica_id, topic_partition, epoch, earliest=True)
+        except (LinkError, OffsetsRefusedError) as error:
+            if following in self._state:
+                log.info("%s: the leader's offsets are not known; trying again: %s", topic_partition, error)
+                self._state.delay(following, self._clock.monotonic())
+            return
+        if following not in self._state:
+            return
+        partition = self._partitions[topic_partition]
+        end_offset = partition.log_end_offset
+        log.warning(
+            "%s ends at offset %d, outside the leader's log from %d to %d",
+            topic_partition,
+            end_offset,
+            earliest,
+            latest,
+        )
+        if latest < end_offset:
+            done = self._safely(partition, lambda: partition.truncate_to(latest))
+        elif earliest > end_offset:
+            done = self._safely(partition, lambda: partition.truncate_fully_and_start_at(earliest))
+        else:
+            done = True
+        if done:
+            self._state.moved(following, partition.log_end())
+
+    def _safely(self, partition: FollowedPartition, change: Callable[[], object]) -> bool:
+        """Change a log. If that fails, its state is unknown: give the partition up, and return False."""
+        try:
+            change()
+        except KafkaError as error:
+            self._fail(partition, str(error))
+            return False
+        except Exception as error:
+            log.exception("Truncating %s failed", partition.topic_partition)
+            self._fail(partition, repr(error))
+            return False
+        return True
+
+    def _fail(self, partition: FollowedPartition, reason: str) -> None:
+        topic_partition = partition.topic_partition
+        log.error("%s is no longer copied from its leader: %s", topic_partition, reason)
+        self._state.forget(topic_partition)
+        self._partitions.pop(topic_partition, None)
+        self._reports.failed(partition, reason)

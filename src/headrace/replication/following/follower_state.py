@@ -1,0 +1,277 @@
+"""The state of the partitions that one fetcher copies from one leader: what to fetch next, and what a reply requires.
+
+Pure: replies and outcomes of actions in, actions out. Follows Kafka's AbstractFetcherThread with truncation on fetch
+(KIP-595): a follower fetches from its log end offset under its last epoch. If the leader's log has another history,
+the reply names the point of divergence, and the follower truncates and fetches again.
+
+    fetching   action: include in the next request        transition: to busy with a reply, to delayed with an error
+    busy       action: append, truncate or reset the log  transition: to fetching when done, to delayed if that fails
+    delayed    action: wait                               transition: to fetching after the back-off
+"""
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Final, NamedTuple, TypeAlias
+
+from headrace.errors import ErrorCode
+from headrace.replication.following.fetch_session import FetchSession, SessionRequest
+from headrace.types import TopicPartition
+from headrace.wire.fetched import ENTRY, FetchedPartition, FetchReply, PartitionKey
+
+
+class Stage(Enum):
+    """What a partition does now."""
+
+    FETCHING = "fetching"
+    BUSY = "busy"
+    DELAYED = "delayed"
+
+
+class LogEnd(NamedTuple):
+    """The facts about a log that a request contains; `last_epoch` is -1 without one."""
+
+    offset: int
+    last_epoch: int
+    log_start_offset: int
+
+
+class Following:
+    """One partition: the log's end as of the last request or action, and the lag in records, None before a reply."""
+
+    __slots__ = ("end", "key", "lag", "leader_epoch", "retry_at", "stage", "topic_partition")
+
+    def __init__(self, topic_partition: TopicPartition, key: PartitionKey, leader_epoch: int, end: LogEnd) -> None:
+        self.topic_partition = topic_partition
+        self.key = key
+        self.leader_epoch = leader_epoch
+        self.end = end
+        self.lag: int | None = None
+        self.stage = Stage.FETCHING
+        self.retry_at = 0.0
+
+
+class Append(NamedTuple):
+    """Append the records, and take over the leader's high watermark and log start offset. Outcome: `appended`."""
+
+    following: Following
+    fetched: FetchedPartition
+
+
+class Truncate(NamedTuple):
+    """Truncate to where the log differs from the leader's, whose `epoch` ends at `end_offset`. Outcome: `moved`."""
+
+    following: Following
+    epoch: int
+    end_offset: int
+
+
+class Reset(NamedTuple):
+    """Ask the leader for its offsets: the log's end is outside the leader's log. Outcome: `moved`."""
+
+    following: Following
+
+
+class Fail(NamedTuple):
+    """The partition is no longer fetched until its leader epoch changes."""
+
+    following: Following
+    reason: str
+
+
+class Retry(NamedTuple):
+    """The partition is fetched again after the back-off. `is_expected`: leaders answer so while metadata spreads."""
+
+    following: Following
+    reason: str
+    is_expected: bool
+
+
+Action: TypeAlias = Append | Truncate | Reset | Fail | Retry
+
+_WHILE_METADATA_SPREADS: Final = frozenset(
+    {
+        ErrorCode.unknown_leader_epoch,
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.unknown_topic_id,
+        ErrorCode.inconsistent_topic_id,
+    }
+)
+
+
+class FollowerState:
+    """The partitions of one fetcher. Times are in seconds of one monotonic clock."""
+
+    __slots__ = ("_by_key", "_delayed", "_max_bytes", "_partitions", "_throttled", "backoff_s", "session")
+
+    def __init__(self, *, partition_max_bytes: int, backoff_s: float) -> None:
+        self.session = FetchSession()
+        self._partitions: dict[TopicPartition, Following] = {}
+        self._by_key: dict[PartitionKey, Following] = {}
+        self._delayed: set[Following] = set()
+        self._throttled: set[Following] = set()
+        self._max_bytes = partition_max_bytes
+        self.backoff_s = backoff_s
+
+    def __len__(self) -> int:
+        return len(self._partitions)
+
+    def __contains__(self, following: object) -> bool:
+        """Return True if this very state is still valid: neither removed nor replaced under a new epoch."""
+        return isinstance(following, Following) and self._partitions.get(following.topic_partition) is following
+
+    def get(self, topic_partition: TopicPartition) -> Following | None:
+        return self._partitions.get(topic_partition)
+
+    def partitions(self) -> tuple[Following, ...]:
+        return tuple(self._partitions.values())
+
+    # Events
+
+    def follow(self, topic_partition: TopicPartition, topic_id: bytes, leader_epoch: int, end: LogEnd) -> Following:
+        """Begin to fetch a partition, or continue if the epoch has not changed."""
+        known = self._partitions.get(topic_partition)
+        key = (topic_id, topic_partition.partition)
+        if known is not None and known.leader_epoch == leader_epoch and known.key == key:
+            return known
+        self.forget(topic_partition)
+        following = Following(topic_partition, key, leader_epoch, end)
+        self._partitions[topic_partition] = following
+        self._by_key[key] = following
+        self._fetch(following)
+        return following
+
+    def forget(self, topic_partition: TopicPartition) -> None:
+        """Fetch a partition no more."""
+        following = self._partitions.pop(topic_partition, None)
+        if following is not None:
+            del self._by_key[following.key]
+            self._delayed.discard(following)
+            self._throttled.discard(following)
+            self.session.leave(following.key)
+
+    def request(self, now: float, is_throttled: Callable[[TopicPartition], bool] | None) -> SessionRequest | None:
+        """Return the next request; None if nothing is to be fetched now.
+
+        `is_throttled` is given while the quota is exceeded: then partitions for which it returns True are left out,
+        unless they have caught up, so that they stay in sync.
+        """
+        if self._delayed:
+            for following in [following for following in self._delayed if following.retry_at <= now]:
+                self._delayed.discard(following)
+                self._fetch(following)
+        if self._throttled:
+            throttled, self._throttled = self._throttled, set()
+            for following in throttled:
+                self._fetch(following)
+        if is_throttled is not None:
+            for following in self._partitions.values():
+                if following.stage is Stage.FETCHING and following.lag != 0 and is_throttled(following.topic_partition):
+                    self._throttled.add(following)
+                    self.session.leave(following.key)
+        return None if self.session.is_empty else self.session.next_request()
+
+    def next_retry(self) -> float | None:
+        """Return the time at which the next delayed partition is due; None without one."""
+        return min((following.retry_at for following in self._delayed), default=None)
+
+    def answered(self, reply: FetchReply, now: float) -> list[Action]:
+        """Return the actions that a reply requires. Partitions with an action wait for its outcome."""
+        if not self.session.answered(reply.session_id, reply.error_code):
+            return []
+        actions: list[Action] = []
+        for fetched in reply.partitions:
+            following = self._by_key.get(fetched.key)
+            # The partition may have been removed, or its epoch replaced, since the request.
+            if following is None or following.stage is not Stage.FETCHING or not self.session.is_current(fetched.key):
+                continue
+            actions.append(self._action(following, fetched, now))
+        return actions
+
+    def lost(self, now: float) -> None:
+        """Note that a request got no usable answer."""
+        self.session.failed()
+        for following in self._partitions.values():
+            if following.stage is Stage.FETCHING:
+                self.delay(following, now)
+
+    def appended(self, following: Following, end: LogEnd, high_watermark: int) -> None:
+        """Note that the action Append has succeeded; `high_watermark` is the leader's."""
+        following.lag = max(0, high_watermark - end.offset)
+        following.end = end
+        self._fetch(following)
+
+    def moved(self, following: Following, end: LogEnd) -> None:
+        """Note that the log was truncated or reset."""
+        following.end = end
+        self._fetch(following)
+
+    def failed(self, following: Following, end: LogEnd, now: float) -> None:
+        """Note that an action has failed, after which the log has this end."""
+        following.end = end
+        self.delay(following, now)
+
+    def delay(self, following: Following, now: float) -> None:
+        """Fetch the partition again after the back-off."""
+        following.stage = Stage.DELAYED
+        following.retry_at = now + self.backoff_s
+        self._delayed.add(following)
+        self._throttled.discard(following)
+        self.session.leave(following.key)
+
+    # Decisions
+
+    def _fetch(self, following: Following) -> None:
+        end = following.end
+        following.stage = Stage.FETCHING
+        entry = ENTRY.pack(
+            following.key[1],
+            following.leader_epoch,
+            end.offset,
+            end.last_epoch,
+            end.log_start_offset,
+            self._max_bytes,
+            0,
+        )
+        self.session.want(following.key, entry)
+
+    def _action(self, following: Following, fetched: FetchedPartition, now: float) -> Action:
+        code = fetched.error_code
+        if code == ErrorCode.none:
+            following.stage = Stage.BUSY
+            if fetched.diverging is not None:
+                # Neither the records nor the high watermark count before the truncation.
+                return Truncate(following, *fetched.diverging)
+            return Append(following, fetched)
+        if code == ErrorCode.offset_out_of_range:
+            following.stage = Stage.BUSY
+            return Reset(following)
+        if code == ErrorCode.fenced_leader_epoch:
+            self.forget(following.topic_partition)
+            return Fail(following, f"the leader has a newer epoch than {following.leader_epoch}; waiting for it")
+        if code == ErrorCode.offset_moved_to_tiered_storage:
+            self.forget(following.topic_partition)
+            return Fail(following, "its first records are in tiered storage, which is not supported")
+        self.delay(following, now)
+        return Retry(following, _name(code), code in _WHILE_METADATA_SPREADS)
+
+
+def truncation_offset(end: tuple[int, int], log_end_offset: int, *, leader_epoch: int, leader_end_offset: int) -> int:
+    """Return the offset to truncate to if the leader's `leader_epoch` ends at `leader_end_offset` (KIP-101, KIP-279).
+
+    `end` is the follower's largest epoch up to that one, and its end offset: see `LeaderEpochs.end_offset_for`. If the
+    follower does not know the leader's epoch, it keeps what it has up to the epoch before, and asks again.
+    """
+    epoch, end_offset = end
+    if end_offset < 0:
+        return min(leader_end_offset, log_end_offset)
+    if epoch != leader_epoch:
+        return min(end_offset, log_end_offset)
+    return min(end_offset, leader_end_offset, log_end_offset)
+
+
+def _name(code: int) -> str:
+    try:
+        return ErrorCode(code).name
+    except ValueError:
+        return f"error {code}"

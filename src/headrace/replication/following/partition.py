@@ -1,0 +1,216 @@
+"""A partition that this broker follows: a log, the state of its producers, and the leader's high watermark."""
+
+import logging
+from typing import NamedTuple
+from uuid import UUID
+
+from headrace.replication.following.fetched_batches import PlacedBatch, Run, UnexpectedOffsetError, runs_of
+from headrace.replication.following.follower_state import LogEnd, truncation_offset
+from headrace.replication.producer_recovery import recover_producers
+from headrace.replication.producer_state import ProducerState
+from headrace.replication.replica import Replica
+from headrace.storage.log.log import Log
+from headrace.storage.log.producers.open_transactions import OpenTransactions
+from headrace.wire.batch import TRANSACTIONAL_FLAG
+from headrace.wire.control import coordinator_epoch_of, marker_of
+from headrace.wire.records import iter_records
+
+log = logging.getLogger(__name__)
+
+
+class AppendedRecords(NamedTuple):
+    """The result of `append_fetched`: bytes and batches written."""
+
+    size: int
+    batches: int
+
+
+class FollowedPartition(Replica):
+    """A partition that this broker follows. Its log, producers and transactions become a `Partition` when it leads.
+
+    `high_watermark` is at most the log end offset; begin with the one from the checkpoint.
+    """
+
+    __slots__ = ("leader",)
+
+    def __init__(
+        self,
+        log: Log,
+        *,
+        topic_id: UUID,
+        leader: int,
+        leader_epoch: int,
+        high_watermark: int,
+        producers: ProducerState,
+        transactions: OpenTransactions,
+    ) -> None:
+        super().__init__(
+            log,
+            topic_id=topic_id,
+            leader_epoch=leader_epoch,
+            high_watermark=max(log.log_start_offset, min(high_watermark, log.log_end_offset)),
+            producers=producers,
+            transactions=transactions,
+        )
+        self.leader = leader
+        self.transactions.markers.loaded(log.log_end_offset)
+
+    def log_end(self) -> LogEnd:
+        """Return what the next fetch contains."""
+        state = self.log.state
+        return LogEnd(state.log_end_offset, self.log.leader_epochs.latest, state.log_start_offset)
+
+    @property
+    def needs_flush(self) -> bool:
+        """True if `flush.messages` requires a flush before the leader may count the last append."""
+        state = self.log.state
+        return state.log_end_offset - self.log.flusher.recovery_point >= state.config.flush_messages
+
+    # Appending
+
+    def append_fetched(self, records: memoryview, now_ms: int) -> AppendedRecords:
+        """Append the whole batches in `records`, one write per run of one leader epoch.
+
+        Raises KafkaError: corrupt_message, unsupported_for_message_format, kafka_storage_error, after which earlier
+        runs may have been appended; UnexpectedOffsetError.
+        """
+        try:
+            runs = runs_of(records, self.log.state.log_end_offset, self.leader_epoch)
+        except UnexpectedOffsetError as error:
+            if not self._is_cut_by_log_start(error):
+                raise
+            log.info("%s: its log begins at offset %d, within a batch", self.topic_partition, error.first_offset)
+            self.truncate_fully_and_start_at(error.first_offset)
+            runs = runs_of(records, error.first_offset, self.leader_epoch)
+        size = batches = 0
+        for run in runs:
+            size += self._append_run(records, run, now_ms)
+            batches += len(run.batches)
+        return AppendedRecords(size, batches)
+
+    def _is_cut_by_log_start(self, error: UnexpectedOffsetError) -> bool:
+        """Return True if the log is empty and begins within the first batch, as after DeleteRecords on the leader."""
+        end_offset = self.log.log_end_offset
+        return end_offset == self.log.log_start_offset and error.first_offset < end_offset <= error.last_offset
+
+    def _append_run(self, records: memoryview, run: Run, now_ms: int) -> int:
+        """Write a run at once if it fits into the active segment, else batch by batch. Return its bytes."""
+        batches = run.batches
+        start, end = batches[0].start, batches[-1].end
+        last_offset = batches[-1].header.last_offset
+        if self.log.fits_active_segment(end - start, last_offset, run.max_timestamp, now_ms):
+            self.log.append(
+                (records[start:end],),
+                end - start,
+                base_offset=batches[0].header.base_offset,
+                first_last_offset=batches[0].header.last_offset,
+                last_offset=last_offset,
+                max_timestamp=run.max_timestamp,
+                offset_of_max_timestamp=run.offset_of_max_timestamp,
+                leader_epoch=run.epoch,
+                now_ms=now_ms,
+            )
+            for batch in run.of_producers:
+                self._note(records, batch)
+        else:
+            for batch in batches:
+                self._append_batch(records, batch, now_ms)
+        return end - start
+
+    def _append_batch(self, records: memoryview, batch: PlacedBatch, now_ms: int) -> None:
+        header, start, end = batch
+        rolled = self.log.append(
+            (records[start:end],),
+            end - start,
+            base_offset=header.base_offset,
+            first_last_offset=header.last_offset,
+            last_offset=header.last_offset,
+            max_timestamp=header.max_timestamp,
+            offset_of_max_timestamp=header.last_offset,
+            leader_epoch=header.partition_leader_epoch,
+            now_ms=now_ms,
+        )
+        if rolled:
+            # With the state at the beginning of the new segment, recovery does not read earlier ones.
+            self.write_producer_snapshot(self.log.segments.active_base_offset)
+        if header.producer_id >= 0:
+            self._note(records, batch)
+
+    def _note(self, records: memoryview, batch: PlacedBatch) -> None:
+        """Update producers and transactions with an appended batch."""
+        header = batch.header
+        if header.is_control:
+            self._note_marker(records, batch)
+            return
+        self.producers.update(header, header.base_offset, header.last_offset, header.max_timestamp)
+        if header.attributes & TRANSACTIONAL_FLAG:
+            self.transactions.add(header)
+
+    def _note_marker(self, records: memoryview, batch: PlacedBatch) -> None:
+        header = batch.header
+        record = next(iter_records(bytes(records[batch.start : batch.end])), None)
+        marker = None if record is None else marker_of(record.key)
+        if record is None or marker is None:
+            return  # compaction has removed the marker with its transaction
+        self.producers.end_transaction(header, coordinator_epoch_of(record.value))
+        aborted = self.transactions.end_at(header.producer_id, header.last_offset, marker)
+        if aborted is not None:
+            self.log.note_aborted(aborted)
+
+    def learn(self, high_watermark: int, log_start_offset: int) -> None:
+        """Take over the leader's high watermark and log start offset, as far as this log reaches."""
+        state = self.log.state
+        high_watermark = max(state.log_start_offset, min(high_watermark, state.log_end_offset))
+        if high_watermark != self.high_watermark:
+            self.high_watermark = high_watermark
+            self.transactions.committed_to(high_watermark)
+            if self.growth.watchers:
+                self.growth.report()
+        if log_start_offset > state.log_start_offset:
+            self.log.advance_log_start(min(log_start_offset, high_watermark))
+
+    # Truncating
+
+    def truncate_where_diverging(self, leader_epoch: int, leader_end_offset: int) -> int:
+        """Truncate to the end of what this log has in common with the leader's, and return the offset.
+
+        The leader's largest epoch up to this log's last is `leader_epoch`, and ends at `leader_end_offset`. The logs
+        may still differ before that; the next fetch shows. Raises KafkaError(kafka_storage_error).
+        """
+        offset = truncation_offset(
+            self.log.leader_epochs.end_offset_for(leader_epoch),
+            self.log_end_offset,
+            leader_epoch=leader_epoch,
+            leader_end_offset=leader_end_offset,
+        )
+        self.truncate_to(offset)
+        return offset
+
+    def truncate_to(self, offset: int) -> None:
+        """Delete everything from the batch that contains `offset` on, with the state that came from it.
+
+        Raises KafkaError(kafka_storage_error).
+        """
+        is_shorter = offset < self.log_end_offset
+        if offset < self.high_watermark:
+            log.warning(
+                "%s: truncating to offset %d, below the high watermark %d: committed records are lost",
+                self.topic_partition,
+                offset,
+                self.high_watermark,
+            )
+        self.log.truncate_to(offset)
+        if is_shorter:
+            self._reload()
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Delete everything and continue at `offset`. Raises KafkaError(kafka_storage_error)."""
+        self.log.truncate_fully_and_start_at(offset)
+        self._reload()
+        self.high_watermark = offset
+
+    def _reload(self) -> None:
+        """Read the state of producers again, from what is left of the log."""
+        self.high_watermark = max(self.log_start_offset, min(self.high_watermark, self.log_end_offset))
+        self.producers, self.transactions = recover_producers(self.log, self.high_watermark)
+        self.transactions.markers.loaded(self.log_end_offset)

@@ -1,0 +1,147 @@
+"""The followers of one partition: a shell that gives the log's offsets and the clock to the pure leader state."""
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+from uuid import UUID
+from weakref import ref
+
+from headrace.errors import ErrorCode, KafkaError
+from headrace.replication.leading.isr_changes import Answer, IsrChange
+from headrace.replication.leading.leader_state import Leadership, LeaderState, Proposal
+from headrace.replication.leading.peers import Peers
+from headrace.replication.leading.read_replica import preferred_replica
+from headrace.storage.log.log import Log
+from headrace.types import TopicPartition
+
+log = logging.getLogger(__name__)
+
+
+class Led(Protocol):
+    """The part of a partition that its followers depend on."""
+
+    log: Log
+    topic_id: UUID
+    topic_partition: TopicPartition
+    high_watermark: int
+
+    @property
+    def followers(self) -> "Followers | None": ...
+
+    def show(self, high_watermark: int) -> None:
+        """Raise the high watermark."""
+
+    def note_isr(self, isr: tuple[int, ...], replica_count: int, partition_epoch: int) -> None:
+        """Note the in-sync replicas that the controller has confirmed."""
+
+
+class Followers:
+    """The followers of a partition with several replicas. Use it on the event loop only."""
+
+    __slots__ = ("_find", "_peers", "state")
+
+    def __init__(self, partition: Led, peers: Peers, own_end: int) -> None:
+        """`own_end`: the end of what this broker has flushed, if it has to."""
+        # Weak: a reference cycle would keep files of deleted partitions open until the next garbage collection.
+        self._find = ref(partition)
+        self._peers = peers
+        self.state = LeaderState(peers.broker_id, max_lag_ms=peers.max_lag_ms, is_alive=peers.is_alive)
+        self.state.own_end = own_end
+
+    @property
+    def _partition(self) -> Led:
+        partition = self._find()
+        assert partition is not None  # it calls this
+        return partition
+
+    def lead(self, state: Leadership) -> None:
+        """Take over a state of the controller. Raises KafkaError(kafka_storage_error)."""
+        partition = self._partition
+        if state.leader_epoch > self.state.leader_epoch:
+            # Even without records: a follower may have some of a later epoch than the last one in this log.
+            partition.log.begin_epoch(state.leader_epoch)
+        if self.state.lead(state, log_end=partition.log.log_end_offset, now_ms=self._peers.now_ms()):
+            self._note(partition)
+
+    def fetched(self, replica: int, offset: int, log_start_offset: int, broker_epoch: int) -> None:
+        """Account for a fetch at `offset`: see `LeaderState.fetched`. Call it before the reply."""
+        partition = self._partition
+        state = self.state
+        has_moved = state.fetched(
+            replica,
+            offset=offset,
+            log_start_offset=log_start_offset,
+            log_end=partition.log.state.log_end_offset,
+            broker_epoch=broker_epoch,
+            now_ms=self._peers.now_ms(),
+        )
+        if replica not in state.isr:
+            self._propose(partition, state.expand(replica, partition.high_watermark))
+        if has_moved:
+            self.commit()
+
+    def check(self) -> None:
+        """Propose to remove lagging followers from the ISR. Call it twice per `replica.lag.time.max.ms`."""
+        partition = self._partition
+        self._propose(partition, self.state.shrink(partition.log.log_end_offset, self._peers.now_ms()))
+        self.commit()
+
+    def appended(self, own_end: int) -> None:
+        """Account for records that this broker has as durably as it must."""
+        self.state.own_end = own_end
+        self.commit()
+
+    def commit(self) -> None:
+        """Raise the high watermark to the end of the records that all in-sync replicas have."""
+        partition = self._partition
+        log_state = partition.log.state
+        end = self.state.committed_end(
+            log_end=log_state.log_end_offset,
+            min_insync_replicas=log_state.config.min_insync_replicas,
+            now_ms=self._peers.now_ms(),
+        )
+        if end > partition.high_watermark:
+            partition.show(end)
+
+    def near(self, offset: int, rack: str, rack_of: Callable[[int], str | None]) -> int | None:
+        """Return the follower that a consumer in `rack` should read from: see `preferred_replica`."""
+        return preferred_replica(self.state, offset, rack, leader=self._peers.broker_id, rack_of=rack_of)
+
+    def shortage(self) -> KafkaError | None:
+        """Return the error for records with acks=all if too many replicas have left the ISR since the append."""
+        partition = self._partition
+        required = self.state.required_in_sync(partition.log.config.min_insync_replicas)
+        count = len(self.state.maximal_isr)
+        if count >= required:
+            return None
+        return KafkaError(
+            ErrorCode.not_enough_replicas_after_append,
+            f"{partition.topic_partition} has {count} replicas in sync since the append; min.insync.replicas requires"
+            f" {required}",
+        )
+
+    def _propose(self, partition: Led, proposal: Proposal | None) -> None:
+        if proposal is not None:
+            isr = sorted(self.state.isr)
+            log.info("%s: changing in-sync replicas %s to %s", partition.topic_partition, isr, sorted(proposal.members))
+            change = IsrChange(partition.topic_id, partition.topic_partition, proposal)
+            self._peers.alter_isr.submit(change, partial(self._answered, proposal))
+
+    def _answered(self, proposal: Proposal, answer: Answer) -> None:
+        partition = self._find()
+        if partition is None or partition.followers is not self:
+            return  # this broker does not lead it any more
+        if isinstance(answer, ErrorCode):
+            if answer is not ErrorCode.operation_not_attempted:
+                log.warning("%s: the in-sync replicas stay as they are: %s", partition.topic_partition, answer.name)
+            if self.state.refused(proposal, answer):
+                self._propose(partition, proposal)
+        elif self.state.confirmed(proposal, answer):
+            log.info("%s: the in-sync replicas are now %s", partition.topic_partition, list(answer.isr))
+            self._note(partition)
+
+    def _note(self, partition: Led) -> None:
+        state = self.state
+        partition.note_isr(tuple(sorted(state.isr)), state.replica_count, state.partition_epoch)
+        self.commit()

@@ -1,0 +1,136 @@
+"""Send changes of the ISR to the controller, with AlterPartition 3 (KIP-497, KIP-903)."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import Any, Final, Protocol
+
+from headrace.client.link import LinkError
+from headrace.errors import ErrorCode
+from headrace.replication.leading.isr_changes import Answer, IsrChange, IsrChanges
+from headrace.replication.leading.leader_state import Committed
+
+_VERSION: Final = 3
+_RETRY_S: Final = 0.05
+"""As Kafka's brokers wait after a request that failed as a whole."""
+
+log = logging.getLogger(__name__)
+
+
+class Controller(Protocol):
+    """A link to the controller."""
+
+    async def call(self, message: Any, version: int, reply_type: type[Any]) -> Any:
+        """Return the reply. Raises LinkError."""
+
+
+class IsrReports:
+    """The changes of this broker's leaders. Use it on the event loop only."""
+
+    def __init__(
+        self,
+        controller: Controller,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        broker_id: int,
+        broker_epoch: Callable[[], int],
+    ) -> None:
+        self._controller = controller
+        self._loop = loop
+        self._broker_id = broker_id
+        self._broker_epoch = broker_epoch
+        self._changes = IsrChanges()
+        self._done: dict[IsrChange, Callable[[Answer], None]] = {}
+        self._sending: asyncio.Task[None] | None = None
+
+    def submit(self, change: IsrChange, done: Callable[[Answer], None]) -> None:
+        if not self._changes.submit(change):
+            self._loop.call_soon(done, ErrorCode.operation_not_attempted)
+            return
+        self._done[change] = done
+        if self._sending is None:
+            self._sending = self._loop.create_task(self._send())
+            self._sending.add_done_callback(self._sent)
+
+    async def _send(self) -> None:
+        while changes := self._changes.next_request():
+            try:
+                answers = await self._ask(changes)
+            except LinkError as error:
+                log.warning("The controller did not answer a change of in-sync replicas; trying again: %s", error)
+                answers = None
+            if answers is None:
+                self._changes.failed()
+                await asyncio.sleep(_RETRY_S)
+                continue
+            answered = self._changes.answered(answers)
+            for change, answer in answered:
+                self._done.pop(change)(answer)
+            if len(answered) < len(changes) or any(answer is ErrorCode.unknown_server_error for _, answer in answered):
+                await asyncio.sleep(_RETRY_S)
+
+    async def _ask(self, changes: Sequence[IsrChange]) -> dict[tuple[Any, int], Answer] | None:
+        """Return the answers; None if the request was refused as a whole. Raises LinkError."""
+        # Loaded late: a single broker has no use for it.
+        from kio.schema.alter_partition.v3.request import (
+            AlterPartitionRequest,
+            BrokerState,
+            PartitionData,
+            TopicData,
+        )
+        from kio.schema.alter_partition.v3.response import AlterPartitionResponse
+
+        own_epoch = self._broker_epoch()
+        by_topic = groupby(sorted(changes, key=lambda change: change.topic_id), key=lambda change: change.topic_id)
+        fields: Any = {
+            "broker_id": self._broker_id,
+            "broker_epoch": own_epoch,
+            "topics": tuple(
+                TopicData(
+                    topic_id=topic_id,
+                    partitions=tuple(
+                        PartitionData(
+                            partition_index=change.topic_partition.partition,  # type: ignore[arg-type]
+                            leader_epoch=change.proposal.leader_epoch,  # type: ignore[arg-type]
+                            partition_epoch=change.proposal.partition_epoch,  # type: ignore[arg-type]
+                            new_isr_with_epochs=tuple(
+                                BrokerState(
+                                    broker_id=broker,  # type: ignore[arg-type]
+                                    broker_epoch=own_epoch if broker == self._broker_id else epoch,  # type: ignore[arg-type]
+                                )
+                                for broker, epoch in change.proposal.isr
+                            ),
+                        )
+                        for change in of_topic
+                    ),
+                )
+                for topic_id, of_topic in by_topic
+            ),
+        }
+        reply = await self._controller.call(AlterPartitionRequest(**fields), _VERSION, AlterPartitionResponse)
+        if reply.error_code is not ErrorCode.none:
+            log.warning(
+                "The controller refused changes of in-sync replicas with %s; trying again", reply.error_code.name
+            )
+            return None
+        return {
+            (topic.topic_id, partition.partition_index): Committed(
+                partition.leader_epoch, partition.partition_epoch, tuple(partition.isr)
+            )
+            if partition.error_code is ErrorCode.none
+            else partition.error_code
+            for topic in reply.topics
+            for partition in topic.partitions
+        }
+
+    def _sent(self, sending: "asyncio.Task[None]") -> None:
+        self._sending = None
+        if not sending.cancelled() and sending.exception() is not None:
+            log.error("Changes of in-sync replicas cannot be sent", exc_info=sending.exception())
+
+    async def close(self) -> None:
+        """Stop sending."""
+        if self._sending is not None:
+            self._sending.cancel()
+            await asyncio.gather(self._sending, return_exceptions=True)

@@ -1,0 +1,149 @@
+"""The leader's replica as its followers and readers see it: in-sync replicas, high watermark, growth."""
+
+from typing import Any
+from uuid import UUID
+
+from headrace.errors import ErrorCode, KafkaError
+from headrace.replication.appends import Completions
+from headrace.replication.growth import Growth
+from headrace.replication.leading.followers import Followers
+from headrace.replication.leading.leader_state import Leadership
+from headrace.replication.leading.peers import Peers
+from headrace.replication.producer_state import ProducerState
+from headrace.replication.replica import Replica
+from headrace.storage.files.log_file import FileSlice
+from headrace.storage.log.log import Log
+from headrace.storage.log.producers.open_transactions import OpenTransactions
+
+
+class LedReplica(Replica):
+    """The leader's replica. Without `lead` this broker has the only one."""
+
+    __slots__ = (
+        "awaits_flush",
+        "completions",
+        "followers",
+        "isr",
+        "isr_size",
+        "log_growth",
+        "partition_epoch",
+        "replica_count",
+        "replicas",
+    )
+
+    def __init__(
+        self,
+        log: Log,
+        *,
+        topic_id: UUID,
+        leader_epoch: int,
+        high_watermark: int,
+        producers: ProducerState,
+        transactions: OpenTransactions,
+    ) -> None:
+        super().__init__(
+            log,
+            topic_id=topic_id,
+            leader_epoch=leader_epoch,
+            high_watermark=high_watermark,
+            producers=producers,
+            transactions=transactions,
+        )
+        self.isr: tuple[int, ...] = ()
+        self.isr_size = 1
+        self.replicas: tuple[int, ...] = ()
+        self.replica_count = 1
+        self.partition_epoch = -1
+        """Version of the partition's state at the controller; -1 before `lead`."""
+        self.followers: Followers | None = None
+        """None if this broker has the only replica."""
+        self.completions: Completions[Any] | None = None
+        """Flushes the log if `flush.messages` requires it; without it appends wait for the disk."""
+        self.awaits_flush = False
+        """True if the high watermark waits for a flush."""
+        self.log_growth: Growth[Any] = Growth(self, of_log=True)
+        """Watchers of appended records: the fetches of followers."""
+
+    def lead(self, state: Leadership, peers: Peers) -> bool:
+        """Lead under a state of the controller. Return False if it is older than the known one.
+
+        Call it on the event loop. Raises KafkaError(kafka_storage_error).
+        """
+        if state.partition_epoch < self.partition_epoch:
+            return False
+        is_update = self.partition_epoch >= 0
+        self.leader_epoch = state.leader_epoch
+        self.partition_epoch = state.partition_epoch
+        self.replicas = tuple(state.replicas)
+        own_end = self.high_watermark if self.awaits_flush else self.log_end_offset
+        if len(self.replicas) > 1:
+            if self.followers is None:
+                self.followers = Followers(self, peers, own_end)
+            self.followers.lead(state)
+        else:
+            self.followers = None
+            self.note_isr(tuple(state.isr), 1, state.partition_epoch)
+            if own_end > self.high_watermark:
+                self.show(own_end)
+        if is_update:
+            # Fetches under the previous leader epoch have to be refused.
+            self.growth.wake_all()
+            self.log_growth.wake_all()
+        return True
+
+    def note_isr(self, isr: tuple[int, ...], replica_count: int, partition_epoch: int) -> None:
+        """Note the state that the controller has confirmed. Only `lead` and the followers call this."""
+        self.isr = isr
+        self.isr_size = len(isr)
+        self.replica_count = replica_count
+        self.partition_epoch = partition_epoch
+
+    def read_as_follower(self, replica: int, offset: int, max_bytes: int, *, min_one_batch: bool) -> FileSlice | None:
+        """Like `read`, up to the end of the log. Raises KafkaError(unknown_leader_epoch) unless it is a follower."""
+        self._follower(replica)
+        return self._read(offset, max_bytes, self.log.state.log_end_offset, min_one_batch=min_one_batch)
+
+    def fetched_by(self, replica: int, offset: int, log_start_offset: int, broker_epoch: int) -> None:
+        """Account for a follower's fetch at `offset`, the end of its log. Call it before the reply.
+
+        Raises KafkaError: unknown_leader_epoch unless it is a follower, not_leader_or_follower for a process that has
+        been replaced.
+        """
+        self._follower(replica).fetched(replica, offset, log_start_offset, broker_epoch)
+
+    def _follower(self, replica: int) -> Followers:
+        followers = self.followers
+        if followers is None or replica not in followers.state.followers:
+            raise KafkaError(
+                ErrorCode.unknown_leader_epoch, f"broker {replica} has no replica of {self.topic_partition}"
+            )
+        return followers
+
+    def show(self, high_watermark: int) -> None:
+        """Make the records before `high_watermark` visible to consumers, and answer their producers."""
+        self.high_watermark = high_watermark
+        self.transactions.committed_to(high_watermark)
+        if self.growth.watchers:
+            self.growth.report()
+        if self.completions is not None:
+            self.completions.advanced(self)
+
+    def gone(self, error: KafkaError) -> None:
+        """Fail all waits: this broker no longer serves the partition."""
+        self.followers = None
+        self.growth.wake_all()
+        self.log_growth.wake_all()
+        if self.completions is not None:
+            self.completions.refuse(self, error)
+
+    def check_in_sync(self) -> None:
+        """Check the in-sync replicas for acks=all: as many as required, at most all replicas (KIP-966).
+
+        Raises KafkaError(not_enough_replicas).
+        """
+        required = min(self.log.config.min_insync_replicas, self.replica_count)
+        if self.isr_size < required:
+            raise KafkaError(
+                ErrorCode.not_enough_replicas,
+                f"{self.topic_partition} has {self.isr_size} replica in sync; min.insync.replicas requires {required}",
+            )

@@ -1,0 +1,76 @@
+"""The throttle of replication traffic (KIP-73): a rate over a sliding window, and the replicas it applies to. Pure."""
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Final
+
+from headrace.types import TopicPartition
+
+UNLIMITED: Final = 2**63 - 1
+"""The default of the rates."""
+_ALL: Final = "*"
+
+
+class ReplicationThrottle:
+    """One direction of replication traffic. Times are in seconds of one monotonic clock."""
+
+    __slots__ = ("_all_of", "_replicas", "_samples", "_total", "_window_count", "_window_s", "rate")
+
+    def __init__(self, *, window_count: int, window_s: float) -> None:
+        self.rate = UNLIMITED
+        """Bytes per second."""
+        self._window_count = window_count
+        self._window_s = window_s
+        self._replicas: dict[str, frozenset[int]] = {}
+        self._all_of: set[str] = set()
+        self._samples: deque[tuple[float, int]] = deque()
+        """Begin and bytes of every window, ascending."""
+        self._total = 0
+
+    def configure(self, topic: str, replicas: str, broker_id: int) -> None:
+        """Apply a topic's list of throttled replicas: `*`, or pairs `partition:broker` separated by commas."""
+        self._all_of.discard(topic)
+        self._replicas.pop(topic, None)
+        if replicas.strip() == _ALL:
+            self._all_of.add(topic)
+            return
+        partitions = frozenset(_partitions(replicas.split(","), broker_id))
+        if partitions:
+            self._replicas[topic] = partitions
+
+    def is_throttled(self, topic_partition: TopicPartition) -> bool:
+        """Return True if the throttle applies to this partition's replica here."""
+        topic, partition = topic_partition
+        return topic in self._all_of or partition in self._replicas.get(topic, ())
+
+    def record(self, size: int, now: float) -> None:
+        """Count bytes of throttled replicas."""
+        if not self._samples or now - self._samples[-1][0] >= self._window_s:
+            self._samples.append((now, size))
+        else:
+            begin, counted = self._samples[-1]
+            self._samples[-1] = begin, counted + size
+        self._total += size
+        self._drop_old(now)
+
+    def is_exceeded(self, now: float) -> bool:
+        """Return True if the traffic of the last windows was above the rate."""
+        if self.rate == UNLIMITED or not self._samples:
+            return False
+        self._drop_old(now)
+        if not self._samples:
+            return False
+        # like Kafka's SimpleRate: over the time that the samples cover, at least one window
+        return self._total > self.rate * max(now - self._samples[0][0], self._window_s)
+
+    def _drop_old(self, now: float) -> None:
+        oldest = now - self._window_count * self._window_s
+        while self._samples and self._samples[0][0] <= oldest:
+            self._total -= self._samples.popleft()[1]
+
+
+def _partitions(pairs: Iterable[str], broker_id: int) -> Iterable[int]:
+    for pair in pairs:
+        partition, _, broker = pair.strip().partition(":")
+        if partition and int(broker) == broker_id:
+            yield int(partition)

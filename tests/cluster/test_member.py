@@ -1,0 +1,238 @@
+"""A Headrace broker is a member of a Kafka cluster: its controller commands it, and clients use it like any other."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
+
+from headrace.wire.apis import ApiKey
+from tests.cluster.conftest import HEADRACE, KAFKA, Cluster, leaders, member, metadata, wait_for_brokers
+from tests.support.broker_process import BrokerProcess
+from tests.support.waiting import wait_for
+from tests.support.wire_client import WireClient
+
+pytestmark = [pytest.mark.java, pytest.mark.timeout(240)]
+
+SIDES = pytest.mark.parametrize("side", ["kafka", "headrace"])
+
+
+def create(cluster: Cluster, topic: str, *replicas: list[int], config: dict[str, str] | None = None) -> None:
+    """Create a topic with one partition per list of replicas, and wait until all brokers know it."""
+    admin = AdminClient({"bootstrap.servers": cluster.headrace.bootstrap})
+    new = NewTopic(topic, len(replicas), replica_assignment=list(replicas), config=config or {})
+    wait_for(lambda: _is_created(admin, new), f"the creation of {topic}")
+    expected = {index: first for index, (first, *_) in enumerate(replicas)}
+    for bootstrap in cluster.bootstraps.values():
+        wait_for(lambda: leaders(bootstrap, topic) == expected, f"{topic} at {bootstrap}")  # noqa: B023
+
+
+def _is_created(admin: AdminClient, new: NewTopic) -> bool:
+    """Return False while an earlier topic of that name is being deleted."""
+    try:
+        admin.create_topics([new])[new.topic].result(30)
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            raise
+        return False
+    return True
+
+
+def delete(cluster: Cluster, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": cluster.headrace.bootstrap})
+    admin.delete_topics([topic])[topic].result(30)
+
+
+def produce(bootstrap: str, topic: str, *values: bytes, partitions: int = 1) -> None:
+    failed: list[object] = []
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
+    for number, value in enumerate(values):
+        producer.produce(
+            topic,
+            value,
+            partition=number % partitions,
+            on_delivery=lambda error, _: failed.append(error) if error else None,
+        )
+    assert producer.flush(30) == 0
+    assert not failed
+
+
+def consume(bootstrap: str, topic: str, count: int, *, partitions: int = 1) -> set[bytes]:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "enable.auto.commit": False})
+    consumer.assign([TopicPartition(topic, index, 0) for index in range(partitions)])
+    try:
+        values: set[bytes] = set()
+        wait_for(lambda: _poll(consumer, values) >= count, f"{count} records of {topic}", timeout_s=30)
+        return values
+    finally:
+        consumer.close()
+
+
+def _poll(consumer: Consumer, values: set[bytes]) -> int:
+    message = consumer.poll(0.2)
+    if message is not None and message.error() is None:
+        value = message.value()
+        assert value is not None
+        values.add(value)
+    return len(values)
+
+
+def values_of(prefix: str, count: int = 100) -> list[bytes]:
+    return [b"%s %d" % (prefix.encode(), number) for number in range(count)]
+
+
+def directories(cluster: Cluster, topic: str) -> list[str]:
+    return sorted(path.name for path in cluster.headrace.data.glob(f"{topic}-*"))
+
+
+@SIDES
+def test_both_brokers_announce_the_same_cluster(cluster: Cluster, side: str) -> None:
+    answer = metadata(cluster.bootstraps[side])
+    assert {broker["node_id"]: broker["port"] for broker in answer["brokers"]} == {
+        HEADRACE: cluster.headrace.port,
+        KAFKA: int(cluster.kafka.bootstrap.rpartition(":")[2]),
+    }
+    assert answer["controller_id"] == KAFKA
+
+
+def test_both_brokers_have_the_same_cluster_id(cluster: Cluster) -> None:
+    ids = {metadata(bootstrap)["cluster_id"] for bootstrap in cluster.bootstraps.values()}
+    assert len(ids) == 1
+    assert ids.pop() in (cluster.headrace.data / "meta.properties").read_text()
+
+
+@SIDES
+def test_records_pass_through_headrace_from_either_bootstrap(cluster: Cluster, side: str) -> None:
+    topic = f"records-{side}"
+    create(cluster, topic, [HEADRACE], [KAFKA])
+    values = values_of(side)
+    produce(cluster.bootstraps[side], topic, *values, partitions=2)
+    for bootstrap in cluster.bootstraps.values():
+        assert consume(bootstrap, topic, len(values), partitions=2) == set(values)
+    assert directories(cluster, topic) == [f"{topic}-0"]
+
+
+def test_a_deleted_topic_leaves_no_files(cluster: Cluster) -> None:
+    create(cluster, "deleted", [HEADRACE], [HEADRACE])
+    produce(cluster.headrace.bootstrap, "deleted", *values_of("gone"))
+    assert directories(cluster, "deleted") == ["deleted-0", "deleted-1"]
+    delete(cluster, "deleted")
+    for bootstrap in cluster.bootstraps.values():
+        wait_for(lambda: not leaders(bootstrap, "deleted"), f"no topic at {bootstrap}")  # noqa: B023
+    wait_for(lambda: not directories(cluster, "deleted"), "no directories", timeout_s=90)
+
+
+def test_a_topic_created_again_is_another_one(cluster: Cluster) -> None:
+    create(cluster, "again", [HEADRACE])
+    produce(cluster.headrace.bootstrap, "again", b"old")
+    delete(cluster, "again")
+    wait_for(lambda: not leaders(cluster.kafka.bootstrap, "again"), "no topic")
+    create(cluster, "again", [HEADRACE])
+    produce(cluster.headrace.bootstrap, "again", b"new")
+    assert consume(cluster.headrace.bootstrap, "again", 1) == {b"new"}
+
+
+def test_the_settings_of_a_new_topic_apply_to_its_log(cluster: Cluster) -> None:
+    create(cluster, "small-segments", [HEADRACE], config={"segment.bytes": "1000"})
+    for number in range(4):
+        produce(cluster.headrace.bootstrap, "small-segments", b"%d" % number * 600)
+    assert len(list((cluster.headrace.data / "small-segments-0").glob("*.log"))) > 1
+
+
+@SIDES
+def test_changed_settings_are_seen_by_both_brokers(cluster: Cluster, side: str) -> None:
+    topic = f"settings-{side}"
+    create(cluster, topic, [HEADRACE])
+    entry = ConfigEntry("retention.ms", "7777777", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    admin = AdminClient({"bootstrap.servers": cluster.bootstraps[side]})
+    admin.incremental_alter_configs([resource])[resource].result(30)
+    for bootstrap in cluster.bootstraps.values():
+        wait_for(lambda: retention_of(bootstrap, topic) == "7777777", f"seen by {bootstrap}")  # noqa: B023
+
+
+def retention_of(bootstrap: str, topic: str) -> str:
+    with WireClient(bootstrap) as client:
+        resource = {"resource_type": 2, "resource_name": topic, "configuration_keys": ["retention.ms"]}
+        answer = client.ask(
+            ApiKey.DESCRIBE_CONFIGS,
+            4,
+            {"resources": [resource], "include_synonyms": False, "include_documentation": False},
+        )
+    return str(answer["results"][0]["configs"][0]["value"])
+
+
+@SIDES
+def test_a_producer_creates_a_topic_through_either_broker(cluster: Cluster, side: str) -> None:
+    topic = f"auto-{side}"
+    produce(cluster.bootstraps[side], topic, b"first")
+    assert consume(cluster.headrace.bootstrap, topic, 1) == {b"first"}
+
+
+def test_only_the_controller_deletes_topics(cluster: Cluster) -> None:
+    with WireClient(cluster.headrace.bootstrap) as client:
+        topics = [{"name": "t", "topic_id": None}]
+        answer = client.ask(ApiKey.DELETE_TOPICS, 6, {"topics": topics, "timeout": 1000})
+    assert answer["responses"][0]["error_code"] == "not_controller"
+
+
+@pytest.fixture
+def extra(cluster: Cluster, tmp_path: Path) -> Iterator[BrokerProcess]:
+    """A second Headrace broker of the cluster, not started."""
+    broker = member(tmp_path / "extra", cluster.zookeeper, **{"broker.id": 5})
+    yield broker
+    broker.close()
+
+
+def test_a_clean_stop_leaves_the_cluster_at_once(cluster: Cluster, extra: BrokerProcess) -> None:
+    extra.start()
+    wait_for_brokers(cluster.kafka.bootstrap, HEADRACE, KAFKA, 5)
+    assert extra.sigterm() == 0
+    wait_for_brokers(cluster.kafka.bootstrap, HEADRACE, KAFKA)
+    assert "Controlled shutdown: no partition" in extra.log()
+
+
+def test_records_survive_a_kill(cluster: Cluster, extra: BrokerProcess) -> None:
+    extra.start()
+    wait_for_brokers(cluster.kafka.bootstrap, HEADRACE, KAFKA, 5)
+    create(cluster, "killed", [5])
+    values = values_of("killed")
+    produce(cluster.kafka.bootstrap, "killed", *values)
+    extra.restart()
+    wait_for_brokers(cluster.kafka.bootstrap, HEADRACE, KAFKA, 5)
+    produce(cluster.kafka.bootstrap, "killed", b"last")
+    assert consume(cluster.kafka.bootstrap, "killed", len(values) + 1) == {*values, b"last"}
+
+
+def test_a_broker_that_was_paused_beyond_its_session_comes_back(cluster: Cluster, extra: BrokerProcess) -> None:
+    extra.start()
+    wait_for_brokers(cluster.kafka.bootstrap, HEADRACE, KAFKA, 5)
+    create(cluster, "paused", [5])
+    produce(cluster.kafka.bootstrap, "paused", b"before")
+    extra.pause()
+    wait_for_brokers(cluster.kafka.bootstrap, HEADRACE, KAFKA)
+    extra.resume()
+    wait_for_brokers(cluster.kafka.bootstrap, HEADRACE, KAFKA, 5)
+    produce(cluster.kafka.bootstrap, "paused", b"after")
+    assert consume(cluster.kafka.bootstrap, "paused", 2) == {b"before", b"after"}
+
+
+def test_an_id_that_is_taken_is_refused(cluster: Cluster, tmp_path: Path) -> None:
+    with member(tmp_path / "twin", cluster.zookeeper, **{"zookeeper.session.timeout.ms": 4000}) as twin:
+        wait_for(lambda: not twin.running, "the end of the broker", timeout_s=40)
+        assert "Another broker with id 4 is running" in twin.log()
+
+
+def test_directories_of_another_cluster_are_refused(cluster: Cluster, tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "own") as own:
+        assert own.sigterm() == 0
+    joining = member(tmp_path / "own", cluster.zookeeper, **{"broker.id": 0})
+    with pytest.raises(AssertionError, match="which has only this broker"):
+        joining.start()
+
+
+def test_a_path_without_a_cluster_is_refused(cluster: Cluster, tmp_path: Path) -> None:
+    lost = member(tmp_path / "lost", f"{cluster.zookeeper}/elsewhere")
+    with pytest.raises(AssertionError, match="its path does not exist"):
+        lost.start()

@@ -1,0 +1,313 @@
+"""A broker executes the requests of a controller, and answers as Kafka's brokers do."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from headrace.broker.apis.controls import ControlApis, NotController
+from headrace.broker.commands import Commands
+from headrace.cluster.commands import DURING_DELETION
+from headrace.cluster.metadata_cache import MetadataCache
+from headrace.errors import ErrorCode, KafkaError
+from headrace.replication.following.partition import FollowedPartition
+from headrace.replication.partition import Partition
+from headrace.replication.replica_manager import ReplicaManager
+from headrace.storage.dirs.log_dirs import LogDirs
+from headrace.storage.log.config import LogConfig
+from headrace.types import TopicPartition
+from headrace.wire.apis import ApiKey
+from headrace.wire.records import RecordData, build_batch
+from tests.unit.broker.asking import ask
+
+OWN, OTHER = 4, 1
+TOPIC_ID = UUID(int=5)
+T0 = TopicPartition("t", 0)
+BROKER_EPOCH = 70
+RECORD = build_batch([RecordData(None, b"v", 1_700_000_000_000)])
+NONE = ErrorCode.none
+
+
+class Broker:
+    """Broker 4, commanded by the controller 1."""
+
+    def __init__(self, directory: Path) -> None:
+        self.executor = ThreadPoolExecutor(1)
+        self.cache = MetadataCache()
+        self.replicas = ReplicaManager(LogDirs.open([directory], broker_id=OWN), lambda _: LogConfig())
+        self.commands = Commands(OWN, self.replicas, self.cache, self.executor)
+        self.commands.following = self
+        self.commands.on_led = lambda partition: self.coordinators.append(("led", partition))
+        self.commands.on_resigned = lambda partition: self.coordinators.append(("resigned", partition))
+        self.coordinators: list[tuple[str, TopicPartition]] = []
+        self.copied: dict[TopicPartition, tuple[int, int]] = {}
+        """Leader and epoch of the partitions that are fetched."""
+        self.configs_read: list[str] = []
+        self.routes = ControlApis(
+            self.commands, self.cache, broker_epoch=lambda: BROKER_EPOCH, read_configs=self._read_configs
+        ).routes()
+
+    async def _read_configs(self, topics: Any) -> None:
+        self.configs_read += topics
+
+    def follow(self, partitions: Sequence[FollowedPartition]) -> None:
+        for partition in partitions:
+            self.copied[partition.topic_partition] = (partition.leader, partition.leader_epoch)
+
+    def forget(self, partitions: Sequence[TopicPartition]) -> None:
+        for partition in partitions:
+            self.copied.pop(partition, None)
+
+    async def close_idle(self) -> None:
+        """Has no connections."""
+
+    async def ask(self, key: ApiKey, version: int, fields: dict[str, Any]) -> Any:
+        return await ask(self.routes, key, version, fields)
+
+    async def update(self, leader: int = OTHER, *, brokers: Sequence[int] = (OTHER, OWN), **changed: Any) -> Any:
+        state = {
+            "partition_index": 0,
+            "controller_epoch": 1,
+            "leader": leader,
+            "leader_epoch": 0,
+            "zk_version": 0,
+            "replicas": [OTHER, OWN],
+            "isr": [OTHER],
+        }
+        endpoints = [{"port": 9092, "host": "h", "listener": "PLAINTEXT", "security_protocol": 0}]
+        return await self.ask(
+            ApiKey.UPDATE_METADATA,
+            8,
+            {
+                **sender(),
+                "topic_states": [{"topic_name": "t", "topic_id": TOPIC_ID, "partition_states": [state]}],
+                "live_brokers": [{"id": broker, "endpoints": endpoints} for broker in brokers],
+                **changed,
+            },
+        )
+
+    async def assign(self, leader: int, epoch: int = 0, *, topic_id: UUID = TOPIC_ID, **changed: Any) -> ErrorCode:
+        """Send LeaderAndIsr for one partition. Return its error, or that of the whole request."""
+        state = {
+            "partition_index": 0,
+            "controller_epoch": 1,
+            "leader": leader,
+            "leader_epoch": epoch,
+            "partition_epoch": 0,
+            "replicas": changed.pop("replicas", [OTHER, OWN]),
+            "isr": [leader],
+            "is_new": True,
+        }
+        topic = {"topic_name": "t", "topic_id": topic_id, "partition_states": [state]}
+        fields = {**sender(), "topic_states": [topic], "live_leaders": [], **changed}
+        reply = await self.ask(ApiKey.LEADER_AND_ISR, 7, fields)
+        if reply.error_code is not NONE:
+            return ErrorCode(reply.error_code)
+        assert reply.topics[0].topic_id == topic_id
+        return ErrorCode(reply.topics[0].partition_errors[0].error_code)
+
+    async def stop(self, epoch: int, *, delete: bool, **changed: Any) -> ErrorCode:
+        state = {"partition_index": 0, "leader_epoch": epoch, "delete_partition": delete}
+        topics = [{"topic_name": "t", "partition_states": [state]}]
+        reply = await self.ask(ApiKey.STOP_REPLICA, 4, {**sender(), "topic_states": topics, **changed})
+        return ErrorCode(reply.partition_errors[0].error_code)
+
+    def refusal(self) -> ErrorCode:
+        with pytest.raises(KafkaError) as caught:
+            self.replicas.get("t", 0)
+        return caught.value.code
+
+    def followed(self) -> FollowedPartition:
+        (followed,) = self.replicas.followed()
+        return followed
+
+
+def sender(**changed: int) -> Mapping[str, int]:
+    return {"controller_id": OTHER, "controller_epoch": 3, "broker_epoch": BROKER_EPOCH, **changed}
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    broker = Broker(tmp_path)
+    yield broker
+    broker.replicas.close()
+    broker.executor.shutdown()
+
+
+# Metadata
+
+
+async def test_clients_see_what_the_controller_announced(broker: Broker) -> None:
+    assert (await broker.update()).error_code is NONE
+    image = broker.cache.image
+    assert (image.controller_id, sorted(image.brokers)) == (OTHER, [OTHER, OWN])
+    assert image.topics["t"].partitions[0].leader == OTHER
+
+
+async def test_the_settings_of_announced_topics_are_read_first(broker: Broker) -> None:
+    await broker.update()
+    assert broker.configs_read == ["t"]
+
+
+# Leading and following
+
+
+async def test_a_partition_is_led_and_written_to(broker: Broker) -> None:
+    assert await broker.assign(OWN, 2) is NONE
+    partition = broker.replicas.get("t", 0)
+    partition.append_as_leader(RECORD, now_ms=1_700_000_000_000)
+    assert (partition.leader_epoch, partition.log_end_offset) == (2, 1)
+    assert broker.coordinators == [("led", T0)]
+
+
+async def test_a_followed_partition_is_copied_and_refused_to_clients(broker: Broker) -> None:
+    await broker.update()
+    assert await broker.assign(OTHER, 2) is NONE
+    assert broker.copied == {T0: (OTHER, 2)}
+    assert broker.refusal() is ErrorCode.not_leader_or_follower
+
+
+async def test_a_leader_that_resigns_keeps_its_log(broker: Broker) -> None:
+    await broker.update()
+    await broker.assign(OWN)
+    led = broker.replicas.get("t", 0)
+    led.append_as_leader(RECORD, now_ms=1_700_000_000_000)
+    assert await broker.assign(OTHER, 1) is NONE
+    assert (broker.followed().log, broker.followed().high_watermark) == (led.log, 1)
+    assert broker.coordinators == [("led", T0), ("resigned", T0)]
+
+
+async def test_a_follower_that_is_elected_is_copied_no_more(broker: Broker) -> None:
+    await broker.update()
+    await broker.assign(OTHER)
+    log = broker.followed().log
+    assert await broker.assign(OWN, 1) is NONE
+    assert broker.copied == {}
+    assert broker.replicas.followed() == ()
+    assert broker.replicas.get("t", 0).log is log
+
+
+async def test_a_follower_changes_its_leader(broker: Broker) -> None:
+    await broker.update(brokers=(OTHER, OWN, 9))
+    await broker.assign(OTHER)
+    await broker.assign(9, 1)
+    assert broker.copied == {T0: (9, 1)}
+
+
+async def test_a_follower_of_a_dead_leader_has_a_log_but_copies_nothing(broker: Broker, tmp_path: Path) -> None:
+    await broker.update(brokers=(OWN,))
+    assert await broker.assign(OTHER) is NONE
+    assert (tmp_path / "t-0").is_dir()
+    assert broker.copied == {}
+    assert await broker.assign(OWN, 1) is NONE  # it may be elected
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+async def test_a_state_that_is_not_newer_is_stale(broker: Broker, epoch: int) -> None:
+    await broker.assign(OWN, 1)
+    assert await broker.assign(OWN, epoch) is ErrorCode.stale_controller_epoch
+    assert broker.replicas.get("t", 0).leader_epoch == 1
+
+
+async def test_the_log_of_another_topic_is_inconsistent(broker: Broker) -> None:
+    await broker.assign(OWN, 1)
+    assert await broker.assign(OWN, 2, topic_id=UUID(int=6)) is ErrorCode.inconsistent_topic_id
+
+
+async def test_a_partition_of_other_brokers_is_unknown(broker: Broker) -> None:
+    assert await broker.assign(OTHER, replicas=[OTHER]) is ErrorCode.unknown_topic_or_partition
+
+
+async def test_a_partition_without_a_readable_log_has_a_storage_error(broker: Broker, tmp_path: Path) -> None:
+    (tmp_path / "t-0").write_bytes(b"a file")
+    assert await broker.assign(OWN) is ErrorCode.kafka_storage_error
+    assert await broker.assign(OWN, 1) is ErrorCode.kafka_storage_error
+
+
+async def test_a_partition_elsewhere_is_refused_as_not_led(broker: Broker) -> None:
+    broker.replicas.exists = lambda partition: partition == T0
+    assert broker.refusal() is ErrorCode.not_leader_or_follower
+
+
+# Stopping
+
+
+async def test_a_deleted_replica_is_unknown_and_its_files_are_retired(broker: Broker, tmp_path: Path) -> None:
+    await broker.assign(OWN, 3)
+    assert await broker.stop(DURING_DELETION, delete=True) is NONE
+    assert broker.refusal() is ErrorCode.unknown_topic_or_partition
+    assert not (tmp_path / "t-0").exists()
+    assert [path.name for path in tmp_path.glob("t-0.*-delete")]
+    assert broker.coordinators[-1] == ("resigned", T0)
+
+
+async def test_a_stopped_replica_is_kept_but_copied_no_more(broker: Broker, tmp_path: Path) -> None:
+    await broker.update()
+    await broker.assign(OTHER, 3)
+    assert await broker.stop(3, delete=False) is NONE
+    assert broker.copied == {}
+    assert (tmp_path / "t-0").exists()
+
+
+async def test_a_stop_under_an_older_epoch_is_fenced(broker: Broker) -> None:
+    await broker.assign(OWN, 3)
+    assert await broker.stop(2, delete=True) is ErrorCode.fenced_leader_epoch
+    assert isinstance(broker.replicas.get("t", 0), Partition)
+
+
+async def test_an_unknown_replica_is_stopped(broker: Broker) -> None:
+    assert await broker.stop(1, delete=True) is NONE
+
+
+async def test_a_replica_deleted_while_the_broker_was_down_is_deleted(tmp_path: Path) -> None:
+    first = Broker(tmp_path)
+    await first.assign(OWN, 3)
+    first.replicas.close()
+    first.executor.shutdown()
+    second = Broker(tmp_path)
+    assert await second.stop(DURING_DELETION, delete=True) is NONE
+    assert not (tmp_path / "t-0").exists()
+    second.replicas.close()
+    second.executor.shutdown()
+
+
+# Epochs of the controller and of the broker
+
+
+async def refused(broker: Broker, **changed: Any) -> set[ErrorCode]:
+    """Return the errors of all requests."""
+    errors = set()
+    for ask_it in (broker.update, lambda **fields: broker.assign(OWN, **fields)):
+        with pytest.raises(KafkaError) as caught:
+            await ask_it(**changed)
+        errors.add(caught.value.code)
+    with pytest.raises(KafkaError) as caught:
+        await broker.stop(DURING_DELETION, delete=True, **changed)
+    return {*errors, caught.value.code}
+
+
+async def test_a_controller_that_was_replaced_is_refused(broker: Broker) -> None:
+    await broker.update(controller_epoch=4)
+    assert await refused(broker, controller_epoch=3) == {ErrorCode.stale_controller_epoch}
+
+
+async def test_a_request_for_an_earlier_registration_is_refused(broker: Broker) -> None:
+    assert await refused(broker, broker_epoch=BROKER_EPOCH - 1) == {ErrorCode.stale_broker_epoch}
+
+
+async def test_a_request_without_a_broker_epoch_is_executed(broker: Broker) -> None:
+    assert await broker.assign(OWN, broker_epoch=-1) is NONE
+
+
+async def test_a_kraft_controller_is_refused(broker: Broker) -> None:
+    assert await refused(broker, is_kraft_controller=True) == {ErrorCode.unsupported_version}
+
+
+async def test_only_the_controller_creates_topics() -> None:
+    fields = {"topics": [], "timeout": 1000, "timeout_ms": 1000, "validate_only": False}
+    with pytest.raises(KafkaError) as caught:
+        await ask(NotController().routes(), ApiKey.CREATE_TOPICS, 7, fields)
+    assert caught.value.code is ErrorCode.not_controller

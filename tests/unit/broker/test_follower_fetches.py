@@ -1,0 +1,354 @@
+"""Fetches of followers through the API: what they read, report and wait for."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import pytest
+
+from headrace.broker.apis.fetch import FetchApi
+from headrace.broker.apis.partition_offsets import LATEST, find_bound
+from headrace.broker.current_leader import CurrentLeader
+from headrace.errors import ErrorCode, KafkaError
+from headrace.replication.leading.isr_changes import Answer, IsrChange
+from headrace.replication.leading.peers import Peers
+from headrace.replication.partition import Partition
+from headrace.replication.replica_manager import ReplicaManager
+from headrace.replication.throttle import ReplicationThrottle
+from headrace.server.context import ClientInfo, RawReply, RequestContext
+from headrace.storage.dirs.log_dirs import LogDirs
+from headrace.storage.files.log_file import FileSlice
+from headrace.storage.log.config import LogConfig
+from headrace.types import PartitionState, TopicPartition
+from headrace.wire.apis import ApiKey, request_encoder, response_reader, schema
+from headrace.wire.records import RecordData, build_batch
+
+NOW = 1_700_000_000_000
+TOPIC_ID = UUID(int=5)
+RECORD = build_batch([RecordData(b"k", bytes(1000), NOW)])
+VERSION = 17
+
+
+class State(NamedTuple):
+    leader_epoch: int = 3
+    partition_epoch: int = 0
+    replicas: tuple[int, ...] = (1, 2, 3)
+    isr: tuple[int, ...] = (1, 2)
+
+
+class Broker:
+    """Broker 1 leads five partitions; 2 follows in the ISR, 3 outside of it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.now_ms = 1000
+        self.sent: list[IsrChange] = []
+        self.racks: dict[int, str] = {}
+        self.throttle = ReplicationThrottle(window_count=11, window_s=1)
+        self.replicas = ReplicaManager(LogDirs.open([directory], broker_id=1), lambda _: LogConfig())
+        peers = Peers(1, lambda _: True, lambda: 100, lambda: self.now_ms, self)
+        self.partitions = []
+        for index in range(5):
+            partition = self.replicas.become_leader(TopicPartition("t", index), TOPIC_ID, 3)
+            partition.lead(State(), peers)
+            self.partitions.append(partition)
+        self.peers = peers
+        self.api = FetchApi(
+            self.replicas,
+            lambda topic_id: "t" if topic_id == TOPIC_ID else None,
+            loop=asyncio.get_running_loop(),
+            max_sessions=10,
+            max_bytes=50 << 20,
+            throttle=self.throttle,
+            rack_of=self.racks.get,
+            leader_of=lambda topic, index, listener: CurrentLeader(7, 9, f"{listener}-{topic}-{index}", 9092, "r"),
+        )
+        self.client = ClientInfo(listener="PLAINTEXT", host="192.0.2.9", port=7, local_address=("192.0.2.1", 9092))
+
+    def submit(self, change: IsrChange, _: Callable[[Answer], None]) -> None:
+        self.sent.append(change)
+
+    def append(self, index: int) -> Partition:
+        self.partitions[index].append_as_leader(RECORD, now_ms=NOW)
+        return self.partitions[index]
+
+    def fetch(
+        self,
+        offsets: dict[int, int],
+        *,
+        replica: int = 2,
+        epoch: int = 3,
+        last_epoch: int = -1,
+        wait_ms: int = 0,
+        session: tuple[int, int] = (0, -1),
+        rack: str = "",
+    ) -> asyncio.Task[Any]:
+        """Send a Fetch, and return a task for its response."""
+        partitions = [
+            {
+                "partition": index,
+                "current_leader_epoch": epoch,
+                "last_fetched_epoch": last_epoch,
+                "fetch_offset": offset,
+                "log_start_offset": 0,
+                "partition_max_bytes": 1 << 20,
+            }
+            for index, offset in offsets.items()
+        ]
+        fields = {
+            "replica_state": {"replica_id": replica, "replica_epoch": -1},
+            "max_wait": wait_ms,
+            "min_bytes": 1,
+            "max_bytes": 50 << 20,
+            "isolation_level": 0,
+            "session_id": session[0],
+            "session_epoch": session[1],
+            "topics": [{"topic_id": TOPIC_ID, "partitions": partitions}] if partitions else [],
+            "forgotten_topics_data": [],
+            "rack_id": rack,
+        }
+        out = bytearray()
+        request_encoder(ApiKey.FETCH, VERSION)(out, fields)
+        request, _ = schema(ApiKey.FETCH, VERSION).read_request(bytes(out), 0)
+        reply = self.api.fetch(RequestContext(int(ApiKey.FETCH), VERSION, 1, "me", self.client), request)
+
+        async def respond() -> Any:
+            raw = await reply if isinstance(reply, Awaitable) and not isinstance(reply, RawReply) else reply
+            assert isinstance(raw, RawReply)
+            body = b"".join(part.read() if isinstance(part, FileSlice) else part for part in raw.parts)
+            return response_reader(ApiKey.FETCH, VERSION)(body, 0)[0]
+
+        return asyncio.ensure_future(respond())
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
+    broker = Broker(tmp_path)
+    yield broker
+    broker.replicas.close()
+
+
+def only(response: Any) -> Any:
+    [topic] = response.responses
+    [partition] = topic.partitions
+    return partition
+
+
+def named(response: Any) -> list[int]:
+    return [partition.partition_index for topic in response.responses for partition in topic.partitions]
+
+
+async def turns(count: int = 5) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_a_follower_reads_uncommitted_records_and_a_consumer_does_not(broker: Broker) -> None:
+    broker.append(0)
+    assert len(only(await broker.fetch({0: 0})).records) == len(RECORD)
+    assert not only(await broker.fetch({0: 0}, replica=-1)).records
+
+
+async def test_the_reply_has_the_high_watermark_after_the_request(broker: Broker) -> None:
+    broker.append(0)
+    await broker.fetch({0: 0})
+    answer = only(await broker.fetch({0: 1}))
+    assert (answer.high_watermark, answer.log_start_offset) == (1, 0)
+
+
+async def test_the_second_read_of_a_request_moves_nothing(broker: Broker) -> None:
+    waiting = broker.fetch({0: 0}, wait_ms=60_000)
+    broker.append(0)
+    assert len(only(await waiting).records) == len(RECORD)
+    assert broker.partitions[0].high_watermark == 0
+
+
+async def test_a_follower_is_woken_by_the_append(broker: Broker) -> None:
+    waiting = broker.fetch({0: 0, 1: 0}, wait_ms=60_000)
+    await turns()
+    assert not waiting.done()
+    broker.append(1)
+    assert only_records(await waiting) == {1: len(RECORD)}
+
+
+def only_records(response: Any) -> dict[int, int]:
+    return {
+        partition.partition_index: len(partition.records)
+        for topic in response.responses
+        for partition in topic.partitions
+        if partition.records
+    }
+
+
+async def test_a_follower_that_catches_up_joins_the_isr(broker: Broker) -> None:
+    await broker.fetch({0: 0}, replica=3)
+    assert [sorted(change.proposal.members) for change in broker.sent] == [[1, 2, 3]]
+
+
+@pytest.mark.parametrize(
+    ("replica", "epoch", "offset", "error"),
+    [
+        (9, 3, 0, ErrorCode.unknown_leader_epoch),
+        (2, 2, 0, ErrorCode.fenced_leader_epoch),
+        (2, 4, 0, ErrorCode.unknown_leader_epoch),
+        (2, 3, 7, ErrorCode.offset_out_of_range),
+    ],
+    ids=["no replica", "old epoch", "new epoch", "beyond the end"],
+)
+async def test_a_refused_fetch_moves_nothing(
+    broker: Broker, replica: int, epoch: int, offset: int, error: ErrorCode
+) -> None:
+    assert only(await broker.fetch({0: offset}, replica=replica, epoch=epoch)).error_code is error
+    followers = broker.partitions[0].followers
+    assert followers is not None
+    assert followers.state.followers[2].end_offset == -1
+
+
+async def test_a_refusal_names_the_current_leader(broker: Broker) -> None:
+    broker.replicas.exists = lambda _: True
+    response = await broker.fetch({0: 0, 1: 0, 8: 0}, replica=-1, epoch=-1)
+    [topic] = response.responses
+    found = {
+        partition.partition_index: (partition.error_code, partition.current_leader.leader_id)
+        for partition in topic.partitions
+    }
+    assert found == {0: (ErrorCode.none, -1), 1: (ErrorCode.none, -1), 8: (ErrorCode.not_leader_or_follower, 7)}
+    [node] = response.node_endpoints
+    assert (node.node_id, node.host, node.port, node.rack) == (7, "PLAINTEXT-t-8", 9092, "r")
+    fenced = await broker.fetch({0: 0}, replica=-1, epoch=2)
+    assert only(fenced).current_leader.leader_epoch == 9
+
+
+async def test_a_diverging_follower_learns_where_to_truncate(broker: Broker) -> None:
+    broker.append(0)
+    broker.partitions[0].lead(State(leader_epoch=5, partition_epoch=1), broker.peers)
+    answer = only(await broker.fetch({0: 4}, epoch=5, last_epoch=4))
+    assert (answer.diverging_epoch.epoch, answer.diverging_epoch.end_offset) == (3, 1)
+    assert broker.partitions[0].high_watermark == 0
+
+
+async def test_a_fetch_under_the_previous_leader_epoch_ends_with_it(broker: Broker) -> None:
+    waiting = broker.fetch({0: 0}, wait_ms=60_000)
+    broker.partitions[0].lead(State(leader_epoch=4, partition_epoch=1), broker.peers)
+    assert only(await waiting).error_code is ErrorCode.fenced_leader_epoch
+
+
+async def test_a_session_reports_high_watermarks_without_waking_for_them(broker: Broker) -> None:
+    first = await broker.fetch(dict.fromkeys(range(5), 0), session=(0, 0))
+    await broker.fetch({}, session=(first.session_id, 1))
+    waiting = broker.fetch({}, session=(first.session_id, 2), wait_ms=60_000)
+    broker.append(3)
+    assert only_records(await waiting) == {3: len(RECORD)}
+    waiting = broker.fetch({3: 1}, session=(first.session_id, 3), wait_ms=60_000)
+    await turns()
+    assert not waiting.done()
+    assert broker.partitions[3].high_watermark == 1
+    broker.append(0)
+    response = await waiting
+    assert sorted(named(response)) == [0, 3]
+
+
+async def test_a_session_without_news_keeps_its_follower_in_sync(broker: Broker) -> None:
+    first = await broker.fetch({0: 0}, session=(0, 0))
+    session = broker.api._sessions._sessions[first.session_id]
+    session.last_used_ms = broker.now_ms = 50_000
+    partition = broker.append(0)
+    followers = partition.followers
+    assert followers is not None
+    assert followers.state.followers[2].caught_up_ms == 50_000
+    followers.check()
+    assert not broker.sent
+
+
+async def test_a_throttled_follower_outside_the_isr_waits(broker: Broker) -> None:
+    broker.append(0)
+    broker.throttle.configure("t", "0:1", 1)
+    broker.throttle.rate = 10
+    assert only(await broker.fetch({0: 0}, replica=3)).records  # the first bytes exceed the rate
+    assert not only(await broker.fetch({0: 0}, replica=3)).records
+    assert only(await broker.fetch({0: 0}, replica=2)).records
+    waiting = broker.fetch({0: 0}, replica=3, wait_ms=60_000)
+    broker.append(0)
+    await turns()
+    assert not waiting.done()
+    waiting.cancel()
+
+
+async def test_a_consumer_is_sent_to_a_follower_in_its_rack(broker: Broker) -> None:
+    broker.append(0)
+    broker.racks = {1: "a", 2: "b", 3: "b"}
+    broker.api._rack_of = broker.racks.get
+    await broker.fetch({0: 0}, replica=2)
+    await broker.fetch({0: 1}, replica=2)
+    answer = only(await broker.fetch({0: 0}, replica=-1, rack="b", wait_ms=60_000))
+    assert (answer.preferred_read_replica, answer.records, answer.high_watermark) == (2, b"", 1)
+
+
+@pytest.mark.parametrize("rack", ["a", "c", ""], ids=["the leader's", "nobody's", "none"])
+async def test_other_consumers_read_from_the_leader(broker: Broker, rack: str) -> None:
+    broker.append(0)
+    broker.racks = {1: "a", 2: "b", 3: "b"}
+    broker.api._rack_of = broker.racks.get
+    await broker.fetch({0: 1}, replica=2)
+    answer = only(await broker.fetch({0: 0}, replica=-1, rack=rack))
+    assert answer.preferred_read_replica == -1
+    assert len(answer.records) == len(RECORD)
+
+
+async def test_the_latest_offset_is_unknown_until_the_followers_have_fetched_from_a_new_leader(broker: Broker) -> None:
+    partition = broker.append(0)
+    partition.lead(State(leader_epoch=4, partition_epoch=1), broker.peers)
+    with pytest.raises(KafkaError) as caught:
+        find_bound(partition, LATEST, read_committed=False)
+    assert caught.value.code is ErrorCode.offset_not_available
+    assert find_bound(partition, LATEST, read_committed=False, is_follower=True) == (-1, 1, 4)
+    await broker.fetch({0: 1}, epoch=4)
+    assert find_bound(partition, LATEST, read_committed=False) == (-1, 1, 4)
+
+
+class Followed:
+    """Partition 5, which broker 2 leads and this one follows, with one record of three committed."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.state = PartitionState("t", TOPIC_ID, 5, 2, 3, (2, 1), (2, 1), is_new=True)
+        broker.replicas.open(TopicPartition("t", 5), TOPIC_ID, is_new=True)
+        self.partition = broker.replicas.follow(self.state)
+        records = b"".join(build_batch([RecordData(b"k", bytes(1000), NOW)], base_offset=offset) for offset in range(3))
+        self.partition.append_fetched(memoryview(records), NOW)
+        self.partition.learn(1, 0)
+
+
+async def test_a_consumer_reads_from_a_follower_what_is_committed(broker: Broker) -> None:
+    followed = Followed(broker)
+    answer = only(await broker.fetch({5: 0}, replica=-1))
+    assert (answer.error_code, answer.high_watermark, len(answer.records)) == (ErrorCode.none, 1, len(RECORD))
+
+    waiting = broker.fetch({5: 1}, replica=-1, wait_ms=60_000)
+    await turns()
+    assert not waiting.done()
+    followed.partition.learn(2, 0)
+    assert len(only(await waiting).records) == len(RECORD)
+
+
+async def test_a_consumer_of_a_follower_in_a_session_learns_of_news(broker: Broker) -> None:
+    followed = Followed(broker)
+    first = await broker.fetch({5: 1}, replica=-1, session=(0, 0))
+    waiting = broker.fetch({}, replica=-1, session=(first.session_id, 1), wait_ms=60_000)
+    await turns()
+    followed.partition.learn(3, 0)
+    assert len(only(await waiting).records) == 2 * len(RECORD)
+
+
+async def test_a_consumer_of_a_follower_notices_that_it_leads(broker: Broker) -> None:
+    followed = Followed(broker)
+    waiting = broker.fetch({5: 1}, replica=-1, wait_ms=60_000)
+    await turns()
+    broker.replicas.peers = broker.peers
+    broker.replicas.lead(followed.state._replace(leader=1, leader_epoch=4))
+    assert only(await waiting).error_code is ErrorCode.fenced_leader_epoch
+
+
+async def test_followers_do_not_read_from_followers(broker: Broker) -> None:
+    Followed(broker)
+    assert only(await broker.fetch({5: 0}, replica=3)).error_code is ErrorCode.not_leader_or_follower

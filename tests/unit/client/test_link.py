@@ -1,0 +1,198 @@
+import asyncio
+import struct
+
+import pytest
+from kio.schema.api_versions.v3 import ApiVersionsRequest
+from kio.schema.list_offsets.v9.request import ListOffsetsRequest
+from kio.schema.list_offsets.v9.response import ListOffsetsResponse
+from kio.schema.types import BrokerId
+from kio.static.primitive import i8
+
+from headrace.client.link import Link, LinkError
+from headrace.wire.apis import ApiKey, schema
+from tests.unit.client.peers import Peer
+
+ADDRESS = ("b1", 9092)
+REQUEST = ListOffsetsRequest(replica_id=BrokerId(4), isolation_level=i8(0), topics=())
+
+
+def head(request: bytes) -> tuple[int, int, int]:
+    """Return API key, version and correlation id."""
+    key, version, correlation_id = struct.unpack_from(">hhi", request)
+    return key, version, correlation_id
+
+
+def answer(request: bytes) -> bytes:
+    """Answer ListOffsets and ApiVersions without topics and versions."""
+    key, version, correlation_id = head(request)
+    out = bytearray(struct.pack(">i", correlation_id))
+    if key == ApiKey.API_VERSIONS:
+        ranges = [{"api_key": 2, "min_version": 1, "max_version": 8}]
+        schema(key, version).encode_response(out, {"api_keys": ranges})
+    else:
+        out.append(0)
+        schema(key, version).encode_response(out, {"topics": []})
+    return bytes(out)
+
+
+def link_to(peer: Peer, *, api_versions: bool = False, timeout_s: float = 5.0) -> Link:
+    return Link(lambda: ADDRESS, client_id="me", loop=peer.loop, api_versions=api_versions, timeout_s=timeout_s)
+
+
+async def ask(link: Link) -> ListOffsetsResponse:
+    return await link.call(REQUEST, 9, ListOffsetsResponse)
+
+
+async def test_a_message_is_sent_with_its_header_and_its_reply_is_decoded() -> None:
+    peer = Peer(answer)
+
+    reply = await ask(link_to(peer))
+
+    assert reply.topics == ()
+    assert peer.requests == [struct.pack(">hhih", 2, 9, 1, 2) + b"me\0" + struct.pack(">ib", 4, 0) + b"\x01\x00"]
+
+
+async def test_calls_use_one_connection_in_order() -> None:
+    peer = Peer(answer)
+    link = link_to(peer)
+
+    await asyncio.gather(*(ask(link) for _ in range(5)))
+
+    assert len(peer.connections) == 1
+    assert [head(request)[2] for request in peer.requests] == [1, 2, 3, 4, 5]
+
+
+async def test_a_reply_may_arrive_in_many_pieces() -> None:
+    peer = Peer(answer)
+    peer.piece_size = 1
+
+    assert (await ask(link_to(peer))).topics == ()
+
+
+async def test_a_reply_larger_than_the_buffer_arrives_whole() -> None:
+    body = bytes(range(256)) * 4000
+    peer = Peer(lambda request: request[4:8] + b"\0" + body)
+    peer.piece_size = 100_000
+    link = link_to(peer)
+
+    for _ in range(2):
+        assert bytes(await link.exchange(1, 17, b"")) == body
+
+
+async def test_an_unknown_address_fails_the_call() -> None:
+    peer = Peer(answer)
+    link = Link(lambda: None, client_id="me", loop=peer.loop, api_versions=False)
+
+    with pytest.raises(LinkError, match="address is not known"):
+        await ask(link)
+
+
+async def test_a_refused_connection_fails_the_call_and_the_next_one_connects_again_after_a_pause() -> None:
+    peer = Peer(answer)
+    peer.refuses = True
+    link = link_to(peer)
+    with pytest.raises(LinkError, match="b1:9092: refused"):
+        await ask(link)
+    peer.refuses = False
+    began = peer.time()
+
+    await ask(link)
+
+    assert peer.time() - began > 0.03
+
+
+async def test_a_closed_connection_fails_the_waiting_call() -> None:
+    peer = Peer(lambda _: None)
+    call = asyncio.ensure_future(ask(link_to(peer)))
+    await peer.asked()
+
+    peer.connections[0].hang_up()
+
+    with pytest.raises(LinkError, match="closed the connection"):
+        await call
+
+
+async def test_a_call_without_an_answer_times_out_and_closes_the_connection() -> None:
+    peer = Peer(lambda _: None)
+
+    with pytest.raises(LinkError, match=r"no answer within 0\.02 s"):
+        await ask(link_to(peer, timeout_s=0.02))
+
+    assert peer.connections[0].is_closing()
+
+
+async def test_a_cancelled_call_closes_the_connection_so_that_its_late_answer_reaches_nobody() -> None:
+    peer = Peer(lambda _: None)
+    link = link_to(peer)
+    call = asyncio.ensure_future(ask(link))
+    await peer.asked()
+
+    call.cancel()
+    await asyncio.wait([call])
+
+    assert peer.connections[0].is_closing()
+    peer.answer = answer
+    await ask(link)
+    assert len(peer.connections) == 2
+
+
+async def test_a_reply_to_another_request_closes_the_connection() -> None:
+    peer = Peer(lambda request: struct.pack(">i", 99) + answer(request)[4:])
+
+    with pytest.raises(LinkError, match="another request"):
+        await ask(link_to(peer))
+
+    assert peer.connections[0].is_closing()
+
+
+async def test_a_reply_that_nobody_asked_for_closes_the_connection_without_overwriting_the_last_reply() -> None:
+    peer = Peer(lambda request: request[4:8] + b"\0last")
+    reply = await link_to(peer).exchange(1, 17, b"")
+
+    peer.connections[0].deliver(b"\0\0\0\x05other")
+
+    assert bytes(reply) == b"last"
+    assert peer.connections[0].is_closing()
+
+
+async def test_a_malformed_reply_fails_the_call() -> None:
+    peer = Peer(lambda request: answer(request) + b"more")
+
+    with pytest.raises(LinkError, match="4 bytes too many"):
+        await ask(link_to(peer))
+
+
+async def test_another_address_replaces_the_connection() -> None:
+    addresses = [("b1", 9092)]
+    peer = Peer(answer)
+    link = Link(lambda: addresses[-1], client_id="me", loop=peer.loop, api_versions=False)
+    await ask(link)
+    addresses.append(("b2", 9093))
+
+    await ask(link)
+
+    assert peer.addresses == addresses
+    assert peer.connections[0].is_closing()
+
+
+async def test_a_version_that_the_other_broker_does_not_support_is_not_sent() -> None:
+    peer = Peer(answer)
+
+    with pytest.raises(LinkError, match="does not support version 9 of API 2"):
+        await ask(link_to(peer, api_versions=True))
+
+    assert [head(request)[0] for request in peer.requests] == [ApiVersionsRequest.__api_key__]
+
+
+async def test_closing_fails_the_call_in_progress_and_later_ones() -> None:
+    peer = Peer(lambda _: None)
+    link = link_to(peer)
+    call = asyncio.ensure_future(ask(link))
+    await peer.asked()
+
+    link.close()
+
+    with pytest.raises(LinkError, match="the link was closed"):
+        await call
+    with pytest.raises(LinkError, match="the link was closed"):
+        await ask(link)

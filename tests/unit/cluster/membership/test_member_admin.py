@@ -1,0 +1,80 @@
+import json
+from random import Random
+
+import pytest
+
+from headrace.cluster import znodes
+from headrace.cluster.failures import StoreFailures
+from headrace.cluster.image import GROUP_CONFIG, TOPIC_CONFIG, ConfigResource, MetadataImage
+from headrace.cluster.membership.member_admin import MemberAdmin
+from headrace.config import BrokerConfig
+from headrace.errors import ErrorCode, KafkaError
+from tests.unit.cluster.clusters import cluster_of
+from tests.unit.cluster.membership.watched_store import WatchedMemory
+
+T = ConfigResource(TOPIC_CONFIG, "t")
+
+
+def admin_of(tree: WatchedMemory, image: MetadataImage | None = None) -> MemberAdmin:
+    image = image or cluster_of(1, 2)
+    return MemberAdmin(tree, lambda: image, BrokerConfig({"num.partitions": "2"}), StoreFailures(), random=Random(1))
+
+
+async def test_a_topic_is_created_by_its_settings_and_its_assignment(tree: WatchedMemory) -> None:
+    (result,) = await admin_of(tree).auto_create(["t"])
+    assert isinstance(result, KafkaError)
+    assert result.code is ErrorCode.leader_not_available
+    assert json.loads((await tree.get("/config/topics/t")).data) == {"version": 1, "config": {}}
+    assert sorted(json.loads((await tree.get("/brokers/topics/t")).data)["partitions"]) == ["0", "1"]
+    assert await tree.children("/brokers/topics/t") == []
+
+
+async def test_a_topic_that_another_broker_has_created_is_left_unchanged(tree: WatchedMemory) -> None:
+    await tree.create("/brokers/topics/t", b"theirs")
+    (result,) = await admin_of(tree).auto_create(["t"])
+    assert isinstance(result, KafkaError)
+    assert result.code is ErrorCode.leader_not_available
+    assert (await tree.get("/brokers/topics/t")).data == b"theirs"
+
+
+async def test_an_invalid_name_is_refused(tree: WatchedMemory) -> None:
+    (result,) = await admin_of(tree).auto_create(["a/b"])
+    assert isinstance(result, KafkaError)
+    assert result.code is ErrorCode.invalid_topic_exception
+
+
+async def test_an_internal_topic_waits_for_enough_brokers(tree: WatchedMemory) -> None:
+    with pytest.raises(KafkaError) as caught:
+        await admin_of(tree).create_internal_topic("__consumer_offsets")
+    assert caught.value.code is ErrorCode.invalid_replication_factor
+    assert await tree.children("/brokers/topics") == []
+
+
+async def test_an_internal_topic_has_its_settings(tree: WatchedMemory) -> None:
+    with pytest.raises(KafkaError) as caught:
+        await admin_of(tree, cluster_of(1, 2, 3)).create_internal_topic("__consumer_offsets")
+    assert caught.value.code is ErrorCode.coordinator_not_available
+    settings = json.loads((await tree.get("/config/topics/__consumer_offsets")).data)["config"]
+    assert settings["cleanup.policy"] == "compact"
+    partitions = json.loads((await tree.get("/brokers/topics/__consumer_offsets")).data)["partitions"]
+    assert {len(replicas) for replicas in partitions.values()} == {3}
+
+
+async def test_changed_settings_are_written_and_notified(tree: WatchedMemory) -> None:
+    await tree.create("/config/topics/t", znodes.encode_config({"a": "1"}))
+    assert await admin_of(tree).alter_configs([(T, lambda current: {**current, "b": "2"})]) == [None]
+    assert json.loads((await tree.get("/config/topics/t")).data)["config"] == {"a": "1", "b": "2"}
+    (name,) = await tree.children("/config/changes")
+    assert json.loads((await tree.get(f"/config/changes/{name}")).data) == {"version": 2, "entity_path": "topics/t"}
+
+
+async def test_a_validation_writes_nothing(tree: WatchedMemory) -> None:
+    assert await admin_of(tree).alter_configs([(T, lambda _: {"b": "2"})], validate_only=True) == [None]
+    assert await tree.exists("/config/topics/t") is None
+    assert await tree.children("/config/changes") == []
+
+
+async def test_groups_have_no_settings(tree: WatchedMemory) -> None:
+    (result,) = await admin_of(tree).alter_configs([(ConfigResource(GROUP_CONFIG, "g"), lambda _: {"b": "2"})])
+    assert isinstance(result, KafkaError)
+    assert result.code is ErrorCode.invalid_request

@@ -1,0 +1,24 @@
+import asyncio
+import threading
+import time
+
+from headrace.cluster.membership.watchdog import Watchdog
+
+
+async def test_a_loop_that_stands_still_ends_the_process() -> None:
+    ended = threading.Event()
+    watchdog = Watchdog(asyncio.get_running_loop(), timeout_s=0.05, end=ended.set)
+    watchdog.start()
+    assert ended.wait(20)  # the loop waits, too
+    watchdog.stop()
+
+
+async def test_a_loop_that_runs_is_left_alone() -> None:
+    ended = threading.Event()
+    watchdog = Watchdog(asyncio.get_running_loop(), timeout_s=10, end=ended.set)
+    watchdog.start()
+    deadline = time.monotonic() + 0.1
+    while time.monotonic() < deadline:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    watchdog.stop()
+    assert not ended.is_set()

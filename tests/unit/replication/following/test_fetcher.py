@@ -1,0 +1,305 @@
+"""The shell around the state: links, pauses, throttle, failures. The model covers the rest."""
+
+import asyncio
+from pathlib import Path
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+
+from headrace.client.link import Link, LinkError
+from headrace.clock import Clock
+from headrace.errors import ErrorCode, KafkaError
+from headrace.replication.following.fetcher import Fetcher, FetcherSettings
+from headrace.replication.following.fetchers import Fetchers
+from headrace.replication.following.partition import FollowedPartition
+from headrace.replication.producer_recovery import recover_producers
+from headrace.replication.throttle import ReplicationThrottle
+from headrace.storage.log.config import LogConfig
+from headrace.storage.log.log import Log
+from headrace.types import TopicPartition
+from headrace.wire.apis import ApiKey, schema
+from headrace.wire.fetched import FETCH_VERSION, FetchLimits
+from tests.unit.storage.logs import NOW, batch
+
+LEADER = 2
+BACKOFF_S = 0.01
+CONFIG = LogConfig()
+
+
+class Leader:
+    """A link whose replies are given, one per request; afterwards it answers nothing."""
+
+    def __init__(self) -> None:
+        self.replies: list[dict[str, Any] | LinkError] = []
+        self.requests: list[Any] = []
+        self.is_closed = False
+        self.idle = asyncio.Event()
+
+    async def exchange(self, api_key: int, version: int, body: bytearray) -> memoryview:
+        self.requests.append(schema(ApiKey.FETCH, FETCH_VERSION).read_request(bytes(body), 0)[0])
+        if not self.replies:
+            self.idle.set()
+            await asyncio.Event().wait()
+        reply = self.replies.pop(0)
+        if isinstance(reply, LinkError):
+            raise reply
+        out = bytearray()
+        schema(ApiKey.FETCH, FETCH_VERSION).encode_response(out, {"session_id": 1, **reply})
+        return memoryview(bytes(out))
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class Broker:
+    """A fetcher with its partitions."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.leader = Leader()
+        self.throttle = ReplicationThrottle(window_count=11, window_s=1.0)
+        self.flushed: list[TopicPartition] = []
+        self.failures: list[tuple[TopicPartition, str]] = []
+        self.fetcher = self.create()
+
+    def create(self, *_: int) -> Fetcher:
+        limits = FetchLimits(500, 1, 1 << 20)
+        settings = FetcherSettings(limits, 1 << 20, BACKOFF_S, 4, lambda: 99)
+        clock = Clock(lambda: NOW, lambda: asyncio.get_running_loop().time())
+        return Fetcher(cast(Link, self.leader), settings, self, self.throttle, clock)
+
+    async def flush(self, partitions: list[FollowedPartition]) -> None:
+        self.flushed += [partition.topic_partition for partition in partitions]
+
+    def failed(self, partition: FollowedPartition, reason: str) -> None:
+        self.failures.append((partition.topic_partition, reason))
+
+    def partition(self, index: int = 0, config: LogConfig = CONFIG, *, leader: int = LEADER) -> FollowedPartition:
+        topic_partition = TopicPartition("t", index)
+        path = self.directory / str(topic_partition)
+        path.mkdir()
+        opened = Log.open(
+            path, topic_partition, config, recovery_point=0, clean_shutdown=False, log_start_offset=0, now_ms=NOW
+        )
+        producers, transactions = recover_producers(opened, 0)
+        return FollowedPartition(
+            opened,
+            topic_id=UUID(int=1),
+            leader=leader,
+            leader_epoch=5,
+            high_watermark=0,
+            producers=producers,
+            transactions=transactions,
+        )
+
+    async def run(self, *replies: dict[str, Any] | LinkError) -> None:
+        """Run until all replies are processed."""
+        self.leader.replies = list(replies)
+        self.fetcher.start()
+        async with asyncio.timeout(5):
+            await self.leader.idle.wait()
+        await self.fetcher.close()
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> Broker:
+    return Broker(tmp_path)
+
+
+def reply(*partitions: dict[str, Any]) -> dict[str, Any]:
+    return {"responses": [{"topic_id": UUID(int=1), "partitions": partitions}] if partitions else []}
+
+
+def data(records: bytes, index: int = 0, *, high_watermark: int = 0, error_code: int = 0) -> dict[str, Any]:
+    return {
+        "partition_index": index,
+        "error_code": error_code,
+        "high_watermark": high_watermark,
+        "log_start_offset": 0,
+        "aborted_transactions": None,
+        "records": records,
+    }
+
+
+async def test_records_are_appended_and_acknowledged_by_the_next_request(broker: Broker) -> None:
+    partition = broker.partition()
+    broker.fetcher.follow([partition])
+
+    await broker.run(reply(data(batch(0, 3), high_watermark=2)))
+
+    assert (partition.log_end_offset, partition.high_watermark) == (3, 2)
+    (asked,) = broker.leader.requests[1].topics[0].partitions
+    assert (asked.fetch_offset, asked.last_fetched_epoch, asked.current_leader_epoch) == (3, 0, 5)
+
+
+async def test_requests_carry_the_epoch_of_this_broker(broker: Broker) -> None:
+    broker.fetcher.follow([broker.partition()])
+
+    await broker.run()
+
+    state = broker.leader.requests[0].replica_state
+    assert (state.replica_id, state.replica_epoch) == (4, 99)
+
+
+async def test_a_lost_answer_is_asked_for_again(broker: Broker) -> None:
+    partition = broker.partition()
+    broker.fetcher.follow([partition])
+
+    await broker.run(LinkError("away"), reply(data(batch(0))))
+
+    assert partition.log_end_offset == 1
+
+
+async def test_other_work_runs_after_each_megabyte(broker: Broker) -> None:
+    partitions = [broker.partition(index) for index in range(4)]
+    broker.fetcher.follow(partitions)
+    large = batch(0, value=b"v" * (1 << 20))
+    seen: set[int] = set()
+    loop = asyncio.get_running_loop()
+
+    def look() -> None:
+        seen.add(sum(partition.log_end_offset for partition in partitions))
+        loop.call_soon(look)
+
+    look()
+    await broker.run(reply(*(data(large, index) for index in range(4))))
+
+    assert seen >= {1, 2, 3}
+
+
+async def test_a_partition_that_leaves_during_a_pause_gets_no_more_records(broker: Broker) -> None:
+    first, second = broker.partition(0), broker.partition(1)
+    broker.fetcher.follow([first, second])
+    large = batch(0, value=b"v" * (1 << 20))
+    loop = asyncio.get_running_loop()
+
+    def leave() -> None:
+        if first.log_end_offset:
+            broker.fetcher.forget([second.topic_partition])
+        else:
+            loop.call_soon(leave)
+
+    leave()
+    await broker.run(reply(data(large, 0), data(large, 1)))
+
+    assert second.log_end_offset == 0
+
+
+async def test_a_full_disk_is_tried_again(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    partition = broker.partition()
+    broker.fetcher.follow([partition])
+    append = Log.append
+    refusals = iter([True])
+
+    def sometimes(self: Log, *args: Any, **options: Any) -> bool:
+        if next(refusals, False):
+            raise KafkaError(ErrorCode.kafka_storage_error, "full")
+        return append(self, *args, **options)
+
+    monkeypatch.setattr(Log, "append", sometimes)
+
+    await broker.run(reply(data(batch(0))), reply(), reply(data(batch(0))))
+
+    assert partition.log_end_offset == 1
+    assert broker.failures == []
+
+
+async def test_a_truncation_that_fails_gives_the_partition_up(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    partition = broker.partition()
+    partition.append_fetched(memoryview(batch(0) + batch(1)), NOW)
+    other = broker.partition(1)
+    broker.fetcher.follow([partition, other])
+
+    def failing(*_: object) -> None:
+        raise KafkaError(ErrorCode.kafka_storage_error, "bad disk")
+
+    monkeypatch.setattr(Log, "truncate_to", failing)
+    diverging = {**data(b""), "diverging_epoch": {"epoch": 0, "end_offset": 1}}
+
+    await broker.run(reply(diverging))
+
+    assert broker.failures == [(partition.topic_partition, "bad disk")]
+
+
+async def test_batches_before_the_end_give_the_partition_up(broker: Broker) -> None:
+    partition = broker.partition()
+    partition.append_fetched(memoryview(batch(0, 5)), NOW)
+    other = broker.partition(1)
+    broker.fetcher.follow([partition, other])
+
+    await broker.run(reply(data(batch(3, 5))))
+
+    assert len(broker.failures) == 1
+    assert partition.log_end_offset == 5
+
+
+async def test_records_are_flushed_before_they_are_acknowledged(broker: Broker) -> None:
+    partition = broker.partition(0, LogConfig(flush_messages=1))
+    broker.fetcher.follow([partition])
+
+    await broker.run(reply(data(batch(0))))
+
+    assert broker.flushed == [partition.topic_partition]
+
+
+async def test_throttled_bytes_are_counted(broker: Broker) -> None:
+    broker.throttle.configure("t", "*", 4)
+    broker.throttle.rate = 1
+    partition, other = broker.partition(0), broker.partition(1)
+    broker.fetcher.follow([partition, other])
+
+    await broker.run(
+        reply(data(batch(0), high_watermark=500), data(b"", 1)),
+        reply(),
+    )
+
+    assert broker.throttle.is_exceeded(asyncio.get_running_loop().time())
+    (forgotten,) = broker.leader.requests[1].forgotten_topics_data
+    assert forgotten.partitions == (0,)
+
+
+async def test_without_partitions_nothing_is_asked(broker: Broker) -> None:
+    broker.fetcher.start()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+    await broker.fetcher.close()
+
+    assert broker.leader.requests == []
+    assert broker.leader.is_closed
+
+
+@pytest.fixture
+def fetchers(broker: Broker) -> Fetchers:
+    return Fetchers(broker.create, per_leader=4)
+
+
+async def test_a_leaders_partitions_are_spread_over_its_fetchers(broker: Broker, fetchers: Fetchers) -> None:
+    fetchers.follow([broker.partition(index) for index in range(8)])
+
+    assert {leader for leader, _ in fetchers.all} == {LEADER}
+    assert len(fetchers.all) == 4
+    await fetchers.close()
+
+
+async def test_a_new_leader_gets_its_own_fetcher_and_an_idle_one_is_closed(broker: Broker, fetchers: Fetchers) -> None:
+    partition = broker.partition()
+    fetchers.follow([partition])
+    partition.leader = LEADER + 1
+
+    fetchers.follow([partition])
+    await fetchers.close_idle()
+
+    assert [leader for leader, _ in fetchers.all] == [LEADER + 1]
+    await fetchers.close()
+
+
+async def test_a_forgotten_partition_leaves_its_fetcher_idle(broker: Broker, fetchers: Fetchers) -> None:
+    partition = broker.partition()
+    fetchers.follow([partition])
+
+    fetchers.forget([partition.topic_partition])
+    await fetchers.close_idle()
+
+    assert fetchers.all == {}

@@ -1,0 +1,310 @@
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from headrace.errors import ErrorCode, KafkaError
+from headrace.replication.following.fetched_batches import UnexpectedOffsetError
+from headrace.replication.following.partition import FollowedPartition
+from headrace.replication.producer_recovery import recover_producers
+from headrace.storage.files.log_file import LogFile
+from headrace.storage.log.config import LogConfig
+from headrace.storage.log.log import Log
+from headrace.storage.log.producers.producer_snapshot import snapshots
+from headrace.wire.batch import HEADER_SIZE, TRANSACTIONAL_FLAG, seal
+from headrace.wire.control import Marker, marker_batch
+from headrace.wire.records import RecordData, build_batch
+from tests.unit.storage.logs import NOW, batch, open_log, read_all
+
+EPOCH = 50
+LARGE = LogConfig(index_interval_bytes=200)
+
+
+def follow(log: Log, high_watermark: int = 0) -> FollowedPartition:
+    producers, transactions = recover_producers(log, high_watermark)
+    return FollowedPartition(
+        log,
+        topic_id=UUID(int=1),
+        leader=2,
+        leader_epoch=EPOCH,
+        high_watermark=high_watermark,
+        producers=producers,
+        transactions=transactions,
+    )
+
+
+@pytest.fixture
+def partition(tmp_path: Path) -> Iterator[FollowedPartition]:
+    partition = follow(open_log(tmp_path / "p", LARGE))
+    yield partition
+    partition.log.segments.replace([])
+
+
+def fetch(partition: FollowedPartition, *batches: bytes) -> int:
+    """Append batches, and return the number of those written."""
+    return partition.append_fetched(memoryview(b"".join(batches)), NOW).batches
+
+
+def written(partition: FollowedPartition) -> list[tuple[int, int]]:
+    """Return base offset and epoch of all batches."""
+    log = partition.log
+    return [(header.base_offset, header.partition_leader_epoch) for header in log.segments.headers(0)]
+
+
+def idempotent(base_offset: int, sequence: int, *, attributes: int = 0, producer_epoch: int = 0) -> bytes:
+    return build_batch(
+        [RecordData(b"k", b"v", NOW)],
+        base_offset=base_offset,
+        leader_epoch=0,
+        producer_id=7,
+        producer_epoch=producer_epoch,
+        base_sequence=sequence,
+        attributes=attributes,
+    )
+
+
+def transactional(base_offset: int, sequence: int) -> bytes:
+    return idempotent(base_offset, sequence, attributes=TRANSACTIONAL_FLAG)
+
+
+def marker(base_offset: int, kind: Marker) -> bytes:
+    data = bytearray(marker_batch(kind, 3, 7, 0, NOW))
+    data[:8] = base_offset.to_bytes(8, "big")
+    data[12:16] = bytes(4)
+    return bytes(data)
+
+
+def test_offsets_and_epochs_of_the_leader_are_kept(partition: FollowedPartition) -> None:
+    fetch(partition, batch(0, 2, epoch=3), batch(2, 3, epoch=4), batch(9, epoch=4))
+
+    assert written(partition) == [(0, 3), (2, 4), (9, 4)]
+    assert partition.log_end_offset == 10
+    assert [tuple(entry) for entry in partition.log.leader_epochs.entries] == [(3, 0), (4, 2)]
+
+
+def test_batches_of_one_epoch_are_one_write(partition: FollowedPartition, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetch(partition, batch(0))
+    writes: list[int] = []
+    append = LogFile.append
+
+    def counted(self: LogFile, buffers: list[memoryview], size: int, position: int) -> None:
+        writes.append(size)
+        append(self, buffers, size, position)
+
+    monkeypatch.setattr(LogFile, "append", counted)
+    sent = [batch(offset, epoch=0 if offset < 6 else 1) for offset in range(1, 10)]
+
+    fetch(partition, *sent)
+
+    assert writes == [sum(map(len, sent[:5])), sum(map(len, sent[5:]))]
+
+
+def test_a_run_that_does_not_fit_is_spread_over_segments_with_snapshots(tmp_path: Path) -> None:
+    partition = follow(open_log(tmp_path / "p"))
+
+    fetch(partition, *(idempotent(offset, offset) for offset in range(60)))
+
+    segments = partition.log.segments.ordered
+    assert len(segments) > 1
+    assert all(segment.size <= partition.log.config.segment_bytes for segment in segments)
+    assert set(snapshots(partition.log.directory)) == {segment.base_offset for segment in segments[1:]}
+    assert len(read_all(partition.log)) == 60
+
+
+def test_a_gap_between_segments_is_not_taken_for_lost_records(tmp_path: Path) -> None:
+    partition = follow(open_log(tmp_path / "p"))
+    for offset in range(0, 3000, 100):
+        fetch(partition, batch(offset))
+    assert len(partition.log.segments.ordered) > 1
+
+    again = open_log(tmp_path / "p", gapless=True)
+
+    assert again.log_end_offset == 2901
+    assert len(read_all(again)) == 30
+
+
+def test_sequences_are_known_without_being_checked(partition: FollowedPartition) -> None:
+    fetch(partition, idempotent(0, 0), idempotent(10, 5))
+
+    (producer,) = [producer for _, producer in partition.producers.items()]
+    assert producer.last_sequence == 5
+
+
+def test_an_open_transaction_is_known(partition: FollowedPartition) -> None:
+    fetch(partition, batch(0), transactional(1, 0), transactional(2, 1))
+
+    assert partition.transactions.begin_of(7, 0) == 1
+
+
+def test_a_marker_ends_the_transaction_once_it_is_committed(partition: FollowedPartition) -> None:
+    fetch(partition, transactional(0, 0), marker(1, Marker.COMMIT))
+    assert partition.transactions.producer_ids() == []
+    assert partition.transactions.first_offset == 0
+
+    partition.learn(2, 0)
+
+    assert partition.transactions.first_offset is None
+
+
+def test_an_aborted_transaction_is_in_the_index(partition: FollowedPartition) -> None:
+    fetch(partition, transactional(0, 0), marker(1, Marker.ABORT))
+
+    assert [tuple(entry) for entry in partition.log.segments.active.txn_index.read()] == [(7, 0, 1, 2)]
+
+
+def test_a_marker_without_records_from_compaction_is_accepted(partition: FollowedPartition) -> None:
+    empty = bytearray(marker(0, Marker.ABORT)[:HEADER_SIZE])
+    empty[8:12] = (HEADER_SIZE - 12).to_bytes(4, "big")
+    empty[57:61] = bytes(4)
+    seal(empty)
+
+    assert fetch(partition, bytes(empty)) == 1
+
+
+def test_a_failed_write_changes_nothing(partition: FollowedPartition, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetch(partition, idempotent(0, 0))
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LogFile, "append", full)
+        with pytest.raises(KafkaError) as caught:
+            fetch(partition, idempotent(1, 1), transactional(2, 2))
+
+    assert caught.value.code is ErrorCode.kafka_storage_error
+    assert partition.log_end_offset == 1
+    assert dict(partition.producers.items())[7].last_sequence == 0
+    assert fetch(partition, idempotent(1, 1)) == 1
+
+
+def test_batches_before_the_end_are_refused(partition: FollowedPartition) -> None:
+    fetch(partition, batch(0, 5))
+
+    with pytest.raises(UnexpectedOffsetError):
+        fetch(partition, batch(4, 2))
+
+
+def test_a_log_that_begins_within_a_batch_takes_the_whole_batch(partition: FollowedPartition) -> None:
+    partition.truncate_fully_and_start_at(12)
+
+    fetch(partition, batch(10, 5))
+    partition.learn(15, 12)
+
+    assert written(partition) == [(10, 0)]
+    assert (partition.log_start_offset, partition.log_end_offset) == (12, 15)
+
+
+@pytest.mark.parametrize(("leader", "expected"), [(3, 3), (9, 5)])
+def test_the_high_watermark_is_the_leaders_as_far_as_the_log_reaches(
+    partition: FollowedPartition, leader: int, expected: int
+) -> None:
+    fetch(partition, batch(0, 5))
+
+    partition.learn(leader, 0)
+
+    assert partition.high_watermark == expected
+
+
+def test_the_log_start_is_at_most_the_high_watermark(partition: FollowedPartition) -> None:
+    fetch(partition, batch(0, 5))
+
+    partition.learn(3, 4)
+
+    assert partition.log_start_offset == 3
+
+
+def test_a_diverging_log_is_cut_where_the_leaders_epoch_ends(partition: FollowedPartition) -> None:
+    fetch(partition, *(batch(offset, epoch=1) for offset in range(5)), *(batch(offset, epoch=3) for offset in (5, 6)))
+
+    assert partition.truncate_where_diverging(1, 4) == 4
+
+    assert partition.log_end_offset == 4
+    assert partition.log.leader_epochs.latest == 1
+
+
+def test_an_epoch_that_the_follower_does_not_know_cuts_back_to_the_one_before(partition: FollowedPartition) -> None:
+    fetch(partition, batch(0, epoch=1), batch(1, epoch=4))
+
+    assert partition.truncate_where_diverging(3, 30) == 1
+
+
+def test_an_epoch_without_batches_is_forgotten(partition: FollowedPartition) -> None:
+    fetch(partition, batch(0, epoch=1))
+    partition.log.leader_epochs.assign(2, 1)
+
+    partition.truncate_where_diverging(1, 1)
+
+    assert partition.log.leader_epochs.latest == 1
+
+
+def test_a_truncation_takes_back_the_state_of_producers(partition: FollowedPartition) -> None:
+    fetch(partition, transactional(0, 0), marker(1, Marker.ABORT), transactional(2, 1))
+    partition.learn(1, 0)
+
+    partition.truncate_to(1)
+
+    assert dict(partition.producers.items())[7].last_sequence == 0
+    assert partition.transactions.begin_of(7, 0) == 0
+    assert partition.log.segments.active.txn_index.read() == []
+
+
+def test_a_truncation_removes_later_snapshots(partition: FollowedPartition) -> None:
+    fetch(partition, idempotent(0, 0), idempotent(1, 1))
+    partition.write_producer_snapshot(2)
+
+    partition.truncate_to(1)
+
+    assert snapshots(partition.log.directory) == {}
+
+
+def test_a_truncation_below_the_high_watermark_lowers_it(partition: FollowedPartition) -> None:
+    fetch(partition, batch(0), batch(1))
+    partition.learn(2, 0)
+
+    partition.truncate_to(1)
+
+    assert partition.high_watermark == 1
+
+
+def test_timestamps_are_found_after_a_truncation(partition: FollowedPartition) -> None:
+    fetch(partition, *(batch(offset, timestamp=NOW + offset) for offset in range(20)))
+    partition.truncate_to(10)
+    fetch(partition, *(batch(offset, timestamp=NOW + 100 + offset) for offset in range(10, 20)))
+
+    found = partition.log.reader.offset_for_timestamp(NOW + 15)
+
+    assert found is not None
+    assert found[1] == 10
+
+
+def test_emptying_starts_elsewhere_without_producers(partition: FollowedPartition) -> None:
+    fetch(partition, idempotent(0, 0))
+
+    partition.truncate_fully_and_start_at(40)
+
+    assert len(partition.producers) == 0
+    assert (partition.log_start_offset, partition.high_watermark, partition.log_end_offset) == (40, 40, 40)
+
+
+def test_flush_messages_asks_for_a_flush_after_the_append(tmp_path: Path) -> None:
+    partition = follow(open_log(tmp_path / "p", LogConfig(flush_messages=2)))
+    fetch(partition, batch(0))
+    before = partition.needs_flush
+    fetch(partition, batch(1))
+    due = partition.needs_flush
+    partition.log.flusher.flush()
+
+    assert (before, due, partition.needs_flush) == (False, True, False)
+
+
+def test_what_was_fetched_is_there_after_a_restart(partition: FollowedPartition) -> None:
+    fetch(partition, transactional(0, 0), batch(1, epoch=2))
+
+    again = follow(open_log(partition.log.directory, LARGE))
+
+    assert written(again) == [(0, 0), (1, 2)]
+    assert again.transactions.begin_of(7, 0) == 0
+    assert again.log_end() == partition.log_end()

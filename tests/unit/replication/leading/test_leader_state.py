@@ -1,0 +1,357 @@
+"""The rules for the ISR and the high watermark, one case each."""
+
+from typing import NamedTuple
+
+import pytest
+
+from headrace.errors import ErrorCode, KafkaError
+from headrace.replication.leading.leader_state import Committed, LeaderState, Proposal
+
+MAX_LAG_MS = 100
+
+
+class Leadership(NamedTuple):
+    leader_epoch: int = 4
+    partition_epoch: int = 10
+    replicas: tuple[int, ...] = (1, 2, 3)
+    isr: tuple[int, ...] = (1, 2, 3)
+
+
+class Leader:
+    """Broker 1, which leads with followers 2 and 3."""
+
+    def __init__(self, *, isr: tuple[int, ...] = (1, 2, 3), log_end: int = 50, high_watermark: int = 40) -> None:
+        self.now_ms = 1000
+        self.log_end = log_end
+        self.high_watermark = high_watermark
+        self.min_isr = 2
+        self.dead: set[int] = set()
+        self.state = LeaderState(1, max_lag_ms=lambda: MAX_LAG_MS, is_alive=lambda broker: broker not in self.dead)
+        self.state.own_end = log_end
+        self.lead(isr=isr)
+
+    def lead(self, **changes: object) -> bool:
+        return self.state.lead(Leadership(**changes), log_end=self.log_end, now_ms=self.now_ms)  # type: ignore[arg-type]
+
+    def fetch(self, follower: int, offset: int, *, epoch: int = -1) -> Proposal | None:
+        self.state.fetched(
+            follower, offset=offset, log_start_offset=0, log_end=self.log_end, broker_epoch=epoch, now_ms=self.now_ms
+        )
+        return self.state.expand(follower, self.high_watermark)
+
+    def append(self, log_end: int) -> None:
+        self.log_end = self.state.own_end = log_end
+
+    def end(self) -> int:
+        return self.state.committed_end(log_end=self.log_end, min_insync_replicas=self.min_isr, now_ms=self.now_ms)
+
+    def shrink(self) -> Proposal | None:
+        return self.state.shrink(self.log_end, self.now_ms)
+
+    def shrunk(self, *leaving: int) -> Proposal:
+        """Let followers lag; return the proposal to remove them."""
+        self.now_ms += MAX_LAG_MS + 1
+        for follower in {2, 3} - set(leaving):
+            self.fetch(follower, self.log_end)
+        proposal = self.shrink()
+        assert proposal is not None
+        return proposal
+
+
+def committed(proposal: Proposal) -> Committed:
+    return Committed(proposal.leader_epoch, proposal.partition_epoch + 1, tuple(sorted(proposal.members)))
+
+
+# The high watermark
+
+
+@pytest.mark.parametrize(
+    ("isr", "ends", "expected"),
+    [
+        ((1, 2, 3), {2: 45, 3: 42}, 42),
+        ((1, 2, 3), {2: 50, 3: 50}, 50),
+        ((1, 2, 3), {2: 45}, -1),
+        ((1, 2), {2: 45, 3: 42}, 45),
+        ((1, 2), {2: 45}, 45),
+        ((1,), {2: 45}, -1),
+    ],
+    ids=["lowest", "all", "silent member", "lagging outsider", "silent outsider", "under min ISR"],
+)
+def test_the_high_watermark_is_the_lowest_end_in_the_isr(
+    isr: tuple[int, ...], ends: dict[int, int], expected: int
+) -> None:
+    leader = Leader(isr=isr)
+    leader.dead = {3} if len(isr) == 2 and 3 in ends else set()
+    for follower, end in ends.items():
+        leader.fetch(follower, end)
+    leader.state.pending = None
+    assert leader.end() == expected
+
+
+def test_the_leader_counts_only_what_it_has_flushed() -> None:
+    leader = Leader()
+    leader.fetch(2, 50)
+    leader.fetch(3, 50)
+    leader.state.own_end = 47
+    assert leader.end() == 47
+
+
+def test_min_isr_counts_at_most_the_replicas() -> None:
+    leader = Leader()
+    leader.min_isr = 7
+    leader.fetch(2, 50)
+    leader.fetch(3, 50)
+    assert leader.end() == 50
+
+
+def test_the_high_watermark_waits_for_a_follower_that_keeps_up_outside_the_isr() -> None:
+    leader = Leader(isr=(1, 2), log_end=50, high_watermark=50)
+    leader.fetch(2, 50)
+    leader.fetch(3, 50)
+    leader.state.refused(leader.state.pending, ErrorCode.ineligible_replica)  # type: ignore[arg-type]
+    leader.append(60)
+    leader.fetch(2, 60)
+    assert leader.end() == 50
+    leader.now_ms += MAX_LAG_MS + 1
+    assert leader.end() == 60
+
+
+def test_a_dead_follower_outside_the_isr_delays_nothing() -> None:
+    leader = Leader(isr=(1, 2), high_watermark=60)
+    leader.fetch(3, 50)
+    leader.append(60)
+    leader.fetch(2, 60)
+    leader.dead = {3}
+    assert leader.end() == 60
+
+
+# Joining
+
+
+@pytest.mark.parametrize(
+    ("log_end", "high_watermark", "offset", "joins"),
+    [(50, 50, 50, True), (50, 40, 50, True), (50, 40, 49, False), (50, 55, 54, False)],
+    ids=["at both", "at the epoch's start", "below the epoch's start", "below the high watermark"],
+)
+def test_a_follower_joins_at_the_high_watermark_and_the_start_of_the_epoch(
+    log_end: int, high_watermark: int, offset: int, joins: bool
+) -> None:
+    leader = Leader(isr=(1, 2), log_end=log_end, high_watermark=high_watermark)
+    leader.append(60)
+    proposal = leader.fetch(3, offset)
+    assert (proposal is not None) is joins
+
+
+def test_a_dead_follower_does_not_join() -> None:
+    leader = Leader(isr=(1, 2))
+    leader.dead = {3}
+    assert leader.fetch(3, 50) is None
+
+
+def test_a_proposal_has_the_epochs_of_the_followers() -> None:
+    leader = Leader(isr=(1, 2))
+    leader.fetch(2, 50, epoch=22)
+    assert leader.fetch(3, 50, epoch=33) == Proposal(4, 10, ((1, -1), (2, 22), (3, 33)), is_expansion=True)
+
+
+def test_a_joining_follower_counts_before_the_answer() -> None:
+    leader = Leader(isr=(1, 2))
+    leader.fetch(3, 50)
+    leader.append(60)
+    leader.fetch(2, 60)
+    leader.now_ms += MAX_LAG_MS + 1
+    assert leader.end() == 50
+    assert leader.state.isr == {1, 2}
+
+
+# Leaving
+
+
+def test_a_follower_leaves_after_the_lag_time() -> None:
+    leader = Leader()
+    leader.fetch(2, 50)
+    leader.now_ms += MAX_LAG_MS
+    assert leader.shrink() is None
+    leader.now_ms += 1
+    proposal = leader.shrink()
+    assert proposal is not None
+    assert proposal.members == {1, 2}
+    assert not proposal.is_expansion
+
+
+def test_a_follower_at_the_leaders_end_stays_however_long_it_is_silent() -> None:
+    leader = Leader()
+    leader.fetch(2, 50)
+    leader.fetch(3, 50)
+    leader.now_ms += 1_000_000
+    assert leader.shrink() is None
+
+
+def test_a_follower_that_always_reaches_the_previous_end_stays() -> None:
+    leader = Leader(isr=(1, 2))
+    for end in range(51, 60):
+        leader.append(end)
+        leader.fetch(2, end - 1)
+        leader.now_ms += MAX_LAG_MS // 2
+        assert leader.shrink() is None
+
+
+def test_a_follower_that_fetches_without_keeping_up_leaves() -> None:
+    leader = Leader(isr=(1, 2))
+    shrunk = []
+    for end in range(60, 120, 10):
+        leader.append(end)
+        leader.fetch(2, 51)
+        leader.now_ms += MAX_LAG_MS // 2
+        shrunk.append(leader.shrink() is not None)
+    assert any(shrunk)
+
+
+def test_idle_fetches_count_as_caught_up() -> None:
+    leader = Leader(isr=(1, 2))
+    leader.fetch(2, 50)
+    leader.now_ms += 10_000
+    leader.state.was_idle(2, leader.now_ms)
+    leader.append(60)
+    assert leader.shrink() is None
+
+
+def test_a_leaving_follower_counts_until_the_answer() -> None:
+    leader = Leader()
+    proposal = leader.shrunk(3)
+    leader.append(60)
+    leader.fetch(2, 60)
+    assert leader.end() == -1
+    assert leader.state.confirmed(proposal, committed(proposal))
+    assert leader.end() == 60
+    assert leader.state.isr == {1, 2}
+
+
+# Answers
+
+
+def test_only_one_change_is_pending() -> None:
+    leader = Leader(isr=(1, 2))
+    assert leader.fetch(3, 50) is not None
+    leader.append(60)
+    leader.now_ms += MAX_LAG_MS + 1
+    assert leader.shrink() is None
+    assert leader.fetch(3, 60) is None
+
+
+@pytest.mark.parametrize("error", [ErrorCode.ineligible_replica, ErrorCode.operation_not_attempted])
+def test_a_change_that_was_not_applied_is_undone(error: ErrorCode) -> None:
+    leader = Leader(isr=(1, 2))
+    proposal = leader.fetch(3, 50)
+    assert proposal is not None
+    assert not leader.state.refused(proposal, error)
+    assert leader.state.maximal_isr == {1, 2}
+    assert leader.fetch(3, 50) is not None
+
+
+@pytest.mark.parametrize(
+    ("error", "version"),
+    [
+        (ErrorCode.unknown_topic_or_partition, 10),
+        (ErrorCode.unknown_topic_id, 10),
+        (ErrorCode.invalid_request, 10),
+        (ErrorCode.fenced_leader_epoch, 11),
+        (ErrorCode.invalid_update_version, 11),
+        (ErrorCode.new_leader_elected, 11),
+    ],
+)
+def test_a_change_of_unknown_outcome_waits_for_leader_and_isr(error: ErrorCode, version: int) -> None:
+    leader = Leader(isr=(1, 2))
+    proposal = leader.fetch(3, 50)
+    assert proposal is not None
+    assert not leader.state.refused(proposal, error)
+    assert leader.fetch(3, 51) is None
+    leader.lead(partition_epoch=version - 1, isr=(1, 2))
+    assert leader.state.maximal_isr == {1, 2, 3}
+    leader.lead(partition_epoch=version, isr=(1, 2))
+    assert leader.state.maximal_isr == {1, 2}
+
+
+def test_an_unexpected_error_repeats_the_change() -> None:
+    leader = Leader(isr=(1, 2))
+    proposal = leader.fetch(3, 50)
+    assert proposal is not None
+    assert leader.state.refused(proposal, ErrorCode.unknown_server_error)
+    assert leader.state.pending is proposal
+
+
+def test_an_answer_after_a_newer_leader_and_isr_is_ignored() -> None:
+    leader = Leader(isr=(1, 2))
+    proposal = leader.fetch(3, 50)
+    assert proposal is not None
+    assert leader.lead(partition_epoch=12, isr=(1, 2))
+    assert not leader.state.confirmed(proposal, committed(proposal))
+    assert not leader.state.refused(proposal, ErrorCode.unknown_server_error)
+    assert leader.state.isr == {1, 2}
+
+
+def test_a_repeated_leader_and_isr_keeps_the_change_pending() -> None:
+    # The controller may have applied it after it sent this state.
+    leader = Leader(isr=(1, 2))
+    proposal = leader.fetch(3, 50)
+    assert proposal is not None
+    assert leader.lead(isr=(1, 2))
+    assert leader.state.maximal_isr == {1, 2, 3}
+    assert leader.state.confirmed(proposal, committed(proposal))
+
+
+def test_the_controller_may_have_made_the_change_before() -> None:
+    leader = Leader(isr=(1, 2))
+    proposal = leader.fetch(3, 50)
+    assert proposal is not None
+    assert leader.state.confirmed(proposal, Committed(4, 10, (1, 2, 3)))
+    assert leader.state.isr == {1, 2, 3}
+
+
+@pytest.mark.parametrize("answer", [Committed(5, 11, (1,)), Committed(4, 9, (1,))], ids=["epoch", "version"])
+def test_a_confirmation_of_another_state_is_ignored(answer: Committed) -> None:
+    leader = Leader(isr=(1, 2))
+    proposal = leader.fetch(3, 50)
+    assert proposal is not None
+    assert not leader.state.confirmed(proposal, answer)
+    assert leader.state.maximal_isr == {1, 2, 3}
+
+
+# LeaderAndIsr
+
+
+def test_an_older_state_is_ignored() -> None:
+    leader = Leader()
+    assert not leader.lead(partition_epoch=9, isr=(1,))
+    assert leader.state.isr == {1, 2, 3}
+
+
+def test_a_new_epoch_begins_at_the_log_end_with_the_lag_time_for_members() -> None:
+    leader = Leader()
+    leader.fetch(2, 40)
+    leader.fetch(3, 40)
+    leader.append(70)
+    leader.now_ms += 10 * MAX_LAG_MS
+    assert leader.lead(leader_epoch=5, partition_epoch=11, isr=(1, 2))
+    assert leader.state.epoch_start == 70
+    assert leader.shrink() is None
+    leader.now_ms += MAX_LAG_MS + 1
+    assert leader.shrink() is not None
+
+
+def test_a_replica_that_was_removed_is_forgotten() -> None:
+    leader = Leader()
+    assert leader.lead(partition_epoch=11, replicas=(1, 2), isr=(1, 2))
+    with pytest.raises(KafkaError) as caught:
+        leader.fetch(3, 50)
+    assert caught.value.code is ErrorCode.unknown_leader_epoch
+    assert leader.state.replica_count == 2
+
+
+def test_fetches_of_a_process_before_its_restart_are_refused() -> None:
+    leader = Leader()
+    leader.fetch(2, 45, epoch=7)
+    with pytest.raises(KafkaError) as caught:
+        leader.fetch(2, 50, epoch=6)
+    assert caught.value.code is ErrorCode.not_leader_or_follower
+    assert leader.state.followers[2].end_offset == 45

@@ -1,0 +1,130 @@
+"""Fetch by hand against kio's schemas."""
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from headrace.wire.apis import ApiKey, schema
+from headrace.wire.fetched import (
+    ENTRY,
+    FETCH_VERSION,
+    FetchLimits,
+    MalformedReplyError,
+    encode_fetch,
+    parse_fetch_reply,
+)
+
+FIRST, SECOND = UUID(int=7), UUID(int=1 << 100)
+LIMITS = FetchLimits(max_wait_ms=500, min_bytes=1, max_bytes=10_485_760)
+
+
+def reply(*topics: dict[str, Any], **fields: Any) -> memoryview:
+    out = bytearray()
+    encode = schema(ApiKey.FETCH, FETCH_VERSION).encode_response
+    encode(out, {"session_id": 9, "responses": topics, **fields})
+    return memoryview(bytes(out))
+
+
+def topic(topic_id: UUID, *partitions: dict[str, Any]) -> dict[str, Any]:
+    return {"topic_id": topic_id, "partitions": partitions}
+
+
+def partition(index: int, **fields: Any) -> dict[str, Any]:
+    return {
+        "partition_index": index,
+        "high_watermark": 40,
+        "log_start_offset": 3,
+        "aborted_transactions": None,
+        "records": b"",
+        **fields,
+    }
+
+
+def test_a_request_is_the_one_that_the_schema_defines() -> None:
+    entries = {
+        (FIRST.bytes, 0): ENTRY.pack(0, 4, 100, 3, 10, 1_000_000, 0),
+        (SECOND.bytes, 2): ENTRY.pack(2, 5, 200, -1, 0, 1_000_000, 0),
+        (FIRST.bytes, 1): ENTRY.pack(1, 4, 101, 3, 10, 1_000_000, 0),
+    }
+
+    body = encode_fetch(LIMITS, (9, 3), entries, [(SECOND.bytes, 7), (SECOND.bytes, 8)], (4, 77))
+
+    request, size = schema(ApiKey.FETCH, FETCH_VERSION).read_request(bytes(body), 0)
+    assert size == len(body)
+    assert (request.session_id, request.session_epoch, request.min_bytes, request.max_bytes) == (9, 3, 1, 10_485_760)
+    assert (request.replica_state.replica_id, request.replica_state.replica_epoch) == (4, 77)
+    asked = [
+        (
+            each.topic_id,
+            [
+                (item.partition, item.current_leader_epoch, item.fetch_offset, item.last_fetched_epoch)
+                for item in each.partitions
+            ],
+        )
+        for each in request.topics
+    ]
+    assert asked == [(FIRST, [(0, 4, 100, 3), (1, 4, 101, 3)]), (SECOND, [(2, 5, 200, -1)])]
+    assert [(each.topic_id, each.partitions) for each in request.forgotten_topics_data] == [(SECOND, (7, 8))]
+
+
+def test_a_request_without_a_replica_is_a_consumers() -> None:
+    request, _ = schema(ApiKey.FETCH, FETCH_VERSION).read_request(bytes(encode_fetch(LIMITS, (0, 0), {}, [], None)), 0)
+
+    assert request.replica_state.replica_id == -1
+
+
+def test_a_reply_is_read_with_views_of_its_records() -> None:
+    body = reply(
+        topic(FIRST, partition(0, records=b"abc"), partition(1, records=None)),
+        topic(SECOND, partition(5, error_code=6)),
+    )
+
+    read = parse_fetch_reply(body)
+
+    assert (read.error_code, read.session_id) == (0, 9)
+    assert [(item.key, item.error_code, bytes(item.records)) for item in read.partitions] == [
+        ((FIRST.bytes, 0), 0, b"abc"),
+        ((FIRST.bytes, 1), 0, b""),
+        ((SECOND.bytes, 5), 6, b""),
+    ]
+    assert read.partitions[0].records.obj is body.obj
+    assert (read.partitions[0].high_watermark, read.partitions[0].log_start_offset) == (40, 3)
+
+
+def test_a_diverging_epoch_is_read() -> None:
+    read = parse_fetch_reply(reply(topic(FIRST, partition(0, diverging_epoch={"epoch": 3, "end_offset": 25}))))
+
+    assert read.partitions[0].diverging == (3, 25)
+
+
+def test_other_tagged_fields_are_skipped() -> None:
+    leader = {"leader_id": 2, "leader_epoch": 8}
+    nodes = [{"node_id": 2, "host": "b", "port": 9092, "rack": None}]
+
+    read = parse_fetch_reply(reply(topic(FIRST, partition(0, current_leader=leader)), node_endpoints=nodes))
+
+    assert read.partitions[0].diverging is None
+
+
+def test_aborted_transactions_are_skipped() -> None:
+    aborted = [{"producer_id": 1, "first_offset": 2}, {"producer_id": 3, "first_offset": 4}]
+
+    read = parse_fetch_reply(reply(topic(FIRST, partition(0, aborted_transactions=aborted, records=b"x" * 300))))
+
+    assert bytes(read.partitions[0].records) == b"x" * 300
+
+
+@pytest.mark.parametrize("size", range(0, 60, 7))
+def test_a_reply_that_ends_early_is_malformed(size: int) -> None:
+    body = reply(topic(FIRST, partition(0, records=b"abc")))
+
+    with pytest.raises(MalformedReplyError):
+        parse_fetch_reply(body[:size])
+
+
+def test_a_reply_with_trailing_bytes_is_malformed() -> None:
+    body = reply(topic(FIRST, partition(0, records=b"abc")))
+
+    with pytest.raises(MalformedReplyError):
+        parse_fetch_reply(memoryview(bytes(body) + b"\0"))
