@@ -53,6 +53,7 @@ def _status_field(pid: int, name: str) -> int:
         for line in status.read_text().splitlines():
             if line.startswith(f"{name}:"):
                 return int(line.split()[1]) * 1024
+        raise ProcessLookupError(f"process {pid} has ended")
     return int(_ps(pid, "rss")) * 1024
 
 

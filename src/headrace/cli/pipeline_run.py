@@ -169,12 +169,12 @@ def query(
 def _name_tables(spark: "SparkSession", uri: str, jobs: "list[Job]", sql: str) -> None:
     """Make the tables that the query may mean available by name."""
     from headrace.pipeline.engine.tables.lake import Lake
-    from headrace.pipeline.spec.jobs import Additive
+    from headrace.pipeline.spec.jobs import Changelog, Publish
 
     lake = Lake(spark, uri)
     words = {word.lower() for word in re.findall(r"\w+", sql)}
-    additive = {item.table: item for job in jobs for item in job.outputs if isinstance(item, Additive)}
+    outputs = {item.table: item for job in jobs for item in job.outputs if not isinstance(item, Changelog | Publish)}
     for table in lake.names():
         if table.lower() in words:
-            rows = lake.view(additive[table]) if table in additive else lake.read(table)
+            rows = lake.view(outputs[table]) if table in outputs else lake.read(table)
             rows.createOrReplaceTempView(table)

@@ -10,7 +10,7 @@ from pyspark.sql import functions as sf
 from headrace.pipeline.demo.deployment import DemoJobs
 from headrace.pipeline.engine.quality.quarantine import TABLE as QUARANTINE
 from headrace.pipeline.engine.tables.lake import Lake
-from headrace.pipeline.spec.jobs import Additive
+from headrace.pipeline.spec.jobs import Changelog, Publish
 
 Rows: TypeAlias = list[dict[str, Any]]
 _TIME: Final = "yyyy-MM-dd'T'HH:mm:ssX"
@@ -22,11 +22,14 @@ _AT_ONCE: Final = 2
 
 def report(lake: Lake, demo: DemoJobs) -> dict[str, Any]:
     """Return everything as JSON values: times are ISO 8601 text in UTC, counts are integers."""
-    additive = {
-        output.table: output for job in demo.jobs.values() for output in job.outputs if isinstance(output, Additive)
+    outputs = {
+        output.table: output
+        for job in demo.jobs.values()
+        for output in job.outputs
+        if not isinstance(output, Changelog | Publish)
     }
     names = lake.names()
-    tables = {name: lake.view(additive[name]) if name in additive else lake.read(name) for name in names}
+    tables = {name: lake.view(outputs[name]) if name in outputs else lake.read(name) for name in names}
     parts: Mapping[str, tuple[str, Any, Callable[[DataFrame], Any]]] = {
         # Those that take longest come first.
         "events": ("events", _NO_EVENTS, _totals),

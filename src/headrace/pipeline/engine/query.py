@@ -22,12 +22,13 @@ from headrace.pipeline.engine.exactly_once.ledger import Entry, Ledger, Offsets
 from headrace.pipeline.engine.exactly_once.publishing import Batch, LedgerPublisher, Publisher, TransactionalPublisher
 from headrace.pipeline.engine.files import Files
 from headrace.pipeline.engine.progress import Measured
-from headrace.pipeline.engine.quality import lateness, quarantine
+from headrace.pipeline.engine.quality import lateness
 from headrace.pipeline.engine.quality.expectations import split
 from headrace.pipeline.engine.reached import Reached
-from headrace.pipeline.engine.tables import additive, pruning, snapshot
+from headrace.pipeline.engine.tables import pruning
 from headrace.pipeline.engine.tables.lake import Lake
 from headrace.pipeline.engine.topics import Topics
+from headrace.pipeline.engine.writing import Changes, TableWriter
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.spec import shape, sharing
 from headrace.pipeline.spec.client_settings import Cluster
@@ -86,7 +87,6 @@ class Query:
         self._params = params
         self._settings = settings
         self._around = around
-        self._origin = origin
         self._source_output = source_output
         self._reached = reached
         self._files = Files(around.spark)
@@ -97,7 +97,6 @@ class Query:
         self._query_id = ""
         self._kinds: Sequence[tuple[str, str]] = ()
         """Columns of the source table, if the batches have only some."""
-        self._writer = f"{job.name}-{job.version}"
         self._tables = {output.table: output for output in job.outputs if not isinstance(output, Changelog | Publish)}
         self._topics_only = {output.topic: output for output in job.outputs if isinstance(output, Publish)}
         self._outputs = {**self._tables, **self._topics_only}
@@ -106,6 +105,9 @@ class Query:
         } | {around.prefix + topic: topic for topic in self._topics_only}
         """Tables, or outputs without one, by topic."""
         self._publisher: Publisher | None = None
+        self._writer = TableWriter(
+            around.lake, job, self._tables, origin=origin, published=frozenset(self._changelogs.values())
+        )
         self._stateful = next((output for output in self._tables.values() if isinstance(output, Stateful)), None)
 
     @property
@@ -164,13 +166,13 @@ class Query:
                 f'job {self.job.name} reads a topic, but the deployment names none: write topic = "NAME" under '
                 f"[jobs.{self.job.name}]"
             )
-        uri, now = f"{self._around.checkpoints}/shapes/{self._writer}.json", shape.shape_of(self.job)
+        uri, now = f"{self._around.checkpoints}/shapes/{self._writer.name}.json", shape.shape_of(self.job)
         stored = self._files.read(uri)
         if stored is not None:
             shape.check_resumable(shape.from_json(json.loads(stored)), now)
         if self._checkpoint.query_id() is None:
             for table in self._tables:
-                if self._around.lake.last_batch(table, self._writer) is not None:
+                if self._around.lake.last_batch(table, self._writer.name) is not None:
                     raise PipelineError(
                         f"table {table} has batches of job {self.job.name}, version {self.job.version}, whose "
                         f"checkpoint {self._checkpoint.uri} is gone. Restore it, or raise the version of the job and "
@@ -223,7 +225,8 @@ class Query:
                 entry = self._recorded(number, after)
                 places = self._positions(entry)
             with measured.phase("tables"):
-                gone = self._write_tables(frames, bad, entry, places, measured)
+                changes = self._writer.write(frames, bad, entry, places, measured)
+                changes |= {topic: Changes(frames[topic]) for topic in self._topics_only}
             self._reached("after-table")
             with measured.phase("topics"):
                 # Without a place in a topic: the end of the first changelog before the batch.
@@ -231,7 +234,7 @@ class Query:
                     places = {topic: {0: entry.output_ends[topic][0]}}
                 if places:
                     batch = Batch(number=number, query=self._query_id, positions=places, output_ends=entry.output_ends)
-                    measured.published = self._publish(publisher, batch, frames, gone)
+                    measured.published = self._publish(publisher, batch, changes)
 
     def _opened(self) -> Publisher:
         """Fence older drivers of the job. The query's id is known only now: Spark chooses it when the query starts."""
@@ -289,7 +292,7 @@ class Query:
         if len(self._outputs) > 1 and not kept.shared:
             kept.keep(source)
         for table, output in self._outputs.items():
-            if table in self._changelogs.values() or isinstance(output, Snapshot):
+            if table in self._changelogs.values() and not isinstance(output, Snapshot):
                 kept.keep(frames[table])
         return frames, rejected
 
@@ -342,72 +345,20 @@ class Query:
             return positions.of_table(self._files, self._around.lake.path(self.job.source.name), entry.source_to)
         return positions.of_topics(entry.source_to)
 
-    def _write_tables(
-        self,
-        frames: dict[str, DataFrame],
-        rejected: Sequence[tuple[str, DataFrame]],
-        entry: Entry,
-        places: Offsets,
-        measured: Measured,
-    ) -> Mapping[str, DataFrame]:
-        """Write the rows of all tables. Keep only a snapshot's changed rows in `frames`; return its removed rows."""
-        gone: dict[str, DataFrame] = {}
-        lake, writer, batch = self._around.lake, self._writer, entry.batch
-        about = {
-            name: getattr(entry, name) for name in ("job", "version", "batch", "query", "source_from", "source_to")
-        } | {"positions": places}
-        for table, output in self._tables.items():
-            rows = frames[table]
-            if table == quarantine.TABLE:
-                measured.quarantined += self._quarantine(rows, writer, about)
-            elif isinstance(output, Additive):
-                additive.append(lake, output, rows, writer=writer, batch=batch, metadata=about)
-            elif isinstance(output, Snapshot):
-                frames[table], gone[table] = snapshot.write(
-                    lake, output, rows, writer=writer, batch=batch, metadata=about
-                )
-            elif isinstance(output, Append):
-                lake.append(table, rows, writer=writer, batch=batch, metadata=about, partition_by=output.partition_by)
-            elif output.keys:
-                lake.merge(table, rows, output.keys, writer=writer, batch=batch, metadata=about)
-            else:
-                lake.append(table, rows, writer=writer, batch=batch, metadata=about)
-        for what, rows in rejected:
-            if what == "late" and self.job.late == "counted":
-                measured.late += rows.count()
-                continue
-            count = self._quarantine(rows, f"{writer}/{what}", about)
-            measured.quarantined += count
-            measured.late += count if what == "late" else 0
-        return gone
-
-    def _quarantine(self, bad: DataFrame, writer: str, about: Mapping[str, Any]) -> int:
-        """Append the rows to the quarantine, and return their number."""
-        rows = quarantine.rows(bad, job=self.job.name, version=self.job.version, origin=self._origin).persist()
-        try:
-            count = rows.count()
-            if count:
-                self._around.lake.append(quarantine.TABLE, rows, writer=writer, batch=about["batch"], metadata=about)
-        finally:
-            rows.unpersist()
-        return count
-
-    def _publish(
-        self, publisher: Publisher, batch: Batch, frames: Mapping[str, DataFrame], gone: Mapping[str, DataFrame]
-    ) -> int:
-        changes: list[DataFrame] = []
+    def _publish(self, publisher: Publisher, batch: Batch, changes: Mapping[str, Changes]) -> int:
+        found: list[DataFrame] = []
         count = 0
         for topic, table in self._changelogs.items():
-            output, rows = self._outputs[table], frames[table]
-            count += rows.count()
-            if isinstance(output, Additive):
-                rows = additive.totals(self._around.lake, output, rows)
-            changes.append(changelog.records(rows, topic, output))
-            if isinstance(output, Snapshot):
-                changes.append(changelog.tombstones(gone[table], topic, output))
-        if not changes:
+            if (change := changes.get(table)) is None:
+                continue
+            output = self._outputs[table]
+            count += change.rows.count() if change.count is None else change.count
+            found.append(changelog.records(change.rows, topic, output))
+            if change.gone is not None and isinstance(output, Snapshot):
+                found.append(changelog.tombstones(change.gone, topic, output))
+        if not found:
             return publisher.publish(batch, (), 0)
-        return publisher.publish(batch, changelog.collected(changelog.united(changes), count), count)
+        return publisher.publish(batch, changelog.collected(changelog.united(found), count), count)
 
     def stop(self, running: StreamingQuery | None) -> None:
         """Stop after the running batch; after 20 s in the middle of it, so that the next start repeats it."""

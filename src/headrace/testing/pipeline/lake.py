@@ -163,7 +163,7 @@ class Lake:
         """Return the rows of a table, or the totals of an additive one; None if nothing was written."""
         if not self.tables.exists(output.table):
             return None
-        return self.tables.view(output) if isinstance(output, Additive) else self.tables.read(output.table)
+        return self.tables.view(output)
 
     def changes(self, topic: str) -> list[Change]:
         """Return the records of committed transactions, partition by partition."""

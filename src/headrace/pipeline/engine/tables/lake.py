@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from headrace.pipeline.engine.java import java_class
 from headrace.pipeline.engine.tables import delta_log, partials
 from headrace.pipeline.errors import PipelineError
-from headrace.pipeline.spec.jobs import Additive
+from headrace.pipeline.spec.jobs import Additive, Append, Snapshot, Stateful
 
 _ATTEMPTS: Final = 5
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
@@ -57,9 +57,9 @@ class Lake:
         """Return the rows as a stream: first those stored now, then each appended row once."""
         return self.spark.readStream.format("delta").load(self.existing(table))
 
-    def view(self, output: Additive) -> DataFrame:
-        """Return the totals of an additive table, one row per key."""
-        return partials.summed(self.read(output.table), output)
+    def view(self, output: Additive | Append | Stateful | Snapshot) -> DataFrame:
+        """Return the rows of a table as they are now: totals of an additive one, one row for each key of the others."""
+        return partials.current(self.read(output.table), output)
 
     def last_batch(self, table: str, writer: str) -> int | None:
         """Return the number of the last batch a writer committed to a table; None if there was none."""
@@ -89,47 +89,6 @@ class Lake:
             .partitionBy(*partition_by)
         )
         _repeat_on_conflict(lambda: write.save(self.path(table)))
-        return True
-
-    def merge(
-        self,
-        table: str,
-        rows: DataFrame,
-        keys: Sequence[str],
-        *,
-        writer: str,
-        batch: int,
-        metadata: Mapping[str, object],
-    ) -> bool:
-        """Replace the rows with the same `keys` and add new ones; return False if the writer had committed it.
-
-        Null is a key like any other. `rows` must have each key once.
-        """
-        if not self.exists(table):
-            return self.append(table, rows, writer=writer, batch=batch, metadata=metadata)
-        if self._committed(table, writer, batch):
-            return False
-        # A merge takes no options, only settings of its session. A query's batches have a session of their own.
-        spark = rows.sparkSession
-        settings = {
-            "spark.databricks.delta.write.txnAppId": writer,
-            "spark.databricks.delta.write.txnVersion": str(batch),
-            "spark.databricks.delta.commitInfo.userMetadata": json.dumps(metadata),
-        }
-        merge = (
-            DeltaTable.forPath(spark, self.path(table))
-            .alias("stored")
-            .merge(rows.alias("new"), " AND ".join(f"stored.`{key}` <=> new.`{key}`" for key in keys))
-            .whenMatchedUpdateAll()
-            .whenNotMatchedInsertAll()
-        )
-        for name, value in settings.items():
-            spark.conf.set(name, value)
-        try:
-            _repeat_on_conflict(merge.execute)
-        finally:
-            for name in settings:
-                spark.conf.unset(name)
         return True
 
     def _committed(self, table: str, writer: str, batch: int) -> bool:

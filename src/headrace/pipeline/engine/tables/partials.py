@@ -1,10 +1,32 @@
-"""Sum up partial aggregates by their keys."""
+"""Combine the rows that batches have appended: sum up partial aggregates, keep the latest row of each key."""
+
+from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from headrace.pipeline.errors import PipelineError
-from headrace.pipeline.spec.jobs import Additive
+from headrace.pipeline.spec.jobs import Additive, Append, Snapshot, Stateful
+
+BATCH: Final = "_batch"
+"""The batch that wrote a row of a table whose rows replace each other."""
+
+
+def current(rows: DataFrame, output: Additive | Append | Stateful | Snapshot) -> DataFrame:
+    """Return the rows of a table's view, from its stored rows."""
+    if isinstance(output, Additive):
+        return summed(rows, output)
+    if isinstance(output, Stateful) and output.keys:
+        return latest(rows, output).drop(BATCH)
+    return rows
+
+
+def latest(rows: DataFrame, output: Stateful) -> DataFrame:
+    """Return the row that the last batch wrote for each key. Null is a key like any other."""
+    values = [name for name in rows.columns if name not in output.keys]
+    newest = sf.max_by(sf.struct(*values), sf.coalesce(BATCH, sf.lit(-1))).alias("newest")
+    found = rows.groupBy(*output.keys).agg(newest)
+    return found.select(*(name if name in output.keys else sf.col("newest")[name].alias(name) for name in rows.columns))
 
 
 def columns(output: Additive) -> tuple[str, ...]:

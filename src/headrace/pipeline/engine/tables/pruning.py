@@ -4,6 +4,7 @@ Spark gives `foreachBatch` rows that are already read, so it cannot leave out co
 of an event is text that a job does not look at.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -24,7 +25,7 @@ def needed(table: DataFrame, function: Callable[[DataFrame], DataFrame | Mapping
             # Delta answers some aggregates from statistics, and then reads no columns at all.
             if leaf.getClass().getSimpleName() != _SCAN:
                 return table.columns
-            names.update(leaf.schema().fieldNames())
+            names.update(field["name"] for field in json.loads(leaf.schema().json())["fields"])
     return [name for name in table.columns if name in names]
 
 

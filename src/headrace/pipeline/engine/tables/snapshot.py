@@ -3,48 +3,56 @@
 import json
 from collections.abc import Mapping
 
-from delta.tables import DeltaTable
 from pyspark.sql import DataFrame
 
+from headrace.pipeline.engine.tables import delta_log
 from headrace.pipeline.engine.tables.lake import Lake
 from headrace.pipeline.spec.jobs import Snapshot
 
 
-def write(
-    lake: Lake, output: Snapshot, rows: DataFrame, *, writer: str, batch: int, metadata: Mapping[str, object]
-) -> tuple[DataFrame, DataFrame]:
-    """Replace the table by `rows` if they differ; return the changed rows, and the rows whose keys are gone.
+class SnapshotTable:
+    """A table and its latest rows, which only its job may change."""
 
-    A repeated batch returns what its first attempt changed, even if the view has changed again since: the two versions
-    of the table are compared, not `rows`. `rows` are evaluated several times: cache them.
-    """
-    if not lake.exists(output.table):
-        lake.append(output.table, rows, writer=writer, batch=batch, metadata=metadata)
-        return rows, rows.limit(0)
-    last = lake.last_batch(output.table, writer)
-    version = _version(lake, output.table)
-    if last is not None and batch <= last:
-        new = _at(lake, output.table, version)
-        if version == 0:
-            return new, new.limit(0)
-        return _changes(new, _at(lake, output.table, version - 1), output)
-    changed, gone = _changes(rows, _at(lake, output.table, version), output)
-    if not (changed.isEmpty() and gone.isEmpty()):
+    def __init__(self, lake: Lake, output: Snapshot) -> None:
+        self._lake = lake
+        self._output = output
+        self._rows: DataFrame | None = None
+        """The rows of the table, cached; None if they have to be read."""
+
+    def write(
+        self, rows: DataFrame, *, writer: str, batch: int, metadata: Mapping[str, object]
+    ) -> tuple[DataFrame, DataFrame] | None:
+        """Replace the table by `rows` if they differ; return the changed rows, and the rows whose keys are gone.
+
+        None if nothing has changed. A repeated batch returns what its first attempt changed, even if the view has
+        changed again since: the two versions of the table are compared, not `rows`.
+        """
+        lake, table = self._lake, self._output.table
+        if not lake.exists(table):
+            lake.append(table, rows, writer=writer, batch=batch, metadata=metadata)
+            return rows, rows.limit(0)
+        last = lake.last_batch(table, writer)
+        if last is not None and batch <= last:
+            version = delta_log.version(lake.spark, lake.path(table))
+            new = _at(lake, table, version)
+            return (new, new.limit(0)) if version == 0 else self._changes(new, _at(lake, table, version - 1))
+        now = rows.localCheckpoint()
+        changed, gone = self._changes(now, lake.read(table) if self._rows is None else self._rows)
+        changed, gone = changed.localCheckpoint(), gone.localCheckpoint()
+        if changed.isEmpty() and gone.isEmpty():
+            return None
         (
-            rows.write.format("delta")
+            now.write.format("delta")
             .mode("overwrite")
             .options(txnAppId=writer, txnVersion=batch, userMetadata=json.dumps(metadata))
-            .save(lake.path(output.table))
+            .save(lake.path(table))
         )
-    return changed, gone
+        self._rows = now
+        return changed, gone
 
-
-def _changes(new: DataFrame, old: DataFrame, output: Snapshot) -> tuple[DataFrame, DataFrame]:
-    return new.select(*old.columns).exceptAll(old), old.join(new, list(output.keys), "left_anti").select(*old.columns)
-
-
-def _version(lake: Lake, table: str) -> int:
-    return int(DeltaTable.forPath(lake.spark, lake.path(table)).history(1).collect()[0].version)
+    def _changes(self, new: DataFrame, old: DataFrame) -> tuple[DataFrame, DataFrame]:
+        gone = old.join(new, list(self._output.keys), "left_anti").select(*old.columns)
+        return new.select(*old.columns).exceptAll(old), gone
 
 
 def _at(lake: Lake, table: str, version: int) -> DataFrame:

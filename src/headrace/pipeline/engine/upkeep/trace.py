@@ -150,7 +150,7 @@ class Tracer:
         absent: Counter[str] = Counter()
         if isinstance(output, Stateful):
             rows = rows.persist()
-            stored = self._lake.read(output.table).select(*rows.columns)
+            stored = self._lake.view(output).select(*rows.columns)
             absent.update(row.value for row in _described(rows.exceptAll(stored), output))
         for found in _described(rows, output):
             is_written = not absent[found.value]
