@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from headrace.pipeline import jars
+from headrace.pipeline.engine.java import java_class
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.spec import profiles
 from headrace.pipeline.spec.deployment import Deployment
@@ -66,7 +67,11 @@ def build(deployment: Deployment, *, master: str | None = None, name: str = "hea
     builder = SparkSession.builder.appName(name)
     for key, value in found.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    spark = builder.getOrCreate()
+    # Spark creates its cache of compiled code, of the size in the settings, in the first thread that compiles. A thread
+    # of its own has no settings.
+    getattr(java_class(spark, "org.apache.spark.sql.catalyst.expressions.codegen.CodeGenerator$"), "MODULE$")
+    return spark
 
 
 def _with_jars(chosen: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
