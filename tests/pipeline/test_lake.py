@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headrace.pipeline.errors import PipelineError
+from headrace.pipeline.spec.jobs import Stateful
 from tests.support.spark import frame
 
 if TYPE_CHECKING:
@@ -30,10 +31,6 @@ def pages(lake: "Lake", *rows: tuple[str | None, int]) -> "DataFrame":
 
 def append(lake: "Lake", batch: int, *rows: tuple[str | None, int], writer: str = "pages@1") -> bool:
     return lake.append("pages", pages(lake, *rows), writer=writer, batch=batch, metadata={"batch": batch})
-
-
-def merge(lake: "Lake", batch: int, *rows: tuple[str | None, int]) -> bool:
-    return lake.merge("pages", pages(lake, *rows), ["page"], writer="pages@1", batch=batch, metadata={"batch": batch})
 
 
 def stored(lake: "Lake") -> list[tuple[Any, ...]]:
@@ -68,7 +65,7 @@ def test_an_absent_table_is_an_error_that_lists_the_tables(lake: "Lake") -> None
 
 @pytest.mark.parametrize("name", ["", "../pages", "a/b", "_checkpoints", "a.b"])
 def test_a_table_outside_the_lake_is_refused(lake: "Lake", name: str) -> None:
-    with pytest.raises(PipelineError, match="not a table's name"):
+    with pytest.raises(PipelineError, match="not a valid table name"):
         lake.path(name)
 
 
@@ -87,12 +84,26 @@ def test_a_batch_may_add_a_column(lake: "Lake") -> None:
     assert stored(lake) == [("/a", 1, None), ("/b", 2, 1)]
 
 
-def test_a_merge_replaces_rows_with_the_same_keys_once(lake: "Lake") -> None:
-    assert merge(lake, 0, ("/a", 1), (None, 1))
-    assert merge(lake, 1, ("/b", 2), (None, 3))
-    assert not merge(lake, 1, ("/b", 9))
-    assert stored(lake) == [("/a", 1), ("/b", 2), (None, 3)]
-    assert metadata(lake) == [{"batch": 0}, {"batch": 1}]
+def test_a_view_has_the_row_that_was_written_last_for_each_key(lake: "Lake") -> None:
+    from pyspark.sql import functions as sf
+
+    for batch, rows in enumerate(([("/a", 1), (None, 1)], [("/b", 2), (None, 3)])):
+        frames = pages(lake, *rows).withColumn("_batch", sf.lit(batch).cast("bigint"))
+        assert lake.append("pages", frames, writer="pages@1", batch=batch, metadata={})
+    found = lake.view(Stateful(table="pages", keys=("page",)))
+    assert sorted((tuple(row) for row in found.collect()), key=repr) == [("/a", 1), ("/b", 2), (None, 3)]
+
+
+def test_a_batch_of_another_process_is_noticed(lake: "Lake") -> None:
+    from headrace.pipeline.engine.tables.lake import Lake
+
+    append(lake, 0, ("/a", 1))
+    other = Lake(lake.spark, lake.uri)
+    assert append(other, 1, ("/b", 1))
+    assert append(other, 0, ("/c", 1), writer="other@1")
+    assert not append(lake, 1, ("/b", 1))
+    assert append(lake, 2, ("/d", 1))
+    assert stored(lake) == [("/a", 1), ("/b", 1), ("/c", 1), ("/d", 1)]
 
 
 def test_two_writers_may_create_a_table_at_once(lake: "Lake") -> None:

@@ -3,14 +3,18 @@
 The calls go to the JVM classes of the Delta version that `jars.pom.xml` names; only this module knows them.
 """
 
+import json
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import cache
 from typing import Any, Final
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
+from headrace.pipeline.engine.files import Files
 from headrace.pipeline.engine.java import java_class, to_list
 
 _CONFLICTS: Final = ("[DELTA_CONCURRENT_", "[DELTA_METADATA_CHANGED", "[DELTA_PROTOCOL_CHANGED")
@@ -21,15 +25,88 @@ def is_conflict(error: Py4JJavaError | PySparkException) -> bool:
     return any(name in str(error) for name in _CONFLICTS)
 
 
-def last_txn_version(spark: SparkSession, path: str, app_id: str) -> int | None:
-    """Return the last `txnVersion` that `app_id` committed to a table; None if there was none."""
-    found = _snapshot(spark, path).transactions().get(app_id)
-    return int(found.get()) if found.isDefined() else None
-
-
 def version(spark: SparkSession, path: str) -> int:
     """Return the number of a table's last commit; the first one is 0."""
     return int(_snapshot(spark, path).version())
+
+
+class Appender:
+    """Appends the batches of writers to tables.
+
+    To learn a writer's last batch, Delta would compute the state of the table for every append, with several Spark
+    jobs. Here it is remembered, and only the commits since then are read. As in Delta, a commit fails if another
+    process has committed as the same writer at the same time.
+    """
+
+    def __init__(self, spark: SparkSession, files: Files) -> None:
+        self._spark = spark
+        self._files = files
+        self._seen: dict[tuple[str, str], tuple[int, int]] = {}
+        """By path and writer, a version of the table and the writer's last batch up to it."""
+
+    def last_batch(self, path: str, app_id: str) -> int | None:
+        """Return the last batch that the writer committed to an existing table; None if there was none."""
+        last = self._last(path, app_id, version(self._spark, path))
+        return None if last < 0 else last
+
+    def append(self, path: str, rows: DataFrame, *, app_id: str, batch: int, user_metadata: str) -> bool | None:
+        """Append a batch to an existing table, and return False if it was there.
+
+        None if that needs a change of the table's columns. Raises an error for which `is_conflict` is true if another
+        process has just committed a batch of the writer.
+        """
+        spark, none = self._spark, _none(self._spark)
+        transaction = _log(spark, path).startTransaction(none, none)
+        read = int(transaction.snapshot().version())
+        if batch <= self._last(path, app_id, read):
+            return False
+        stored = dict(_dtypes(transaction.metadata().schema().json()))
+        if any(stored.get(name) != kind for name, kind in rows.dtypes):
+            return None
+        # A commit of the same writer is a conflict.
+        transaction.readTxn().addOne(app_id)
+        some = java_class(spark, "scala.Some")
+        set_transaction = java_class(spark, "org.apache.spark.sql.delta.actions.SetTransaction")
+        write = java_class(spark, "org.apache.spark.sql.delta.DeltaOperations$Write")
+        append = java_class(spark, "org.apache.spark.sql.SaveMode").Append
+        actions = [
+            *to_list(spark, transaction.writeFiles(rows._jdf)),
+            set_transaction(app_id, batch, some(int(time.time() * 1000))),
+        ]
+        to_seq = java_class(spark, "org.apache.spark.api.python.PythonUtils").toSeq
+        written = transaction.commit(to_seq(actions), write(append, none, none, some(user_metadata)))
+        self._seen[path, app_id] = int(written), batch
+        return True
+
+    def _last(self, path: str, app_id: str, upto: int) -> int:
+        """Return the writer's last batch in the versions up to `upto`; -1 without one."""
+        seen = self._seen.get((path, app_id))
+        last = -1 if seen is None else seen[1]
+        for number in range(upto + 1 if seen is None else seen[0] + 1, upto + 1):
+            commit = self._files.read(f"{path}/_delta_log/{number:020}.json")
+            if commit is None:
+                seen = None  # cleaned up
+                break
+            last = max(last, *_batches(commit, app_id), -1)
+        if seen is None:
+            found = _snapshot(self._spark, path).transactions().get(app_id)
+            last = int(found.get()) if found.isDefined() else -1
+        self._seen[path, app_id] = upto, last
+        return last
+
+
+def _batches(commit: str, app_id: str) -> Iterator[int]:
+    for line in commit.splitlines():
+        if line.startswith('{"txn"'):
+            found = json.loads(line)["txn"]
+            if found["appId"] == app_id:
+                yield int(found["version"])
+
+
+@cache
+def _dtypes(schema: str) -> Sequence[tuple[str, str]]:
+    parsed = StructType.fromJson(json.loads(schema))
+    return tuple((field.name, field.dataType.simpleString()) for field in parsed.fields)
 
 
 def rewrite_files(

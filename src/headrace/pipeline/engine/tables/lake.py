@@ -14,6 +14,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from headrace.pipeline.engine.files import Files
 from headrace.pipeline.engine.java import java_class
 from headrace.pipeline.engine.tables import delta_log, partials
 from headrace.pipeline.errors import PipelineError
@@ -29,6 +30,8 @@ class Lake:
     def __init__(self, spark: SparkSession, uri: str) -> None:
         self.spark = spark
         self.uri = uri.rstrip("/")
+        self._appender = delta_log.Appender(spark, Files(spark))
+        self._existing: set[str] = set()
 
     def path(self, table: str) -> str:
         """Return the URI of a table. Raises PipelineError unless the name is an SQL identifier."""
@@ -37,7 +40,9 @@ class Lake:
         return f"{self.uri}/{table}"
 
     def exists(self, table: str) -> bool:
-        return DeltaTable.isDeltaTable(self.spark, self.path(table))
+        if table not in self._existing and DeltaTable.isDeltaTable(self.spark, self.path(table)):
+            self._existing.add(table)
+        return table in self._existing
 
     def names(self) -> list[str]:
         """Return the names of all tables, sorted."""
@@ -63,7 +68,7 @@ class Lake:
 
     def last_batch(self, table: str, writer: str) -> int | None:
         """Return the number of the last batch a writer committed to a table; None if there was none."""
-        return delta_log.last_txn_version(self.spark, self.path(table), writer) if self.exists(table) else None
+        return self._appender.last_batch(self.path(table), writer) if self.exists(table) else None
 
     def append(
         self,
@@ -80,20 +85,18 @@ class Lake:
         `metadata` becomes the commit's `userMetadata`, as JSON. A writer's batches must have increasing numbers: Delta
         skips a number that is not above the last one. The first batch creates the table; columns may be added later.
         """
-        if self._committed(table, writer, batch):
-            return False
-        write = (
-            rows.write.format("delta")
-            .mode("append")
-            .options(txnAppId=writer, txnVersion=batch, userMetadata=json.dumps(metadata), mergeSchema=True)
-            .partitionBy(*partition_by)
-        )
-        _repeat_on_conflict(lambda: write.save(self.path(table)))
-        return True
+        path, about = self.path(table), json.dumps(metadata)
 
-    def _committed(self, table: str, writer: str, batch: int) -> bool:
-        last = self.last_batch(table, writer)
-        return last is not None and batch <= last
+        def append() -> bool:
+            if self.exists(table):
+                done = self._appender.append(path, rows, app_id=writer, batch=batch, user_metadata=about)
+                if done is not None:
+                    return done
+            write = rows.write.format("delta").mode("append").partitionBy(*partition_by)
+            write.options(txnAppId=writer, txnVersion=batch, userMetadata=about, mergeSchema=True).save(path)
+            return True
+
+        return _repeat_on_conflict(append)
 
     def existing(self, table: str) -> str:
         """Return the URI of a table. Raises PipelineError if there is none."""
@@ -105,12 +108,13 @@ class Lake:
         return self.path(table)
 
 
-def _repeat_on_conflict(commit: Callable[[], object]) -> None:
+def _repeat_on_conflict(commit: Callable[[], bool]) -> bool:
     """Repeat a commit that lost a race, such as the one to create a table. The batch number makes that safe."""
-    for attempt in range(1, _ATTEMPTS + 1):
+    attempt = 1
+    while True:
         try:
-            commit()
-            return
+            return commit()
         except (Py4JJavaError, PySparkException) as error:
             if attempt == _ATTEMPTS or not delta_log.is_conflict(error):
                 raise
+        attempt += 1
