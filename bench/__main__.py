@@ -80,7 +80,7 @@ def _with_floors(jars: Path, options: argparse.Namespace) -> int:
 
 
 def _without_floors(jars: Path, options: argparse.Namespace) -> int:
-    """Run one of the measurements without a comparison of floors."""
+    """Run one of the measurements that have no floors."""
     with tempfile.TemporaryDirectory(prefix="headrace-bench-", dir=options.dir) as directory:
         figures = _figures(options)(jars, Path(directory), with_kafka=not options.headrace_only)
         try:

@@ -1,7 +1,7 @@
 """`python -m bench.pipeline`: the Spark pipeline's throughput and latency on this machine, with the laptop profile.
 
-First a backlog: lines wait in a topic, and all jobs process them with `--once`. The rate of Spark's connector alone is
-the measure for it. Then lines come at a steady rate; the latency of a line is the time from its production until a
+First a backlog: lines wait in a topic, and all jobs process them with `--once`. Their rate is compared with that of
+Spark's connector alone. Then lines come at a steady rate; the latency of a line is the time from its production until a
 `read_committed` consumer sees a count in the topic `status-codes` that includes it.
 """
 
@@ -43,7 +43,7 @@ _TIMEOUT_S: Final = 900.0
 
 @dataclass(slots=True)
 class JobTime:
-    """What a job did with the backlog. Rows of a stream's batches without data are not counted."""
+    """The number of batches, input rows and seconds that a job took for the backlog."""
 
     batches: int = 0
     rows: int = 0

@@ -1,7 +1,7 @@
 """`python -m bench --transactions`: the cost of transactions, compared with Apache Kafka.
 
 librdkafka is the client of both brokers, which take turns; the first round does not count. Commit latency is the time
-of the commit rates, after the records are acknowledged. CPU is that of the broker, per transaction.
+of `commit_transaction` after all records are acknowledged. CPU is that of the broker, per transaction.
 """
 
 import socket

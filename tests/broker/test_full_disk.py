@@ -1,4 +1,4 @@
-"""A full disk: writes are refused by name, everything else works, and a crash loses nothing."""
+"""A full disk: writes are refused with KAFKA_STORAGE_ERROR, everything else works, and a crash loses nothing."""
 
 import resource
 import signal

@@ -334,7 +334,7 @@ def test_other_partitions_are_served_after_the_metadata_disk_fails(tmp_path: Pat
             assert values(client, "t", good) == [b"t"]
         assert dirs.broker.sigterm() == 0
         assert "Traceback" not in dirs.broker.log()
-        with pytest.raises(AssertionError, match=r"metadata\.db.*Restore it and start again"):
+        with pytest.raises(AssertionError, match=r"metadata\.db.*Restore that directory and start again"):
             dirs.broker.start()
     finally:
         dirs.broker.close()

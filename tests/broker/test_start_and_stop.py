@@ -29,7 +29,7 @@ START_MEGABYTES = 45
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled() -> None:
-    """Compile the packages, as `pip install` does and uv and editable installs do not."""
+    """Compile the packages to byte code, as `pip install` does; uv and editable installs do not."""
     for package in (headrace, kio, crc32c, uvloop):
         assert package.__file__ is not None
         compileall.compile_dir(Path(package.__file__).parent, quiet=1)

@@ -223,7 +223,8 @@ def test_an_offset_out_of_range_is_reported(headrace: Headrace, topic: str) -> N
     result = headrace("consume", topic, "--from", "99999", "--until-end")
     assert result.stdout == ""
     assert result.stderr.splitlines()[0] == (
-        f"Offset 99999 of {topic} is out of range: partition 0 has 0 to 1; partition 1 has no records, the next is 0."
+        f"Offset 99999 of {topic} is out of range: partition 0 has 0 to 1; "
+        "partition 1 has no records, and its next offset is 0."
     )
     assert headrace("consume", topic, "--from", "99999", "--until-end", "--quiet").stderr == ""
     inside = headrace("consume", topic, "--from", "1", "--until-end", "--partition", "0")

@@ -50,7 +50,7 @@ class Play:
             shutil.rmtree(root)
 
     def run(self) -> None:
-        """Raises AssertionError, with a note of the seed and the point, if recovery breaks a promise."""
+        """Play all lives. Raises AssertionError, with a note of seed and point, if recovery breaks a promise."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(log_dir, "_BOOT_ID", self._boot)
             files: Files = {}

@@ -82,7 +82,7 @@ class Ran:
 
 @pytest.fixture(scope="module")
 def ran(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    """Both jobs after several batches: of a fast and a slow partition, with late records, to the end of all minutes."""
+    """Both jobs after several batches from a fast and a slow partition, with late records; all minutes have ended."""
     directory = tmp_path_factory.mktemp("late")
     lake = Lake(spark, f"{directory}/lake")
     running: list[StreamingQuery] = []

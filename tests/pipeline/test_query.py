@@ -127,7 +127,7 @@ def place(spark: "SparkSession", cluster: BrokerProcess, tmp_path: Path) -> Plac
 
 
 def killed_at(point: str, *, passes: int) -> Callable[[str], None]:
-    """Return a function that raises at a point after it was passed a number of times."""
+    """Return a function that lets `passes` passes of a point through, and raises at the next one."""
     passed: Counter[str] = Counter()
 
     def reached(name: str) -> None:
@@ -159,7 +159,7 @@ def test_a_marker_that_the_tables_history_has_lost_is_not_needed(place: Place) -
     with pytest.raises(StreamingQueryException, match="KilledError"):
         run(place.query(killed_at("before-commit", passes=0)))
     table, jvm = place.lake.path(TABLE.table), cast("Any", place.spark._jvm)
-    # A checkpoint of the table replaces the log before it, with all that commits say of themselves.
+    # A checkpoint of the table replaces the log before it, without the information of its commits.
     jvm.org.apache.spark.sql.delta.DeltaLog.forTable(place.spark._jsparkSession, table).checkpoint()
     nothing = place.lake.read(TABLE.table).limit(0)
     place.lake.append(TABLE.table, nothing, writer="another", batch=0, metadata={})

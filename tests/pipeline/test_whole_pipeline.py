@@ -171,7 +171,7 @@ def access(start: Callable[..., Pipeline], kills: Counter[str], access_log: Path
 
 @pytest.fixture(scope="module")
 def facts(access: Pipeline) -> dict[str, Any]:
-    """What the tables say of the access log."""
+    """The contents of the tables for the access log."""
     views, found = access.table("page_views"), access.table("events")
     requests = access.table("referrers").groupBy("kind").sum("requests").collect()
     return {

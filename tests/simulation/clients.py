@@ -115,7 +115,7 @@ class Client:
         self.confirmed_at = 0.0
         """Send time of the last request that confirmed its membership."""
         self.deadline = 0.0
-        """Until then its partitions are safe. It has to revoke some or to rejoin before."""
+        """Its partitions are safe until this time, by which it has to revoke some or rejoin."""
         self._paused_until = 0.0
         self._last_commit = 0.0
         self._script: Script = self.run()
@@ -252,7 +252,7 @@ class Client:
         self.check_answer(answer)
 
     def check_answer(self, answer: Any) -> None:
-        """Raises LostError or FatalError if the coordinator does not know the member."""
+        """Raise LostError or FatalError if the coordinator no longer accepts the member."""
         if answer in (ErrorCode.unknown_member_id, ErrorCode.illegal_generation, ErrorCode.fenced_member_epoch):
             raise LostError(answer)
         if answer is ErrorCode.fenced_instance_id:

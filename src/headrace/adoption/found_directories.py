@@ -79,7 +79,7 @@ def metadata_file(directories: Sequence[Path]) -> Path:
     if len(found) > 1:
         raise KafkaError(
             ErrorCode.kafka_storage_error,
-            f"metadata exists in {' and in '.join(map(str, found))}: move away the older one, or another broker's",
+            f"metadata exists in {' and in '.join(map(str, found))}: move away all but this broker's latest copy",
         )
     return found[0] if found else directories[0] / METADATA_FILE
 

@@ -29,8 +29,8 @@ def refuse_without_metadata(owned: OwnedDirs) -> None:
         raise KafkaError(
             ErrorCode.kafka_storage_error,
             f"{METADATA_FILE}, which contains the cluster's topics, is in none of the working log directories, and"
-            f" {reason}. Restore it and start again. If it is lost for good, remove it from log.dirs: the topics in the"
-            " other directories are then served with default settings",
+            f" {reason}. Restore that directory and start again. If it is lost for good, remove it from log.dirs: the"
+            " topics in the other directories are then served with default settings",
         )
 
 

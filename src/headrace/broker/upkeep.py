@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 DELETED_FILES_CHECK_MS: Final = 1000
 FAILURE_CHECK_MS: Final = 1000
 FIRST_RETENTION_MS: Final = 30_000
-"""As in Kafka: a broker that is often restarted deletes old data, too."""
+"""The first run of retention is this early, as in Kafka, so that a broker that restarts often deletes old data too."""
 _LONGEST_PAUSE_S: Final = 86_400.0
 
 

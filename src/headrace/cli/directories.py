@@ -51,7 +51,8 @@ def takeover(data: Data, zookeeper: ZooKeeper) -> None:
     for line in adoption.left_out:
         output.tell(f"Not taken over: {line}")
     output.write_lines(f"Took over {adoption.summary()}.")
-    output.tell(f"Next: headrace start --data {data[0]}")
+    where = f"--data {data[0]}" if len(data) == 1 else f"--set log.dirs={','.join(map(str, data))}"
+    output.tell(f"Next: headrace start {where}")
 
 
 def handover(data: Data, zookeeper: ZooKeeper) -> None:

@@ -169,7 +169,7 @@ _OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "--topic": _PLACE,
         "--partition": _PLACE,
         "--force": "`--yes` aborts without asking.",
-        "--transactional-id": "A marker ends the transaction in one partition; the producer aborts the whole of it.",
+        "--transactional-id": "This ends a transaction in one partition; only its producer can abort all of it.",
     },
     "headrace verify": {
         "--data": "Directories are arguments: `headrace verify {value:DIR}`.",

@@ -82,18 +82,18 @@ def generate(
     late: Annotated[
         float,
         typer.Option(
-            "--late", metavar="FRACTION", rich_help_panel=_MISHAPS, help="Share that arrives 20 s to 90 min late."
+            "--late", metavar="FRACTION", rich_help_panel=_MISHAPS, help="Share of lines 20 s to 90 min late."
         ),
     ] = 0.0,
     torn: Annotated[
         float,
         typer.Option(
-            "--torn", metavar="FRACTION", rich_help_panel=_MISHAPS, help="Share whose line loses its end or start."
+            "--torn", metavar="FRACTION", rich_help_panel=_MISHAPS, help="Share of lines without their end or start."
         ),
     ] = 0.0,
     duplicates: Annotated[
         float,
-        typer.Option("--duplicates", metavar="FRACTION", rich_help_panel=_MISHAPS, help="Share that is logged twice."),
+        typer.Option("--duplicates", metavar="FRACTION", rich_help_panel=_MISHAPS, help="Share of lines logged twice."),
     ] = 0.0,
     partitions: Annotated[
         int | None,

@@ -41,7 +41,7 @@ def report(
     rows: Annotated[
         int | None,
         typer.Option(
-            "--rows", metavar="N", min=1, show_default=f"{_SHOWN}, all with --json", help="Most rows of a table."
+            "--rows", metavar="N", min=1, show_default=f"{_SHOWN}, all with --json", help="Maximum rows per table."
         ),
     ] = None,
     check: Annotated[
@@ -105,7 +105,7 @@ def _print(name: str, rows: "DataFrame", count: int) -> None:
 
 
 def _compare(found: "dict[str, Differences]", json: bool) -> None:
-    """Print how many rows each table lacks and has too many. Raises CommandError if there are any."""
+    """Print how many rows each table lacks, and how many it has in excess. Raises CommandError if any."""
     if json:
         output.print_json({name: asdict(only) for name, only in found.items()})
     else:

@@ -76,8 +76,8 @@ def run(
 ) -> None:
     """Run jobs on Spark until Ctrl-C, which ends them after their batches.
 
-    A failing job starts again after a delay of at most a minute; the others go on. It is given up if only a person can
-    correct the cause and, with --once, after five failures in ten minutes.
+    A failing job starts again after a delay of at most a minute; the others continue. It is given up if only a person
+    can correct the cause and, with --once, after five failures in ten minutes.
     """
     import logging
 
@@ -102,7 +102,7 @@ def run(
                 once=once,
                 master=master,
                 accepted=accept_new_topic or (),
-                started=lambda names: output.tell(f"Running {', '.join(names)}. Ctrl-C stops after the batch."),
+                started=lambda names: output.tell(f"Running {', '.join(names)}. Ctrl-C stops after the current batch."),
             )
         except KafkaException as error:
             raise CommandError(f"the cluster answered: {error.args[0].str()}") from None

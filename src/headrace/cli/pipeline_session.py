@@ -45,7 +45,7 @@ def spark_session(deployment: "Deployment", master: str | None) -> "Iterator[Spa
 def _quiet_children() -> Iterator[None]:
     """Let processes that start now write their messages to a file, which is shown only after an error.
 
-    The JVM has a dozen lines to say about itself, and keeps this standard error as long as it runs.
+    The JVM prints a dozen lines about itself, and uses this standard error for as long as it runs.
     """
     ours = os.dup(_STDERR)
     with tempfile.TemporaryFile("w+", errors="replace") as messages:

@@ -258,7 +258,7 @@ def _keep_for_ever(consumer: Consumer) -> None:
 
 def _range(held: Offsets) -> str:
     if held.earliest == held.latest:
-        return f"no records, the next is {held.latest}"
+        return f"no records, and its next offset is {held.latest}"
     return f"{held.earliest} to {held.latest - 1}"
 
 

@@ -51,7 +51,7 @@ Broker = Annotated[
 def list_transactions(
     state: Annotated[
         list[str] | None,
-        typer.Option("--state", "-s", metavar="STATE", show_default=False, help="Only in that state; repeatable."),
+        typer.Option("--state", "-s", metavar="STATE", show_default=False, help="Only ids in this state; repeatable."),
     ] = None,
     producer_id: Annotated[
         list[int] | None,
@@ -60,19 +60,19 @@ def list_transactions(
             min=0,
             metavar="ID",
             show_default=False,
-            help="Only of that producer; repeatable.",
+            help="Only ids of this producer; repeatable.",
         ),
     ] = None,
     longer_than: Annotated[
         str | None,
         typer.Option(
-            "--longer-than", metavar="DURATION", show_default=False, help="Only open for longer: 90s, 15m, 2h."
+            "--longer-than", metavar="DURATION", show_default=False, help="Only if open for longer: 90s, 15m, 2h."
         ),
     ] = None,
     pattern: Annotated[
         str | None,
         typer.Option(
-            "--pattern", metavar="REGEX", show_default=False, help="Only ids that the regular expression matches whole."
+            "--pattern", metavar="REGEX", show_default=False, help="Only ids that match the expression as a whole."
         ),
     ] = None,
     long: Annotated[bool, typer.Option("--long", "-l", help="Age, timeout and number of partitions too.")] = False,
@@ -204,7 +204,7 @@ def find_hanging(
         typer.Option(
             "--longer-than",
             metavar="DURATION",
-            help="Only without a record for longer: at least the largest transaction timeout of any producer.",
+            help="Skip transactions with a record younger than this: at least the largest timeout of any producer.",
         ),
     ] = "15m",
     json: Json = False,
@@ -267,7 +267,7 @@ def abort(
             min=0,
             metavar="ID",
             show_default=False,
-            help="Instead of the offset, with the epoch.",
+            help="Instead of --start-offset, together with --producer-epoch.",
         ),
     ] = None,
     producer_epoch: Annotated[
@@ -288,7 +288,7 @@ def abort(
             min=0,
             max=2**31 - 1,
             metavar="N",
-            help="With --producer-id: at least that of its last marker.",
+            help="With --producer-id: at least the coordinator epoch of the producer's last marker.",
         ),
     ] = 0,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,

@@ -124,7 +124,7 @@ REPLICATION_SETTINGS: Final[dict[str, Setting]] = table(
         3,
         "Number of attempts to move leadership before the broker stops anyway.",
     ),
-    Setting("controlled.shutdown.retry.backoff.ms", LONG, 5000, "Time in ms between two such attempts."),
+    Setting("controlled.shutdown.retry.backoff.ms", LONG, 5000, "Time in ms between two attempts to move leadership."),
     Setting("controller.socket.timeout.ms", INT, 30_000, "Time in ms that the controller waits for a broker's reply."),
     # Quotas
     Setting(

@@ -158,7 +158,7 @@ SERVER_SETTINGS: Final[dict[str, Setting]] = table(
         "max.connections",
         INT,
         MAX_INT,
-        "Maximum number of connections over all listeners; further ones wait to be accepted.",
+        "Maximum number of connections over all listeners; unlike in Kafka, further ones are closed.",
         at_least(0),
         update=CLUSTER_WIDE,
     ),
@@ -202,7 +202,7 @@ SERVER_SETTINGS: Final[dict[str, Setting]] = table(
         "socket.connection.setup.timeout.max.ms",
         LONG,
         30_000,
-        "Maximum of this time in ms, to which it grows after failed attempts.",
+        "Maximum time in ms to set up a connection; failed attempts raise the timeout up to it.",
     ),
     # Threads
     Setting(

@@ -44,7 +44,7 @@ class OffsetExpiry:
             self._handle.cancel()
 
     def forget(self, partition: int) -> None:
-        """Drop a partition of `__consumer_offsets` that another broker leads."""
+        """Forget the expiring offsets of a `__consumer_offsets` partition that another broker leads now."""
         self._expiring.pop(partition, None)
 
     def expiring(self) -> dict[str, int]:
@@ -65,7 +65,7 @@ class OffsetExpiry:
         self._warn(shard)
         decision = shard.state.decide_expiry(self._clock.wall_ms())
         if decision:
-            log.info("%s: %s of offsets and groups expired", shard.name, count(len(decision), "record"))
+            log.info("%s: removing expired offsets and groups (%s)", shard.name, count(len(decision), "record"))
         try:
             self._shards.append_and_replay(shard, decision)
         except KafkaError as error:

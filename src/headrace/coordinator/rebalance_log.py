@@ -18,7 +18,7 @@ _TIMED_OUT: Final = (Happening.TIMED_OUT, Happening.NOT_REJOINED)
 _LOGGED: Final = (Happening.FENCED, Happening.UPGRADED, Happening.DOWNGRADED, Happening.DELETED)
 """Logged as separate lines."""
 _LONG_S: Final = 60.0
-"""A rebalance that restarts for so long is logged before its end."""
+"""A rebalance that keeps restarting for this long is logged before it ends."""
 _MOST_NAMED: Final = 3
 _MOST_CHARACTERS: Final = 300
 """Limit for texts that clients provide."""

@@ -246,7 +246,7 @@ class TransactionCoordinator:
         self._clients[name] = client
 
     def present(self) -> list[TransactionMetadata]:
-        """Return a snapshot of the ids in all loaded shards."""
+        """Return the metadata of all ids in loaded shards."""
         found: list[TransactionMetadata] = []
         for shard in self._shards.loaded():
             found.extend(shard.state.ids.values())

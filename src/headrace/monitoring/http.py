@@ -36,7 +36,7 @@ JsonHandler: TypeAlias = Callable[[Query], "object | Awaitable[object]"]
 _SETTING: Final = "headrace.http.listener"
 MAX_HEAD_BYTES: Final = 8192
 MAX_ANSWERS: Final = 64
-"""Maximum number of requests in progress, until the client has read the reply."""
+"""Maximum number of requests in progress. A request counts until its client has read the reply."""
 MAX_WAITING: Final = 256
 """Maximum number of connections waiting for a request. More than a burst opens between two turns of the loop: otherwise
 a connection with a complete request could be evicted."""
@@ -351,7 +351,7 @@ async def _send(writer: asyncio.StreamWriter, answer: _Answer, *, keep_alive: bo
 
 
 def _check_open(writer: asyncio.StreamWriter) -> None:
-    """Raise ConnectionResetError if the client has disconnected; otherwise uvloop's write raises RuntimeError."""
+    """Raise ConnectionResetError if the client has disconnected, instead of uvloop's RuntimeError at the next write."""
     if writer.transport.is_closing():
         raise ConnectionResetError
 

@@ -124,7 +124,9 @@ class Server:
             return
         allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         if sock.fileno() >= allowed - min(_SPARE_DESCRIPTORS, allowed // 8) and allowed != resource.RLIM_INFINITY:
-            self._turn_away(sock, host, f"`ulimit -n` allows {allowed} open files, and the last are for logs")
+            self._turn_away(
+                sock, host, f"`ulimit -n` allows {allowed} open files, and those left are reserved for logs; raise it"
+            )
             return
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

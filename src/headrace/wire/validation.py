@@ -219,7 +219,7 @@ def walk_in_pieces(walk: RecordWalk, pieces: Iterable[bytes], *, finds_one: bool
 
 
 def each_record(header: BatchHeader, pieces: Iterable[bytes]) -> Iterator[tuple[int, bool, int]]:
-    """Yield of every valid record its place in the batch, True if it has a key, and its timestamp.
+    """Yield the place of every valid record in the batch, True if it has a key, and its timestamp.
 
     Slow, because it runs interpreted code per record: use it only for records that will be refused.
     """

@@ -1,4 +1,4 @@
-"""Which settings a session gets, and who decides."""
+"""The settings of a Spark session, and which source of a setting wins."""
 
 from pathlib import Path
 

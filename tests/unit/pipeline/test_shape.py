@@ -97,7 +97,7 @@ def test_the_refusal_says_how_to_go_on() -> None:
     now = shape.shape_of(definition(page_views, source=Topic()))
     with pytest.raises(PipelineError) as refused:
         shape.check_resumable(shape.shape_of(PAGE_VIEWS), now)
-    assert "job page_views cannot go on from its checkpoint: its source changed from" in str(refused.value)
+    assert "job page_views cannot resume from its checkpoint: its source changed from" in str(refused.value)
     assert "version=2" in str(refused.value)
     assert "--lake" in str(refused.value)
 

@@ -98,4 +98,4 @@ class RecordReader:
 
 
 def too_short(data: bytes) -> KafkaError:
-    return KafkaError(ErrorCode.corrupt_message, f"a record of __consumer_offsets is truncated: {data[:64]!r}")
+    return KafkaError(ErrorCode.corrupt_message, f"the record is truncated: {data[:64]!r}")

@@ -166,8 +166,8 @@ class GroupProgress:
     ) -> list[tuple[int, int]]:
         """Take the committed offsets. Return `(partition, offset)` of the records whose time must be looked up.
 
-        `positions` has the first unread offset of all partitions that the group reads: the committed one, or where it
-        would start. None: the group reads the partitions with committed offsets.
+        `positions` has the first unread offset of every partition that the group reads: the committed one, or the one
+        where it would start. None means that the group has a committed offset in every partition that it reads.
         """
         grown = len(committed) - len(self.times)
         if grown > 0:

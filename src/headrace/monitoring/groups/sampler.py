@@ -121,7 +121,10 @@ class GroupSampler:
         ]
 
     def changed(self, now_ms: int, rows: list[tuple[str, str, bytes]]) -> Iterator[None]:
-        """Append to `rows` `(group, topic, data)` of all changes since they were written; empty data: it has ended."""
+        """Append `(group, topic, data)` to `rows` for all that has changed since it was written.
+
+        Empty data means that the group or the topic has ended.
+        """
         rows += ((*key, b"") for key in self._gone - set(self.live()))
         self._gone.clear()
         for group_id, topics in list(self._progress.items()):

@@ -87,7 +87,7 @@ class Standing(NamedTuple):
 
 
 class Total(NamedTuple):
-    """Totals over partitions of one or all topics; lag, age and trend are those of the worst."""
+    """Totals over partitions of one or all topics; `oldest_ms`, `trend` and `catches_up_in` are the worst of them."""
 
     committed: int = 0
     lag: int | None = None

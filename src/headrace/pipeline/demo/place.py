@@ -24,7 +24,7 @@ class Place:
     """A directory. An empty one is new; another one continues the demo that made it."""
 
     def __init__(self, directory: Path, options: Options) -> None:
-        """Raises PipelineError if the directory has something else in it, or a demo with other options."""
+        """Use a directory. Raises PipelineError if it contains something else, or a demo with other options."""
         self.directory = directory
         self._options = options
         try:

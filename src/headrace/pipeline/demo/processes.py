@@ -107,7 +107,7 @@ class DriverProcess:
         return _described(status)
 
     def stop(self) -> None:
-        """Stop it and its Java process, soon by SIGKILL: that costs at most a repeated batch."""
+        """Stop the driver, then kill what is left of its process group. At worst, a batch is processed again."""
         _stop(self._process, _SPARK_STOP_TIMEOUT_S)
         try:
             os.killpg(self._process.pid, signal.SIGKILL)

@@ -15,7 +15,7 @@ from headrace.pipeline.generate.people import BROWSERS, visits
 from headrace.pipeline.generate.site import Request, Site
 
 _LINES_PER_CRAWLERS: Final = 3600
-"""One crawler of each kind per so many lines."""
+"""One crawler of each kind comes in this many lines."""
 _ADDRESSES: Final = 1 << 24
 _SCATTER: Final = 0x9E3779B1
 """Odd, so that different numbers have different addresses."""
@@ -76,7 +76,7 @@ class _Crowd:
             now += 1
 
     def _send_visitor(self, now: int) -> bool:
-        """Start a visit; False if only visitors were found who left less than the session gap ago."""
+        """Start a visit. Return False if every visitor that was tried left less than the session gap ago."""
         for _ in range(_TRIES):
             number = int(self._draw() * self._population)
             back = self._away_until.get(number)

@@ -36,7 +36,7 @@ Draw: TypeAlias = Callable[[], float]
 _RETURNS: Final = 0.35
 _BLOCK_ASSETS: Final = 0.3
 _PAUSE_AT_GAP: Final = 0.02
-"""The share of pauses exactly as long as the session gap, or one second shorter: in both cases the session goes on."""
+"""The share of pauses as long as the session gap, or one second shorter: in both cases the session continues."""
 
 
 def visits(draw: Draw, site: Site, client: str, browser: str, known: bool, start: int) -> Iterator[Request]:

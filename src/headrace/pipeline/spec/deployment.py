@@ -35,7 +35,7 @@ class JobSettings:
     trigger: str = DEFAULT_TRIGGER
     """Time between the starts of two batches; '0 seconds' for no pause."""
     max_rows: int = DEFAULT_MAX_ROWS
-    """Most records or rows in a batch, which bounds memory and time."""
+    """Maximum number of records or rows in a batch, which bounds memory and time."""
     params: Mapping[str, object] = field(default_factory=dict)
     """Parameters that differ from the job's defaults."""
 

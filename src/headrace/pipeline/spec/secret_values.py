@@ -15,7 +15,7 @@ _SECRET: Final = re.compile(
     re.IGNORECASE,
 )
 _NOT_SECRET: Final = re.compile(r"^spark[.]kubernetes[.].*secret|^spark[.].*redaction")
-"""Settings that name secrets which Kubernetes keeps, or hide them."""
+"""Settings that refer to secrets of Kubernetes, or that say which settings to hide."""
 _PUBLIC: Final = ("env", "file")
 
 
@@ -65,10 +65,10 @@ def read_text(path: str, setting: str) -> str:
 
 
 def flattened(table: Mapping[str, object], where: str, directory: Path) -> dict[str, Value]:
-    """Return the settings of a TOML table by dotted name; relative files of secrets are in `directory`.
+    """Return the settings of a TOML table by dotted name. Relative paths of secret files start in `directory`.
 
-    TOML reads `a.b = 1` as a table in a table. Raises PipelineError for a literal secret and for a value that is
-    neither text, number, boolean nor secret.
+    TOML reads `a.b = 1` as a nested table. Raises PipelineError for a secret in plain text, and for a value that is
+    neither text, a number, a boolean nor a reference to a secret.
     """
     found: dict[str, Value] = {}
     for name, value in _leaves(table):

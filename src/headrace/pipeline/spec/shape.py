@@ -90,11 +90,11 @@ def changes(stored: Shape, now: Shape) -> tuple[Change, ...]:
 
 
 def check_resumable(stored: Shape, now: Shape) -> None:
-    """Raise PipelineError that says what has changed and how to go on, if the checkpoint cannot be resumed."""
+    """If the checkpoint cannot be resumed, raise PipelineError that says what has changed and what to do."""
     found = changes(stored, now)
     if found:
         raise PipelineError(
-            f"job {now.name} cannot go on from its checkpoint: {'; '.join(map(str, found))}. Undo the change, or keep "
+            f"job {now.name} cannot resume from its checkpoint: {'; '.join(map(str, found))}. Undo the change, or keep "
             f"the old results and start again: in @job, write version={stored.version + 1} and new names of tables and "
             f"changelogs. To start with an empty lake, use --lake"
         )

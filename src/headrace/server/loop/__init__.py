@@ -1,1 +1,1 @@
-"""The event loop, shared fairly: whose turn it is, who has hung up, and what held it."""
+"""The event loop: fair turns for connections, detection of hang-ups, and a log of what blocks the loop."""

@@ -48,7 +48,9 @@ class CleanerProcess:
                     status = process.wait()
                     if self._closed:
                         raise CleaningAbortedError("the broker is stopping")
-                    raise CleaningFailedError(f"the cleaner process ended with status {status}")
+                    raise CleaningFailedError(
+                        f"the cleaner process ended with status {status} (-9: killed, usually for lack of memory)"
+                    )
                 answer: dict[str, Any] = json.loads(line)
                 if "error" in answer:
                     raise CleaningFailedError(answer["error"])

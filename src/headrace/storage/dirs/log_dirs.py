@@ -117,7 +117,7 @@ class LogDirs:
     def load(self, topic_partition: TopicPartition, config: LogConfig, *, now_ms: int) -> Log:
         """Open the log of an existing partition, and recover it after an unclean shutdown.
 
-        Safe in several threads at once. Raises KafkaError(kafka_storage_error).
+        Thread-safe. Raises KafkaError(kafka_storage_error).
         """
         directory, path = self._places[topic_partition]
         if directory.path in self.owned.offline:
@@ -293,7 +293,7 @@ class LogDirs:
         self._preferred[topic_partition] = directory
 
     def is_here(self, moved: Log) -> bool:
-        """Return True if the log is still in use. It is not after it was deleted, taken offline or closed."""
+        """Return False if the log was deleted, taken offline or closed, otherwise True."""
         return not self._closed and self.logs.get(moved.topic_partition) is moved
 
     def place(self, moved: Log) -> Place:
@@ -380,14 +380,14 @@ class LogDirs:
             self.note_failure(state.directory.parent, error)
 
     def note_failure(self, directory: Path, error: BaseException | None) -> None:
-        """Take `directory` offline if `error` is a disk failure or the directory is gone. Safe in any thread."""
+        """Take `directory` offline if `error` is a disk failure or the directory is gone. Thread-safe."""
         if is_disk_failure(error):
             self.fail(directory, str(error))
         elif isinstance(error, OSError) and (why := self.owned.why_gone(directory)) is not None:
             self.fail(directory, why)
 
     def check(self) -> None:
-        """Take offline all directories that were renamed, removed or locked by another process. Safe in any thread.
+        """Take offline all directories that were renamed, removed or locked by another process. Thread-safe.
 
         Raises KafkaError(kafka_storage_error) if none is left.
         """

@@ -64,7 +64,7 @@ class LogMove:
     """Moves a log to the log directory `target`; `future` is the directory of the copy."""
 
     def __init__(self, moved: Log, topic_id: UUID, target: Path) -> None:
-        """Raises KafkaError(invalid_topic_exception) if the topic name is too long for the suffix of a copy."""
+        """Name the copy. Raises KafkaError(invalid_topic_exception) if the topic name leaves no room for its suffix."""
         self.log = moved
         self.target = target
         self.identity = uuid4().hex

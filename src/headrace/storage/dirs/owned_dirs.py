@@ -118,7 +118,7 @@ class OwnedDirs:
     def why_a_log_may_be_elsewhere(self) -> str | None:
         """Return the reason that a partition's log may be missing from the working directories, or None."""
         if self.offline:
-            return "offline: " + ", ".join(f"{path} ({why})" for path, why in self.offline.items())
+            return "these are offline: " + ", ".join(f"{path} ({why})" for path, why in self.offline.items())
         new = [str(directory.path) for directory in self.working if directory.may_be_unmounted]
         if not new:
             return None
@@ -163,7 +163,7 @@ class OwnedDirs:
         return next((directory.why_gone() for directory in self.working if directory.path == path), None)
 
     def fail(self, path: Path, reason: str) -> bool:
-        """Take a directory offline, and return True if it worked until now. Safe in any thread."""
+        """Take a directory offline, and return True if it worked until now. Thread-safe."""
         with self._failing:
             failed = [directory for directory in self.working if directory.path == path]
             self.working = tuple(directory for directory in self.working if directory.path != path)

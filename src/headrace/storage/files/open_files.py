@@ -31,7 +31,7 @@ class Closable(Protocol):
 
 
 class OpenFiles:
-    """The open segment files of this process. Safe in any thread."""
+    """The open segment files of this process. Thread-safe."""
 
     def __init__(self, capacity: int | None = None) -> None:
         """Allow `capacity` files; by default a share of the system's limit when the first is opened."""

@@ -96,7 +96,7 @@ class Log:
         try:
             entries = read_entries(directory / LEADER_EPOCHS_FILE)
         except (CorruptCheckpointError, OSError) as error:
-            log.warning("%s: reading the leader epochs from the log: %s", directory, error)
+            log.warning("%s: restoring the leader epochs from the log: %s", directory, error)
             entries = []
         self = cls(directory, topic_partition, config, entries, now_ms)
         try:

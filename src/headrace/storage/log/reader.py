@@ -71,7 +71,7 @@ class LogReader:
     def offset_for_timestamp(self, timestamp: int) -> tuple[int, int, int] | None:
         """Return timestamp, offset and leader epoch of the first record that is not older than `timestamp` ms.
 
-        Safe in any thread. Raises KafkaError: corrupt_message, kafka_storage_error.
+        Thread-safe. Raises KafkaError: corrupt_message, kafka_storage_error.
         """
         start = self._state.log_start_offset
         return self._look_up(lambda segments: offset_for_timestamp(segments, timestamp, start))

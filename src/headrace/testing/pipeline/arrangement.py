@@ -64,7 +64,7 @@ def arranged(
     if not stateful:
         return Arrangement(parts=parts)
     end = datetime.fromtimestamp(int(max(known, default=0.0)), UTC) + _YEAR
-    # In all partitions, because the slowest one has the watermark; and twice, because a batch moves it for the next.
+    # To all partitions, because the slowest one sets the watermark; twice, because a batch moves it for the next one.
     for moment in (end, end + timedelta(seconds=1)):
         text = moment.strftime("%d/%b/%Y:%H:%M:%S %z")
         parts.append([_END % (f"end-{number}", text) for number in range(lake.partitions)])

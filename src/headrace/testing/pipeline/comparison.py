@@ -38,10 +38,11 @@ def assert_stream_equals_batch(
 ) -> None:
     """Run a job as a stream in random batches, and raise AssertionError if the result is not that of one batch.
 
-    The seed determines where the batches begin; the share `late` of records that come later, by less than the job's
-    parameter `late_by` (10 minutes without one); the share `duplicates` of records that are sent twice; and in which
-    batches, and at which of KILL_POINTS, the job is killed and started again. The batch is the job's function on the
-    same records. The changelogs must show the tables.
+    The seed determines where the batches begin, which records are late or sent twice, and where the job is killed.
+    `late` is the share of records that come later, by less than the job's parameter `late_by` (10 minutes without one),
+    `duplicates` the share that is sent twice. In `kills` batches the job is killed at one of KILL_POINTS and started
+    again. The expected result is that of the job's function on all records at once. The changelogs must show the
+    tables.
 
     Only rows with `event_time`, and lines of an access log, can be late; other records come in any order. The stream of
     a stateful job ends with rows a year later, so that the watermark passes all others. Numbers of type double may
@@ -94,7 +95,7 @@ def _run(lake: Lake, job: Job, params: object, kills: _Kills, *, max_rows: int =
 
 def _compare(lake: Lake, job: Job, params: object, arrangement: Arrangement, seed: int) -> None:
     if not isinstance(job.source, Table) and job.name != "raw":
-        # The archive has what the job got: with the same topic ids, offsets and timestamps.
+        # The archive contains the records that the job got, with their topic ids, offsets and timestamps.
         lake.run_once(raw)
     rows = lake.tables.read(job.source.name if isinstance(job.source, Table) else "raw")
     batch = rows if arrangement.end is None else rows.where(sf.col("event_time") < sf.lit(arrangement.end))
@@ -117,7 +118,7 @@ def _compare(lake: Lake, job: Job, params: object, arrangement: Arrangement, see
 
 
 def _computed(job: Job, params: object, rows: DataFrame) -> Mapping[str, DataFrame]:
-    """Return the rows of each table, and of each topic without one, as one batch has them."""
+    """Return the rows that one batch computes for each table, and for each topic without a table."""
     met = " AND ".join(["true", *(f"({expect.condition})" for expect in job.expects)])
     has_state = any(isinstance(output, Stateful) for output in job.outputs)
     result = job.function(rows if has_state else rows.where(met), params)

@@ -138,7 +138,7 @@ class Lake:
             self._append(source.name, records)
             return
         if isinstance(source, Table) and source.name != _EVENTS:
-            raise PipelineError(f"rows of table {source.name} must be a DataFrame: lines become rows of events only")
+            raise PipelineError(f"rows of table {source.name} must be a DataFrame; only `events` takes lines")
         self._produce(records)
         if isinstance(source, Table):
             self.run(definition_of(events))

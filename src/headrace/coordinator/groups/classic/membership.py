@@ -36,7 +36,7 @@ class ClassicMember:
 
     @property
     def is_alive_while_waiting(self) -> bool:
-        """A parked request replaces heartbeats, except for new members."""
+        """True if a parked request counts as a heartbeat, as it does for all but new members."""
         return not self.is_new and (self.awaiting_join is not None or self.awaiting_sync is not None)
 
 

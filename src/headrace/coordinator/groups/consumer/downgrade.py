@@ -51,8 +51,10 @@ class Downgrade:
         replacing: ConsumerMember | None,
         reason: str | None,
     ) -> None:
-        """Write `members`, all of the classic protocol, as a classic group. Members keep their partitions and get those
-        that they wait for; one that is `replacing` another gets that member's.
+        """Write `members`, all of the classic protocol, as a classic group.
+
+        Members keep their partitions and get those that they wait for. A member that takes the place of the static
+        member `replacing` gets the partitions of that one.
         """
         known = self._known
         protocols = {m.member_id: m.classic.protocols for m in members.values() if m.classic is not None}

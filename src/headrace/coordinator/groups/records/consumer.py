@@ -288,7 +288,9 @@ def decode_value(key: ConsumerKey, data: bytes) -> ConsumerValue:
     reader = RecordReader(data, flexible=True)
     if reader.version != 0:
         raise KafkaError(
-            ErrorCode.corrupt_message, f"a value of __consumer_offsets for {key} has version {reader.version}"
+            ErrorCode.corrupt_message,
+            f"a value of __consumer_offsets for {key} has version {reader.version}, but only version 0 is supported:"
+            " a newer Kafka may have written it",
         )
     return _DECODERS[type(key)](reader)
 

@@ -29,5 +29,9 @@ def value_reader(data: bytes) -> RecordReader:
     """Return a reader positioned after the version. Raises KafkaError(corrupt_message) for an unknown version."""
     reader = RecordReader(data)
     if not 0 <= reader.version <= _NEWEST_VALUE:
-        raise KafkaError(ErrorCode.corrupt_message, f"a value of __consumer_offsets has version {reader.version}")
+        raise KafkaError(
+            ErrorCode.corrupt_message,
+            f"a value of __consumer_offsets has version {reader.version}, but only versions 0 to {_NEWEST_VALUE} are"
+            " supported: a newer Kafka may have written it",
+        )
     return reader

@@ -1,1 +1,1 @@
-"""Where the demo's lines come from, and how they reach the topic."""
+"""The sources of the demo's lines, and the shipper that sends them to the topic."""
