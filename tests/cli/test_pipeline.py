@@ -185,7 +185,7 @@ def test_the_submission_is_a_script(pipeline: Pipeline, folder: Path) -> None:
         ("submit", 2, "submit only prints\nAdd --print"),
         ("submit --print --deploy-mode here", 2, "--deploy-mode 'here': must be client or cluster"),
         ("submit --print my_sesions", 1, "there is no job 'my_sesions'"),
-        ("compact views", 2, "there is no additive table 'views'"),
+        ("compact views", 2, "there is no compactable table 'views'"),
         ("compact --before soon", 2, "'soon' is not a valid time"),
         ("audit my_view", 1, "there is no job 'my_view'. Did you mean 'my_views'?"),
     ],

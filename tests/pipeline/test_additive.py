@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headrace.pipeline.errors import PipelineError
-from headrace.pipeline.spec.jobs import Additive
+from headrace.pipeline.spec.jobs import Additive, Stateful
 from tests.support.spark import frame
 
 if TYPE_CHECKING:
@@ -67,9 +67,13 @@ def partials(spark: "SparkSession", rows: Sequence[dict[str, object]]) -> "DataF
 
 
 def append(lake: "Lake", batch: int, rows: Sequence[dict[str, object]]) -> bool:
+    return append_rows(lake, batch, partials(lake.spark, rows))
+
+
+def append_rows(lake: "Lake", batch: int, rows: "DataFrame") -> bool:
     from headrace.pipeline.engine.tables import additive
 
-    return additive.append(lake, VIEWS, partials(lake.spark, rows), writer="page_views@1", batch=batch, metadata={})
+    return additive.append(lake, VIEWS, rows, writer="page_views@1", batch=batch, metadata={})
 
 
 def shown(rows: "DataFrame") -> list[tuple[Any, ...]]:
@@ -125,6 +129,37 @@ def test_totals_read_only_files_with_the_hours_of_the_batch(lake: "Lake", tmp_pa
     assert total[2] == 1
 
 
+@pytest.mark.parametrize("most", [50_000, 5, 2])
+def test_totals_in_memory_are_those_of_the_table(lake: "Lake", most: int) -> None:
+    from headrace.pipeline.engine.tables.totals import Totals
+
+    kept = Totals(lake, VIEWS, most=most)
+    # The third batch brings back the first hour, and all have rows without an hour.
+    for batch, hours in enumerate(([1], [1, 2], [0, 2], [2])):
+        rows = [row for row in requests(batch) if str(row["at"])[11:13] in {f"{10 + hour}" for hour in hours}]
+        found = partials(lake.spark, [*rows, {"at": None, "page": "/a", "client": batch}]).persist()
+        count = kept.prepare(found)
+        append_rows(lake, batch, found)
+        touched = {row[:2] for row in shown(found)}
+        assert count == len(touched)
+        assert shown(kept.after(found)) == [row for row in shown(lake.view(VIEWS)) if row[:2] in touched]
+
+
+def test_totals_without_a_time_are_kept_unless_there_are_too_many(lake: "Lake") -> None:
+    from headrace.pipeline.engine.tables import additive
+    from headrace.pipeline.engine.tables.totals import Totals
+
+    kept = Totals(lake, CODES, most=3)
+    for batch, codes in enumerate(([200, 404], [200], [301, 302, 303], [200])):
+        rows = frame(
+            lake.spark, [{"status": code, "requests": batch + 1} for code in codes], "status: int, requests: bigint"
+        )
+        kept.prepare(rows)
+        additive.append(lake, CODES, rows, writer="status_codes@1", batch=batch, metadata={})
+        view = {row.status: row.requests for row in lake.view(CODES).collect()}
+        assert {row.status: row.requests for row in kept.after(rows).collect()} == {code: view[code] for code in codes}
+
+
 def test_a_missing_column_is_an_error(lake: "Lake") -> None:
     from headrace.pipeline.engine.tables import additive
 
@@ -156,6 +191,21 @@ def test_a_table_without_time_is_compacted_as_a_whole(lake: "Lake") -> None:
         additive.append(lake, CODES, rows, writer="status_codes@1", batch=batch, metadata={})
     assert additive.compact(lake, CODES, START) == 2
     assert [tuple(row) for row in lake.read(CODES.table).collect()] == [(200, 10)]
+
+
+def test_compaction_keeps_the_latest_row_of_each_key_of_a_stateful_table(lake: "Lake") -> None:
+    from pyspark.sql import functions as sf
+
+    from headrace.pipeline.engine.tables import additive
+
+    robots = Stateful(table="robots", keys=("client",))
+    for batch in range(3):
+        rows = frame(lake.spark, [{"client": "a", "requests": batch}], "client: string, requests: int")
+        with_batch = rows.withColumn("_batch", sf.lit(batch).cast("bigint"))
+        lake.append("robots", with_batch, writer="robots@1", batch=batch, metadata={})
+    assert additive.compact(lake, robots, START) == 3
+    assert [tuple(row) for row in lake.read("robots").collect()] == [("a", 2, 2)]
+    assert [tuple(row) for row in lake.view(robots).collect()] == [("a", 2)]
 
 
 def test_compaction_during_appends_loses_nothing_and_a_stream_sees_each_row_once(lake: "Lake", tmp_path: Path) -> None:

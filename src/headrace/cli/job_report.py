@@ -59,7 +59,7 @@ def described(job: Job, selection: Selection) -> dict[str, Any]:
         "description": _description(job),
         "from": selection.jobs.origin(job.name),
         "source": _source(job, selection),
-        "trigger": settings.trigger,
+        "trigger": settings.trigger or job.trigger,
         "max_rows": settings.max_rows,
         "late": job.late,
         "group": f"{deployment.prefix}headrace-{job.name}",

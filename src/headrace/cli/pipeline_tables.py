@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headrace.pipeline.engine.upkeep.job_audit import Audited
     from headrace.pipeline.engine.upkeep.trace import Reached
     from headrace.pipeline.spec.deployment import Deployment
-    from headrace.pipeline.spec.jobs import Additive, Job
+    from headrace.pipeline.spec.jobs import Additive, Job, Stateful
 
 AUDIT_EPILOG = examples(
     "raw, events and the quarantine against their topics",
@@ -45,7 +45,7 @@ REPLAY_EPILOG = examples(
     "headrace pipeline replay-quarantine --from my_jobs.py --set events.parser=mine",
 )
 COMPACT_EPILOG = examples(
-    "all additive tables",
+    "all tables that collect small files",
     "headrace pipeline compact",
     "one table, but not the hours of the last day",
     "headrace pipeline compact page_views --before 1d",
@@ -303,7 +303,7 @@ def replay_quarantine(
 
 def compact(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[TABLE]...", show_default="all additive", help="Names of tables.")
+        list[str] | None, typer.Argument(metavar="[TABLE]...", show_default="all that can be", help="Names of tables.")
     ] = None,
     before: Annotated[
         str,
@@ -320,14 +320,17 @@ def compact(
     master: Master = None,
     json: Json = False,
 ) -> None:
-    """Replace the partial sums in additive tables by their totals. Jobs and readers may run meanwhile."""
+    """Replace partial sums by totals, and rows with the same key by the latest one.
+
+    Jobs and readers may run meanwhile.
+    """
     now_ms = int(datetime.now(UTC).timestamp() * 1000)
     try:
         moment = datetime.fromtimestamp(parse_moment(before, now_ms) / 1000, UTC)
     except ValueError as error:
         raise usage_error(f"--before: {error}") from None
     with _selected(config, files, lake=lake) as selection:
-        outputs = _additive(selection, names)
+        outputs = _compactable(selection, names)
         with _tables(selection, master) as tables:
             from headrace.pipeline.engine.upkeep import compaction
 
@@ -336,7 +339,7 @@ def compact(
         output.print_json([asdict(item) for item in found])
         return
     if not found:
-        output.tell(f"{tables.uri} has no additive tables yet. Run the jobs that write them, or check --lake.")
+        output.tell(f"{tables.uri} has no tables to compact yet. Run the jobs that write them, or check --lake.")
         return
     print_table(
         [
@@ -350,16 +353,19 @@ def compact(
     )
 
 
-def _additive(selection: Selection, names: Sequence[str] | None) -> "list[Additive]":
-    from headrace.pipeline.spec.jobs import Additive
+def _compactable(selection: Selection, names: Sequence[str] | None) -> "list[Additive | Stateful]":
+    from headrace.pipeline.spec.jobs import Additive, Stateful
     from headrace.pipeline.spec.params import unknown
 
     outputs = {
-        item.table: item for job in selection.jobs.values() for item in job.outputs if isinstance(item, Additive)
+        item.table: item
+        for job in selection.jobs.values()
+        for item in job.outputs
+        if isinstance(item, Additive) or (isinstance(item, Stateful) and item.keys)
     }
     for name in names or ():
         if name not in outputs:
-            raise usage_error(unknown("additive table", name, outputs))
+            raise usage_error(unknown("compactable table", name, outputs))
     return [outputs[name] for name in names or outputs]
 
 

@@ -86,6 +86,7 @@ class Query:
         """The last batches, by number."""
         self._params = params
         self._settings = settings
+        self._trigger = settings.trigger or job.trigger
         self._around = around
         self._source_output = source_output
         self._reached = reached
@@ -139,7 +140,7 @@ class Query:
         mode = "append"
         if self._stateful is not None:
             rows, mode = stateful.stream(rows, self.job, self._stateful, self._params), self._stateful.mode
-        trigger: dict[str, Any] = {"availableNow": True} if once else {"processingTime": self._settings.trigger}
+        trigger: dict[str, Any] = {"availableNow": True} if once else {"processingTime": self._trigger}
         return (
             rows.writeStream.queryName(self.job.name)
             .outputMode(mode)

@@ -126,6 +126,7 @@ def referrers(events: "DataFrame", params: Referrers) -> "DataFrame":
     outputs=(Stateful(table="sessions", late_by="late_by"), Changelog(topic="sessions", of="sessions")),
     params=Sessions,
     late="quarantined",
+    trigger="10 seconds",
 )
 def sessions(events: "DataFrame", params: Sessions) -> "DataFrame":
     """Group the requests of each client to sessions: first and last request, requests, and distinct pages viewed.
@@ -189,6 +190,7 @@ def status_codes(events: "DataFrame", params: NoParams) -> "DataFrame":  # noqa:
     source=Table("page_views"),
     outputs=(Snapshot(table="top_pages", keys=("rank",)), Changelog(topic="top-pages", of="top_pages")),
     params=TopPages,
+    trigger="10 seconds",
 )
 def top_pages(page_views: "DataFrame", params: TopPages) -> "DataFrame":
     """Rank the most viewed pages from 1; ties are in the order of their names."""

@@ -20,7 +20,12 @@ RECORD_COLUMNS: Final = (
 )
 
 
-@job(name="raw", source=Topic(), outputs=(Append(table="raw", partition_by=("ingest_date",)),))
+@job(
+    name="raw",
+    source=Topic(),
+    outputs=(Append(table="raw", partition_by=("ingest_date",)),),
+    trigger="10 seconds",
+)
 def raw(records: "DataFrame", params: NoParams) -> "DataFrame":  # noqa: ARG001 (all jobs have parameters)
     """Add the date of ingestion (UTC).
 

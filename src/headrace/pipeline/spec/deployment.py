@@ -10,13 +10,12 @@ from typing import Any, Final
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.spec import client_settings, params, profiles
 from headrace.pipeline.spec.client_settings import Cluster
-from headrace.pipeline.spec.jobs import Job
+from headrace.pipeline.spec.jobs import DEFAULT_TRIGGER, Job
 from headrace.pipeline.spec.secret_values import Secret, Value, flattened
 
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
 DEFAULT_LAKE: Final = "headrace-lake"
 """In the working directory."""
-DEFAULT_TRIGGER: Final = "1 second"
 DEFAULT_MAX_ROWS: Final = 200_000
 _CHECKPOINTS: Final = "_checkpoints"
 """Beside the tables: a checkpoint must be resumed only with its own tables. No table starts with '_'."""
@@ -32,8 +31,8 @@ class JobSettings:
 
     topic: str | None = None
     """The topic of a job whose source is `Topic`; several are separated by commas."""
-    trigger: str = DEFAULT_TRIGGER
-    """Time between the starts of two batches; '0 seconds' for no pause."""
+    trigger: str | None = None
+    """Time between the starts of two batches; '0 seconds' for no pause. None: as the job says."""
     max_rows: int = DEFAULT_MAX_ROWS
     """Maximum number of records or rows in a batch, which bounds memory and time."""
     params: Mapping[str, object] = field(default_factory=dict)
@@ -178,9 +177,9 @@ def _job(name: str, value: object) -> JobSettings:
     given = value.get("params", {})
     if not isinstance(given, dict):
         raise PipelineError(f"{where} params must be a table: params.NAME = VALUE")
-    trigger = _text(value, "trigger", DEFAULT_TRIGGER, where)
+    trigger = _text(value, "trigger", "", where) if "trigger" in value else None
     try:
-        params.seconds_of(trigger)
+        params.seconds_of(trigger or DEFAULT_TRIGGER)
     except ValueError:
         raise PipelineError(f"{where} trigger must be an interval such as '10 seconds', not '{trigger}'") from None
     rows = value.get("max_rows", DEFAULT_MAX_ROWS)

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     Frames: TypeAlias = DataFrame | dict[str, DataFrame]
 
+DEFAULT_TRIGGER: Final = "1 second"
 _JOB: Final = "__headrace_job__"
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -126,6 +127,8 @@ class Job:
     function: Callable[..., "Frames"]
     params: type[Any] = NoParams
     expects: tuple[Expect, ...] = ()
+    trigger: str = DEFAULT_TRIGGER
+    """The time between the starts of two batches, unless the deployment says otherwise."""
     late: Literal["counted", "quarantined"] = "counted"
     """The treatment of rows later than `late_by` of a stateful job. Additive jobs have no late rows."""
 
@@ -143,6 +146,7 @@ def job(
     params: type[Any] = NoParams,
     expects: tuple[Expect, ...] = (),
     late: Literal["counted", "quarantined"] = "counted",
+    trigger: str = DEFAULT_TRIGGER,
 ) -> Callable[[F], F]:
     """Register a function `(rows, params) -> DataFrame`, or `-> {table: DataFrame}` with several tables, as a job.
 
@@ -160,6 +164,7 @@ def job(
             params=params,
             expects=expects,
             late=late,
+            trigger=trigger,
         )
         _check(definition)
         setattr(function, _JOB, definition)

@@ -35,7 +35,16 @@ class Jobs(Mapping[str, Job]):
         return len(self._jobs)
 
     def add(self, job: Job, origin: str) -> None:
-        """Add a job. Raises PipelineError if another one has its name; the same one may be found twice."""
+        """Add a job. Raises PipelineError for a wrong trigger, and if another job has its name.
+
+        The same job may be found twice.
+        """
+        try:
+            params.seconds_of(job.trigger)
+        except ValueError:
+            raise PipelineError(
+                f"job {job.name}: the trigger must be an interval such as '10 seconds', not '{job.trigger}'"
+            ) from None
         other = self._jobs.setdefault(job.name, job)
         if other is not job:
             raise PipelineError(

@@ -17,9 +17,9 @@ from pyspark.sql import functions as sf
 
 from headrace.pipeline.engine.tables import delta_log
 from headrace.pipeline.engine.tables.lake import Lake
-from headrace.pipeline.engine.tables.partials import check_columns, columns, summed
+from headrace.pipeline.engine.tables.partials import check_columns, columns, latest, summed
 from headrace.pipeline.errors import PipelineError
-from headrace.pipeline.spec.jobs import Additive
+from headrace.pipeline.spec.jobs import Additive, Stateful
 
 _ROWS_PER_FILE: Final = 200_000
 _POINTS: Final = 24
@@ -55,23 +55,26 @@ def totals(lake: Lake, output: Additive, touched: DataFrame) -> DataFrame:
     return summed(stored.alias("stored").join(sf.broadcast(keys), same, "left_semi"), output)
 
 
-def compact(lake: Lake, output: Additive, before: datetime) -> int:
+def compact(lake: Lake, output: Additive | Stateful, before: datetime) -> int:
     """Replace partials with a time key before `before` by totals; return the number of files replaced.
+
+    Of a stateful table with keys, only the latest row of each key is left.
 
     `before` has a time zone. Later partials in a file with earlier ones are summed up too. Without a time key, the
     whole table is compacted. Readers and running queries are not disturbed. If there is nothing to sum up, the table
     stays unchanged. Raises PipelineError if another compaction of the table runs at the same time.
     """
-    names = _files_to_sum(lake, output, before)
+    time = output.time if isinstance(output, Additive) else None
+    names = _files_to_sum(lake, output.table, time, before)
     if not names:
         return 0
 
     def rewrite(rows: DataFrame) -> DataFrame:
-        total = summed(rows, output)
+        total = summed(rows, output) if isinstance(output, Additive) else latest(rows, output)
         files = max(1, rows.count() // _ROWS_PER_FILE)
-        if output.time is None:
+        if time is None:
             return total.repartition(files, *output.keys)
-        return total.repartitionByRange(files, output.time).sortWithinPartitions(*output.keys)
+        return total.repartitionByRange(files, time).sortWithinPartitions(*output.keys)
 
     try:
         return delta_log.rewrite_files(lake.spark, lake.path(output.table), names, rewrite)
@@ -84,20 +87,20 @@ def compact(lake: Lake, output: Additive, before: datetime) -> int:
         raise
 
 
-def _files_to_sum(lake: Lake, output: Additive, before: datetime) -> frozenset[str]:
+def _files_to_sum(lake: Lake, table: str, time: str | None, before: datetime) -> frozenset[str]:
     """Return the files that share a time with another file; a file alone has totals or a single batch.
 
     The choice may be out of date when it is used: files are only ever summed as a whole, so any choice is right.
     """
     file = sf.col("_metadata.file_name").alias("file")
-    stored = lake.read(output.table)
-    if output.time is None:
+    stored = lake.read(table)
+    if time is None:
         found = stored.select(file).distinct()
         names = frozenset(row.file for row in found.collect())
         return names if len(names) > 1 else frozenset()
     by_time = (
-        stored.where(sf.col(output.time) < sf.lit(before))
-        .groupBy(output.time)
+        stored.where(sf.col(time) < sf.lit(before))
+        .groupBy(time)
         .agg(sf.collect_set(file).alias("files"))
         .where(sf.size("files") > 1)
     )

@@ -1,11 +1,11 @@
-"""Compact an additive table, and count what that changes."""
+"""Compact a table, and count what that changes."""
 
 from dataclasses import dataclass
 from datetime import datetime
 
 from headrace.pipeline.engine.tables import additive
 from headrace.pipeline.engine.tables.lake import Lake
-from headrace.pipeline.spec.jobs import Additive
+from headrace.pipeline.spec.jobs import Additive, Stateful
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,8 +25,8 @@ class Compacted:
     after: Size
 
 
-def compact(lake: Lake, output: Additive, before: datetime) -> Compacted:
-    """Replace the partials of a table by sums, as `additive.compact`. Raises PipelineError as it does."""
+def compact(lake: Lake, output: Additive | Stateful, before: datetime) -> Compacted:
+    """Replace the rows of a table by totals or the latest rows. Raises PipelineError, like `additive.compact`."""
     at_first = _size(lake, output.table)
     replaced = additive.compact(lake, output, before)
     return Compacted(table=output.table, before=at_first, after=_size(lake, output.table) if replaced else at_first)
