@@ -69,6 +69,12 @@ TUNING: Final = (
     Setting("spark.sql.adaptive.enabled", "false", "true", "adapting a plan costs time, and pays off with many tasks"),
     Setting("spark.sql.ui.explainMode", "simple", None, "Spark describes every plan, even if nobody looks at it"),
     Setting("spark.databricks.delta.snapshotPartitions", "2", None, "tasks that read the log of a table"),
+    Setting(
+        "spark.databricks.delta.properties.defaults.checkpointInterval",
+        "60",
+        "60",
+        "commits of a new table between two checkpoints, for which all batches would wait every ten commits",
+    ),
     Setting("spark.sql.codegen.cache.maxEntries", "2000", "2000", "ten queries need more than the default, 100"),
     Setting("spark.sql.inMemoryColumnarStorage.compressed", "false", None, "a batch is cached for a moment only"),
     Setting("spark.sql.maxConcurrentOutputFileWriters", "2", "8", "few partitions need no sorting"),
