@@ -25,6 +25,7 @@ RECORD_CHECKS = ROOT / "src" / "headrace" / "wire" / "record_checks.py"
 SPARK_POM = ROOT / "src" / "headrace" / "pipeline" / "jars.pom.xml"
 KAFKA_POM = ROOT / "tests" / "clients" / "kafka.pom.xml"
 KAFKA_39_POM = ROOT / "tests" / "adoption" / "kafka-3.9.pom.xml"
+SPARK_JARS = "lib/*/site-packages/pyspark/jars/*.jar"
 NODE_CLIENTS = ROOT / "tests" / "clients" / "node"
 
 # Programs for tests, with their Debian and Homebrew packages.
@@ -219,6 +220,11 @@ def jars(pom: Path, directory: Path) -> Callable[[], None]:
     return copy
 
 
+def spark_classes() -> None:
+    hint = "Spark did not start, or Java wrote no archive of its classes. Everything works without it, more slowly."
+    run(PYTHON, ROOT / "scripts" / "spark_classes.py", hint=hint)
+
+
 def npm_packages() -> None:
     if shutil.which("npm") is None:
         raise MissingError("npm, needed for the KafkaJS tests in tests/clients, is not installed.")
@@ -241,10 +247,23 @@ def steps() -> list[Step]:
         Step("Java", java, programs=["java"]),
         Step("Programs for tests", programs, programs=list(PROGRAMS)),
         Step("Spark's Kafka connector and Delta Lake", jars(SPARK_POM, spark), inputs=[SPARK_POM], outputs=[spark]),
+        Step(
+            "Spark's classes",
+            spark_classes,
+            inputs=[LOCK, SPARK_POM, ROOT / "scripts" / "spark_classes.py"],
+            outputs=[spark.with_suffix(".jsa")],
+            holds=lambda: is_newer(spark.with_suffix(".jsa"), *spark.glob("*.jar"), *VENV.glob(SPARK_JARS)),
+        ),
         Step("Kafka's own tools", jars(KAFKA_POM, kafka), inputs=[KAFKA_POM], outputs=[kafka]),
         Step("Kafka with ZooKeeper", jars(KAFKA_39_POM, kafka_39), inputs=[KAFKA_39_POM], outputs=[kafka_39]),
         Step("npm packages", npm_packages, inputs=[npm_lock], outputs=[NODE_CLIENTS / "node_modules"]),
     ]
+
+
+def is_newer(archive: Path, *jars: Path) -> bool:
+    """Return True if Java will use an archive of classes: jars and Java must be older."""
+    sources = [*jars, Path(shutil.which("java") or archive).resolve()]
+    return archive.stat().st_mtime > max(source.stat().st_mtime for source in sources)
 
 
 def say(text: str, end: str = "\n") -> None:

@@ -1,30 +1,45 @@
-"""Test order (long tests first, so that no worker ends alone with one), broker logs of failed tests, fixtures."""
+"""Test order (long tests first, so that no worker ends alone with one), one worker for Spark, broker logs, fixtures."""
 
 import gc
 import signal
 from collections.abc import Generator, Iterator
-from typing import Final
+from typing import Any, Final
 
 import hypothesis
 import pytest
+from xdist.scheduler.loadfile import LoadFileScheduling
 
 from headrace.storage.files import log_file
 from tests.support.broker_process import LogsSince
 from tests.support.flush_disk import Disk
 
 _REST: Final = "*"
-_ORDER: Final = (
+_OWN_SPARK: Final = (
     "tests/pipeline/test_exactly_once",
-    "tests/adoption",
-    "tests/simulation",
-    "tests/copier",
-    "tests/checker",
-    "tests/pipeline",
-    "tests/crashes",
-    "tests/parity",
+    "tests/pipeline/test_standalone",
+    "tests/pipeline/test_demo",
+    "tests/pipeline/test_tutorial",
+    "tests/pipeline/test_run_command",
+)
+"""Files whose tests start Spark in processes of their own."""
+_SHARED_SPARK: Final = "tests/pipeline"
+_ORDER: Final = (
+    # All of them are one unit of work, the longest one.
+    _SHARED_SPARK,
+    # Those that mostly wait come before those that compute, which fill both cores until the end.
+    "tests/clients/test_every_client",
+    *_OWN_SPARK,
+    "tests/cli/test_endings",
+    "tests/hostile",
     "tests/clients",
+    "tests/parity",
+    "tests/adoption",
     "tests/broker",
+    "tests/checker",
+    "tests/copier",
     _REST,
+    "tests/simulation",
+    "tests/crashes",
     "tests/unit/wire",
     "tests/unit/storage",
     "tests/unit",
@@ -57,8 +72,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _place(item: pytest.Item) -> int:
-    places = (place for place, prefix in enumerate(_ORDER) if item.nodeid.startswith(prefix))
-    return next(places, _ORDER.index(_REST))
+    """Return the place of the longest prefix."""
+    places = [(len(prefix), place) for place, prefix in enumerate(_ORDER) if item.nodeid.startswith(prefix)]
+    return max(places, default=(0, _ORDER.index(_REST)))[1]
+
+
+class _Files(LoadFileScheduling):  # type: ignore[misc]
+    """Gives each file to one worker, and all files that share a Spark session to the same one.
+
+    Spark takes 20 s of processor time to start and to warm up.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        if nodeid.startswith(_SHARED_SPARK) and not nodeid.startswith(_OWN_SPARK):
+            return _SHARED_SPARK
+        file: str = super()._split_scope(nodeid)
+        return file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _Files | None:
+    return _Files(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 _logs_since: Final = pytest.StashKey[LogsSince]()

@@ -1,14 +1,18 @@
 """Commands that lose their output or their broker end with an exit code and one line, without a traceback."""
 
+import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+import uuid
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from subprocess import PIPE
 from typing import IO
 
 import pytest
+from confluent_kafka.admin import NewTopic
 
+from headrace.cli.cluster import Cluster
 from tests.cli.conftest import Headrace
 from tests.support.broker_process import BrokerProcess, answers_api_versions
 from tests.support.ports import free_port
@@ -41,11 +45,15 @@ PRINTING = [
 
 
 def _run(
-    environment: Mapping[str, str], *words: str, stdout: int | IO[str] | None = None, stderr: int | IO[str] = PIPE
+    environment: Mapping[str, str],
+    *words: str,
+    stdout: int | IO[str] | None = None,
+    stderr: int | IO[str] = PIPE,
+    input: str = "x\n",
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "headrace", *words],
-        input="x\n",
+        input=input,
         stdout=stdout,
         stderr=stderr,
         text=True,
@@ -55,20 +63,29 @@ def _run(
     )
 
 
+@pytest.fixture(scope="module")
+def written(bootstrap: str, cluster: Cluster) -> Iterator[str]:
+    """A topic with ten records that the group NAME-group has read."""
+    name = f"cli-{uuid.uuid4().hex[:10]}"
+    cluster.create(NewTopic(name, 2, 1))
+    environment = {**os.environ, "HEADRACE_BOOTSTRAP": bootstrap}
+    _run(environment, "produce", name, input="a\n" * 10)
+    _run(environment, "consume", name, "--group", f"{name}-group", "--until-end", stdout=subprocess.DEVNULL)
+    yield name
+    cluster.admin.delete_topics([name])[name].result()
+
+
 @needs_full_device
 @pytest.mark.parametrize("line", PRINTING)
 def test_unwritable_output_is_reported_in_one_line(
-    headrace: Headrace,
-    topic: str,
+    written: str,
     new_name: Callable[[], str],
     environment: Mapping[str, str],
     tmp_path: Path,
     line: str,
 ) -> None:
-    headrace("produce", topic, stdin="a\n" * 10)
-    headrace("consume", topic, "--group", f"{topic}-group", "--until-end")
     (tmp_path / "meta.properties").write_text("version=1\nbroker.id=0\ncluster.id=abc\n")
-    words = line.format(topic=topic, new=new_name(), data=tmp_path).split()
+    words = line.format(topic=written, new=new_name(), data=tmp_path).split()
     with FULL.open("w") as full:
         result = _run(environment, *words, stdout=full)
     assert result.returncode == 1
@@ -101,7 +118,7 @@ def test_a_closed_pipe_does_not_fail_a_help_page(environment: Mapping[str, str])
 
 @pytest.fixture
 def own_broker(tmp_path: Path) -> BrokerProcess:
-    return BrokerProcess(tmp_path / "data")
+    return BrokerProcess(tmp_path / "data", settings={"group.initial.rebalance.delay.ms": 0})
 
 
 def _environment(broker: BrokerProcess, environment: Mapping[str, str]) -> dict[str, str]:
@@ -279,5 +296,6 @@ def test_a_broker_starts_with_unknown_keys_in_its_settings_file(tmp_path: Path) 
     finally:
         broker.terminate()
         _, err = broker.communicate(timeout=30)
-    [warning] = [line for line in err.splitlines() if "WARNING" in line]
+    [warning] = [line for line in err.splitlines() if "my.plugin.depth" in line]
+    assert "WARNING" in warning
     assert "my.plugin.depth; log.retention.hour Did you mean log.retention.hours?" in warning

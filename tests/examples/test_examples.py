@@ -102,13 +102,9 @@ def test_at_least_once_repeats_the_orders_in_flight(broker: KillableBroker) -> N
     assert len(repeated(invoices(broker))) == BATCH
 
 
-def test_exactly_once_neither_loses_nor_repeats(broker: KillableBroker) -> None:
+def test_readers_of_committed_records_see_every_order_exactly_once_and_others_do_not(broker: KillableBroker) -> None:
     kill_and_restart(broker, "exactly_once.py", "before", "Producer.commit_transaction", "2")
     assert sorted(invoices(broker)) == list(ORDERS)
-
-
-def test_exactly_once_needs_readers_of_committed_records(broker: KillableBroker) -> None:
-    kill_and_restart(broker, "exactly_once.py", "before", "Producer.commit_transaction", "2")
     wait_for(lambda: len(repeated(invoices(broker, "read_uncommitted"))) == BATCH, "records of the aborted batch")
 
 

@@ -15,7 +15,7 @@ from typing import Final, Self
 from crc32c import crc32c
 
 CLIENT_ID: Final = "tests-hostile"
-PATIENCE_S: Final = 15.0
+PATIENCE_S: Final = 60.0
 
 PRODUCE, FETCH, METADATA, OFFSET_FETCH, FIND_COORDINATOR, API_VERSIONS, CREATE_TOPICS = 0, 1, 3, 9, 10, 18, 19
 LIST_OFFSETS = 2

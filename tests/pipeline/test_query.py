@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 RECORDS: Final = 2_000
 BATCHES: Final = 4
+"""One for each kill point."""
 KEYS: Final = 7
 TRUTH: Final = Counter(f"key {number % KEYS}" for number in range(RECORDS))
 KILL_POINTS: Final = ("before-ledger", "after-table", "mid-publish", "before-commit")
@@ -68,6 +69,7 @@ class Place:
     name: str
     transactions: bool = True
     topic: str = "words"
+    batches: int = BATCHES
     outputs: tuple[Output, ...] = ()
 
     @property
@@ -96,7 +98,7 @@ class Place:
             transactions=self.transactions,
             accepted=Accepted(accepted),
         )
-        settings = JobSettings(topic=self.topic, max_rows=RECORDS // BATCHES)
+        settings = JobSettings(topic=self.topic, max_rows=RECORDS // self.batches)
         return Query(self.job, None, settings, around, reached=kill)
 
     def table(self) -> Counter[str]:
@@ -156,6 +158,7 @@ def test_a_query_killed_at_every_point_of_a_batch_writes_each_result_once(place:
 
 
 def test_a_marker_that_the_tables_history_has_lost_is_not_needed(place: Place) -> None:
+    place.batches = 2
     with pytest.raises(StreamingQueryException, match="KilledError"):
         run(place.query(killed_at("before-commit", passes=0)))
     table, jvm = place.lake.path(TABLE.table), cast("Any", place.spark._jvm)
@@ -171,6 +174,8 @@ def test_a_marker_that_the_tables_history_has_lost_is_not_needed(place: Place) -
 
 
 def test_a_second_driver_ends_the_first_and_results_stay_exact(place: Place) -> None:
+    place.batches = 2
+
     def overtake(point: str) -> None:
         if point == "before-commit":
             checkpoint = Path(place.directory, "_checkpoints", f"{place.name}-1", "metadata")
@@ -205,6 +210,7 @@ def test_a_topic_created_again_stops_the_query_until_the_user_accepts_it(place: 
 
 
 def test_a_job_without_a_table_publishes_each_row_once(place: Place) -> None:
+    place.batches = 2
     place.outputs = (Publish(topic=place.name, keys=("word",)),)
     with pytest.raises(StreamingQueryException, match="KilledError"):
         run(place.query(killed_at("before-commit", passes=0)))

@@ -58,7 +58,7 @@ class Pipeline:
     lake: str
     jobs: tuple[str, ...] = tuple(JOBS)
     params: Mapping[str, Mapping[str, object]] | None = None
-    max_rows: int = 4_000
+    max_rows: int = 5_500
     died: frozenset[str] = frozenset()
     """The jobs that died on the way."""
 
@@ -240,7 +240,7 @@ def test_the_ranking_is_written_only_when_it_changes(access: Pipeline) -> None:
 
 
 def test_sessions_of_a_log_with_torn_lines(start: Callable[..., Pipeline], access_log: Path) -> None:
-    nasa = start("nasa", jobs=("events", "sessions"), max_rows=700)
+    nasa = start("nasa", jobs=("events", "sessions"), max_rows=1_000)
     nasa.send(lines_of(access_log.with_name("nasa.log")))
     nasa.run()
     counts = [nasa.table(name).count() for name in ("events", "quarantine", "sessions")]
@@ -253,8 +253,8 @@ def generated(start: Callable[..., Pipeline], tmp_path_factory: pytest.TempPathF
     parameters = Parameters(lines=6_000, rate=0.5, late=0.02, torn=0.01, duplicates=0.01, partitions=PARTITIONS)
     directory = tmp_path_factory.mktemp("generated")
     wide = {"late_by": "2 hours"}
-    names = ("events", "page_views", "sessions", "traffic", "status_codes", "crawlers")
-    pipeline = start("generated", jobs=names, params={"sessions": wide, "crawlers": wide}, max_rows=2_500)
+    names = ("events", "page_views", "sessions", "traffic", "crawlers")
+    pipeline = start("generated", jobs=names, params={"sessions": wide, "crawlers": wide}, max_rows=3_200)
     with truth_files(parameters, directory) as (truth, _):
         pipeline.send([(record.partition, record.line) for record in log(parameters, truth, lambda: False)])
     pipeline.run()

@@ -35,7 +35,7 @@ class BrokerProcess:
         *,
         settings: Mapping[str, object] | None = None,
         port: int | None = None,
-        ready_timeout_s: float = 20.0,
+        ready_timeout_s: float = 60.0,
         program: Sequence[str] = ("headrace",),
     ) -> None:
         """`program` is a module, with arguments, that accepts the arguments of `headrace`."""
@@ -75,7 +75,7 @@ class BrokerProcess:
     def sigkill(self) -> None:
         self._end(signal.SIGKILL)
 
-    def sigterm(self, timeout_s: float = 20.0) -> int:
+    def sigterm(self, timeout_s: float = 60.0) -> int:
         """Ask for a clean shutdown and return the exit status."""
         return self._end(signal.SIGTERM, timeout_s)
 
@@ -121,7 +121,7 @@ class BrokerProcess:
             raise RuntimeError("the broker was not started")
         return self._process
 
-    def _end(self, how: signal.Signals, timeout_s: float = 20.0) -> int:
+    def _end(self, how: signal.Signals, timeout_s: float = 60.0) -> int:
         process = self._started()
         process.send_signal(how)
         if self in _running:

@@ -7,8 +7,11 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def wait_for(condition: Callable[[], T], description: str, *, timeout_s: float = 20.0, interval_s: float = 0.02) -> T:
-    """Poll `condition` and return its first true result. Raises AssertionError after `timeout_s`."""
+def wait_for(condition: Callable[[], T], description: str, *, timeout_s: float = 60.0, interval_s: float = 0.02) -> T:
+    """Poll `condition` and return its first true result. Raises AssertionError after `timeout_s`.
+
+    The limit ends a wait that has no end. It says nothing about speed, which depends on the load of the machine.
+    """
     deadline = time.monotonic() + timeout_s
     while True:
         result = condition()

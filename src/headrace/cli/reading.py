@@ -89,6 +89,8 @@ class _Reader:
         self._assigned = False
         self._cut_off = False
         self.lost: CommandError | None = None
+        self._is_alone = False
+        """No broker answers."""
         self._consumer = Consumer(_config(cluster.bootstrap, reading, self._on_error))
         if reading.group is None:
             self._assign(self._consumer, [TopicPartition(reading.topic, number) for number in partitions])
@@ -100,7 +102,9 @@ class _Reader:
 
     def __exit__(self, *_: object) -> None:
         # If no broker answers, closing takes a minute: do not wait, and do not fail.
-        if self._reading.group is not None and topic_exists(self._consumer, self._reading.topic) is None:
+        if self._reading.group is not None and (
+            self._is_alone or topic_exists(self._consumer, self._reading.topic) is None
+        ):
             _keep_for_ever(self._consumer)
             return
         with contextlib.suppress(KafkaException):
@@ -140,6 +144,7 @@ class _Reader:
         """Distinguish a topic without new records from a deleted one, and from a lost broker."""
         topic, doing = self._reading.topic, f"consuming from '{self._reading.topic}'"
         has_topic = topic_exists(self._consumer, topic)
+        self._is_alone = has_topic is None
         if has_topic is None:
             self.lost = CommandError(
                 f"lost {self._cluster.bootstrap} while {doing}; there may be more records",

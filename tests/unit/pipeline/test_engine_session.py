@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.pipeline import jars
 from headrace.pipeline.engine.session import settings
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.spec.deployment import Deployment, parse
@@ -57,6 +58,21 @@ def test_jars_of_the_user_are_added_to_the_connectors(tmp_path: Path) -> None:
     (tmp_path / "kafka.jar").touch()
     given = settings(deployment(jars="/opt/aws.jar"), environ={"HEADRACE_SPARK_JARS": str(tmp_path)})
     assert given["spark.jars"] == f"{tmp_path}/kafka.jar,/opt/aws.jar"
+
+
+def test_java_starts_with_the_archived_classes_if_there_are_any(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jars, "_project_jars", lambda: tmp_path / "spark")
+    name, archive = "spark.driver.extraJavaOptions", tmp_path / "spark.jsa"
+    without = settings(deployment(), environ=HERE)[name]
+    archive.touch()
+    assert settings(deployment(), environ=HERE)[name] == f"{without} -XX:SharedArchiveFile={archive} -Xlog:cds=off"
+
+
+def test_java_options_of_the_deployment_replace_all_others() -> None:
+    given = settings(deployment(**{"driver.extraJavaOptions": "-Xss4m"}), environ=HERE)
+    assert given["spark.driver.extraJavaOptions"] == "-Xss4m"
 
 
 def test_the_environment_overrides_everything() -> None:

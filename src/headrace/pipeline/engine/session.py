@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 """Set by spark-submit for the Python process that it starts."""
 _OVERRIDES: Final = "HEADRACE_SPARK_CONF"
+_JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _OF_RESULTS: Final = ("spark.sql.", "spark.databricks.")
 
 
@@ -52,7 +53,9 @@ def settings(
         found = Options({**fixed, **sql})
     else:
         where = master or deployment.spark.master or profiles.DEFAULT_MASTER
-        found = Options({**profile(where), **_with_jars(chosen, environ), **fixed, "spark.master": where})
+        found = Options(
+            {**_with_classes(profile(where)), **_with_jars(chosen, environ), **fixed, "spark.master": where}
+        )
     for setting in filter(None, environ.get(_OVERRIDES, "").split(";")):
         name, _, value = setting.partition("=")
         found[name.strip()] = value.strip()
@@ -72,6 +75,12 @@ def build(deployment: Deployment, *, master: str | None = None, name: str = "hea
     # of its own has no settings.
     getattr(java_class(spark, "org.apache.spark.sql.catalyst.expressions.codegen.CodeGenerator$"), "MODULE$")
     return spark
+
+
+def _with_classes(given: Mapping[str, str]) -> dict[str, str]:
+    """Let the driver's Java start with the archived classes, if there are any."""
+    options = f"{given[_JAVA_OPTIONS]} {jars.java_options()}"
+    return {**given, _JAVA_OPTIONS: options.rstrip()}
 
 
 def _with_jars(chosen: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:

@@ -1,0 +1,46 @@
+"""Archive the classes that Spark loads for jobs, so that Java need not load and verify them at every start.
+
+Run by `make setup`. Java writes the archive at the end of a driver that has run jobs of every kind.
+"""
+
+import os
+import sys
+from typing import Any, Final, cast
+
+from pyspark import SparkContext
+
+from headrace.pipeline import jars
+from headrace.pipeline.engine import session
+from headrace.pipeline.jobs import activity, crawlers
+from headrace.pipeline.spec.profiles import DEFAULT_MASTER
+from headrace.testing.pipeline import Lake
+
+_LINE: Final = '192.0.2.{} - - [17/May/2026:{:02}:05:03 +0000] "GET /{} HTTP/1.1" 200 512 "-" "-"'
+_ENDS_S: Final = 300.0
+
+
+def main() -> int:
+    archive = jars.classes()
+    if archive is None:
+        print("not a checkout", file=sys.stderr)
+        return 1
+    unfinished = archive.with_suffix(".new")
+    unfinished.unlink(missing_ok=True)
+    name = "spark.driver.extraJavaOptions"
+    options = f"{session.profile(DEFAULT_MASTER)[name]} -XX:ArchiveClassesAtExit={unfinished} -Xlog:cds=off"
+    os.environ["HEADRACE_SPARK_CONF"] = f"{name}={options}"
+    with Lake() as lake:
+        lines = [_LINE.format(number % 9, number % 24, number % 5) for number in range(100)]
+        lake.run_once(activity.page_views, [*lines, "torn"])
+        for job in (activity.sessions, activity.top_pages, crawlers.crawlers):
+            lake.run_once(job)
+        lake.spark.stop()
+    java = cast("Any", SparkContext._gateway).proc
+    java.stdin.close()
+    java.wait(_ENDS_S)
+    unfinished.replace(archive)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
