@@ -107,7 +107,9 @@ def test_a_transaction_ends(broker: Broker, version: int, epoch: int, commit: bo
     assert producer.add(0, 1) == {0: NONE, 1: NONE}
     assert producer.state()["transaction_state"] == "Ongoing"
     assert producer.end(commit=commit) == NONE
-    assert (producer.state()["transaction_state"], producer.identity[1]) == (state, epoch)
+    assert producer.identity[1] == epoch
+    # On a busy machine, writing the markers can take more than one slice.
+    wait_for(lambda: producer.state()["transaction_state"] == state, f"the state {state}")
 
 
 def test_a_successor_fences(broker: Broker) -> None:

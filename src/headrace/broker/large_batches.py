@@ -13,7 +13,7 @@ from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.batch_rules import PreparedBatch
 from headrace.server.context import RequestContext
 from headrace.storage.log.config import LogConfig
-from headrace.wire.batch import CODEC_MASK
+from headrace.wire.batch import CODEC_MASK, TRANSACTIONAL_FLAG
 from headrace.wire.compression import UnpackedTooLargeError, codec_named
 from headrace.wire.record_checks import COMPILED
 from headrace.wire.validation import is_compressed, unpacked_at_once
@@ -31,6 +31,7 @@ _FLAGS: Final = 22
 """Position of the lower byte of a batch's attributes, with the codec."""
 _FLAGS_SLICE: Final = slice(_FLAGS, _FLAGS + 1)
 _NO_FLAGS: Final = b"\0"
+_ONLY_TRANSACTIONAL: Final = bytes([TRANSACTIONAL_FLAG])
 
 Requests: TypeAlias = Sequence[tuple[RequestContext, Any]]
 Place: TypeAlias = tuple[int, int, int]
@@ -58,17 +59,20 @@ class LargeBatches:
     def select(self, requests: Requests) -> tuple[list[Large], Prepared]:
         """Return the batches to prepare in the thread, and others that were decompressed here."""
         size = 0
-        is_plain = True
+        found = NONE_LARGE
         for _, request in requests:
             for topic in request.topic_data:
                 for data in topic.partition_data:
                     records = data.records
                     if records:
                         size += len(records)
-                        if records[_FLAGS_SLICE] != _NO_FLAGS:
-                            is_plain = False
-        if is_plain and (size <= MAX_COMPRESSED_AT_ONCE or (size <= MAX_AT_ONCE and not self._any_codec(requests))):
-            return NONE_LARGE
+                        flags = records[_FLAGS_SLICE]
+                        if flags != _NO_FLAGS:
+                            if flags != _ONLY_TRANSACTIONAL:
+                                return self._classify(requests)
+                            found = ONLY_TRANSACTIONAL
+        if size <= MAX_COMPRESSED_AT_ONCE or (size <= MAX_AT_ONCE and not self._any_codec(requests)):
+            return found
         return self._classify(requests)
 
     def _any_codec(self, requests: Requests) -> bool:
@@ -147,6 +151,8 @@ class LargeBatches:
 
 NONE_LARGE: Final[tuple[list[Large], Prepared]] = ([], {})
 """The result for requests with small batches, neither compressed nor transactional."""
+ONLY_TRANSACTIONAL: Final[tuple[list[Large], Prepared]] = ([], {})
+"""The result for requests with small batches, uncompressed and partly transactional."""
 
 
 def _takes_another_codec(config: LogConfig, records: bytes) -> bool:

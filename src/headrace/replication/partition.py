@@ -23,6 +23,7 @@ from headrace.storage.log.producers.open_transactions import OpenTransactions
 from headrace.storage.log.producers.producer_snapshot import write_snapshot
 from headrace.types import Buffer, TopicPartition, new_tuple
 from headrace.wire.batch import TRANSACTIONAL_FLAG, BatchHeader, parse_header
+from headrace.wire.compression import codec_named
 from headrace.wire.control import Marker, marker_batch
 
 _PLACED = struct.Struct(">qii")
@@ -133,14 +134,14 @@ class Partition:
         If it is transactional, its transaction is checked. Raises KafkaError as `append_as_leader` does.
         """
         config = self.log.state.config
+        header = parse_header(batch)
         if (
             self.isr_size < config.min_insync_replicas
             or len(batch) > config.max_message_bytes
-            or config.compression_type != "producer"
+            or not (config.compression_type == "producer" or codec_named(config.compression_type) == header.codec)
             or config.message_timestamp_type == "LogAppendTime"
         ):
             return self.append_as_leader(batch, now_ms=now_ms, internal=True, guard=guard).base_offset
-        header = parse_header(batch)
         if header.attributes & TRANSACTIONAL_FLAG:
             self._checks.check_own(header, guard)
         base_offset = self.log.state.log_end_offset

@@ -121,7 +121,8 @@ class ProducerState:
         if guard is None:
             guard = VerificationGuard(epoch, sequence, begins_at_zero=begins_at_zero, since_ms=now_ms)
             self._verifications[producer_id] = guard
-        guard.add_attempt(epoch, sequence)
+        else:
+            guard.add_attempt(epoch, sequence)
         return guard
 
     def check_transactional(
@@ -135,7 +136,7 @@ class ProducerState:
         its next committed records would be acknowledged as duplicates of aborted ones, and lost.
         """
         packed = self._producers.get(header.producer_id)
-        if packed is not None:
+        if packed is not None and not _is_next(packed, header):
             repeated = _repeated(packed, header)
             if repeated is not None:
                 if begin is None or repeated.first_offset < begin:
@@ -152,13 +153,16 @@ class ProducerState:
         guard = self._verifications.get(header.producer_id)
         if guard is None:
             return
+        overtakes = header.base_sequence > guard.lowest_sequence
+        if not overtakes and not (guard.begins_at_zero and header.base_sequence):
+            return
         if packed is not None and (
             header.producer_epoch < _EPOCHS.unpack_from(packed)[0] or _repeated(packed, header) is not None
         ):
             return
         if guard.begins_at_zero and header.base_sequence and (packed is None or not _unpacked(packed).batches):
             raise _out_of_order(header, "an unknown producer must begin with sequence 0")
-        if header.base_sequence > guard.lowest_sequence:
+        if overtakes:
             raise _out_of_order(header, f"sequence {guard.lowest_sequence} must be first")
 
     def check_verified(self, header: BatchHeader, guard: VerificationGuard | None, *, is_open: bool) -> None:
@@ -302,6 +306,15 @@ class ProducerState:
             known = self._producers.get(producer_id)
             if known is not None and _identity(packed) == _identity(known):
                 self._producers[producer_id] = known[: ENTRY.size] + packed[ENTRY.size :]
+
+
+def _is_next(packed: PackedProducer, header: BatchHeader) -> bool:
+    """Return True for a batch with a higher epoch, or the next sequence number: it repeats none."""
+    epoch, last = _EPOCH_AND_SEQUENCE.unpack_from(packed)
+    known: int = epoch
+    return header.producer_epoch > known or (
+        header.producer_epoch == known and header.base_sequence == (last + 1) & _SEQUENCE_MASK
+    )
 
 
 def _repeated(packed: PackedProducer, header: BatchHeader) -> AppendedBatch | None:

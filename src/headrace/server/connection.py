@@ -110,8 +110,8 @@ class Connection:
     # Reading
 
     def _on_readable(self) -> None:
-        if self._sender.out:
-            # the client sends requests but does not read its replies
+        if self._sender.out or self._waits_for_turn:
+            # the client sends requests but does not read its replies, or sends more than its share
             self._receiver.pause()
             return
         if self._turns.is_contended and self._pace.must_wait():
@@ -270,8 +270,8 @@ class Connection:
         self._receiver.resume()
 
     def _wait_for_turn(self) -> None:
+        # does not pause the receiver: the turn usually comes before the loop polls the sockets again
         self._waits_for_turn = True
-        self._receiver.pause()
         self._turns.add(self, self._pace.kind())
 
     def _on_writable(self) -> None:

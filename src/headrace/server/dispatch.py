@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from headrace.errors import ErrorCode, KafkaError
 from headrace.server.context import ClientInfo, Handler, RawReply, Reply, RequestContext
 from headrace.server.error_replies import error_reply
-from headrace.server.frames import InvalidRequestError, Parts, check_size, skip_tags
+from headrace.server.frames import MAX_OTHER_FRAME, InvalidRequestError, Parts, check_size, skip_tags
 from headrace.server.large_answers import encode_in_steps, is_large
 from headrace.server.large_requests import MANY_BATCHES, MANY_ENTRIES, LargeRequests, is_large_frame
 from headrace.slices import Steps, finish, run_slice
@@ -278,7 +278,8 @@ class Dispatcher:
         except struct.error:
             raise InvalidRequestError(f"a request of {len(frame)} bytes is shorter than its header") from None
         position = _HEADER.size
-        check_size(frame, len(frame))
+        if len(frame) > MAX_OTHER_FRAME:
+            check_size(frame, len(frame))
         client_id = None
         if client_id_size >= 0:
             client_id = str(frame[position : position + client_id_size], "utf-8", "replace")
@@ -421,9 +422,9 @@ def _frame(context: RequestContext, api_schema: Schema, parts: Sequence[bytes | 
     if not parts:
         return []
     tags = b"\x00" if api_schema.has_flexible_response_header else b""
-    size = _CORRELATION_ID_FIELD + len(tags) + sum(map(_part_size, parts))
-    head = _SIZE_CORRELATION.pack(size, context.correlation_id) + tags
     first = parts[0]
+    content_size = _part_size(first) if len(parts) == 1 else sum(map(_part_size, parts))
+    head = _SIZE_CORRELATION.pack(_CORRELATION_ID_FIELD + len(tags) + content_size, context.correlation_id) + tags
     if isinstance(first, FileSlice):
         return [head, *parts]
     return [head + first, *parts[1:]]

@@ -96,7 +96,14 @@ def test_batches_have_the_leader_epoch_and_a_correct_checksum(setup: Setup) -> N
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"compression_type": "lz4"}, {"message_timestamp_type": "LogAppendTime"}], ids=str
+    "changes",
+    [
+        {},
+        {"compression_type": "lz4"},
+        {"compression_type": "uncompressed"},
+        {"message_timestamp_type": "LogAppendTime"},
+    ],
+    ids=str,
 )
 def test_internal_batches_are_stored_like_others(setup: Setup, changes: dict[str, object]) -> None:
     partition = setup.configure(**changes)

@@ -448,6 +448,18 @@ async def test_other_requests_continue_after_the_client_hangs_up(peer: Peer) -> 
     await peer.turns()
 
 
+async def test_a_connection_that_waits_for_its_turn_keeps_watching_its_socket(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removed: list[int] = []
+    monkeypatch.setattr(peer.loop, "remove_reader", removed.append)
+    peer.answer = lambda _: []
+    await peer.send(frame(b"") * 2 * MAX_FRAMES_PER_TURN)
+    await peer.turns(50)
+    assert (len(peer.requests), removed) == (2 * MAX_FRAMES_PER_TURN, [])
+    monkeypatch.undo()
+
+
 async def test_a_connection_with_costly_requests_yields_after_each(peer: Peer) -> None:
     def slow(body: bytes) -> Parts:
         time.sleep(0.002)

@@ -1,6 +1,8 @@
 import pytest
 
-from headrace.wire.control import Marker, coordinator_epoch_of, encode_marker, marker_of
+from headrace.wire.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG
+from headrace.wire.control import Marker, coordinator_epoch_of, encode_marker, marker_batch, marker_of
+from headrace.wire.records import RecordData, build_batch
 
 
 @pytest.mark.parametrize(
@@ -10,6 +12,17 @@ def test_a_marker_is_encoded_like_kafka_s_and_decoded(marker: Marker, key: bytes
     encoded = encode_marker(marker, 7)
     assert encoded == (key, b"\0\0\0\0\0\7")
     assert (marker_of(encoded[0]), coordinator_epoch_of(encoded[1])) == (marker, 7)
+
+
+@pytest.mark.parametrize("marker", list(Marker))
+def test_the_batch_of_a_marker_has_the_general_layout(marker: Marker) -> None:
+    timestamp_ms = 1_700_000_000_123
+    assert marker_batch(marker, 7, 2**40, 2**15 - 1, timestamp_ms) == build_batch(
+        [RecordData(*encode_marker(marker, 7), timestamp_ms)],
+        producer_id=2**40,
+        producer_epoch=2**15 - 1,
+        attributes=TRANSACTIONAL_FLAG | CONTROL_FLAG,
+    )
 
 
 @pytest.mark.parametrize("key", [None, b"", b"\0\0\0", b"\0\0\0\2", b"\0\0\xff\xff"])

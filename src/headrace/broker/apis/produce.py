@@ -8,6 +8,7 @@ import struct
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
+from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
@@ -28,7 +29,7 @@ from headrace.server.dispatch import Replies
 from headrace.server.frames import InvalidRequestError
 from headrace.slices import Pace
 from headrace.storage.log.config import LogConfig
-from headrace.types import new_tuple
+from headrace.types import TopicPartition, new_tuple
 from headrace.wire.compression import Codec
 from headrace.wire.encoder import put_string
 
@@ -320,9 +321,14 @@ class ProduceApi:
         if version >= _TOPIC_IDS:
             topic_id: UUID | None = topic.topic_id
             return bytes(16) if topic_id is None else topic_id.bytes
-        name = bytearray()
-        put_string(name, topic.name, flexible=version >= _FLEXIBLE)
-        return bytes(name)
+        return _encoded(topic.name, flexible=version >= _FLEXIBLE)
+
+
+@lru_cache(maxsize=256)
+def _encoded(name: str, *, flexible: bool) -> bytes:
+    out = bytearray()
+    put_string(out, name, flexible=flexible)
+    return bytes(out)
 
 
 def _refused_by(partition: Partition, context: RequestContext, error: KafkaError) -> Outcome:
@@ -350,10 +356,11 @@ async def _only_later(replies: Awaitable[Replies]) -> RawReply:
 
 
 def _guard_of(verdict: Verdict, name: str, index: int) -> VerificationGuard | None:
-    error = verdict.errors.get((name, index))
+    topic_partition = new_tuple(TopicPartition, (name, index))
+    error = verdict.errors.get(topic_partition)
     if error is not None:
         raise error
-    return verdict.guards.get((name, index))
+    return verdict.guards.get(topic_partition)
 
 
 def _refuse_zstd(records: bytes) -> None:

@@ -6,6 +6,7 @@ Most need no verification, because the partition has the transaction open (KIP-9
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from struct import Struct
 from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
@@ -16,9 +17,9 @@ from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.replication.verification import UNVERIFIED, TransactionVerifier, VerificationGuard, Verified
 from headrace.server.context import RequestContext
-from headrace.slices import Steps, finish
-from headrace.types import TopicPartition
-from headrace.wire.batch import HEADER_SIZE, TRANSACTIONAL_FLAG, parse_header
+from headrace.slices import Steps, chunks, finish
+from headrace.types import TopicPartition, new_tuple
+from headrace.wire.batch import HEADER_SIZE, TRANSACTIONAL_FLAG
 
 _TOPIC_IDS: Final = 13
 _ADDS: Final = 12
@@ -26,6 +27,9 @@ _ADDS: Final = 12
 _ABORTABLE: Final = 11
 """First version with TRANSACTION_ABORTABLE."""
 _FLAGS: Final = 22
+_PRODUCER: Final = Struct(">qhi")
+"""Id, epoch and base sequence in the header of a batch."""
+_PRODUCER_POSITION: Final = 43
 _PER_SLICE: Final = 64
 """Partitions to handle without a pause."""
 
@@ -44,8 +48,8 @@ class Verdict(NamedTuple):
 
     refusal: KafkaError | None
     """Refuses the whole request."""
-    errors: Mapping[tuple[str, int], KafkaError]
-    guards: Mapping[tuple[str, int], VerificationGuard]
+    errors: Mapping[TopicPartition, KafkaError]
+    guards: Mapping[TopicPartition, VerificationGuard]
 
 
 Verdicts: TypeAlias = Sequence[Verdict | None]
@@ -66,8 +70,8 @@ class _Begun(NamedTuple):
 
     question: _Question | None
     version: int
-    errors: dict[tuple[str, int], KafkaError]
-    guards: dict[tuple[str, int], VerificationGuard]
+    errors: dict[TopicPartition, KafkaError]
+    guards: dict[TopicPartition, VerificationGuard]
 
 
 class TransactionVerification:
@@ -89,19 +93,21 @@ class TransactionVerification:
         """Return the verdicts on several requests; None without transactional batches."""
         if not any(_transactional(topic) for _, request in requests for topic in request.topic_data):
             return None
-        begun = [_at_once(self._begin(context, request)) for context, request in requests]
+        begun = [self._begin(context, request) for context, request in requests]
         asked = _questions(begun)
         if not asked:
             return [_verdict(item, {}) for item in begun]
         answers = {question: self._ask(question, partitions) for question, partitions in asked.items()}
-        known = {question: answer for question, answer in answers.items() if isinstance(answer, Mapping)}
-        if len(known) == len(answers) and not any(map(_is_concurrent, known.items())):
-            return [_verdict(item, known) for item in begun]
-        return self._verify_later(begun, asked, answers)
+        known: dict[_Question, Verified] = {}
+        for question, answer in answers.items():
+            if isinstance(answer, Awaitable) or _is_concurrent((question, answer)):
+                return self._verify_later(begun, asked, answers)
+            known[question] = answer
+        return [_verdict(item, known) for item in begun]
 
     async def verify_many(self, requests: Requests) -> Verdicts | None:
         """Like `verify`, for requests with many partitions, with pauses for other clients."""
-        begun = [await finish(self._begin(context, request)) for context, request in requests]
+        begun = [await finish(self._begin_many(context, request)) for context, request in requests]
         if not any(begun):
             return None
         asked = _questions(begun)
@@ -128,58 +134,97 @@ class TransactionVerification:
         transactional_id, producer_id, producer_epoch, adds = question
         return self._verifier.verify(transactional_id, producer_id, producer_epoch, partitions, adds=adds)
 
-    def _begin(self, context: RequestContext, request: Any) -> Steps[_Begun | Verdict | None]:
+    def _begin(self, context: RequestContext, request: Any) -> _Begun | Verdict | None:
         """Begin to verify the request's batches; None without transactional ones."""
-        first: dict[TopicPartition, int] = {}
-        producers: set[tuple[int, int]] = set()
+        found = _Batches()
+        for topic in request.topic_data:
+            self._gather(context, request, topic, topic.partition_data, found)
+        begun = self._begun(context, request, found)
+        if isinstance(begun, _Begun):
+            self._start(begun, found.first)
+        return begun
+
+    def _begin_many(self, context: RequestContext, request: Any) -> Steps[_Begun | Verdict | None]:
+        """Like `_begin`, in steps."""
+        found = _Batches()
         for topic in request.topic_data:
             yield
-            name = topic.name if context.api_version < _TOPIC_IDS else self._topic_name(topic.topic_id)
-            for place, data in enumerate(topic.partition_data):
-                if place % _PER_SLICE == _PER_SLICE - 1:
-                    yield
-                records = data.records
-                if not records or len(records) <= _FLAGS or not records[_FLAGS] & TRANSACTIONAL_FLAG:
-                    continue
-                if request.transactional_id is None:
-                    return _NO_TRANSACTIONAL_ID
-                if name is None or len(records) < HEADER_SIZE:
-                    continue  # the append reports it
-                header = parse_header(records)
-                if header.producer_id < 0:
-                    continue
-                producers.add((header.producer_id, header.producer_epoch))
-                first.setdefault(TopicPartition(name, data.index), header.base_sequence)
-        if not producers:
-            return None
-        if len(producers) > 1:
-            return _SEVERAL_PRODUCERS
-        [(producer_id, producer_epoch)] = producers
-        question = _Question(request.transactional_id, producer_id, producer_epoch, context.api_version >= _ADDS)
-        return (yield from self._start(question, context.api_version, first))
-
-    def _start(self, question: _Question, version: int, first: Mapping[TopicPartition, int]) -> Steps[_Begun]:
-        if not self._config.transaction_partition_verification_enable:
-            return _Begun(None, version, {}, dict.fromkeys(first, UNVERIFIED))
-        errors: dict[tuple[str, int], KafkaError] = {}
-        guards: dict[tuple[str, int], VerificationGuard] = {}
-        now = now_ms()
-        for place, (topic_partition, sequence) in enumerate(first.items()):
-            if place % _PER_SLICE == _PER_SLICE - 1:
+            for some in chunks(topic.partition_data, _PER_SLICE):
+                self._gather(context, request, topic, some, found)
                 yield
+        begun = self._begun(context, request, found)
+        if isinstance(begun, _Begun):
+            for some in chunks(found.first, _PER_SLICE):
+                self._start(begun, {partition: found.first[partition] for partition in some})
+                yield
+        return begun
+
+    def _gather(
+        self, context: RequestContext, request: Any, topic: Any, partition_data: Iterable[Any], found: "_Batches"
+    ) -> None:
+        """Add a topic's transactional batches to `found`."""
+        name = topic.name if context.api_version < _TOPIC_IDS else self._topic_name(topic.topic_id)
+        for data in partition_data:
+            records = data.records
+            if not records or len(records) <= _FLAGS or not records[_FLAGS] & TRANSACTIONAL_FLAG:
+                continue
+            if request.transactional_id is None:
+                found.is_nameless = True
+                return
+            if name is None or len(records) < HEADER_SIZE:
+                continue  # the append reports it
+            producer_id, producer_epoch, sequence = _PRODUCER.unpack_from(records, _PRODUCER_POSITION)
+            if producer_id < 0:
+                continue
+            found.producers.add((producer_id, producer_epoch))
+            found.first.setdefault(new_tuple(TopicPartition, (name, data.index)), sequence)
+
+    def _begun(self, context: RequestContext, request: Any, found: "_Batches") -> _Begun | Verdict | None:
+        if found.is_nameless:
+            return _NO_TRANSACTIONAL_ID
+        if not found.producers:
+            return None
+        if len(found.producers) > 1:
+            return _SEVERAL_PRODUCERS
+        version = context.api_version
+        if not self._config.transaction_partition_verification_enable:
+            return new_tuple(_Begun, (None, version, {}, dict.fromkeys(found.first, UNVERIFIED)))
+        [(producer_id, producer_epoch)] = found.producers
+        question = new_tuple(_Question, (request.transactional_id, producer_id, producer_epoch, version >= _ADDS))
+        return new_tuple(_Begun, (question, version, {}, {}))
+
+    def _start(self, begun: _Begun, first: Mapping[TopicPartition, int]) -> None:
+        """Begin to verify batches with these first sequence numbers."""
+        question, _, errors, guards = begun
+        if question is None:
+            return
+        _, producer_id, producer_epoch, adds = question
+        now = now_ms()
+        for topic_partition, sequence in first.items():
             partition = self._replicas.find(*topic_partition)
             if partition is None:
                 continue  # the append reports it
             try:
-                guard = partition.start_verification(
-                    question.producer_id, question.producer_epoch, sequence, adds=question.adds, now_ms=now
-                )
+                guard = partition.start_verification(producer_id, producer_epoch, sequence, adds=adds, now_ms=now)
             except KafkaError as error:
                 errors[topic_partition] = error
                 continue
             if guard is not None:
                 guards[topic_partition] = guard
-        return _Begun(question, version, errors, guards)
+
+
+class _Batches:
+    """The transactional batches of a request."""
+
+    __slots__ = ("first", "is_nameless", "producers")
+
+    def __init__(self) -> None:
+        self.first: dict[TopicPartition, int] = {}
+        """The sequence number of each partition's first batch."""
+        self.producers: set[tuple[int, int]] = set()
+        """Producer ids and epochs."""
+        self.is_nameless = False
+        """True if the request has such batches, but no transactional id."""
 
 
 def _transactional(topic: Any) -> bool:
@@ -191,22 +236,11 @@ def _transactional(topic: Any) -> bool:
 
 
 def _questions(begun: Iterable[_Begun | Verdict | None]) -> dict[_Question, list[TopicPartition]]:
-    asked: dict[_Question, dict[tuple[str, int], None]] = {}
+    asked: dict[_Question, dict[TopicPartition, VerificationGuard]] = {}
     for item in begun:
         if isinstance(item, _Begun) and item.question is not None and item.guards:
-            asked.setdefault(item.question, {}).update(dict.fromkeys(item.guards))
-    return {
-        question: [TopicPartition(*partition) for partition in partitions] for question, partitions in asked.items()
-    }
-
-
-def _at_once(steps: Steps[_Begun | Verdict | None]) -> _Begun | Verdict | None:
-    try:
-        while True:
-            next(steps)
-    except StopIteration as end:
-        found: _Begun | Verdict | None = end.value
-        return found
+            asked.setdefault(item.question, {}).update(item.guards)
+    return {question: list(partitions) for question, partitions in asked.items()}
 
 
 async def _answer(answer: Verified | Awaitable[Verified]) -> Verified:
@@ -223,11 +257,12 @@ def _verdict(begun: _Begun | Verdict | None, answers: Mapping[_Question, Verifie
         return begun
     question, version, errors, guards = begun
     answer = {} if question is None else answers.get(question, {})
-    for topic_partition in guards:
-        code = answer.get(TopicPartition(*topic_partition), ErrorCode.none)
-        if code is not ErrorCode.none:
-            errors[topic_partition] = _producer_error(code, version)
-    return Verdict(None, errors, guards)
+    if answer:
+        for topic_partition in guards:
+            code = answer.get(topic_partition, ErrorCode.none)
+            if code is not ErrorCode.none:
+                errors[topic_partition] = _producer_error(code, version)
+    return new_tuple(Verdict, (None, errors, guards))
 
 
 def _producer_error(code: ErrorCode, version: int) -> KafkaError:

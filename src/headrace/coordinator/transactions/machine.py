@@ -56,9 +56,8 @@ def markers_of(metadata: TransactionMetadata) -> WriteMarkers:
 
 
 def _moved(metadata: TransactionMetadata, now_ms: int, **changes: Any) -> TransactionMetadata:
-    return metadata._replace(
-        **{"previous_producer_id": metadata.producer_id, "last_update_ms": now_ms, "next_producer_id": -1, **changes}
-    )
+    changes.setdefault("next_producer_id", NO_PRODUCER_ID)
+    return metadata._replace(previous_producer_id=metadata.producer_id, last_update_ms=now_ms, **changes)
 
 
 def _refused(code: ErrorCode, message: str = "") -> Result[Any]:

@@ -5,6 +5,7 @@ written from `transaction.version` 1 on, is flexible.
 """
 
 import struct
+from functools import lru_cache
 from typing import Final
 
 from headrace.coordinator.runtime.record_reader import RecordReader
@@ -27,6 +28,13 @@ _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
 _INT64: Final = struct.Struct(">q")
 _PREVIOUS_ID_TAG, _NEXT_ID_TAG, _CLIENT_VERSION_TAG = 0, 1, 2
+_ID_TAG: Final = struct.Struct(">BBq")
+"""Tag, size, producer id."""
+_VERSION_TAG: Final = struct.Struct(">BBh")
+_FEW: Final = 64
+"""Partitions of a transaction whose encoding is cached."""
+_CACHED: Final = 256
+"""Encodings in the cache."""
 
 
 def encode_key(transactional_id: str) -> bytes:
@@ -36,28 +44,29 @@ def encode_key(transactional_id: str) -> bytes:
 
 def encode_value(metadata: TransactionMetadata, *, flexible: bool) -> bytes:
     """Encode the metadata in version 1, or in version 0, which has no tagged fields."""
-    out = bytearray(
-        _HEAD.pack(
-            1 if flexible else 0,
-            metadata.producer_id,
-            metadata.producer_epoch,
-            metadata.timeout_ms,
-            metadata.state,
-        )
+    head = _HEAD.pack(
+        1 if flexible else 0, metadata.producer_id, metadata.producer_epoch, metadata.timeout_ms, metadata.state
     )
-    _put_partitions(out, metadata, flexible=flexible)
-    out += _TIMES.pack(metadata.last_update_ms, metadata.start_ms)
-    if flexible:
-        _put_tags(out, metadata)
-    return bytes(out)
-
-
-def _put_partitions(out: bytearray, metadata: TransactionMetadata, *, flexible: bool) -> None:
     if metadata.state is TransactionState.EMPTY:
-        out += b"\x00" if flexible else b"\xff\xff\xff\xff"
-        return
+        partitions = b"\x00" if flexible else b"\xff\xff\xff\xff"
+    elif len(metadata.partitions) <= _FEW:
+        partitions = _few_partitions(metadata.partitions, flexible=flexible)
+    else:
+        partitions = _encode_partitions(metadata.partitions, flexible=flexible)
+    times = _TIMES.pack(metadata.last_update_ms, metadata.start_ms)
+    return head + partitions + times + (_tags(metadata) if flexible else b"")
+
+
+@lru_cache(maxsize=_CACHED)
+def _few_partitions(partitions: frozenset[TopicPartition], *, flexible: bool) -> bytes:
+    """Like `_encode_partitions`: most producers use the same partitions again and again."""
+    return _encode_partitions(partitions, flexible=flexible)
+
+
+def _encode_partitions(partitions: frozenset[TopicPartition], *, flexible: bool) -> bytes:
+    out = bytearray()
     by_topic: dict[str, list[int]] = {}
-    for topic, index in sorted(metadata.partitions):
+    for topic, index in sorted(partitions):
         by_topic.setdefault(topic, []).append(index)
     _put_count(out, len(by_topic), flexible=flexible)
     for topic, indexes in by_topic.items():
@@ -71,6 +80,7 @@ def _put_partitions(out: bytearray, metadata: TransactionMetadata, *, flexible: 
         out += struct.pack(f">{len(indexes)}i", *indexes)
         if flexible:
             out.append(0)
+    return bytes(out)
 
 
 def _put_count(out: bytearray, count: int, *, flexible: bool) -> None:
@@ -80,19 +90,19 @@ def _put_count(out: bytearray, count: int, *, flexible: bool) -> None:
         out += _INT32.pack(count)
 
 
-def _put_tags(out: bytearray, metadata: TransactionMetadata) -> None:
-    tags: list[tuple[int, bytes]] = []
+def _tags(metadata: TransactionMetadata) -> bytes:
+    count = 0
+    content = b""
     if metadata.previous_producer_id != NO_PRODUCER_ID:
-        tags.append((_PREVIOUS_ID_TAG, _INT64.pack(metadata.previous_producer_id)))
+        count += 1
+        content = _ID_TAG.pack(_PREVIOUS_ID_TAG, _INT64.size, metadata.previous_producer_id)
     if metadata.next_producer_id != NO_PRODUCER_ID:
-        tags.append((_NEXT_ID_TAG, _INT64.pack(metadata.next_producer_id)))
+        count += 1
+        content += _ID_TAG.pack(_NEXT_ID_TAG, _INT64.size, metadata.next_producer_id)
     if metadata.client_version:
-        tags.append((_CLIENT_VERSION_TAG, _INT16.pack(metadata.client_version)))
-    put_unsigned_varint(out, len(tags))
-    for tag, content in tags:
-        put_unsigned_varint(out, tag)
-        put_unsigned_varint(out, len(content))
-        out += content
+        count += 1
+        content += _VERSION_TAG.pack(_CLIENT_VERSION_TAG, _INT16.size, metadata.client_version)
+    return bytes((count,)) + content
 
 
 def decode_key(key: bytes) -> str | None:

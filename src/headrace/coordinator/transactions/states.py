@@ -33,12 +33,10 @@ class TransactionState(IntEnum):
     @property
     def is_prepared(self) -> bool:
         """True if the end is decided and markers are being written."""
-        return self in _PREPARED
+        cls = TransactionState
+        return self is cls.PREPARE_COMMIT or self is cls.PREPARE_ABORT or self is cls.PREPARE_EPOCH_FENCE
 
 
-_PREPARED: Final = frozenset(
-    {TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT, TransactionState.PREPARE_EPOCH_FENCE}
-)
 _NAMES: Final = {state: "".join(part.capitalize() for part in state.name.split("_")) for state in TransactionState}
 STATE_OF_NAME: Final = {name: state for state, name in _NAMES.items()}
 

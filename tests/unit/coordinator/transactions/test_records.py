@@ -55,6 +55,11 @@ def test_previous_and_next_producer_ids_are_in_tagged_fields() -> None:
     assert decode_value("id", encode_value(metadata, flexible=True)) == metadata
 
 
+def test_many_partitions_are_encoded() -> None:
+    metadata = ONGOING._replace(partitions=frozenset(TopicPartition(topic, n) for topic in "ab" for n in range(200)))
+    assert decode_value("id", encode_value(metadata, flexible=True)) == metadata
+
+
 @pytest.mark.parametrize(
     ("epoch", "previous", "last"), [(7, 4000, 6), (0, 3999, MAX_EPOCH - 1)], ids=["same id", "new id"]
 )
