@@ -8,6 +8,8 @@ and after their batch (`reached.py`).
 """
 
 from collections.abc import Mapping
+from functools import reduce
+from operator import and_
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window
@@ -16,17 +18,28 @@ from pyspark.sql import functions as sf
 from headrace.pipeline.engine.reached import Reached
 from headrace.pipeline.spec.params import seconds_of
 
-COLUMNS: Final = frozenset({"topic_id", "source_partition", "source_offset", "event_time"})
+_PLACE: Final = ("topic_id", "source_partition", "source_offset")
+COLUMNS: Final = frozenset({*_PLACE, "event_time"})
 """Rows that have them get `late_by_s`, `settled_before` and `settled_after`."""
 _MICROSECONDS: Final = 1_000_000
 _ROWS_PER_FILE: Final = 200_000
 
 
 def with_lateness(rows: DataFrame, before: Mapping[str, int], *, time: str = "event_time") -> DataFrame:
-    """Add `late_by_s`, seconds as a double, to rows with `topic_id`, `source_partition`, `source_offset` and `time`.
+    """Add `late_by_s`, seconds as a double, to a batch with `topic_id`, `source_partition`, `source_offset` and `time`.
 
-    `before` holds the latest times of all earlier rows. A row without an event time has no lateness.
+    `before` holds the latest times of all earlier rows. A row without an event time has no lateness. `rows` is
+    evaluated twice: cache it. Only the places are sorted; those of late rows, which are few, are joined to the batch.
     """
+    late = windowed(rows.select(*_PLACE, time), before, time=time).where("late_by_s > 0").select(*_PLACE, "late_by_s")
+    same = reduce(and_, (sf.col(f"rows.{name}").eqNullSafe(sf.col(f"late.{name}")) for name in _PLACE))
+    joined = rows.alias("rows").join(sf.broadcast(late.alias("late")), same, "left")
+    late_by = sf.when(sf.col(f"rows.{time}").isNotNull(), sf.coalesce("late.late_by_s", sf.lit(0.0)))
+    return joined.select("rows.*", late_by.alias("late_by_s"))
+
+
+def windowed(rows: DataFrame, before: Mapping[str, int], *, time: str = "event_time") -> DataFrame:
+    """Return the same as `with_lateness`, but sort the rows."""
     earlier = Window.partitionBy("topic_id", "source_partition").orderBy("source_offset")
     so_far = sf.max(sf.unix_micros(time)).over(earlier.rowsBetween(Window.unboundedPreceding, -1))
     latest = sf.greatest(so_far, _carried(before))

@@ -157,7 +157,7 @@ def _with_lateness(rows: DataFrame, stored: DataFrame) -> DataFrame:
     partitions = rows.select(*_ORIGIN[:2]).distinct()
     around = stored.select(*columns).join(sf.broadcast(partitions), list(_ORIGIN[:2]), "left_semi")
     both = around.withColumn("_new", sf.lit(False)).union(rows.select(*columns).withColumn("_new", sf.lit(True)))
-    late = lateness.with_lateness(both, {}).where("_new").select(*_ORIGIN, "late_by_s")
+    late = lateness.windowed(both, {}).where("_new").select(*_ORIGIN, "late_by_s")
     return rows.join(late, list(_ORIGIN), "left")
 
 
