@@ -2,12 +2,18 @@
 
 import json
 from collections.abc import Mapping
+from functools import reduce
+from operator import and_
+from typing import Final
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
 
 from headrace.pipeline.engine.tables import delta_log
 from headrace.pipeline.engine.tables.lake import Lake
 from headrace.pipeline.spec.jobs import Snapshot
+
+_NEW: Final = "_new"
 
 
 class SnapshotTable:
@@ -17,7 +23,7 @@ class SnapshotTable:
         self._lake = lake
         self._output = output
         self._rows: DataFrame | None = None
-        """The rows of the table, cached; None if they have to be read."""
+        """The rows of the table, in a local checkpoint; None if they have to be read."""
 
     def write(
         self, rows: DataFrame, *, writer: str, batch: int, metadata: Mapping[str, object]
@@ -35,11 +41,10 @@ class SnapshotTable:
         if last is not None and batch <= last:
             version = delta_log.version(lake.spark, lake.path(table))
             new = _at(lake, table, version)
-            return (new, new.limit(0)) if version == 0 else self._changes(new, _at(lake, table, version - 1))
+            return _parted(self._changes(new, _at(lake, table, version - 1) if version else new.limit(0)))
         now = rows.localCheckpoint()
-        changed, gone = self._changes(now, lake.read(table) if self._rows is None else self._rows)
-        changed, gone = changed.localCheckpoint(), gone.localCheckpoint()
-        if changed.isEmpty() and gone.isEmpty():
+        changes = self._changes(now, lake.read(table) if self._rows is None else self._rows).localCheckpoint()
+        if changes.isEmpty():
             return None
         (
             now.write.format("delta")
@@ -48,11 +53,27 @@ class SnapshotTable:
             .save(lake.path(table))
         )
         self._rows = now
-        return changed, gone
+        return _parted(changes)
 
-    def _changes(self, new: DataFrame, old: DataFrame) -> tuple[DataFrame, DataFrame]:
-        gone = old.join(new, list(self._output.keys), "left_anti").select(*old.columns)
-        return new.select(*old.columns).exceptAll(old), gone
+    def _changes(self, new: DataFrame, old: DataFrame) -> DataFrame:
+        """Return new rows that are not in `old`, and old rows whose keys are not in `new`, marked in a column."""
+        names, keys = old.columns, self._output.keys
+        new = new.select(sf.struct(*names).alias("row"), sf.lit(True).alias(_NEW)).alias("new")
+        old = old.select(sf.struct(*names).alias("row")).alias("old")
+        both = new.join(old, _same([(f"new.row.{key}", f"old.row.{key}") for key in keys]), "full_outer")
+        differ = ~sf.col("new.row").eqNullSafe(sf.col("old.row"))
+        row = sf.coalesce("new.row", "old.row")
+        return both.where(differ).select(
+            *(row[name].alias(name) for name in names), sf.coalesce(_NEW, sf.lit(False)).alias(_NEW)
+        )
+
+
+def _parted(changes: DataFrame) -> tuple[DataFrame, DataFrame]:
+    return changes.where(_NEW).drop(_NEW), changes.where(~sf.col(_NEW)).drop(_NEW)
+
+
+def _same(names: list[tuple[str, str]]) -> Column:
+    return reduce(and_, (sf.col(one).eqNullSafe(sf.col(other)) for one, other in names))
 
 
 def _at(lake: Lake, table: str, version: int) -> DataFrame:

@@ -1,0 +1,62 @@
+"""Snapshots: the table is rewritten if its rows differ, and the changes are known also after a restart."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headrace.pipeline.spec.jobs import Snapshot
+from tests.support.spark import frame
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from headrace.pipeline.engine.tables.lake import Lake
+    from headrace.pipeline.engine.tables.snapshot import SnapshotTable
+
+TOP = Snapshot(table="top", keys=("rank",))
+FIRST = ((1, "/a"), (2, "/b"), (3, "/c"))
+SECOND = ((1, "/a"), (2, "/c"))
+
+
+@pytest.fixture
+def lake(spark: "SparkSession", tmp_path: Path) -> "Lake":
+    from headrace.pipeline.engine.tables.lake import Lake
+
+    return Lake(spark, f"file://{tmp_path}/lake")
+
+
+def table(lake: "Lake") -> "SnapshotTable":
+    from headrace.pipeline.engine.tables.snapshot import SnapshotTable
+
+    return SnapshotTable(lake, TOP)
+
+
+def write(
+    top: "SnapshotTable", lake: "Lake", batch: int, ranks: tuple[tuple[int, str], ...]
+) -> tuple[list[tuple[int, str]], list[tuple[int, str]]] | None:
+    """Return the changed and the gone rows."""
+    rows = frame(lake.spark, [{"rank": rank, "page": page} for rank, page in ranks], "rank: int, page: string")
+    found = top.write(rows, writer="top@1", batch=batch, metadata={})
+    if found is None:
+        return None
+    changed, gone = (sorted((row.rank, row.page) for row in part.collect()) for part in found)
+    return changed, gone
+
+
+def test_only_changed_and_gone_rows_are_returned(lake: "Lake") -> None:
+    top = table(lake)
+    assert write(top, lake, 0, FIRST) == (list(FIRST), [])
+    assert write(top, lake, 1, FIRST) is None
+    assert write(top, lake, 2, SECOND) == ([(2, "/c")], [(3, "/c")])
+    assert write(top, lake, 3, FIRST) == ([(2, "/b"), (3, "/c")], [])
+    assert sorted(tuple(row) for row in lake.read("top").collect()) == list(FIRST)
+
+
+def test_a_repeated_batch_returns_the_changes_of_its_first_attempt(lake: "Lake") -> None:
+    top = table(lake)
+    write(top, lake, 0, FIRST)
+    assert write(table(lake), lake, 0, SECOND) == (list(FIRST), [])
+    write(top, lake, 1, SECOND)
+    assert write(table(lake), lake, 1, FIRST) == ([(2, "/c")], [(3, "/c")])
+    assert sorted(tuple(row) for row in lake.read("top").collect()) == list(SECOND)
