@@ -18,7 +18,7 @@ from headrace.pipeline.generate.parameters import Parameters
 from headrace.pipeline.jobs import activity, archive, crawlers, events
 from headrace.pipeline.spec import client_settings
 from headrace.pipeline.spec.deployment import Deployment, JobSettings
-from headrace.pipeline.spec.jobs import Additive, Job, job_of
+from headrace.pipeline.spec.jobs import Changelog, Job, Publish, job_of
 from tests.pipeline.log_lines import combined
 from tests.pipeline.topics import Topics
 from tests.support.broker_process import BrokerProcess
@@ -96,7 +96,7 @@ class Pipeline:
         from headrace.pipeline.engine.tables.lake import Lake
 
         lake, output = Lake(self.spark, self.lake), JOBS[name].outputs[0] if name in JOBS else None
-        rows = lake.view(output) if isinstance(output, Additive) else lake.read(name)
+        rows = lake.read(name) if output is None or isinstance(output, Changelog | Publish) else lake.view(output)
         conditions = [f"year({name}) < 2037" for name in TIMES if name in rows.columns]
         conditions += ["client != 'end'"] if "client" in rows.columns else []
         return rows.where(" AND ".join(conditions)) if conditions else rows

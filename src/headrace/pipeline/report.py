@@ -16,7 +16,7 @@ from headrace.pipeline.engine.tables.lake import Lake
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.jobs import activity
 from headrace.pipeline.jobs.crawlers import crawlers
-from headrace.pipeline.spec.jobs import Additive, job_of
+from headrace.pipeline.spec.jobs import Additive, Changelog, Publish, job_of
 from headrace.pipeline.spec.params import build, seconds_of, unknown
 
 Given: TypeAlias = Mapping[str, Mapping[str, object]]
@@ -131,9 +131,10 @@ def differences(
 def _stored(lake: Lake, table: str) -> tuple[DataFrame, tuple[str, ...]]:
     """Return the rows of a table with estimates for its sketches, and the names of these."""
     job = job_of(_FUNCTIONS[table])
-    output = next((item for item in job.outputs if isinstance(item, Additive)), None) if job is not None else None
-    if output is None:
-        return lake.read(table), ()
+    outputs = () if job is None else job.outputs
+    output = next(item for item in outputs if not isinstance(item, Changelog | Publish))
+    if not isinstance(output, Additive):
+        return lake.view(output), ()
     return lake.view(output).withColumns(
         {name: sf.hll_sketch_estimate(name) for name in output.sketches}
     ), output.sketches

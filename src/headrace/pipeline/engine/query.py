@@ -33,7 +33,7 @@ from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.spec import shape, sharing
 from headrace.pipeline.spec.client_settings import Cluster
 from headrace.pipeline.spec.deployment import JobSettings
-from headrace.pipeline.spec.jobs import Additive, Append, Changelog, Job, Publish, Snapshot, Stateful, Table
+from headrace.pipeline.spec.jobs import Append, Changelog, Job, Publish, Snapshot, Stateful, Table, TableOutput
 
 _GRACE_S: Final = 20.0
 _POLL_S: Final = 0.05
@@ -73,10 +73,10 @@ class Query:
         around: Surroundings,
         *,
         origin: str | None = None,
-        source_output: Additive | None = None,
+        source_output: TableOutput | None = None,
         reached: Callable[[str], None] = _pass,
     ) -> None:
-        """`origin` is the topic that a source table's rows come from; `source_output` is the table's additive output.
+        """`origin` is the topic that a source table's rows come from; `source_output` is the output that writes it.
 
         `reached` is called with the name of each kill point: before-ledger, after-table, mid-publish, before-commit.
         """

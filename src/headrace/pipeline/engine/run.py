@@ -20,7 +20,7 @@ from headrace.pipeline.engine.tables.lake import Lake
 from headrace.pipeline.engine.topics import Topics
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.spec.deployment import Deployment
-from headrace.pipeline.spec.jobs import Additive, Job, Table
+from headrace.pipeline.spec.jobs import Changelog, Job, Publish, Table, TableOutput
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -184,9 +184,9 @@ def _origin(job: Job, jobs: Mapping[str, Job], deployment: Deployment) -> str | 
     return None if topic is None or "," in topic else topic
 
 
-def _source_output(job: Job, jobs: Mapping[str, Job]) -> Additive | None:
-    """Return the additive output that is the job's source; None for other tables and for topics."""
+def _source_output(job: Job, jobs: Mapping[str, Job]) -> TableOutput | None:
+    """Return the output that is the job's source; None for a topic and for a table that no job writes."""
     if not isinstance(job.source, Table) or (writer := _writer(job.source.name, jobs)) is None:
         return None
-    outputs = [output for output in jobs[writer].outputs if isinstance(output, Additive)]
+    outputs = [output for output in jobs[writer].outputs if not isinstance(output, Changelog | Publish)]
     return next((output for output in outputs if output.table == job.source.name), None)

@@ -14,7 +14,7 @@ from headrace.pipeline.engine.tables import additive, partials
 from headrace.pipeline.engine.tables.lake import Lake
 from headrace.pipeline.engine.tables.snapshot import SnapshotTable
 from headrace.pipeline.engine.tables.totals import Totals
-from headrace.pipeline.spec.jobs import Additive, Append, Job, Snapshot, Stateful
+from headrace.pipeline.spec.jobs import Additive, Append, Job, Snapshot, Stateful, TableOutput
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class TableWriter:
         self,
         lake: Lake,
         job: Job,
-        tables: Mapping[str, Additive | Append | Snapshot | Stateful],
+        tables: Mapping[str, TableOutput],
         *,
         origin: str | None,
         published: Collection[str],

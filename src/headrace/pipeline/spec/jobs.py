@@ -107,7 +107,9 @@ class Expect:
     otherwise: Literal["quarantine", "drop", "fail"] = "quarantine"
 
 
-Output: TypeAlias = Append | Additive | Stateful | Snapshot | Changelog | Publish
+TableOutput: TypeAlias = Append | Additive | Stateful | Snapshot
+"""An output that is a table."""
+Output: TypeAlias = TableOutput | Changelog | Publish
 Source: TypeAlias = Topic | Table
 
 

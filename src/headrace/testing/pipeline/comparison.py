@@ -14,9 +14,9 @@ from headrace.pipeline.engine.exactly_once import changelog
 from headrace.pipeline.engine.tables.partials import summed
 from headrace.pipeline.jobs.archive import raw
 from headrace.pipeline.spec.deployment import DEFAULT_MAX_ROWS
-from headrace.pipeline.spec.jobs import Additive, Append, Changelog, Job, Publish, Stateful, Table
+from headrace.pipeline.spec.jobs import Additive, Append, Changelog, Job, Publish, Stateful, Table, TableOutput
 from headrace.testing.pipeline.arrangement import Arrangement, arranged
-from headrace.testing.pipeline.lake import KILL_POINTS, KilledError, Lake, Records, Tables, definition_of
+from headrace.testing.pipeline.lake import KILL_POINTS, KilledError, Lake, Records, definition_of
 
 _SKETCH_ERROR: Final = 0.05
 """Three standard errors of a sketch with lgK 12."""
@@ -134,7 +134,7 @@ def _computed(job: Job, params: object, rows: DataFrame) -> Mapping[str, DataFra
     return found
 
 
-def _plain(rows: DataFrame, output: Tables) -> list[dict[str, Any]]:
+def _plain(rows: DataFrame, output: TableOutput) -> list[dict[str, Any]]:
     if isinstance(output, Additive) and output.sketches:
         rows = rows.withColumns({name: sf.hll_sketch_estimate(name) for name in output.sketches})
     return [row.asDict(recursive=True) for row in rows.collect()]
@@ -142,7 +142,7 @@ def _plain(rows: DataFrame, output: Tables) -> list[dict[str, Any]]:
 
 def _check_rows(
     where: str,
-    output: Tables,
+    output: TableOutput,
     stream: Iterable[Mapping[str, Any]],
     batch: Iterable[Mapping[str, Any]],
     tolerated: Iterable[Mapping[str, Any]],
@@ -165,7 +165,7 @@ def _check_rows(
                 raise AssertionError(f"{where}: {name} is {found} in the stream, {wanted} in the batch: {dict(row)}")
 
 
-def _check_changelog(where: str, lake: Lake, topic: str, output: Tables, table: DataFrame) -> None:
+def _check_changelog(where: str, lake: Lake, topic: str, output: TableOutput, table: DataFrame) -> None:
     """Compare the last change of each key with its row; without keys, all changes with all rows."""
     sketches = output.sketches if isinstance(output, Additive) else ()
     changes = lake.changes(topic)

@@ -24,14 +24,13 @@ from headrace.pipeline.jobs.events import events
 from headrace.pipeline.spec import client_settings
 from headrace.pipeline.spec.client_settings import Cluster
 from headrace.pipeline.spec.deployment import DEFAULT_MAX_ROWS, Deployment, JobSettings
-from headrace.pipeline.spec.jobs import Additive, Append, Changelog, Job, Publish, Snapshot, Stateful, Table, job_of
+from headrace.pipeline.spec.jobs import Additive, Changelog, Job, Publish, Table, TableOutput, job_of
 from headrace.testing import Broker
 
 Records: TypeAlias = Sequence[str | bytes | None] | DataFrame
 """Values of records of the source topic, or rows of the source table. For jobs that read `events`, lines of an access
 log, which the job `events` parses first."""
 
-Tables: TypeAlias = Append | Additive | Stateful | Snapshot
 
 KILL_POINTS: Final = ("before-ledger", "after-table", "mid-publish", "before-commit")
 """Where a batch can be killed. Only jobs with a changelog reach the last two."""
@@ -159,7 +158,7 @@ class Lake:
             },
         )
 
-    def stored(self, output: Tables) -> DataFrame | None:
+    def stored(self, output: TableOutput) -> DataFrame | None:
         """Return the rows of a table, or the totals of an additive one; None if nothing was written."""
         if not self.tables.exists(output.table):
             return None
@@ -246,7 +245,7 @@ def _new_session() -> SparkSession:
     return session.build(Deployment.default(lake=directory), name="headrace tests")
 
 
-def _readable(rows: DataFrame, output: Tables) -> DataFrame:
+def _readable(rows: DataFrame, output: TableOutput) -> DataFrame:
     sketches = output.sketches if isinstance(output, Additive) else ()
     return rows.withColumns({name: sf.hll_sketch_estimate(name) for name in sketches}) if sketches else rows
 

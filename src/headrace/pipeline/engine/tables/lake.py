@@ -18,7 +18,7 @@ from headrace.pipeline.engine.files import Files
 from headrace.pipeline.engine.java import java_class
 from headrace.pipeline.engine.tables import delta_log, partials
 from headrace.pipeline.errors import PipelineError
-from headrace.pipeline.spec.jobs import Additive, Append, Snapshot, Stateful
+from headrace.pipeline.spec.jobs import TableOutput
 
 _ATTEMPTS: Final = 5
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
@@ -62,7 +62,7 @@ class Lake:
         """Return the rows as a stream: first those stored now, then each appended row once."""
         return self.spark.readStream.format("delta").load(self.existing(table))
 
-    def view(self, output: Additive | Append | Stateful | Snapshot) -> DataFrame:
+    def view(self, output: TableOutput) -> DataFrame:
         """Return the rows of a table as they are now: totals of an additive one, one row for each key of the others."""
         return partials.current(self.read(output.table), output)
 

@@ -6,13 +6,13 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from headrace.pipeline.errors import PipelineError
-from headrace.pipeline.spec.jobs import Additive, Append, Snapshot, Stateful
+from headrace.pipeline.spec.jobs import Additive, Stateful, TableOutput
 
 BATCH: Final = "_batch"
 """The batch that wrote a row of a table whose rows replace each other."""
 
 
-def current(rows: DataFrame, output: Additive | Append | Stateful | Snapshot) -> DataFrame:
+def current(rows: DataFrame, output: TableOutput) -> DataFrame:
     """Return the rows of a table's view, from its stored rows."""
     if isinstance(output, Additive):
         return summed(rows, output)
