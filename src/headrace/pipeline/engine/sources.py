@@ -29,7 +29,6 @@ def records(
         .option("startingOffsets", "earliest")
         .option("includeHeaders", "true")
         .option("maxOffsetsPerTrigger", max_rows)
-        .option("minPartitions", 2 * spark.sparkContext.defaultParallelism)
     )
     known = json.dumps(dict(ids))
     return source.load().select(
