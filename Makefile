@@ -27,8 +27,6 @@ setup: ## install Python packages, jars and tools (a second run takes a second)
 demo: setup ## run the main job: a web log through Headrace and Spark (DEMO_ARGS="--input FILE --json")
 	@$(BIN)/headrace demo $(DEMO_ARGS)
 
-# One process more than two cores, because many tests wait.
-test: JOBS := $(if $(filter command environment,$(word 1,$(origin JOBS))),$(JOBS),3)
 test: setup ## run the tests (TESTS=tests/unit for the unit tests)
 	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 -m "not slow" $(TESTS)
 

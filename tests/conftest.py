@@ -77,7 +77,7 @@ def _place(item: pytest.Item) -> int:
     return max(places, default=(0, _ORDER.index(_REST)))[1]
 
 
-class _Files(LoadFileScheduling):  # type: ignore[misc]
+class _Files(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
     """Gives each file to one worker, and all files that share a Spark session to the same one.
 
     Spark takes 20 s of processor time to start and to warm up.

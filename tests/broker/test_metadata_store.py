@@ -87,9 +87,9 @@ def test_clients_get_a_retriable_error_while_the_file_is_locked(
         )
         assert produce(client, "before", 0) == "none"
         other.execute("ROLLBACK")
+    # Other brokers of the process may warn of their own concerns: expired transactions, a busy machine.
     problems = [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
-    # On a busy machine, the watch of the event loop reports that.
-    logged = [record for record in problems if "held the event loop" not in record.getMessage()]
+    logged = [item for item in problems if item.levelname == "ERROR" or "metadata" in item.getMessage()]
     assert [item.levelname for item in logged] == ["ERROR"]
     assert "metadata.db" in logged[0].getMessage()
     assert logged[0].exc_info is None

@@ -224,5 +224,5 @@ def test_a_crowd_of_new_clients_with_expensive_first_requests(
             client.socket.settimeout(60)
             client.receive()
         total = time.monotonic() - began
-    assert longest < max(0.5, total / 2), f"a record took {longest:.2f} s, all requests {total:.2f} s"
+    assert longest < max(0.5, total / 4), f"a record took {longest:.2f} s, all requests {total:.2f} s"
     log.has_no_traceback()

@@ -66,7 +66,7 @@ def test_an_evil_expression_is_answered(regex: str, crowded: BrokerProcess) -> N
     client = WireClient(crowded.bootstrap)
     started = time.monotonic()
     assert beat(client, f"evil-{len(regex)}", regex)["error_code"] == "none"
-    assert time.monotonic() - started < 30
+    assert time.monotonic() - started < 5
     client.close()
 
 

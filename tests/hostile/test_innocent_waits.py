@@ -71,7 +71,7 @@ class Innocent:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        wait_for(lambda: len(self._waits) >= 100, "100 records")
+        wait_for(lambda: len(self._waits) >= 300, "300 records")
         self._undisturbed = list(self._waits)
         self._waits.clear()
         return self

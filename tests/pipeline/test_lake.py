@@ -106,6 +106,25 @@ def test_a_batch_of_another_process_is_noticed(lake: "Lake") -> None:
     assert stored(lake) == [("/a", 1), ("/b", 1), ("/c", 1), ("/d", 1)]
 
 
+def test_changes_by_others_are_noticed_once_and_compactions_are_none(lake: "Lake") -> None:
+    from delta.tables import DeltaTable
+
+    from headrace.pipeline.engine.tables import delta_log
+
+    path, writer = lake.path("pages"), "pages@1"
+    for batch in range(3):
+        append(lake, batch, ("/a", batch))
+    lake.was_changed_by_others("pages", writer)  # who created the table is not remembered
+    names = {str(row.path) for row in delta_log.TableVersion(lake.spark, path).files().collect()}
+    assert delta_log.rewrite_files(lake.spark, path, names, lambda rows: rows.coalesce(1)) == 3
+    append(lake, 3, ("/b", 1))
+    assert not lake.was_changed_by_others("pages", writer)
+    DeltaTable.forPath(lake.spark, path).delete("page = '/a'")
+    append(lake, 4, ("/c", 1))
+    assert lake.was_changed_by_others("pages", writer)
+    assert not lake.was_changed_by_others("pages", writer)
+
+
 def test_two_writers_may_create_a_table_at_once(lake: "Lake") -> None:
     writers = [
         threading.Thread(target=append, args=(lake, 0, (name, 1)), kwargs={"writer": name}) for name in ("/a", "/b")

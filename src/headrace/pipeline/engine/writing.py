@@ -99,9 +99,10 @@ class TableWriter:
         appended = additive.append(self._lake, output, rows, writer=self.name, batch=batch, metadata=about)
         if totals is None:
             return Changes(rows)
-        if appended:
+        is_changed = self._lake.was_changed_by_others(output.table, self.name)
+        if appended and not is_changed:
             return Changes(totals.after(rows), count=count)
-        # The first attempt has appended the rows: the totals in memory contain them.
+        # The totals in memory lack the rows of others, or contain those that the first attempt has appended.
         totals.forget()
         return Changes(additive.totals(self._lake, output, rows), count=count)
 

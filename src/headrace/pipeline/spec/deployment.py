@@ -10,7 +10,7 @@ from typing import Any, Final
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.spec import client_settings, params, profiles
 from headrace.pipeline.spec.client_settings import Cluster
-from headrace.pipeline.spec.jobs import DEFAULT_TRIGGER, Job
+from headrace.pipeline.spec.jobs import Job
 from headrace.pipeline.spec.secret_values import Secret, Value, flattened
 
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
@@ -179,7 +179,8 @@ def _job(name: str, value: object) -> JobSettings:
         raise PipelineError(f"{where} params must be a table: params.NAME = VALUE")
     trigger = _text(value, "trigger", "", where) if "trigger" in value else None
     try:
-        params.seconds_of(trigger or DEFAULT_TRIGGER)
+        if trigger is not None:
+            params.seconds_of(trigger)
     except ValueError:
         raise PipelineError(f"{where} trigger must be an interval such as '10 seconds', not '{trigger}'") from None
     rows = value.get("max_rows", DEFAULT_MAX_ROWS)

@@ -18,8 +18,8 @@ from pyspark.sql import functions as sf
 from headrace.pipeline.engine.reached import Reached
 from headrace.pipeline.spec.params import seconds_of
 
-_PLACE: Final = ("topic_id", "source_partition", "source_offset")
-COLUMNS: Final = frozenset({*_PLACE, "event_time"})
+_POSITION: Final = ("topic_id", "source_partition", "source_offset")
+COLUMNS: Final = frozenset({*_POSITION, "event_time"})
 """Rows that have them get `late_by_s`, `settled_before` and `settled_after`."""
 _MICROSECONDS: Final = 1_000_000
 _ROWS_PER_FILE: Final = 200_000
@@ -29,10 +29,15 @@ def with_lateness(rows: DataFrame, before: Mapping[str, int], *, time: str = "ev
     """Add `late_by_s`, seconds as a double, to a batch with `topic_id`, `source_partition`, `source_offset` and `time`.
 
     `before` holds the latest times of all earlier rows. A row without an event time has no lateness. `rows` is
-    evaluated twice: cache it. Only the places are sorted; those of late rows, which are few, are joined to the batch.
+    evaluated twice: cache it. To sort whole rows would be slow, so only their positions are sorted; the few late ones
+    are then joined to the batch.
     """
-    late = windowed(rows.select(*_PLACE, time), before, time=time).where("late_by_s > 0").select(*_PLACE, "late_by_s")
-    same = reduce(and_, (sf.col(f"rows.{name}").eqNullSafe(sf.col(f"late.{name}")) for name in _PLACE))
+    late = (
+        windowed(rows.select(*_POSITION, time), before, time=time)
+        .where("late_by_s > 0")
+        .select(*_POSITION, "late_by_s")
+    )
+    same = reduce(and_, (sf.col(f"rows.{name}").eqNullSafe(sf.col(f"late.{name}")) for name in _POSITION))
     joined = rows.alias("rows").join(sf.broadcast(late.alias("late")), same, "left")
     late_by = sf.when(sf.col(f"rows.{time}").isNotNull(), sf.coalesce("late.late_by_s", sf.lit(0.0)))
     return joined.select("rows.*", late_by.alias("late_by_s"))

@@ -43,11 +43,19 @@ class Appender:
         self._files = files
         self._seen: dict[tuple[str, str], tuple[int, int]] = {}
         """By path and writer, a version of the table and the writer's last batch up to it."""
+        self._changed: set[tuple[str, str]] = set()
+        """Paths and writers: others have changed the table's data, or may have, since the question was last asked."""
 
     def last_batch(self, path: str, app_id: str) -> int | None:
         """Return the last batch that the writer committed to an existing table; None if there was none."""
         last = self._last(path, app_id, version(self._spark, path))
         return None if last < 0 else last
+
+    def was_changed_by_others(self, path: str, app_id: str) -> bool:
+        """Return True if others have changed the data since the last call; a compaction changes none."""
+        changed = (path, app_id) in self._changed
+        self._changed.discard((path, app_id))
+        return changed
 
     def append(self, path: str, rows: DataFrame, *, app_id: str, batch: int, user_metadata: str) -> bool | None:
         """Append a batch to an existing table, and return False if it was there.
@@ -75,6 +83,8 @@ class Appender:
         ]
         to_seq = java_class(spark, "org.apache.spark.api.python.PythonUtils").toSeq
         written = transaction.commit(to_seq(actions), write(append, none, none, some(user_metadata)))
+        if int(written) > read + 1:
+            self._changed.add((path, app_id))
         self._seen[path, app_id] = int(written), batch
         return True
 
@@ -88,6 +98,8 @@ class Appender:
                 seen = None  # cleaned up
                 break
             last = max(last, *_batches(commit, app_id), -1)
+            if '"dataChange":true' in commit:
+                self._changed.add((path, app_id))
         if seen is None:
             found = _snapshot(self._spark, path).transactions().get(app_id)
             last = int(found.get()) if found.isDefined() else -1

@@ -55,7 +55,7 @@ class Lake:
         return sorted(d.getName() for d in directories if files.exists(path(d, "_delta_log")))
 
     def read(self, table: str) -> DataFrame:
-        """Return the stored rows; for an additive table, its partial aggregates."""
+        """Return the stored rows: partial aggregates of an additive table, all rows of each key of a stateful one."""
         return self.spark.read.format("delta").load(self.existing(table))
 
     def stream(self, table: str) -> DataFrame:
@@ -63,12 +63,16 @@ class Lake:
         return self.spark.readStream.format("delta").load(self.existing(table))
 
     def view(self, output: TableOutput) -> DataFrame:
-        """Return the rows of a table as they are now: totals of an additive one, one row for each key of the others."""
+        """Return the rows as readers see them: totals, or the latest row of each key, or the stored rows."""
         return partials.current(self.read(output.table), output)
 
     def last_batch(self, table: str, writer: str) -> int | None:
         """Return the number of the last batch a writer committed to a table; None if there was none."""
         return self._appender.last_batch(self.path(table), writer) if self.exists(table) else None
+
+    def was_changed_by_others(self, table: str, writer: str) -> bool:
+        """Return True if others than the writer have changed the table's data since the last call."""
+        return self._appender.was_changed_by_others(self.path(table), writer)
 
     def append(
         self,
