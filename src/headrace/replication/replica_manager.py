@@ -169,7 +169,7 @@ class ReplicaManager:
 
     def check_stop(self, topic_partition: TopicPartition, leader_epoch: int) -> ErrorCode:
         """Return the error of stopping a partition under `leader_epoch`; a negative one overrides all (KIP-570)."""
-        if topic_partition in self._offline:
+        if self.log_dirs.has_failed(topic_partition):
             return ErrorCode.kafka_storage_error
         hosted = self._hosted(topic_partition)
         if hosted is not None and 0 <= leader_epoch < hosted.leader_epoch:

@@ -108,6 +108,10 @@ class LogDirs:
         """Return the partition's log directory."""
         return self._places[topic_partition].parent.path
 
+    def has_failed(self, topic_partition: TopicPartition) -> bool:
+        """Return True if the partition's log directory has failed."""
+        return topic_partition in self._places and self.place_of(topic_partition) not in self.directories
+
     def was_clean(self, topic_partition: TopicPartition) -> bool:
         """Return True if the last owner of the partition's log directory closed all logs in it."""
         return self._places[topic_partition].parent.clean_shutdown
