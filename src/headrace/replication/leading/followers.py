@@ -8,6 +8,7 @@ from uuid import UUID
 from weakref import ref
 
 from headrace.errors import ErrorCode, KafkaError
+from headrace.replication.leading.deletions import Deletions
 from headrace.replication.leading.isr_changes import Answer, IsrChange
 from headrace.replication.leading.leader_state import Leadership, LeaderState, Proposal
 from headrace.replication.leading.peers import Peers
@@ -39,7 +40,7 @@ class Led(Protocol):
 class Followers:
     """The followers of a partition with several replicas. Use it on the event loop only."""
 
-    __slots__ = ("_find", "_peers", "state")
+    __slots__ = ("_find", "_peers", "deletions", "state")
 
     def __init__(self, partition: Led, peers: Peers, own_end: int) -> None:
         """`own_end`: the end of what this broker has flushed, if it has to."""
@@ -48,6 +49,7 @@ class Followers:
         self._peers = peers
         self.state = LeaderState(peers.broker_id, max_lag_ms=peers.max_lag_ms, is_alive=peers.is_alive)
         self.state.own_end = own_end
+        self.deletions = Deletions()
 
     @property
     def _partition(self) -> Led:
@@ -80,12 +82,24 @@ class Followers:
             self._propose(partition, state.expand(replica, partition.high_watermark))
         if has_moved:
             self.commit()
+        if self.deletions:
+            self.deletions.advanced(self.low_watermark())
+
+    def low_watermark(self) -> int:
+        """Return the lowest log start offset of this replica and its live followers; -1 if one is not known."""
+        partition = self._partition
+        return self.state.low_watermark(partition.log.state.log_start_offset)
 
     def check(self) -> None:
-        """Propose to remove lagging followers from the ISR. Call it twice per `replica.lag.time.max.ms`."""
+        """Propose to remove lagging followers from the ISR. Call it twice per `replica.lag.time.max.ms`.
+
+        Deletions no longer wait for brokers that have left.
+        """
         partition = self._partition
         self._propose(partition, self.state.shrink(partition.log.log_end_offset, self._peers.now_ms()))
         self.commit()
+        if self.deletions:
+            self.deletions.advanced(self.low_watermark())
 
     def appended(self, own_end: int) -> None:
         """Account for records that this broker has as durably as it must."""

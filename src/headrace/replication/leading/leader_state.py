@@ -241,6 +241,11 @@ class LeaderState:
         """Return True if the follower has everything, or had it less than `replica.lag.time.max.ms` ago."""
         return follower.end_offset == log_end or now_ms - follower.caught_up_ms <= self._max_lag_ms()
 
+    def low_watermark(self, log_start_offset: int) -> int:
+        """Return the lowest log start offset of this replica and its live followers; -1 if one is not known."""
+        starts = (follower.log_start_offset for replica, follower in self.followers.items() if self._is_alive(replica))
+        return min(log_start_offset, *starts)
+
     # Changes of the ISR
 
     def expand(self, replica: int, high_watermark: int) -> Proposal | None:
