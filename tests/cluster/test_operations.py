@@ -68,11 +68,14 @@ def create(cluster: Cluster, topic: str, *replicas: list[int], **config: str) ->
 
 def produce(cluster: Cluster, topic: str, count: int, *, size: int = 10) -> None:
     failed: list[object] = []
+
+    def delivered(error: object, _: object) -> None:
+        if error is not None:
+            failed.append(error)
+
     producer = Producer({"bootstrap.servers": cluster.kafka.bootstrap, "linger.ms": 5, "acks": 1})
-    for number in range(count):
-        producer.produce(
-            topic, b"%d" % number * size, on_delivery=lambda error, _: failed.append(error) if error else 0
-        )
+    for _ in range(count):
+        producer.produce(topic, b"v" * size, on_delivery=delivered)
         producer.poll(0)
     assert producer.flush(60) == 0
     assert not failed
@@ -211,7 +214,7 @@ def test_a_throttle_limits_the_rate_of_a_reassignment(cluster: Cluster, role: st
     rate, size = 2 * MIB, 16 * MIB
     topic = f"throttled-{role}"
     create(cluster, topic, [first])
-    produce(cluster, topic, size // 10_000, size=2000)
+    produce(cluster, topic, size // 10_000, size=10_000)
     written = sum(path.stat().st_size for path in leader_data(cluster, first).glob(f"{topic}-0/*.log"))
     headrace = cluster.headrace.bootstrap
     alter(headrace, BROKER, str(HEADRACE), **{f"{role}.replication.throttled.rate": str(rate)})
