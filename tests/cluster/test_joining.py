@@ -109,7 +109,8 @@ def test_a_cluster_with_acls_is_refused(zookeeper: ZooKeeper, tmp_path: Path) ->
             AclOperation.READ,
             AclPermissionType.ALLOW,
         )
-        AdminClient({"bootstrap.servers": kafka.bootstrap}).create_acls([acl])[acl].result(30)
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+        admin.create_acls([acl])[acl].result(30)
         error = refusal(tmp_path / "data", address)
     assert error == (
         "the cluster has ACLs (/kafka-acl/Topic), which Headrace would not enforce: delete them to let Headrace join"
@@ -150,11 +151,16 @@ def test_old_message_formats_on_disk_are_refused_with_the_topic(zookeeper: ZooKe
     assert "copy the topic with a client to a new one" in error
 
 
-def produce(bootstrap: str, topic: str, count: int) -> None:
+def produce(bootstrap: str, topic: str, count: int, *, partitions: int = 1) -> None:
     failed: list[object] = []
     producer = Producer({"bootstrap.servers": bootstrap, "acks": "all"})
     for number in range(count):
-        producer.produce(topic, b"%d" % number, on_delivery=lambda error, _: failed.append(error) if error else None)
+        producer.produce(
+            topic,
+            b"%d" % number,
+            partition=number % partitions,
+            on_delivery=lambda error, _: failed.append(error) if error else None,
+        )
     assert producer.flush(30) == 0
     assert not failed
 
@@ -173,11 +179,12 @@ def test_brokers_with_the_protocol_of_kafka_3_4_replicate_both_ways(zookeeper: Z
     ):
         wait_for_brokers(kafka.bootstrap, HEADRACE, KAFKA)
         wait_for_brokers(headrace.bootstrap, HEADRACE, KAFKA)
-        new = NewTopic("both", replica_assignment=[[HEADRACE, KAFKA], [KAFKA, HEADRACE]])
-        AdminClient({"bootstrap.servers": kafka.bootstrap}).create_topics([new])["both"].result(30)
+        new = NewTopic("both", 2, replica_assignment=[[HEADRACE, KAFKA], [KAFKA, HEADRACE]])
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+        admin.create_topics([new])["both"].result(30)
         expected = {0: HEADRACE, 1: KAFKA}
         wait_for(lambda: leaders(headrace.bootstrap, "both") == expected, "leaders on both")
-        produce(headrace.bootstrap, "both", 200)
+        produce(headrace.bootstrap, "both", 200, partitions=2)
         wait_for(lambda: isr(kafka.bootstrap, "both") == [{HEADRACE, KAFKA}] * 2, "both replicas in sync")
         wait_for(lambda: same_bytes(kafka.data, headrace.data, "both-0"), "equal logs of partition 0", timeout_s=20)
         wait_for(lambda: same_bytes(kafka.data, headrace.data, "both-1"), "equal logs of partition 1", timeout_s=20)

@@ -1,5 +1,7 @@
 """A member of a Kafka cluster is operated like Kafka's brokers: metrics, logs, throttles, deletions, settings."""
 
+import os
+import signal
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -15,6 +17,7 @@ from headrace.coordinator.runtime.partitioner import partition_for
 from headrace.wire.apis import ApiKey
 from tests.adoption.kafka import WithZooKeeper, ZooKeeper
 from tests.cluster.conftest import HEADRACE, KAFKA, Cluster, leaders, member, metadata, wait_for_brokers
+from tests.support.broker_process import BrokerProcess
 from tests.support.ports import free_port
 from tests.support.waiting import wait_for
 from tests.support.wire_client import WireClient
@@ -26,6 +29,7 @@ TOPIC, BROKER = 2, 4
 DYNAMIC_BROKER, DYNAMIC_DEFAULT = 2, 3
 """Sources of settings in answers."""
 MIB: Final = 1 << 20
+FREEZABLE: Final = ("tests.support.freezable",)
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +77,7 @@ def produce(cluster: Cluster, topic: str, count: int, *, size: int = 10) -> None
         if error is not None:
             failed.append(error)
 
-    producer = Producer({"bootstrap.servers": cluster.kafka.bootstrap, "linger.ms": 5, "acks": 1})
+    producer = Producer({"bootstrap.servers": cluster.kafka.bootstrap, "linger.ms": 5, "acks": "all"})
     for _ in range(count):
         producer.produce(topic, b"v" * size, on_delivery=delivered)
         producer.poll(0)
@@ -94,7 +98,7 @@ def wait_for_isr(cluster: Cluster, topic: str, *brokers: int) -> None:
 
 
 def metric(http: str, name: str, **labels: str) -> float:
-    """Return the sum of the samples with these labels."""
+    """Return the sum of the samples with these labels, -1 without any."""
     with urllib.request.urlopen(f"http://{http}/metrics", timeout=10) as answer:
         families = text_string_to_metric_families(answer.read().decode())
     found = [
@@ -103,8 +107,7 @@ def metric(http: str, name: str, **labels: str) -> float:
         for sample in family.samples
         if sample.name == name and labels.items() <= sample.labels.items()
     ]
-    assert found, f"no sample of {name}"
-    return sum(found)
+    return sum(found) if found else -1
 
 
 def test_a_follower_that_pauses_is_seen_in_the_metrics_of_its_leader(cluster: Cluster, http: str) -> None:
@@ -149,12 +152,12 @@ def test_lag_and_traffic_of_fetchers_are_exported(cluster: Cluster, http: str) -
 
 
 def test_changes_of_partitions_are_in_the_state_change_log(cluster: Cluster, state_changes: Path) -> None:
-    create(cluster, "noted", [HEADRACE], [KAFKA, HEADRACE])
+    create(cluster, "noted", [HEADRACE, KAFKA], [KAFKA, HEADRACE])
     wait_for(lambda: "Follower noted-1" in state_changes.read_text(), "the follower's line")
     lines = [line for line in state_changes.read_text().splitlines() if "noted-" in line]
     (led,) = [line for line in lines if "Leader noted-0 starts at leader epoch 0 from offset 0" in line]
     (followed,) = [line for line in lines if "Follower noted-1 starts at leader epoch 0 from offset 0" in line]
-    assert f"in-sync replicas [{HEADRACE}]" in led
+    assert f"in-sync replicas [{HEADRACE}, {KAFKA}]" in led
     assert f"its leader is {KAFKA} (controller {KAFKA} of epoch 1)" in followed
     assert "noted-0" not in cluster.headrace.log()
 
@@ -334,7 +337,7 @@ def test_both_brokers_name_the_same_coordinators(cluster: Cluster, kind: int, to
 
 
 def test_partitions_are_described_as_in_kafkas_metadata(cluster: Cluster) -> None:
-    create(cluster, "described", [HEADRACE, KAFKA], [KAFKA, HEADRACE], [KAFKA])
+    create(cluster, "described", [HEADRACE, KAFKA], [KAFKA, HEADRACE])
     fields = {"topics": [{"name": "described"}], "response_partition_limit": 10, "cursor": None}
 
     def seen() -> list[dict[str, Any]]:
@@ -352,3 +355,41 @@ def test_partitions_are_described_as_in_kafkas_metadata(cluster: Cluster) -> Non
 def common(partition: dict[str, Any]) -> dict[str, Any]:
     names = ("partition_index", "leader_id", "leader_epoch", "replica_nodes", "isr_nodes", "offline_replicas")
     return {name: partition[name] for name in names}
+
+
+# The session with ZooKeeper
+
+
+def test_a_broker_that_lost_its_session_reads_settings_again_and_follows_later_ones(cluster: Cluster) -> None:
+    create(cluster, "absent", [HEADRACE, KAFKA])
+    registrations = cluster.headrace.log().count("Registered as broker")
+    cluster.headrace.pause()
+    try:
+        wait_for_brokers(cluster.kafka.bootstrap, KAFKA)
+        alter(cluster.kafka.bootstrap, TOPIC, "absent", retention_ms="1111111")
+    finally:
+        cluster.headrace.resume()
+
+    wait_for_brokers(cluster.kafka.bootstrap, HEADRACE, KAFKA)
+    assert cluster.headrace.log().count("Registered as broker") == registrations + 1
+    has_retention(cluster, "1111111")
+    alter(cluster.kafka.bootstrap, TOPIC, "absent", retention_ms="2222222")
+    has_retention(cluster, "2222222")
+    wait_for_isr(cluster, "absent", HEADRACE, KAFKA)
+    produce(cluster, "absent", 10)
+
+
+def has_retention(cluster: Cluster, value: str) -> None:
+    bootstrap = cluster.headrace.bootstrap
+    wait_for(lambda: described(bootstrap, TOPIC, "absent", "retention.ms")[0] == value, f"retention.ms={value}")
+
+
+def test_a_frozen_event_loop_ends_the_process_while_its_session_is_alive(cluster: Cluster, tmp_path: Path) -> None:
+    data = tmp_path / "freezable"
+    joining = member(data, cluster.zookeeper, **{"broker.id": 5, "zookeeper.session.timeout.ms": 4000})
+    with BrokerProcess(data, settings=joining.settings, program=FREEZABLE) as freezable:
+        wait_for_brokers(cluster.kafka.bootstrap, HEADRACE, KAFKA, 5)
+        os.kill(freezable.pid, signal.SIGUSR1)
+        wait_for(lambda: not freezable.running, "the end of the process", timeout_s=30)
+        assert "The event loop has not run for 4 s: the process ends" in freezable.log()
+    wait_for_brokers(cluster.kafka.bootstrap, HEADRACE, KAFKA)

@@ -194,8 +194,8 @@ class Node:
         opened.callback(self.replicas.close)
         self._failed_disks = FailedDisks(self._loop, self.replicas)
         self._purgatory.on_failure = self._failed_disks.partition_failed
-        is_logged = joined is not None or config.headrace_state_change_log is not None
-        changes = StateChanges(is_logged=is_logged)
+        changes = StateChanges(is_logged=joined is not None, path=config.headrace_state_change_log)
+        opened.callback(changes.close)
         self._commands = Commands(config.node_id, self.replicas, self.cache, self._executor, changes)
         self._dispatcher = Dispatcher()
         self._server = Server(config, self._dispatcher, self._loop)

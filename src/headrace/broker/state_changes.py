@@ -31,10 +31,26 @@ class Issuer(NamedTuple):
 class StateChanges:
     """Counts and logs the changes of this broker's partitions."""
 
-    def __init__(self, *, is_logged: bool) -> None:
-        self._is_logged = is_logged
+    def __init__(self, *, is_logged: bool, path: str | None = None) -> None:
+        """`path` is the file of the log; it may be moved away at any time. Raises OSError."""
+        self._is_logged = is_logged or path is not None
+        self._file: logging.Handler | None = None
+        if path is not None:
+            from logging.handlers import WatchedFileHandler
+
+            self._file = WatchedFileHandler(path)
+            self._file.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s"))
+            log.addHandler(self._file)
+            log.propagate = False
         self.elected = self.followed = 0
         """Times that a partition began to be led or followed, or was led or followed under another leader epoch."""
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            log.removeHandler(self._file)
+            log.propagate = True
+            self._file.close()
 
     def led(self, issuer: Issuer, state: PartitionState, replica: Replica) -> None:
         """Note that this broker leads the partition now."""

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 DEFAULT_DATA: Final = "headrace-data"
 DEFAULT_LISTEN: Final = ("127.0.0.1", 9092)
 _LOG_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
-_LOG_FORMAT: Final = "%(asctime)s %(levelname)-7s %(name)s  %(message)s"
 _MAX_SETTINGS: Final = 1 << 20
 """Bytes of a settings file."""
 _PIPE_TIMEOUT_S: Final = 5.0
@@ -42,13 +41,11 @@ def run(options: StartOptions) -> int:
     try:
         logging.basicConfig(
             level=_log_level(),
-            format=_LOG_FORMAT,
+            format="%(asctime)s %(levelname)-7s %(name)s  %(message)s",
             stream=sys.stderr,
         )
         _allow_many_files()
         config = _configuration(options)
-        if config.headrace_state_change_log is not None:
-            _direct_state_changes(config.headrace_state_change_log)
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(_serve(config, until_eof=options.until_eof))
     except (ConfigError, KafkaError) as error:
@@ -65,19 +62,6 @@ def _log_level() -> str:
     if text and text.upper() not in _LOG_LEVELS:
         raise ConfigError("HEADRACE_LOG_LEVEL", text, f"must be one of {', '.join(_LOG_LEVELS)}")
     return text.upper() or "INFO"
-
-
-def _direct_state_changes(path: str) -> None:
-    """Write the state-change log to a file of its own, which may be moved away while the broker runs."""
-    from logging.handlers import WatchedFileHandler
-
-    from headrace.broker.state_changes import LOGGER
-
-    handler = WatchedFileHandler(path)
-    handler.setFormatter(logging.Formatter(_LOG_FORMAT))
-    logger = logging.getLogger(LOGGER)
-    logger.addHandler(handler)
-    logger.propagate = False
 
 
 def _allow_many_files() -> None:

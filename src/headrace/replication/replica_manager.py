@@ -89,7 +89,8 @@ class ReplicaManager:
 
     def readable(self, topic: str, partition: int) -> Replica:
         """Return the partition, led or followed (KIP-392). Raises KafkaError as `get` does."""
-        return self._followed.get((topic, partition)) or self.get(topic, partition)
+        key = topic, partition
+        return self._partitions.get(key) or self._followed.get(key) or self.get(topic, partition)
 
     def find(self, topic: str, partition: int) -> Partition | None:
         """Return the partition; None if this broker does not lead it or it is offline."""

@@ -65,7 +65,7 @@ class Leader:
         """Return a request that waits for the followers."""
         task = asyncio.create_task(self.delete(offset))
         async with asyncio.timeout(5):
-            while self.partition.followers is None or not self.partition.followers.deletions:  # noqa: ASYNC110
+            while self.partition.followers is None or self.partition.followers.deletions is None:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
         return task
 

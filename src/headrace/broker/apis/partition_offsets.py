@@ -248,7 +248,7 @@ async def _all_deleted(deletion: _Deletion, timeout_s: float) -> None:
     partition, fields = deletion.partition, deletion.fields
     assert partition is not None  # it is pending
     if partition.followers is not None and partition.low_watermark < deletion.start:
-        error = await partition.followers.deletions.wait(deletion.start, timeout_s)
+        error = await partition.followers.deleted(deletion.start, timeout_s)
         if error is not None:
             fields["error_code"] = error.code
             if error.code is not ErrorCode.request_timed_out:

@@ -17,9 +17,6 @@ class Deletions:
     def __init__(self) -> None:
         self._waits: dict[asyncio.Future[KafkaError | None], int] = {}
 
-    def __bool__(self) -> bool:
-        return bool(self._waits)
-
     def wait(self, offset: int, timeout_s: float) -> "asyncio.Future[KafkaError | None]":
         """Return a future that is done when the low watermark reaches `offset`, with an error if it does not."""
         loop = asyncio.get_running_loop()

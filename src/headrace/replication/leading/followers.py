@@ -1,5 +1,6 @@
 """The followers of one partition: a shell that gives the log's offsets and the clock to the pure leader state."""
 
+import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
@@ -49,7 +50,8 @@ class Followers:
         self._peers = peers
         self.state = LeaderState(peers.broker_id, max_lag_ms=peers.max_lag_ms, is_alive=peers.is_alive)
         self.state.own_end = own_end
-        self.deletions = Deletions()
+        self.deletions: Deletions | None = None
+        """Deletions of records that wait for followers; None before the first one."""
 
     @property
     def _partition(self) -> Led:
@@ -70,20 +72,27 @@ class Followers:
         """Account for a fetch at `offset`: see `LeaderState.fetched`. Call it before the reply."""
         partition = self._partition
         state = self.state
+        now_ms = self._peers.now_ms()
         has_moved = state.fetched(
             replica,
             offset=offset,
             log_start_offset=log_start_offset,
             log_end=partition.log.state.log_end_offset,
             broker_epoch=broker_epoch,
-            now_ms=self._peers.now_ms(),
+            now_ms=now_ms,
         )
         if replica not in state.isr:
             self._propose(partition, state.expand(replica, partition.high_watermark))
         if has_moved:
-            self.commit()
-        if self.deletions:
+            self._commit(partition, now_ms)
+        if self.deletions is not None:
             self.deletions.advanced(self.low_watermark())
+
+    def deleted(self, offset: int, timeout_s: float) -> "asyncio.Future[KafkaError | None]":
+        """Return a future that is done when all live replicas have deleted the records before `offset`."""
+        if self.deletions is None:
+            self.deletions = Deletions()
+        return self.deletions.wait(offset, timeout_s)
 
     def low_watermark(self) -> int:
         """Return the lowest log start offset of this replica and its live followers; -1 if one is not known."""
@@ -98,7 +107,7 @@ class Followers:
         partition = self._partition
         self._propose(partition, self.state.shrink(partition.log.log_end_offset, self._peers.now_ms()))
         self.commit()
-        if self.deletions:
+        if self.deletions is not None:
             self.deletions.advanced(self.low_watermark())
 
     def appended(self, own_end: int) -> None:
@@ -108,12 +117,14 @@ class Followers:
 
     def commit(self) -> None:
         """Raise the high watermark to the end of the records that all in-sync replicas have."""
-        partition = self._partition
+        self._commit(self._partition, self._peers.now_ms())
+
+    def _commit(self, partition: Led, now_ms: int) -> None:
         log_state = partition.log.state
         end = self.state.committed_end(
             log_end=log_state.log_end_offset,
             min_insync_replicas=log_state.config.min_insync_replicas,
-            now_ms=self._peers.now_ms(),
+            now_ms=now_ms,
         )
         if end > partition.high_watermark:
             partition.show(end)

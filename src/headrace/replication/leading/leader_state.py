@@ -298,7 +298,7 @@ class LeaderState:
         A follower outside the ISR counts while it keeps up: otherwise it could never reach the high watermark, and
         join. The high watermark is the largest value ever returned.
         """
-        if not self.has_enough_in_sync(min_insync_replicas):
+        if len(self.isr) < min_insync_replicas and not self.has_enough_in_sync(min_insync_replicas):
             return UNKNOWN_OFFSET
         end = self.own_end
         for replica, follower in self.followers.items():

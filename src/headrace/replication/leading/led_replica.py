@@ -93,7 +93,7 @@ class LedReplica(Replica):
 
     def _leave_followers(self, error: KafkaError | None) -> None:
         followers, self.followers = self.followers, None
-        if followers is not None:
+        if followers is not None and followers.deletions is not None:
             followers.deletions.end(error)
 
     def note_isr(self, isr: tuple[int, ...], replica_count: int, partition_epoch: int) -> None:
@@ -110,7 +110,7 @@ class LedReplica(Replica):
 
     def read_as_follower(self, replica: int, offset: int, max_bytes: int, *, min_one_batch: bool) -> FileSlice | None:
         """Like `read`, up to the end of the log. Raises KafkaError(unknown_leader_epoch) unless it is a follower."""
-        self._follower(replica)
+        self.follower(replica)
         return self._read(offset, max_bytes, self.log.state.log_end_offset, min_one_batch=min_one_batch)
 
     def fetched_by(self, replica: int, offset: int, log_start_offset: int, broker_epoch: int) -> None:
@@ -119,9 +119,10 @@ class LedReplica(Replica):
         Raises KafkaError: unknown_leader_epoch unless it is a follower, not_leader_or_follower for a process that has
         been replaced.
         """
-        self._follower(replica).fetched(replica, offset, log_start_offset, broker_epoch)
+        self.follower(replica).fetched(replica, offset, log_start_offset, broker_epoch)
 
-    def _follower(self, replica: int) -> Followers:
+    def follower(self, replica: int) -> Followers:
+        """Return the followers. Raises KafkaError(unknown_leader_epoch) unless `replica` is one of them."""
         followers = self.followers
         if followers is None or replica not in followers.state.followers:
             raise KafkaError(
