@@ -261,6 +261,44 @@ async def test_a_session_without_news_keeps_its_follower_in_sync(broker: Broker)
     assert not broker.sent
 
 
+async def test_followers_in_sync_share_one_read(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker.partitions[0].lead(State(partition_epoch=1, isr=(1, 2, 3)), broker.peers)
+    broker.append(0)
+    read = FileSlice.read
+    reads: list[int] = []
+
+    def counted(part: FileSlice) -> bytes:
+        reads.append(part.size)
+        return read(part)
+
+    monkeypatch.setattr(FileSlice, "read", counted)
+    answers = [only(await broker.fetch({0: 0}, replica=replica)).records for replica in (2, 3)]
+    assert bytes(answers[0]) == bytes(answers[1]) != b""
+    assert reads == [len(RECORD)]
+
+
+async def test_a_shared_read_is_not_used_for_other_records(broker: Broker) -> None:
+    broker.partitions[0].lead(State(partition_epoch=1, isr=(1, 2, 3)), broker.peers)
+    broker.append(0)
+    assert len(only(await broker.fetch({0: 0}, replica=2)).records) == len(RECORD)
+    broker.append(0)
+    assert len(only(await broker.fetch({0: 0}, replica=3)).records) == 2 * len(RECORD)
+
+
+async def test_a_broker_that_is_no_replica_gets_no_shared_read(broker: Broker) -> None:
+    broker.partitions[0].lead(State(partition_epoch=1, isr=(1, 2, 3)), broker.peers)
+    broker.append(0)
+    await broker.fetch({0: 0}, replica=2)
+    assert only(await broker.fetch({0: 0}, replica=9)).error_code is ErrorCode.unknown_leader_epoch
+
+
+async def test_a_fetch_of_a_follower_marks_its_connection(broker: Broker) -> None:
+    await broker.fetch({0: 0}, replica=-1)
+    assert not broker.client.is_broker
+    await broker.fetch({0: 0}, replica=2)
+    assert broker.client.is_broker
+
+
 async def test_a_throttled_follower_outside_the_isr_waits(broker: Broker) -> None:
     broker.append(0)
     broker.throttle.configure("t", "0:1", 1)
