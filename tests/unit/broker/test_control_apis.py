@@ -347,8 +347,23 @@ async def test_elections_are_counted(broker: Broker) -> None:
     assert (broker.commands.changes.elected, broker.commands.changes.followed) == (2, 1)
 
 
-async def test_only_the_controller_creates_topics() -> None:
-    fields = {"topics": [], "timeout": 1000, "timeout_ms": 1000, "validate_only": False}
+@pytest.mark.parametrize(
+    "key",
+    [
+        ApiKey.CREATE_TOPICS,
+        ApiKey.DELETE_TOPICS,
+        ApiKey.CREATE_PARTITIONS,
+        ApiKey.ELECT_LEADERS,
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+        ApiKey.LIST_PARTITION_REASSIGNMENTS,
+        ApiKey.UPDATE_FEATURES,
+        ApiKey.ALTER_PARTITION,
+        ApiKey.ALLOCATE_PRODUCER_IDS,
+        ApiKey.CONTROLLED_SHUTDOWN,
+    ],
+    ids=lambda key: key.name,
+)
+async def test_requests_that_belong_to_the_controller_are_refused(key: ApiKey) -> None:
     with pytest.raises(KafkaError) as caught:
-        await ask(NotController().routes(), ApiKey.CREATE_TOPICS, 7, fields)
+        await NotController().routes()[key](None, None)  # type: ignore[arg-type, misc]
     assert caught.value.code is ErrorCode.not_controller

@@ -83,6 +83,7 @@ class Broker:
         wait_ms: int = 0,
         session: tuple[int, int] = (0, -1),
         rack: str = "",
+        max_bytes: int = 50 << 20,
     ) -> asyncio.Task[Any]:
         """Send a Fetch, and return a task for its response."""
         partitions = [
@@ -100,7 +101,7 @@ class Broker:
             "replica_state": {"replica_id": replica, "replica_epoch": -1},
             "max_wait": wait_ms,
             "min_bytes": 1,
-            "max_bytes": 50 << 20,
+            "max_bytes": max_bytes,
             "isolation_level": 0,
             "session_id": session[0],
             "session_epoch": session[1],
@@ -290,6 +291,23 @@ async def test_a_broker_that_is_no_replica_gets_no_shared_read(broker: Broker) -
     broker.append(0)
     await broker.fetch({0: 0}, replica=2)
     assert only(await broker.fetch({0: 0}, replica=9)).error_code is ErrorCode.unknown_leader_epoch
+
+
+async def test_a_session_with_little_room_serves_its_partitions_in_turn(broker: Broker) -> None:
+    for index in range(3):
+        broker.append(index)
+    room = len(RECORD)
+    first = await broker.fetch({0: 0, 1: 0, 2: 0}, session=(0, 0), max_bytes=room)
+    served = [index for index in named(first) if records_of(first, index)]
+    for epoch in (1, 2):
+        reply = await broker.fetch({}, session=(first.session_id, epoch), max_bytes=room)
+        served += [index for index in named(reply) if records_of(reply, index)]
+    assert served == [0, 1, 2]
+
+
+def records_of(response: Any, index: int) -> bytes:
+    partitions = [item for topic in response.responses for item in topic.partitions if item.partition_index == index]
+    return bytes(partitions[0].records or b"")
 
 
 async def test_a_fetch_of_a_follower_marks_its_connection(broker: Broker) -> None:
