@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Protocol
 
+from headrace.broker.state_changes import Issuer, StateChanges
 from headrace.cluster.commands import Command, LeaderAndIsr, StoppedReplica, StopReplica, UpdateMetadata
 from headrace.cluster.metadata_cache import MetadataCache
 from headrace.errors import ErrorCode, KafkaError
@@ -35,11 +36,19 @@ class Following(Protocol):
 class Commands:
     """The broker's end of the controller's channel. A command begins after the one before it has ended."""
 
-    def __init__(self, node_id: int, replicas: ReplicaManager, cache: MetadataCache, executor: Executor) -> None:
+    def __init__(
+        self,
+        node_id: int,
+        replicas: ReplicaManager,
+        cache: MetadataCache,
+        executor: Executor,
+        changes: StateChanges,
+    ) -> None:
         self._node_id = node_id
         self._replicas = replicas
         self._cache = cache
         self._executor = executor
+        self.changes = changes
         self.in_order = asyncio.Lock()
         """Held by a command while it is executed."""
         self.following: Following | None = None
@@ -52,10 +61,11 @@ class Commands:
     async def deliver(self, broker_id: int, command: Command) -> None:
         """Execute a command to this broker. Errors of partitions are logged."""
         assert broker_id == self._node_id, f"a command for broker {broker_id}"
+        issuer = Issuer(broker_id, self._cache.image.controller_epoch)  # of this process
         if isinstance(command, LeaderAndIsr):
-            await self.lead_and_follow(command.partitions)
+            await self.lead_and_follow(command.partitions, issuer)
         elif isinstance(command, StopReplica):
-            await self.stop(command.replicas)
+            await self.stop(command.replicas, issuer)
         else:
             await self.update(command)
 
@@ -63,8 +73,11 @@ class Commands:
         """Update the metadata that clients see."""
         async with self.in_order:
             await self._cache.apply(update)
+        self.changes.updated(update)
 
-    async def lead_and_follow(self, states: Sequence[PartitionState]) -> dict[TopicPartition, ErrorCode]:
+    async def lead_and_follow(
+        self, states: Sequence[PartitionState], issuer: Issuer
+    ) -> dict[TopicPartition, ErrorCode]:
         """Lead or follow partitions. Return the result of every one, as in LeaderAndIsr."""
         async with self.in_order:
             results = {TopicPartition(state.topic, state.partition): self._check(state) for state in states}
@@ -72,9 +85,12 @@ class Commands:
             # It waits for the disk: use a thread.
             loop = asyncio.get_running_loop()
             results |= await loop.run_in_executor(self._executor, self._open, accepted)
-            await self._take_over(
-                [state for state in accepted if not results[TopicPartition(state.topic, state.partition)]]
-            )
+            ready = [state for state in accepted if not results[TopicPartition(state.topic, state.partition)]]
+            await self._take_over(ready, issuer)
+            for state in states:
+                error = results[TopicPartition(state.topic, state.partition)]
+                if error:
+                    self.changes.refused(issuer, state, error)
             return results
 
     def _check(self, state: PartitionState) -> ErrorCode:
@@ -95,7 +111,7 @@ class Commands:
         self._sync_names()
         return errors
 
-    async def _take_over(self, states: Sequence[PartitionState]) -> None:
+    async def _take_over(self, states: Sequence[PartitionState], issuer: Issuer) -> None:
         """Lead and follow partitions whose logs are open."""
         followed = []
         pace = Pace()
@@ -104,18 +120,20 @@ class Commands:
             if state.leader == self._node_id:
                 if self.following is not None:
                     self.following.forget((topic_partition,))
-                self._replicas.lead(state)
+                self.changes.led(issuer, state, self._replicas.lead(state))
                 self.on_led(topic_partition)
             elif state.leader in self._cache.image.brokers:
                 followed.append(self._replicas.follow(state))
+                self.changes.follows(issuer, state, followed[-1])
                 self.on_resigned(topic_partition)
-            # Otherwise the leader is dead: the partition stays as it is until it has another one.
+            else:  # the leader is dead: the partition stays as it is until it has another one
+                self.changes.waits(issuer, state)
             await pace.rest()
         if self.following is not None:
             self.following.follow(followed)
             await self.following.close_idle()
 
-    async def stop(self, replicas: Sequence[StoppedReplica]) -> dict[TopicPartition, ErrorCode]:
+    async def stop(self, replicas: Sequence[StoppedReplica], issuer: Issuer) -> dict[TopicPartition, ErrorCode]:
         """Stop replicas, and delete some. Return the result of every one, as in StopReplica."""
         async with self.in_order:
             results = {
@@ -125,6 +143,7 @@ class Commands:
             stopping = [stopped for stopped in replicas if not results[stopped.topic_partition]]
             if self.following is not None:
                 self.following.forget([stopped.topic_partition for stopped in stopping])
+            self.changes.stopped(issuer, stopping)
             deleted = [stopped.topic_partition for stopped in stopping if stopped.delete]
             # Withdraw the partitions at once; deleting the files takes longer and uses a thread.
             withdrawn = self._replicas.withdraw(deleted)

@@ -77,13 +77,13 @@ class FetchSession:
     """The partitions of one fetcher, in the order in which they are served."""
 
     __slots__ = (
-        "_isolation",
-        "_read_all_ms",
         "counted",
         "epoch",
+        "isolation",
         "last_used_ms",
         "news",
         "partitions",
+        "read_all_at_ms",
         "ready",
         "session_id",
         "uses_topic_ids",
@@ -98,8 +98,9 @@ class FetchSession:
         self.ready: dict[FetchPartition, None] = {}
         """Partitions to read for the next reply, in this order."""
         self.news: News | None = None
-        self._isolation = 0
-        self._read_all_ms = 0
+        self.isolation = 0
+        self.read_all_at_ms = 0
+        """Time of the next request that reads all partitions."""
         self.counted = 0
         """Partitions counted towards the limit."""
 
@@ -108,21 +109,14 @@ class FetchSession:
         """True if the client can use this session again."""
         return self.session_id != NO_SESSION
 
-    def put(self, wanted: Iterable[FetchPartition]) -> None:
-        """Add or update partitions."""
-        for new in wanted:
-            key = (new.topic, new.index)
-            known = self.partitions.get(key)
-            if known is None:
-                self.partitions[key] = new
-                self.ready[new] = None
-            else:
-                self.ready[known] = None
-                known.fetch_offset = new.fetch_offset
-                known.max_bytes = new.max_bytes
-                known.current_leader_epoch = new.current_leader_epoch
-                known.last_fetched_epoch = new.last_fetched_epoch
-                known.log_start_offset = new.log_start_offset
+    def want(self, topic: str | UUID, index: int) -> FetchPartition:
+        """Return a partition to update with the client's request; add it if it is new."""
+        key = (topic, index)
+        wanted = self.partitions.get(key)
+        if wanted is None:
+            wanted = self.partitions[key] = FetchPartition(topic, index)
+        self.ready[wanted] = None
+        return wanted
 
     def forget(self, keys: Iterable[PartitionKey]) -> None:
         for key in keys:
@@ -132,12 +126,11 @@ class FetchSession:
                 if self.news is not None:
                     self.news.unwatch(wanted)
 
-    def begin(self, isolation: int, now_ms: int) -> None:
-        """Begin a request: make all partitions ready if that is due, or the isolation level is another."""
-        if isolation != self._isolation or now_ms - self._read_all_ms >= READ_ALL_AFTER_MS:
-            self._isolation = isolation
-            self._read_all_ms = now_ms
-            self.ready = dict.fromkeys(self.partitions.values())
+    def read_all(self, isolation: int, now_ms: int) -> None:
+        """Make all partitions ready: that is due, or the isolation level is another."""
+        self.isolation = isolation
+        self.read_all_at_ms = now_ms + READ_ALL_AFTER_MS
+        self.ready = dict.fromkeys(self.partitions.values())
 
     def end(self) -> None:
         """Stop watching."""
@@ -193,7 +186,7 @@ class FetchSessions:
     def changed(self, session: FetchSession) -> None:
         """Drop a session without partitions, or one that exceeds the limit."""
         count = len(session.partitions)
-        if session.is_kept and (count != session.counted or not count):
+        if (count != session.counted or not count) and session.is_kept:
             if session.session_id in self._sessions:
                 self._partitions += count - session.counted
                 session.counted = count

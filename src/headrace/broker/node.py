@@ -34,6 +34,7 @@ from headrace.broker.disks.failed_disks import FailedDisks
 from headrace.broker.disks.log_mover import LogMover
 from headrace.broker.live_settings import LiveSettings
 from headrace.broker.producer_ids import ProducerIds
+from headrace.broker.state_changes import StateChanges
 from headrace.broker.upkeep import FAILURE_CHECK_MS, Upkeep, maintain_logs
 from headrace.clock import now_ms
 from headrace.cluster.admin import ClusterAdmin
@@ -193,7 +194,9 @@ class Node:
         opened.callback(self.replicas.close)
         self._failed_disks = FailedDisks(self._loop, self.replicas)
         self._purgatory.on_failure = self._failed_disks.partition_failed
-        self._commands = Commands(config.node_id, self.replicas, self.cache, self._executor)
+        changes = StateChanges(is_logged=joined is not None, path=config.headrace_state_change_log)
+        opened.callback(changes.close)
+        self._commands = Commands(config.node_id, self.replicas, self.cache, self._executor, changes)
         self._dispatcher = Dispatcher()
         self._server = Server(config, self._dispatcher, self._loop)
         if joined is None and founded is None:
@@ -273,12 +276,15 @@ class Node:
             self.http.bind()
 
     def _compose_http(self, http: "HttpServer") -> None:
-        from headrace.monitoring import gauges, transactions
+        from headrace.monitoring import gauges, replication, transactions
         from headrace.monitoring.groups import exported
         from headrace.monitoring.groups.routes import GroupRoutes
 
         http.add_metrics(lambda: gauges.log_directories(self.replicas))
-        http.add_metrics(lambda: gauges.replica_manager(self.replicas))
+        http.add_metrics(lambda: replication.replica_manager(self.replicas))
+        http.add_metrics(lambda: replication.cluster(self.cache.image, self.config.node_id, self._commands.changes))
+        if self._leaders is not None and self._fetchers is not None:
+            http.add_metrics(partial(replication.followers, self._leaders.reports, self._fetchers))
         http.add_metrics(
             lambda: gauges.compaction(self._compaction.cleaner, self._compaction.dead_threads, self.log_dirs)
         )

@@ -192,6 +192,8 @@ class BrokerConfig:
     zookeeper_connect: str | None
     zookeeper_session_timeout_ms: int
     zookeeper_connection_timeout_ms: int | None
+    inter_broker_protocol_version: str
+    headrace_state_change_log: str | None
     num_replica_fetchers: int
     replica_fetch_min_bytes: int
     replica_fetch_max_bytes: int

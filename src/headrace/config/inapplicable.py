@@ -55,7 +55,7 @@ _NAMES: Final = """
     group.streams.max.standby.replicas group.streams.min.assignment.interval.ms
     group.streams.min.heartbeat.interval.ms group.streams.min.session.timeout.ms group.streams.num.standby.replicas
     group.streams.session.timeout.ms host.name initial.broker.registration.timeout.ms
-    inter.broker.protocol.version internal.metadata.delete.delay.millis internal.metadata.log.segment.bytes
+    internal.metadata.delete.delay.millis internal.metadata.log.segment.bytes
     internal.metadata.max.batch.size.in.bytes kafka.metrics.polling.interval.secs kafka.metrics.reporters
     log.initial.task.delay.ms log.message.downconversion.enable log.message.format.version
     log.message.timestamp.difference.max.ms metadata.log.max.record.bytes.between.snapshots

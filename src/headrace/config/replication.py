@@ -44,6 +44,20 @@ REPLICATION_SETTINGS: Final[dict[str, Setting]] = table(
         at_least(1),
         importance=HIGH,
     ),
+    Setting(
+        "inter.broker.protocol.version",
+        STRING,
+        "3.9-IV0",
+        "Version of the protocol between the brokers of a cluster with ZooKeeper, 3.4 to 3.9: the same as on its Kafka "
+        "brokers. A broker without a cluster ignores it.",
+    ),
+    Setting(
+        "headrace.state.change.log",
+        STRING,
+        None,
+        "File for the state-change log: a line for every partition that this broker begins to lead or follow. Without "
+        "it a member of a cluster writes them to its log, and a single broker does not.",
+    ),
     # Followers
     Setting(
         "num.replica.fetchers",

@@ -117,9 +117,3 @@ def expiring_offsets(coordinator: GroupCoordinator) -> Iterable[Family]:
         "Seconds until the first committed offset of the group expires, unless the group is used.",
         [({"group": group_id}, max(at - now, 0) / 1000) for group_id, at in sorted(expiring.items())],
     )
-
-
-def replica_manager(replicas: ReplicaManager) -> Iterable[Family]:
-    count = len(replicas.partitions())
-    yield gauge("kafka_server_replicamanager_partitioncount", "Partitions on this broker.", count)
-    yield gauge("kafka_server_replicamanager_leadercount", "Partitions that this broker leads.", count)

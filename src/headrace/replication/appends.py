@@ -2,7 +2,7 @@
 
 from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar, final
 
-from headrace.errors import KafkaError
+from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.batch_rules import PreparedBatch
 from headrace.replication.verification import VerificationGuard
 from headrace.types import Buffer
@@ -23,6 +23,13 @@ class AppendResult(NamedTuple):
     last_offset: int
     log_append_time: int
     log_start_offset: int
+
+
+class OfflineError(KafkaError):
+    """The partition is offline, which has been logged."""
+
+    def __init__(self, topic: str, partition: int, reason: str) -> None:
+        super().__init__(ErrorCode.kafka_storage_error, f"{topic}-{partition} is offline: {reason}")
 
 
 class Batch(Protocol):

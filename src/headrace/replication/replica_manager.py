@@ -9,7 +9,7 @@ from uuid import UUID
 
 from headrace.clock import now_ms
 from headrace.errors import ErrorCode, KafkaError
-from headrace.replication.appends import Completions
+from headrace.replication.appends import Completions, OfflineError
 from headrace.replication.leading.peers import Peers
 from headrace.replication.partition import Partition
 from headrace.replication.producer_recovery import recover_producers
@@ -30,13 +30,6 @@ _NEVER_MS: Final = 2**63 - 1
 _SHORTEST_FLUSH_MS: Final = 10
 
 log = logging.getLogger(__name__)
-
-
-class OfflineError(KafkaError):
-    """The partition is offline, which has been logged."""
-
-    def __init__(self, topic: str, partition: int, reason: str) -> None:
-        super().__init__(ErrorCode.kafka_storage_error, f"{topic}-{partition} is offline: {reason}")
 
 
 class _Opened(NamedTuple):
@@ -96,7 +89,8 @@ class ReplicaManager:
 
     def readable(self, topic: str, partition: int) -> Replica:
         """Return the partition, led or followed (KIP-392). Raises KafkaError as `get` does."""
-        return self._followed.get((topic, partition)) or self.get(topic, partition)
+        key = topic, partition
+        return self._partitions.get(key) or self._followed.get(key) or self.get(topic, partition)
 
     def find(self, topic: str, partition: int) -> Partition | None:
         """Return the partition; None if this broker does not lead it or it is offline."""
@@ -113,6 +107,11 @@ class ReplicaManager:
     def hosted(self) -> "tuple[Partition | FollowedPartition, ...]":
         """Return the partitions that this broker leads or follows."""
         return (*self._partitions.values(), *self._followed.values())
+
+    @property
+    def offline_count(self) -> int:
+        """Number of partitions that are offline."""
+        return len(self._offline)
 
     def set_strays_aside(
         self,

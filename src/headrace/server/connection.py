@@ -147,7 +147,7 @@ class Connection:
             return
         came_ns = self._clock()
         answered_ns = self._take_frames(came_ns)
-        if answered_ns and received < SMALL_READ and self._pending is None:
+        if answered_ns and received < SMALL_READ and self._pending is None and not self.client.is_broker:
             self._busy_poll.answered(came_ns, answered_ns)
 
     def _take_frames(self, began_ns: int) -> int:

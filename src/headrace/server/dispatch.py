@@ -35,6 +35,10 @@ _CORRELATION_ID_FIELD: Final = 4
 _API_VERSIONS: Final = ApiKey.API_VERSIONS.value
 _PRODUCE: Final = ApiKey.PRODUCE.value
 _FETCH: Final = ApiKey.FETCH.value
+_ADVICE: Final = dict.fromkeys(
+    (ApiKey.LEADER_AND_ISR, ApiKey.STOP_REPLICA, ApiKey.UPDATE_METADATA),
+    ": the controller's inter.broker.protocol.version must be 3.4 or later; raise it on the Kafka brokers",
+)
 _ADVERTISED_FROM: Final = {ApiKey.PRODUCE.value: 0}
 """Lowest versions that ApiVersions returns although they are not served, as in Kafka: without Produce 0, older
 librdkafka sends everything uncompressed (KAFKA-18659)."""
@@ -300,7 +304,7 @@ class Dispatcher:
                 return context, False, position
             raise InvalidRequestError(
                 f"unsupported version {api_version} of {ApiKey(api_key).name};"
-                f" supported are {offered.lowest} to {offered.highest}"
+                f" supported are {offered.lowest} to {offered.highest}{_ADVICE.get(api_key, '')}"
             )
         if schema(api_key, api_version).has_flexible_request_header:
             position = skip_tags(frame, position)

@@ -1,4 +1,4 @@
-"""Fetch 17 between brokers, by hand: a follower's request, and the leader's reply as views of the received bytes.
+"""Fetch 13 to 17 between brokers, by hand: a follower's request, and the leader's reply as views of the received bytes.
 
 Records are neither copied nor decoded. Layout: https://kafka.apache.org/protocol#The_Messages_Fetch; sessions: KIP-227,
 epochs: KIP-595, topic ids: KIP-516, replica epochs: KIP-903.
@@ -12,7 +12,8 @@ from headrace.types import new_tuple
 from headrace.wire.varint import put_unsigned_varint, unsigned_varint
 
 FETCH_VERSION: Final = 17
-"""The version between brokers of Kafka 3.9."""
+"""The version between brokers of Kafka 3.9. Older ones, from 13 on, have the same partitions and replies."""
+_FIRST_WITH_REPLICA_STATE: Final = 15
 
 PartitionKey: TypeAlias = tuple[bytes, int]
 """The 16 bytes of the topic id, and the partition."""
@@ -22,6 +23,8 @@ ENTRY: Final = Struct(">iiqiqiB")
 no tagged fields."""
 
 _HEAD: Final = Struct(">iiibii")
+_CONSUMER: Final = -1
+"""The replica id of a request before version 15 that does not come from a follower."""
 _INT32: Final = Struct(">i")
 _REPLICA_STATE: Final = Struct(">BBBiqB")
 """One tagged field: tag 1 of 13 bytes with replica id and replica epoch."""
@@ -76,12 +79,16 @@ def encode_fetch(
     entries: Mapping[PartitionKey, bytes],
     forgotten: Iterable[PartitionKey],
     replica: tuple[int, int] | None,
+    version: int = FETCH_VERSION,
 ) -> bytearray:
     """Return the body of a request. `entries` are packed by `ENTRY`; `session` is its id and epoch.
 
     `replica` is the id and epoch of the follower; None reads like a consumer, up to the high watermark.
     """
-    out = bytearray(_HEAD.pack(*limits, 0, *session))
+    out = bytearray()
+    if version < _FIRST_WITH_REPLICA_STATE:
+        out += _INT32.pack(_CONSUMER if replica is None else replica[0])
+    out += _HEAD.pack(*limits, 0, *session)
     topics: dict[bytes, list[bytes]] = {}
     for (topic_id, _), entry in entries.items():
         topics.setdefault(topic_id, []).append(entry)
@@ -91,7 +98,7 @@ def encode_fetch(
         gone.setdefault(topic_id, []).append(_INT32.pack(partition))
     _put_topics(out, gone)
     out.append(1)  # an empty rack
-    if replica is None:
+    if replica is None or version < _FIRST_WITH_REPLICA_STATE:
         out.append(0)
     else:
         out += _REPLICA_STATE.pack(1, _REPLICA_STATE_TAG, _REPLICA_STATE_SIZE, *replica, 0)

@@ -1,5 +1,6 @@
 """A broker executes the requests of a controller, and answers as Kafka's brokers do."""
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from headrace.broker.apis.controls import ControlApis, NotController
 from headrace.broker.commands import Commands
+from headrace.broker.state_changes import LOGGER, StateChanges
 from headrace.cluster.commands import DURING_DELETION
 from headrace.cluster.metadata_cache import MetadataCache
 from headrace.errors import ErrorCode, KafkaError
@@ -38,7 +40,8 @@ class Broker:
         self.executor = ThreadPoolExecutor(1)
         self.cache = MetadataCache()
         self.replicas = ReplicaManager(LogDirs.open([directory], broker_id=OWN), lambda _: LogConfig())
-        self.commands = Commands(OWN, self.replicas, self.cache, self.executor)
+        changes = StateChanges(is_logged=True)
+        self.commands = Commands(OWN, self.replicas, self.cache, self.executor, changes)
         self.commands.following = self
         self.commands.on_led = lambda partition: self.coordinators.append(("led", partition))
         self.commands.on_resigned = lambda partition: self.coordinators.append(("resigned", partition))
@@ -306,8 +309,61 @@ async def test_a_kraft_controller_is_refused(broker: Broker) -> None:
     assert await refused(broker, is_kraft_controller=True) == {ErrorCode.unsupported_version}
 
 
-async def test_only_the_controller_creates_topics() -> None:
-    fields = {"topics": [], "timeout": 1000, "timeout_ms": 1000, "validate_only": False}
+async def test_changes_of_partitions_are_logged_with_controller_and_epochs(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, LOGGER)
+    await broker.update()
+    await broker.assign(OTHER, 0)
+    await broker.assign(OWN, 2, replicas=[OWN, OTHER])
+    await broker.assign(OWN, 2)
+    await broker.stop(3, delete=True)
+    lines = [record.getMessage() for record in caplog.records if record.name == LOGGER]
+    issuer = "(controller 1 of epoch 3)"
+    assert lines == [
+        f"Metadata: 1 topic changed, 0 deleted {issuer}",
+        (
+            "Follower t-0 starts at leader epoch 0 from offset 0 with partition epoch 0 and high watermark 0;"
+            f" its leader is 1 {issuer}"
+        ),
+        (
+            "Leader t-0 starts at leader epoch 2 from offset 0 with partition epoch 0, high watermark 0,"
+            f" in-sync replicas [4], adding [], removing [] {issuer}"
+        ),
+        (
+            "Ignored the state of t-0 with leader 4, leader epoch 2 and partition epoch 0:"
+            f" stale_controller_epoch {issuer}"
+        ),
+        f"Replica t-0 deleted at leader epoch 3 {issuer}",
+    ]
+
+
+async def test_elections_are_counted(broker: Broker) -> None:
+    await broker.update()
+    await broker.assign(OTHER, 0)
+    await broker.assign(OWN, 1)
+    await broker.assign(OWN, 2)
+    await broker.assign(OWN, 2)
+    assert (broker.commands.changes.elected, broker.commands.changes.followed) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        ApiKey.CREATE_TOPICS,
+        ApiKey.DELETE_TOPICS,
+        ApiKey.CREATE_PARTITIONS,
+        ApiKey.ELECT_LEADERS,
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+        ApiKey.LIST_PARTITION_REASSIGNMENTS,
+        ApiKey.UPDATE_FEATURES,
+        ApiKey.ALTER_PARTITION,
+        ApiKey.ALLOCATE_PRODUCER_IDS,
+        ApiKey.CONTROLLED_SHUTDOWN,
+    ],
+    ids=lambda key: key.name,
+)
+async def test_requests_that_belong_to_the_controller_are_refused(key: ApiKey) -> None:
     with pytest.raises(KafkaError) as caught:
-        await ask(NotController().routes(), ApiKey.CREATE_TOPICS, 7, fields)
+        await NotController().routes()[key](None, None)  # type: ignore[arg-type, misc]
     assert caught.value.code is ErrorCode.not_controller

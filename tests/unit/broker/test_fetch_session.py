@@ -7,7 +7,6 @@ import pytest
 from headrace.broker.fetch_session import (
     EVICTABLE_AFTER_MS,
     NO_SESSION,
-    FetchPartition,
     FetchSession,
     FetchSessions,
 )
@@ -29,10 +28,9 @@ def refused(sessions: FetchSessions, session_id: int, epoch: int, *, uses_topic_
     return caught.value.code
 
 
-def wanted(topic: str, index: int, offset: int = 0) -> FetchPartition:
-    partition = FetchPartition(topic, index)
-    partition.fetch_offset = offset
-    return partition
+def put(session: FetchSession, *indexes: int) -> None:
+    for index in indexes:
+        session.want("t", index)
 
 
 def test_a_session_continues_with_the_next_epoch(sessions: FetchSessions) -> None:
@@ -83,10 +81,10 @@ def test_the_epoch_wraps_around_to_1(sessions: FetchSessions) -> None:
 
 def test_partitions_are_added_changed_and_forgotten(sessions: FetchSessions) -> None:
     session = begin(sessions, 0, 0)
-    session.put([wanted("t", 0), wanted("t", 1)])
+    put(session, 0, 1)
     session.partitions["t", 0].last_high_watermark = 9
 
-    session.put([wanted("t", 0, offset=5)])
+    session.want("t", 0).fetch_offset = 5
     session.forget([("t", 1), ("unknown", 3)])
 
     assert list(session.partitions) == [("t", 0)]
@@ -96,7 +94,7 @@ def test_partitions_are_added_changed_and_forgotten(sessions: FetchSessions) -> 
 
 def test_a_served_partition_moves_to_the_end(sessions: FetchSessions) -> None:
     session = begin(sessions, 0, 0)
-    session.put([wanted("t", index) for index in range(3)])
+    put(session, *range(3))
 
     session.served(session.partitions["t", 0])
 
@@ -107,7 +105,7 @@ def test_the_partitions_of_all_sessions_are_limited(sessions: FetchSessions, mon
     monkeypatch.setattr("headrace.broker.fetch_session.MAX_PARTITIONS", 10)
     first, second = begin(sessions, 0, 0), begin(sessions, 0, 0)
     for session, count in (first, 6), (second, 5):
-        session.put(wanted("t", index) for index in range(count))
+        put(session, *range(count))
         sessions.changed(session)
 
     assert first.is_kept
@@ -115,7 +113,7 @@ def test_the_partitions_of_all_sessions_are_limited(sessions: FetchSessions, mon
     assert len(sessions) == 1
 
     third = begin(sessions, 0, 0)
-    third.put(wanted("t", index) for index in range(4))
+    put(third, *range(4))
     sessions.changed(third)
     assert third.is_kept
     assert begin(sessions, 0, 0).session_id == NO_SESSION
@@ -126,7 +124,7 @@ def test_the_partitions_of_all_sessions_are_limited(sessions: FetchSessions, mon
 def test_forgotten_partitions_make_room(sessions: FetchSessions, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.broker.fetch_session.MAX_PARTITIONS", 10)
     session = begin(sessions, 0, 0)
-    session.put(wanted("t", index) for index in range(10))
+    put(session, *range(10))
     sessions.changed(session)
     session.forget(("t", index) for index in range(9))
     sessions.changed(session)

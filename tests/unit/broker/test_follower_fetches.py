@@ -83,6 +83,7 @@ class Broker:
         wait_ms: int = 0,
         session: tuple[int, int] = (0, -1),
         rack: str = "",
+        max_bytes: int = 50 << 20,
     ) -> asyncio.Task[Any]:
         """Send a Fetch, and return a task for its response."""
         partitions = [
@@ -100,7 +101,7 @@ class Broker:
             "replica_state": {"replica_id": replica, "replica_epoch": -1},
             "max_wait": wait_ms,
             "min_bytes": 1,
-            "max_bytes": 50 << 20,
+            "max_bytes": max_bytes,
             "isolation_level": 0,
             "session_id": session[0],
             "session_epoch": session[1],
@@ -259,6 +260,61 @@ async def test_a_session_without_news_keeps_its_follower_in_sync(broker: Broker)
     assert followers.state.followers[2].caught_up_ms == 50_000
     followers.check()
     assert not broker.sent
+
+
+async def test_followers_in_sync_share_one_read(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker.partitions[0].lead(State(partition_epoch=1, isr=(1, 2, 3)), broker.peers)
+    broker.append(0)
+    read = FileSlice.read
+    reads: list[int] = []
+
+    def counted(part: FileSlice) -> bytes:
+        reads.append(part.size)
+        return read(part)
+
+    monkeypatch.setattr(FileSlice, "read", counted)
+    answers = [only(await broker.fetch({0: 0}, replica=replica)).records for replica in (2, 3)]
+    assert bytes(answers[0]) == bytes(answers[1]) != b""
+    assert reads == [len(RECORD)]
+
+
+async def test_a_shared_read_is_not_used_for_other_records(broker: Broker) -> None:
+    broker.partitions[0].lead(State(partition_epoch=1, isr=(1, 2, 3)), broker.peers)
+    broker.append(0)
+    assert len(only(await broker.fetch({0: 0}, replica=2)).records) == len(RECORD)
+    broker.append(0)
+    assert len(only(await broker.fetch({0: 0}, replica=3)).records) == 2 * len(RECORD)
+
+
+async def test_a_broker_that_is_no_replica_gets_no_shared_read(broker: Broker) -> None:
+    broker.partitions[0].lead(State(partition_epoch=1, isr=(1, 2, 3)), broker.peers)
+    broker.append(0)
+    await broker.fetch({0: 0}, replica=2)
+    assert only(await broker.fetch({0: 0}, replica=9)).error_code is ErrorCode.unknown_leader_epoch
+
+
+async def test_a_session_with_little_room_serves_its_partitions_in_turn(broker: Broker) -> None:
+    for index in range(3):
+        broker.append(index)
+    room = len(RECORD)
+    first = await broker.fetch({0: 0, 1: 0, 2: 0}, session=(0, 0), max_bytes=room)
+    served = [index for index in named(first) if records_of(first, index)]
+    for epoch in (1, 2):
+        reply = await broker.fetch({}, session=(first.session_id, epoch), max_bytes=room)
+        served += [index for index in named(reply) if records_of(reply, index)]
+    assert served == [0, 1, 2]
+
+
+def records_of(response: Any, index: int) -> bytes:
+    partitions = [item for topic in response.responses for item in topic.partitions if item.partition_index == index]
+    return bytes(partitions[0].records or b"")
+
+
+async def test_a_fetch_of_a_follower_marks_its_connection(broker: Broker) -> None:
+    await broker.fetch({0: 0}, replica=-1)
+    assert not broker.client.is_broker
+    await broker.fetch({0: 0}, replica=2)
+    assert broker.client.is_broker
 
 
 async def test_a_throttled_follower_outside_the_isr_waits(broker: Broker) -> None:

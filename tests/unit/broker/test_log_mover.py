@@ -5,12 +5,15 @@ from uuid import UUID
 
 import pytest
 
+from headrace.broker.apis.log_dirs import LogDirsApi
 from headrace.broker.disks.log_mover import LogMover
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.storage.dirs.log_dirs import LogDirs
 from headrace.storage.log.config import LogConfig
-from headrace.types import TopicPartition
+from headrace.types import PartitionState, TopicPartition
+from headrace.wire.apis import ApiKey
+from tests.unit.broker.asking import ask
 from tests.unit.storage.logs import NOW, append, offsets, read_all
 
 TP = TopicPartition("t", 0)
@@ -78,6 +81,32 @@ async def test_an_unknown_directory_is_refused(broker: Broker, tmp_path: Path) -
     with pytest.raises(KafkaError, match=r"is not one of this broker's log\.dirs") as raised:
         broker.move(tmp_path / "c")
     assert raised.value.code is ErrorCode.log_dir_not_found
+
+
+async def test_a_followed_partition_is_moved_and_truncated_meanwhile(broker: Broker) -> None:
+    followed = broker.replicas.follow(PartitionState("t", UUID(int=1), 0, 2, 1, (0, 2), (2,), is_new=False))
+    broker.move(broker.b)
+    followed.truncate_to(1)
+    append(followed.log, 1, now_ms=NOW)
+    await broker.finished()
+    assert followed.log.directory == broker.b / "t-0"
+    assert offsets(read_all(followed.log)) == [0]  # the batch of three was truncated
+
+
+async def test_a_partition_that_other_brokers_have_is_not_available_yet(broker: Broker) -> None:
+    broker.replicas.exists = lambda _: True
+    with pytest.raises(KafkaError) as raised:
+        broker.mover.move("t", 1, broker.b)
+    assert raised.value.code is ErrorCode.replica_not_available
+    created = broker.replicas.become_leader(TopicPartition("t", 1), UUID(int=1), 0)
+    assert created.log.directory == broker.b / "t-1"
+
+
+async def test_followed_partitions_are_described(broker: Broker) -> None:
+    broker.replicas.follow(PartitionState("t", UUID(int=1), 0, 2, 1, (0, 2), (2,), is_new=False))
+    reply = await ask(LogDirsApi(broker.replicas, broker.mover).routes(), ApiKey.DESCRIBE_LOG_DIRS, 4, {"topics": None})
+    described = {result.log_dir: [topic.name for topic in result.topics] for result in reply.results}
+    assert described == {str(broker.a): ["t"], str(broker.b): []}
 
 
 async def test_a_future_partition_is_created_in_the_requested_directory(broker: Broker) -> None:

@@ -166,6 +166,13 @@ async def test_the_next_request_waits_for_the_previous_reply(peer: Peer) -> None
     assert await peer.receive(24) == frame(b"done") + frame(b"next") + frame(b"last")
 
 
+async def test_other_brokers_do_not_start_busy_polling(peer: Peer) -> None:
+    peer.connection.client.is_broker = True
+    await peer.send(frame(b"one"))
+    await peer.receive(7)
+    assert peer.busy_poll.answers == 0
+
+
 async def test_busy_polling_follows_replies_to_small_requests_only(peer: Peer) -> None:
     await peer.send(frame(b"one") + frame(b"two"))
     await peer.receive(14)

@@ -68,6 +68,20 @@ def test_a_request_is_the_one_that_the_schema_defines() -> None:
     assert [(each.topic_id, each.partitions) for each in request.forgotten_topics_data] == [(SECOND, (7, 8))]
 
 
+@pytest.mark.parametrize("version", [13, 14, 15, 16])
+@pytest.mark.parametrize("replica", [(4, 77), None])
+def test_requests_of_older_brokers_name_the_replica_too(version: int, replica: tuple[int, int] | None) -> None:
+    entries = {(FIRST.bytes, 0): ENTRY.pack(0, 4, 100, 3, 10, 1_000_000, 0)}
+
+    body = encode_fetch(LIMITS, (9, 3), entries, [], replica, version)
+
+    request, size = schema(ApiKey.FETCH, version).read_request(bytes(body), 0)
+    assert size == len(body)
+    assert request.topics[0].partitions[0].fetch_offset == 100
+    named = request.replica_id if version < 15 else request.replica_state.replica_id
+    assert named == (-1 if replica is None else 4)
+
+
 def test_a_request_without_a_replica_is_a_consumers() -> None:
     request, _ = schema(ApiKey.FETCH, FETCH_VERSION).read_request(bytes(encode_fetch(LIMITS, (0, 0), {}, [], None)), 0)
 

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
 
 from headrace.broker.commands import Commands
+from headrace.broker.state_changes import Issuer
 from headrace.cluster.commands import StoppedReplica
 from headrace.cluster.membership.updates import update_of
 from headrace.cluster.metadata_cache import MetadataCache
@@ -17,13 +18,10 @@ from headrace.server.context import Handler, Reply, RequestContext
 from headrace.slices import Pace, finish
 from headrace.types import PartitionState, Request, TopicPartition
 from headrace.wire.apis import ApiKey
-from headrace.wording import count
 
 _UNKNOWN_EPOCH: Final = -1
 
 log = logging.getLogger(__name__)
-state_changes = logging.getLogger("headrace.state_change")
-"""Like Kafka's state-change.log: commands at INFO, the states of partitions at DEBUG."""
 
 
 class ControlApis:
@@ -56,7 +54,9 @@ class ControlApis:
         self._check(request, "UpdateMetadata")
         await self._read_configs(topic.topic_name for topic in request.topic_states)
         async with self._commands.in_order:
-            await self._cache.apply(await finish(update_of(request, self._cache.image)))
+            update = await finish(update_of(request, self._cache.image))
+            await self._cache.apply(update)
+        self._commands.changes.updated(update)
         return {"error_code": ErrorCode.none}
 
     async def leader_and_isr(self, _: RequestContext, request: Request) -> Reply:
@@ -69,11 +69,7 @@ class ControlApis:
         for topic in request.topic_states:
             states += [_state(topic, partition) for partition in topic.partition_states]
             await pace.rest()
-        _note(request, "LeaderAndIsr", len(states))
-        errors = await self._commands.lead_and_follow(states)
-        for state in states:
-            error = errors[TopicPartition(state.topic, state.partition)]
-            state_changes.debug("%s of controller %d: %s", error.name, request.controller_id, state)
+        errors = await self._commands.lead_and_follow(states, _issuer(request))
         for topic in request.topic_states:
             partitions = [
                 {
@@ -98,12 +94,7 @@ class ControlApis:
             for topic in request.topic_states
             for partition in topic.partition_states
         ]
-        _note(request, "StopReplica", len(stopped))
-        errors = await self._commands.stop(stopped)
-        for item in stopped:
-            state_changes.debug(
-                "%s of controller %d: %s", errors[item.topic_partition].name, request.controller_id, item
-            )
+        errors = await self._commands.stop(stopped, _issuer(request))
         return {
             "error_code": ErrorCode.none,
             "partition_errors": [
@@ -162,14 +153,8 @@ class NotController:
         raise KafkaError(ErrorCode.not_controller, "This is not the correct controller for this cluster.")
 
 
-def _note(request: Request, name: str, partitions: int) -> None:
-    state_changes.info(
-        "%s of controller %d, epoch %d, for %s",
-        name,
-        request.controller_id,
-        request.controller_epoch,
-        count(partitions, "partition"),
-    )
+def _issuer(request: Request) -> Issuer:
+    return Issuer(request.controller_id, request.controller_epoch)
 
 
 def _state(topic: Any, partition: Any) -> PartitionState:

@@ -15,7 +15,7 @@ from headrace.broker.apis.fetch_answers import AT_ONCE, FLEXIBLE, OFTEN
 from headrace.broker.apis.fetch_reads import FetchReads
 from headrace.broker.apis.fetch_waits import Fetch
 from headrace.broker.current_leader import LeaderOf
-from headrace.broker.fetch_session import FULL_EPOCH, FetchPartition, FetchSession, FetchSessions, PartitionKey
+from headrace.broker.fetch_session import FULL_EPOCH, FetchSession, FetchSessions, PartitionKey
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.replication.throttle import ReplicationThrottle
 from headrace.server.context import Answer, Handler, Reply, RequestContext
@@ -68,16 +68,16 @@ class FetchApi(FetchReads):
         if named > AT_ONCE:
             return self._fetch_many(context, session, request, is_incremental=is_incremental)
         for topic in request.topics:
-            session.put(_wanted(topic, topic.partitions, version))
+            _put(session, topic, topic.partitions, version)
         if is_incremental:
             session.forget(_forgotten(request, version))
         if session.session_id:
             self._sessions.changed(session)
-        fetch = Fetch(self, session, request, version, context.listener, is_incremental=is_incremental)
+        fetch = Fetch(self, session, request, version, context.client, is_incremental=is_incremental)
         fetch.collect()
         if fetch.is_satisfied() or not fetch.may_wait():
             return fetch.reply()
-        return fetch.wait(context.client)
+        return fetch.wait()
 
     def _fetch_many(
         self, context: RequestContext, session: FetchSession, request: Any, *, is_incremental: bool
@@ -85,7 +85,7 @@ class FetchApi(FetchReads):
         version = context.api_version
         for topic in request.topics:
             for start in range(0, len(topic.partitions), OFTEN):
-                session.put(_wanted(topic, topic.partitions[start : start + OFTEN], version))
+                _put(session, topic, topic.partitions[start : start + OFTEN], version)
                 self._sessions.changed(session)
                 yield
         if is_incremental:
@@ -93,8 +93,8 @@ class FetchApi(FetchReads):
                 session.forget(keys)
                 yield
         self._sessions.changed(session)
-        fetch = Fetch(self, session, request, version, context.listener, is_incremental=is_incremental)
-        return (yield from fetch.in_steps(context.client))
+        fetch = Fetch(self, session, request, version, context.client, is_incremental=is_incremental)
+        return (yield from fetch.in_steps())
 
     def _begin(self, request: Any, version: int) -> tuple[FetchSession, bool]:
         session_id = getattr(request, "session_id", 0)
@@ -103,7 +103,9 @@ class FetchApi(FetchReads):
         session, is_incremental = self._sessions.begin(
             session_id, epoch, uses_topic_ids=version >= _TOPIC_IDS, now_ms=now_ms
         )
-        session.begin(getattr(request, "isolation_level", 0), now_ms)
+        isolation = getattr(request, "isolation_level", 0)
+        if isolation != session.isolation or now_ms >= session.read_all_at_ms:
+            session.read_all(isolation, now_ms)
         return session, is_incremental
 
     @property
@@ -111,23 +113,21 @@ class FetchApi(FetchReads):
         return self._max_bytes
 
 
-def _wanted(topic: Any, partitions: Iterable[Any], version: int) -> list[FetchPartition]:
+def _put(session: FetchSession, topic: Any, partitions: Iterable[Any], version: int) -> None:
+    """Add or update partitions of a session."""
     name = topic.topic_id if version >= _TOPIC_IDS else topic.topic
     if name is None:
         name = UUID(int=0)
-    wanted = []
     for partition in partitions:
-        item = FetchPartition(name, partition.partition)
-        item.fetch_offset = partition.fetch_offset
-        item.max_bytes = partition.partition_max_bytes
+        wanted = session.want(name, partition.partition)
+        wanted.fetch_offset = partition.fetch_offset
+        wanted.max_bytes = partition.partition_max_bytes
         if version >= 5:
-            item.log_start_offset = partition.log_start_offset
+            wanted.log_start_offset = partition.log_start_offset
         if version >= 9:
-            item.current_leader_epoch = partition.current_leader_epoch
+            wanted.current_leader_epoch = partition.current_leader_epoch
             if version >= FLEXIBLE:
-                item.last_fetched_epoch = partition.last_fetched_epoch
-        wanted.append(item)
-    return wanted
+                wanted.last_fetched_epoch = partition.last_fetched_epoch
 
 
 def _forgotten(request: Any, version: int) -> Iterator[PartitionKey]:

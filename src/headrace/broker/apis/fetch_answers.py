@@ -5,7 +5,7 @@ Layout: https://kafka.apache.org/protocol#The_Messages_Fetch
 
 import struct
 from collections.abc import Mapping
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from headrace.broker.current_leader import CurrentLeader, put_endpoints, put_leader
@@ -36,7 +36,20 @@ _DIVERGING = struct.Struct(">BBBiqB")
 _ABORTED = struct.Struct(">qq")
 """Producer id and first offset of an aborted transaction."""
 
-Answered: TypeAlias = tuple[FetchPartition, ErrorCode, Replica | None, FileSlice | None, tuple[int, int] | None]
+SHARED_BYTES: Final = 32 * 1024
+"""Regions up to this size are read once for all followers in sync, instead of a `sendfile` for each."""
+
+
+class Copied(NamedTuple):
+    """The bytes of a region."""
+
+    data: bytes
+    size: int
+
+
+Part: TypeAlias = FileSlice | Copied
+"""The records of a partition in a reply."""
+Answered: TypeAlias = tuple[FetchPartition, ErrorCode, Replica | None, Part | None, tuple[int, int] | None]
 """A requested partition, and its error, records, or (epoch, end offset) if its log diverges from the client's."""
 
 
@@ -50,8 +63,13 @@ def encode(
 ) -> RawReply:
     """Encode the reply for the partitions in `changed`, some of which have other `leaders`."""
     by_topic: dict[str | UUID, list[Answered]] = {}
+    topic: str | UUID | None = None
+    of_topic: list[Answered] = []
     for answered in changed:
-        by_topic.setdefault(answered[0].topic, []).append(answered)
+        if answered[0].topic is not topic:  # hashing a UUID is slow
+            topic = answered[0].topic
+            of_topic = by_topic.setdefault(topic, [])
+        of_topic.append(answered)
     parts: list[bytes | bytearray | FileSlice] = []
     flexible = version >= FLEXIBLE
     out = _head(session_id, version, len(by_topic))
@@ -129,12 +147,17 @@ def _put_partitions(
     for answered in partitions:
         part = answered[3]
         _put_partition(out, answered, version, read_committed=read_committed)
-        if part is not None and (part.size > COPIED_BYTES or not _copy(part, out)):
+        if isinstance(part, Copied):
+            out += part.data
+        elif part is not None and (part.size > COPIED_BYTES or not _copy(part, out)):
             parts.append(out)
             parts.append(part)
             out = bytearray()
         if flexible:
-            _put_tags(out, answered[4], leaders.get(answered[0]) if leaders else None)
+            if answered[4] is None and not leaders:
+                out.append(0)
+            else:
+                _put_tags(out, answered[4], leaders.get(answered[0]))
     return out
 
 
@@ -153,14 +176,14 @@ def _put_partition(out: bytearray, answered: Answered, version: int, *, read_com
     if partition is None or error is not ErrorCode.none:
         offsets = (-1, -1, -1)
     else:
-        offsets = (partition.high_watermark, partition.last_stable_offset, partition.log_start_offset)
-    fixed = _PARTITION.pack(wanted.index, error.value, *offsets)
+        offsets = (partition.high_watermark, partition.last_stable_offset, partition.log.state.log_start_offset)
+    fixed = _PARTITION.pack(wanted.index, error, *offsets)
     out += fixed if version >= 5 else fixed[:-8]
     # Aborted transactions: a list if read_committed found records or the partition is unknown, else null.
     has_list = partition is None or (read_committed and error is ErrorCode.none)
     aborted = (
         partition.log.reader.aborted_transactions(wanted.fetch_offset, part)
-        if read_committed and part is not None and partition is not None
+        if read_committed and isinstance(part, FileSlice) and partition is not None
         else ()
     )
     if version >= FLEXIBLE:

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from headrace.broker.apis.fetch_answers import Answered
+from headrace.broker.apis.answer_cache import AnswerCache
+from headrace.broker.apis.fetch_answers import SHARED_BYTES, Answered, Copied, Part
 from headrace.broker.current_leader import CurrentLeader, LeaderOf
 from headrace.broker.fetch_session import FetchPartition
 from headrace.errors import ErrorCode, KafkaError
@@ -13,9 +14,12 @@ from headrace.replication.leading.led_replica import LedReplica
 from headrace.replication.partition import Partition
 from headrace.replication.replica import Replica
 from headrace.replication.replica_manager import ReplicaManager
-from headrace.replication.throttle import ReplicationThrottle
+from headrace.replication.throttle import UNLIMITED, ReplicationThrottle
 
 _REPLICA_STATE: Final = 15
+_LEADER_AND_ONE: Final = 2
+_CACHED_BYTES: Final = 8 * 1024 * 1024
+"""Records that a follower has read, for the others."""
 
 
 class Follower(NamedTuple):
@@ -41,8 +45,13 @@ def _divergence(partition: Replica, wanted: FetchPartition) -> tuple[int, int] |
     """
     if wanted.last_fetched_epoch < 0:
         return None
+    state = partition.log.state
+    if wanted.last_fetched_epoch == partition.leader_epoch and (
+        state.log_start_offset <= wanted.fetch_offset <= state.log_end_offset
+    ):
+        return None
     epoch, end = partition.end_offset_for_epoch(wanted.last_fetched_epoch)
-    if epoch < 0 or wanted.fetch_offset < partition.log_start_offset:
+    if epoch < 0 or wanted.fetch_offset < state.log_start_offset:
         raise KafkaError(ErrorCode.offset_out_of_range)
     return (epoch, end) if epoch < wanted.last_fetched_epoch or end < wanted.fetch_offset else None
 
@@ -67,6 +76,7 @@ class FetchReads:
         self._throttle = throttle
         self._rack_of = rack_of
         self._leader_of = leader_of
+        self._shared: AnswerCache[Copied] = AnswerCache(_CACHED_BYTES)
 
     def read(
         self,
@@ -110,28 +120,69 @@ class FetchReads:
         partition: Partition | None = None
         try:
             partition = self._replicas.get(self._name_of(wanted), wanted.index)
-            partition.check_leader_epoch(wanted.current_leader_epoch)
-            if isinstance(wanted.topic, UUID) and wanted.topic != partition.topic_id:
+            if wanted.current_leader_epoch != partition.leader_epoch:
+                partition.check_leader_epoch(wanted.current_leader_epoch)
+            # Python compares and hashes UUIDs slowly.
+            if isinstance(wanted.topic, UUID) and wanted.topic.int != partition.topic_id.int:
                 raise KafkaError(ErrorCode.inconsistent_topic_id)
             diverging = _divergence(partition, wanted)
             if diverging is not None:
                 return wanted, ErrorCode.none, partition, None, diverging
-            part = partition.read_as_follower(
-                follower.broker_id,
-                wanted.fetch_offset,
-                min(max_bytes, wanted.max_bytes),
-                min_one_batch=min_one_batch,
-            )
+            max_bytes = min(max_bytes, wanted.max_bytes)
+            if wanted.fetch_offset == partition.log.state.log_end_offset:
+                part = None
+                partition.follower(follower.broker_id)
+            elif follower.broker_id in partition.isr:
+                part = self._shared_part(partition, follower.broker_id, wanted.fetch_offset, max_bytes, min_one_batch)
+            else:
+                part = partition.read_as_follower(
+                    follower.broker_id, wanted.fetch_offset, max_bytes, min_one_batch=min_one_batch
+                )
             if is_new:
                 partition.fetched_by(
                     follower.broker_id, wanted.fetch_offset, wanted.log_start_offset, follower.broker_epoch
                 )
-            if part is not None and self.is_throttled(partition, follower):
-                part = None
+            throttle = self._throttle
+            if part is not None and throttle is not None and throttle.rate != UNLIMITED:
+                part = None if self.is_throttled(partition, follower) else part
         except KafkaError as error:
             self._replicas.report_damage(error)
             return wanted, error.code, partition, None, None
         return wanted, ErrorCode.none, partition, part, None
+
+    def _shared_part(
+        self, partition: Partition, replica: int, offset: int, max_bytes: int, min_one_batch: bool
+    ) -> Part | None:
+        """Like `LedReplica.read_as_follower`, with a read that followers in sync share, because they ask for the same.
+
+        They fetch what was just written, so that reading it does not wait for the disk.
+        """
+        state = partition.log.state
+        end = state.log_end_offset
+        key = (
+            partition.topic_partition,
+            partition.topic_id.int,
+            partition.leader_epoch,
+            state.truncations,
+            state.log_start_offset,
+            offset,
+            end,
+            max_bytes,
+            min_one_batch,
+        )
+        shared = self._shared.get(key, None)
+        if shared is not None:
+            partition.follower(replica)
+            return shared
+        part = partition.read_as_follower(replica, offset, max_bytes, min_one_batch=min_one_batch)
+        if part is None or part.size > SHARED_BYTES:
+            return part
+        copied = Copied(part.read(), part.size)
+        if len(copied.data) != part.size:
+            return part  # it has been truncated
+        if partition.replica_count > _LEADER_AND_ONE:
+            self._shared.put(key, None, copied, part.size)
+        return copied
 
     def leaders_of(self, answers: Iterable[Answered], listener: str) -> dict[FetchPartition, CurrentLeader]:
         """Return the leaders of partitions that this broker does not lead, or leads under another epoch."""
@@ -159,7 +210,7 @@ class FetchReads:
     def sent(self, answers: Iterable[Answered]) -> None:
         """Count what a reply sends to a follower."""
         throttle = self._throttle
-        if throttle is not None:
+        if throttle is not None and throttle.rate != UNLIMITED:
             size = sum(
                 part.size
                 for _, _, partition, part, _ in answers

@@ -8,7 +8,7 @@ from headrace.broker.apis.fetch_answers import AT_ONCE, NO_LEADERS, OFTEN, Answe
 from headrace.broker.apis.fetch_news import SessionNews
 from headrace.broker.apis.fetch_reads import Follower, follower_of
 from headrace.broker.current_leader import CurrentLeader
-from headrace.broker.fetch_session import FetchPartition, FetchSession, PartitionKey
+from headrace.broker.fetch_session import NO_SESSION, FetchPartition, FetchSession, PartitionKey
 from headrace.errors import ErrorCode
 from headrace.replication.growth import UNKNOWN_SIZE, Growth
 from headrace.replication.leading.led_replica import LedReplica
@@ -17,6 +17,7 @@ from headrace.server.context import NO_REPLY, ClientInfo, RawReply, Reply
 from headrace.server.large_requests import WaitingPartitions
 from headrace.server.loop.turns import HEAVY, LIGHT, Turns
 from headrace.slices import Steps, finish
+from headrace.storage.files.log_file import FileSlice
 
 _READ_COMMITTED: Final = 1
 _RACKS: Final = 11
@@ -76,11 +77,12 @@ class Fetch:
         "_follower",
         "_future",
         "_has_error",
+        "_has_idle",
+        "_is_cut",
         "_is_incremental",
         "_is_large",
         "_is_new",
         "_is_queued",
-        "_listener",
         "_max_bytes",
         "_max_wait",
         "_min_bytes",
@@ -100,18 +102,27 @@ class Fetch:
     """False, because one turn always completes the fetch (see `Turn.is_waiting`)."""
 
     def __init__(
-        self, api: Reads, session: FetchSession, request: Any, version: int, listener: str, *, is_incremental: bool
+        self,
+        api: Reads,
+        session: FetchSession,
+        request: Any,
+        version: int,
+        client: ClientInfo,
+        *,
+        is_incremental: bool,
     ) -> None:
         self._api = api
         self._session = session
         self._version = version
-        self._listener = listener
+        self._client = client
         self._is_incremental = is_incremental
         self._max_wait: float = request.max_wait.total_seconds()
         self._max_bytes = min(request.max_bytes, api.max_bytes)
         self._min_bytes: int = min(request.min_bytes, self._max_bytes)
         self._read_committed = request.isolation_level == _READ_COMMITTED
         self._follower = follower_of(request, version)
+        if self._follower is not None:
+            client.is_broker = True
         self._rack: str = request.rack_id if version >= _RACKS else ""
         self._is_new = True
         """True until a follower's log end has been noted."""
@@ -119,10 +130,14 @@ class Fetch:
         self._bytes = 0
         self._has_error = False
         """True if the reply contains more than records, and may not wait."""
+        self._has_idle = False
+        """True if a partition that was read may be watched instead."""
+        self._is_cut = False
+        """True if `max_bytes` may have left out records: then the next reply begins with other partitions."""
         self._reserved = 0
         self._news: SessionNews | None = None
         """Watches the partitions of a session; a fetch without a session watches them itself."""
-        if session.is_kept:
+        if session.session_id != NO_SESSION:
             news = session.news
             if not isinstance(news, SessionNews):
                 news = session.news = SessionNews(session, self._follower and self._follower.broker_id)
@@ -130,24 +145,27 @@ class Fetch:
 
     def collect(self) -> None:
         """Read all partitions that may have news, up to the limits."""
-        self._begin()
-        self._read(self._wanted())
-
-    def _begin(self) -> None:
+        session = self._session
         self._bytes = 0
         self._has_error = False
         self._answered = []
+        self._read(tuple(session.ready if self._is_incremental else session.partitions.values()))
 
     def _wanted(self) -> list[FetchPartition]:
-        return list(self._session.ready if self._is_incremental else self._session.partitions.values())
+        session = self._session
+        return list(session.ready if self._is_incremental else session.partitions.values())
 
     def _read(self, partitions: Iterable[FetchPartition]) -> None:
         left = self._max_bytes - self._bytes
         for wanted in partitions:
+            if left < wanted.max_bytes:
+                self._is_cut = True
             answered = self._read_one(wanted, max(left, 0), is_new=self._is_new, min_one_batch=self._bytes == 0)
             self._answered.append(answered)
             part = answered[3]
-            if part is not None:
+            if part is None:
+                self._has_idle = True
+            else:
                 self._bytes += part.size
                 left -= part.size
             if answered[1] is not ErrorCode.none or answered[4] is not None or wanted.preferred_replica >= 0:
@@ -167,7 +185,9 @@ class Fetch:
 
     def _collect_in_steps(self, partitions: list[FetchPartition], *, watch: bool = False) -> Steps[None]:
         """Like `collect`. With `watch`, count the growth of every partition from its read on."""
-        self._begin()
+        self._bytes = 0
+        self._has_error = False
+        self._answered = []
         for start in range(0, len(partitions), OFTEN):
             before = self._bytes
             self._read(partitions[start : start + OFTEN])
@@ -184,16 +204,16 @@ class Fetch:
             or not (self._answered or self._session.partitions)
         )
 
-    def in_steps(self, client: ClientInfo) -> Steps[Reply | Awaitable[Reply]]:
+    def in_steps(self) -> Steps[Reply | Awaitable[Reply]]:
         """Return the reply, or an awaitable of it."""
-        self._prepare_wait(client)
+        self._prepare_wait()
         self._is_large = True
         may_wait = self._max_wait > 0 and self.may_wait()
         if not may_wait:
             self._max_wait = 0
         is_waiting = False
         if may_wait:
-            client.give_up = self._end
+            self._client.give_up = self._end
         try:
             yield from self._collect_in_steps(self._wanted(), watch=may_wait)
             self._is_new = False
@@ -224,17 +244,16 @@ class Fetch:
             self._reserved = size
         return True
 
-    def wait(self, client: ClientInfo) -> "asyncio.Future[Reply]":
+    def wait(self) -> "asyncio.Future[Reply]":
         """Return the reply once enough data is available or the time is over."""
-        self._prepare_wait(client)
+        self._prepare_wait()
         self._is_new = False
         self._missing -= self._bytes
         self._watch(self._answered)
         self._start_wait()
         return self._future
 
-    def _prepare_wait(self, client: ClientInfo) -> None:
-        self._client = client
+    def _prepare_wait(self) -> None:
         self._future = self._api.loop.create_future()
         self._timer: asyncio.TimerHandle | None = None
         self._missing = self._min_bytes
@@ -302,7 +321,7 @@ class Fetch:
             self._missing = 0
         if part is None:
             return 0
-        if part.file is not partition.log.segments.active.file:
+        if isinstance(part, FileSlice) and part.file is not partition.log.segments.active.file:
             self._missing = 0  # as in Kafka: one fetch cannot read beyond a segment
         return part.size - (wanted.max_bytes - room)
 
@@ -345,12 +364,13 @@ class Fetch:
 
     def reply(self) -> RawReply:
         """Encode the reply; an incremental one contains only changed partitions."""
-        changed = [answered for answered in self._answered if self._has_changed(answered)]
+        changed = [answered for answered in self._answered if answered[3] is not None or self._has_changed(answered)]
         if self._follower is not None:
             self._api.sent(changed)
         if self._news is not None:
             self._remember(changed)
-            self._settle(self._answered)
+            if self._has_idle:
+                self._settle(self._answered)
         return encode(
             changed,
             self._session.session_id,
@@ -362,7 +382,7 @@ class Fetch:
     def _leaders(self, changed: list[Answered]) -> Mapping[FetchPartition, CurrentLeader]:
         if self._version < _CURRENT_LEADERS:
             return NO_LEADERS
-        return self._api.leaders_of(changed, self._listener)
+        return self._api.leaders_of(changed, self._client.listener)
 
     def _reply_in_steps(self) -> Steps[RawReply]:
         changed: list[Answered] = []
@@ -393,8 +413,8 @@ class Fetch:
                 wanted.last_high_watermark = -1  # report the end of the error
             elif partition is not None:
                 wanted.last_high_watermark = partition.high_watermark
-                wanted.last_log_start_offset = partition.log_start_offset
-            if part is not None:
+                wanted.last_log_start_offset = partition.log.state.log_start_offset
+            if part is not None and self._is_cut:
                 self._session.served(wanted)
 
     def _settle(self, read: list[Answered]) -> None:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from headrace.broker.disks.log_mover import LogMover
 from headrace.errors import ErrorCode, KafkaError
-from headrace.replication.partition import Partition
+from headrace.replication.replica import Replica
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.server.context import Handler, Reply, RequestContext
 from headrace.slices import Steps, chunks, in_slices
@@ -50,13 +50,13 @@ class LogDirsApi:
                     wanted.update([TopicPartition(topic.topic, index) for index in some])
                     yield
         # Sizes are determined while the reply is encoded, to save memory if many requests come at once.
-        by_directory: dict[Path, dict[str, list[Partition | LogMove]]] = {}
+        by_directory: dict[Path, dict[str, list[Replica | LogMove]]] = {}
 
-        def add(directory: Path, topic_partition: TopicPartition, source: Partition | LogMove) -> None:
+        def add(directory: Path, topic_partition: TopicPartition, source: Replica | LogMove) -> None:
             if wanted is None or topic_partition in wanted:
                 by_directory.setdefault(directory, {}).setdefault(topic_partition.topic, []).append(source)
 
-        for partition in self._replicas.partitions():
+        for partition in self._replicas.hosted():
             add(partition.log.directory.parent, partition.topic_partition, partition)
             yield
         for topic_partition, move in tuple(self._mover.moves.items()):
@@ -114,8 +114,8 @@ class LogDirsApi:
         return {"results": [{"topic_name": name, "partitions": found} for name, found in outcomes.items()]}
 
 
-def _described_one(source: Partition | LogMove) -> Fields:
-    if isinstance(source, Partition):
+def _described_one(source: Replica | LogMove) -> Fields:
+    if isinstance(source, Replica):
         size, lag = source.log.segments.size, max(0, source.high_watermark - source.log_end_offset)
         index = source.topic_partition.partition
     else:
@@ -125,5 +125,5 @@ def _described_one(source: Partition | LogMove) -> Fields:
         "partition_index": index,
         "partition_size": size,
         "offset_lag": lag,
-        "is_future_key": not isinstance(source, Partition),
+        "is_future_key": not isinstance(source, Replica),
     }

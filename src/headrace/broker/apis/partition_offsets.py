@@ -30,6 +30,7 @@ _SINCE_VERSION: Final = {
     EARLIEST_PENDING_UPLOAD: 11,
 }
 _READ_COMMITTED: Final = 1
+_TO_HIGH_WATERMARK: Final = -1
 _NOWHERE = (-1, -1, -1)
 _LOOKUPS: Final = 2 if COMPILED else 1
 """Threads that look up records by timestamp."""
@@ -52,6 +53,18 @@ class _Asked(NamedTuple):
 
 _Found: TypeAlias = tuple[int, ErrorCode, tuple[int, int, int]]
 """A partition, an error, and a result of `find_bound`."""
+
+
+class _Deletion(NamedTuple):
+    """Fields of the reply for a partition, and the offset at which all its replicas will begin; -1 for an error."""
+
+    fields: dict[str, Any]
+    partition: Partition | None
+    start: int
+
+    @property
+    def is_pending(self) -> bool:
+        return self.partition is not None and self.partition.low_watermark < self.start
 
 
 class PartitionOffsetsApi:
@@ -190,30 +203,58 @@ class PartitionOffsetsApi:
         }
 
     async def delete_records(self, _: RequestContext, request: Any) -> Reply:
-        """Raise log start offsets, and flush them before replying."""
+        """Raise log start offsets, and flush them. Wait until all live replicas have done so, too."""
+        began = asyncio.get_running_loop().time()
         pace = Pace()
-        topics = []
+        topics: list[Fields] = []
+        waits: list[_Deletion] = []
         for topic in request.topics:
             partitions = []
             for asked in topic.partitions:
-                partitions.append(self._delete_one(topic.name, asked))
+                deletion = self._delete_one(topic.name, asked)
+                partitions.append(deletion.fields)
+                if deletion.is_pending:
+                    waits.append(deletion)
                 await pace.rest()
             topics.append({"name": topic.name, "partitions": partitions})
         await asyncio.to_thread(self._replicas.checkpoint)
+        if waits:
+            left_s = request.timeout.total_seconds() - (asyncio.get_running_loop().time() - began)
+            await asyncio.gather(*(_all_deleted(deletion, left_s) for deletion in waits))
         return {"topics": topics}
 
-    def _delete_one(self, topic: str, asked: Any) -> Fields:
+    def _delete_one(self, topic: str, asked: Any) -> _Deletion:
         error = ErrorCode.none
-        low_watermark = -1
+        low_watermark = start = -1
+        partition: Partition | None = None
         try:
             if self._is_internal(topic):
                 raise KafkaError(
                     ErrorCode.invalid_topic_exception, f"records of the internal topic {topic} cannot be deleted"
                 )
-            low_watermark = self._replicas.get(topic, asked.partition_index).delete_records(asked.offset)
+            partition = self._replicas.get(topic, asked.partition_index)
+            target = partition.high_watermark if asked.offset == _TO_HIGH_WATERMARK else asked.offset
+            partition.delete_records(target)
+            low_watermark = partition.low_watermark
+            start = target
         except KafkaError as failure:
             error = failure.code
-        return {"partition_index": asked.partition_index, "low_watermark": low_watermark, "error_code": error}
+        fields = {"partition_index": asked.partition_index, "low_watermark": low_watermark, "error_code": error}
+        return _Deletion(fields, partition, start)
+
+
+async def _all_deleted(deletion: _Deletion, timeout_s: float) -> None:
+    """Complete the reply when all live replicas have deleted the records."""
+    partition, fields = deletion.partition, deletion.fields
+    assert partition is not None  # it is pending
+    if partition.followers is not None and partition.low_watermark < deletion.start:
+        error = await partition.followers.deleted(deletion.start, timeout_s)
+        if error is not None:
+            fields["error_code"] = error.code
+            if error.code is not ErrorCode.request_timed_out:
+                fields["low_watermark"] = -1
+            return
+    fields["low_watermark"] = partition.low_watermark
 
 
 def _asked(request: Any) -> Steps[tuple[list[_Asked], bool]]:

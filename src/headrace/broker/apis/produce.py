@@ -19,11 +19,11 @@ from headrace.broker.large_batches import NONE_LARGE, Large, LargeBatches, Prepa
 from headrace.broker.refusals import RefusalLog
 from headrace.cluster.topic_names import is_internal
 from headrace.errors import ErrorCode, KafkaError
-from headrace.replication.appends import ALL_REPLICAS, AppendResult, NoRoomError
+from headrace.replication.appends import ALL_REPLICAS, AppendResult, NoRoomError, OfflineError
 from headrace.replication.batch_rules import PreparedBatch
 from headrace.replication.partition import Partition
 from headrace.replication.purgatory import Completion, Purgatory
-from headrace.replication.replica_manager import OfflineError, ReplicaManager
+from headrace.replication.replica_manager import ReplicaManager
 from headrace.replication.verification import VerificationGuard
 from headrace.server.context import Executed, RawReply, Reply, RequestContext
 from headrace.server.dispatch import Replies

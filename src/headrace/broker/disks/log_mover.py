@@ -43,8 +43,9 @@ class LogMover:
     def move(self, topic: str, index: int, path: Path) -> None:
         """Start to move a partition to the log directory `path`, and abort a move to another directory.
 
-        A partition that does not exist yet will be created there. Raises KafkaError: log_dir_not_found,
-        kafka_storage_error (offline), unknown_topic_or_partition, invalid_topic_exception.
+        A partition that this broker does not have yet will be created there. Raises KafkaError: log_dir_not_found,
+        kafka_storage_error (offline), unknown_topic_or_partition, replica_not_available (of other brokers),
+        invalid_topic_exception.
         """
         topic_partition = TopicPartition(topic, index)
         log_dirs = self._replicas.log_dirs
@@ -59,10 +60,15 @@ class LogMover:
             current.aborted = True
             del self.moves[topic_partition]
         try:
-            partition = self._replicas.get(topic, index)
+            partition = self._replicas.readable(topic, index)
         except KafkaError as error:
-            if error.code is ErrorCode.unknown_topic_or_partition:
+            if error.code in (ErrorCode.unknown_topic_or_partition, ErrorCode.not_leader_or_follower):
                 log_dirs.prefer(topic_partition, path)
+            if error.code is ErrorCode.not_leader_or_follower:
+                # As in Kafka: its reassignment tool asks again when the partition has been assigned to this broker.
+                raise KafkaError(
+                    ErrorCode.replica_not_available, f"this broker has no {topic_partition} yet"
+                ) from error
             raise
         if partition.log.directory.parent == path:
             return
@@ -119,7 +125,7 @@ class LogMover:
         await self._in_thread(move.prepare)
         while True:
             await self._in_thread(partial(move.copy, move.plan(), self._bytes_per_second))
-            high_watermark = self._replicas.get(*move.log.topic_partition).high_watermark
+            high_watermark = self._replicas.readable(*move.log.topic_partition).high_watermark
             await self._in_thread(partial(log_switch.prepare, log_dirs, move, high_watermark))
             if log_switch.switch(log_dirs, move):
                 return

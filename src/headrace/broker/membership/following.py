@@ -2,14 +2,16 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Final
 
 from headrace.client.link import Link
 from headrace.clock import SYSTEM, now_ms
+from headrace.cluster.membership.inter_broker import inter_broker_versions
 from headrace.config import BrokerConfig
 from headrace.errors import KafkaError
+from headrace.replication.following.fetch_figures import FetcherFigures
 from headrace.replication.following.fetcher import Fetcher, FetcherSettings
 from headrace.replication.following.fetchers import Fetchers
 from headrace.replication.following.partition import FollowedPartition
@@ -24,7 +26,10 @@ log = logging.getLogger(__name__)
 
 
 class MemberFetchers:
-    """`link_to` returns a link to a broker whose id and client id are given; `broker_epoch` this broker's epoch."""
+    """`link_to` returns a link to a broker whose id and client id are given, `address_of` a live broker's address.
+
+    `broker_epoch` returns this broker's epoch.
+    """
 
     def __init__(
         self,
@@ -32,24 +37,31 @@ class MemberFetchers:
         executor: Executor,
         *,
         link_to: Callable[[int, str], Link],
+        address_of: Callable[[int], tuple[str, int] | None],
         broker_epoch: Callable[[], int],
     ) -> None:
         self._config = config
+        self._versions = inter_broker_versions(config.inter_broker_protocol_version)
         self._executor = executor
         self._link_to = link_to
+        self._address_of = address_of
         self._broker_epoch = broker_epoch
         self._throttle = ReplicationThrottle(
             window_count=config.replication_quota_window_num, window_s=config.replication_quota_window_size_seconds
         )
         self._fetchers = Fetchers(self._create, per_leader=config.num_replica_fetchers)
+        self.failures: set[TopicPartition] = set()
+        """Partitions that are not copied any more because of an error."""
 
     def follow(self, partitions: Sequence[FollowedPartition]) -> None:
         """Copy these partitions from the leaders, and under the epochs, that they have now."""
+        self.failures.difference_update(partition.topic_partition for partition in partitions)
         self._throttle.rate = self._config.follower_replication_throttled_rate
         self._fetchers.follow(partitions)
 
     def forget(self, partitions: Sequence[TopicPartition]) -> None:
         """Copy these partitions no more. Nothing is appended to their logs after this."""
+        self.failures.difference_update(partitions)
         self._fetchers.forget(partitions)
 
     def configure(self, topics: Mapping[str, Mapping[str, str]]) -> None:
@@ -80,6 +92,8 @@ class MemberFetchers:
             backoff_s=config.replica_fetch_backoff_ms / 1000,
             replica_id=config.node_id,
             replica_epoch=self._broker_epoch,
+            fetch_version=self._versions.fetch,
+            offsets_version=self._versions.list_offsets,
         )
         client_id = f"broker-{config.node_id}-fetcher-{number}"
         return Fetcher(self._link_to(leader, client_id), settings, self, self._throttle, SYSTEM)
@@ -96,5 +110,17 @@ class MemberFetchers:
 
         await asyncio.get_running_loop().run_in_executor(self._executor, flush)
 
-    def failed(self, partition: FollowedPartition, reason: str) -> None:
-        """Do nothing: the leader notices that the partition is not copied, and removes it from the ISR."""
+    def failed(self, partition: FollowedPartition, _: str) -> None:
+        """Count the partition. The leader notices that it is not copied, and removes it from the ISR."""
+        self.failures.add(partition.topic_partition)
+
+    def figures(self) -> Iterable[FetcherFigures]:
+        """Yield the figures of all fetchers, under the names of Kafka's threads."""
+        for (leader, number), fetcher in self._fetchers.all.items():
+            yield FetcherFigures(
+                f"ReplicaFetcherThread-{number}-{leader}",
+                self._address_of(leader),
+                fetcher.requests,
+                fetcher.fetched_bytes,
+                tuple(fetcher.lags()),
+            )

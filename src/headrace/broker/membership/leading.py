@@ -40,7 +40,7 @@ class MemberLeaders:
         self._replicas = replicas
         timeout_s = config.controller_socket_timeout_ms / 1000
         self._link = Link(address, client_id=str(config.node_id), loop=loop, api_versions=True, timeout_s=timeout_s)
-        self._reports = IsrReports(self._link, loop=loop, broker_id=config.node_id, broker_epoch=broker_epoch)
+        self.reports = IsrReports(self._link, loop=loop, broker_id=config.node_id, broker_epoch=broker_epoch)
         self.throttle = ReplicationThrottle(
             window_count=config.replication_quota_window_num, window_s=config.replication_quota_window_size_seconds
         )
@@ -50,7 +50,7 @@ class MemberLeaders:
             is_alive=lambda broker: broker in cache.image.brokers,
             max_lag_ms=lambda: config.replica_lag_time_max_ms,
             now_ms=lambda: time.monotonic_ns() // 1_000_000,
-            alter_isr=self._reports,
+            alter_isr=self.reports,
         )
         self._checks = loop.create_task(self._check())
 
@@ -84,4 +84,4 @@ class MemberLeaders:
         self._checks.cancel()
         await asyncio.gather(self._checks, return_exceptions=True)
         self._link.close()
-        await self._reports.close()
+        await self.reports.close()

@@ -20,6 +20,7 @@ from headrace.cluster.failures import StoreFailures
 from headrace.cluster.features import WITH_ZOOKEEPER, Features
 from headrace.cluster.image import NO_LEADER
 from headrace.cluster.membership.configs import Configs, ConfigWatch
+from headrace.cluster.membership.inter_broker import inter_broker_versions
 from headrace.cluster.membership.member_admin import MemberAdmin
 from headrace.cluster.membership.refusals import check_cluster
 from headrace.cluster.membership.registration import register
@@ -52,6 +53,7 @@ class Member:
         self._cache = cache
         self._loop = loop
         self._listener = inter_broker_listener(config)
+        inter_broker_versions(config.inter_broker_protocol_version)  # raises ConfigError before the broker connects
         self._store = ZooKeeperStore(zookeeper, session_timeout_ms=config.zookeeper_session_timeout_ms, loop=loop)
         failures = StoreFailures()
         self.admin = MemberAdmin(self._store, lambda: cache.image, config, failures)
@@ -112,7 +114,11 @@ class Member:
     def fetchers(self, executor: Executor) -> MemberFetchers:
         """Return what copies the partitions that this broker follows. `executor` waits for disks."""
         return MemberFetchers(
-            self._config, executor, link_to=self._fetching_link, broker_epoch=lambda: self.broker_epoch
+            self._config,
+            executor,
+            link_to=self._fetching_link,
+            address_of=self.address_of,
+            broker_epoch=lambda: self.broker_epoch,
         )
 
     def apis(self, commands: Commands) -> Sequence[ControlApis | NotController]:

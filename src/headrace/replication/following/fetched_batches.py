@@ -101,7 +101,8 @@ def _invalid(header: BatchHeader) -> KafkaError:
     if header.magic in (0, 1):
         return KafkaError(
             ErrorCode.unsupported_for_message_format,
-            f"the leader has message format v{header.magic}; only v2 (Kafka 0.11 and later) is supported",
+            f"the leader has message format v{header.magic}; only v2 (Kafka 0.11 and later) is supported: copy the"
+            " topic with a client to a new one",
         )
     return KafkaError(
         ErrorCode.corrupt_message, f"the leader sent an invalid batch header after offset {header.base_offset}"

@@ -20,7 +20,7 @@ from headrace.replication.following.follower_state import (
     Retry,
     Truncate,
 )
-from headrace.replication.following.leader_offsets import OffsetsRefusedError, leader_offset
+from headrace.replication.following.leader_offsets import OFFSETS_VERSION, OffsetsRefusedError, leader_offset
 from headrace.replication.following.partition import FollowedPartition
 from headrace.replication.throttle import ReplicationThrottle
 from headrace.types import TopicPartition
@@ -42,13 +42,15 @@ log = logging.getLogger(__name__)
 
 
 class FetcherSettings(NamedTuple):
-    """`replica.fetch.*`. `replica` returns this broker's id and epoch."""
+    """`replica.fetch.*`, this broker's id and epoch, and the versions of Fetch and ListOffsets."""
 
     limits: FetchLimits
     partition_max_bytes: int
     backoff_s: float
     replica_id: int
     replica_epoch: Callable[[], int]
+    fetch_version: int = FETCH_VERSION
+    offsets_version: int = OFFSETS_VERSION
 
 
 class Reports(Protocol):
@@ -57,7 +59,7 @@ class Reports(Protocol):
     def flush(self, partitions: list[FollowedPartition]) -> Awaitable[None]:
         """Flush logs that `flush.messages` requires to be on disk before the leader learns of the append."""
 
-    def failed(self, partition: FollowedPartition, reason: str) -> None:
+    def failed(self, partition: FollowedPartition, reason: str, /) -> None:
         """The partition is no longer fetched, until it is led or followed under another epoch."""
 
 
@@ -76,6 +78,8 @@ class Fetcher:
         self._partitions: dict[TopicPartition, FollowedPartition] = {}
         self._news = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self.requests = 0
+        self.fetched_bytes = 0
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -112,6 +116,12 @@ class Fetcher:
         """True if there is nothing to fetch."""
         return not self._partitions
 
+    def lags(self) -> Iterable[tuple[TopicPartition, int]]:
+        """Yield the records that partitions are behind the leader, of those that it has answered for."""
+        for following in self._state.partitions():
+            if following.lag is not None:
+                yield following.topic_partition, following.lag
+
     # The task
 
     async def _run(self) -> None:
@@ -141,9 +151,11 @@ class Fetcher:
             return
         settings = self._settings
         replica = (settings.replica_id, settings.replica_epoch()) if settings.replica_id >= 0 else None
-        body = encode_fetch(settings.limits, request.session, request.entries, request.forgotten, replica)
+        self.requests += 1
+        version = settings.fetch_version
+        body = encode_fetch(settings.limits, request.session, request.entries, request.forgotten, replica, version)
         try:
-            reply = parse_fetch_reply(await self._link.exchange(ApiKey.FETCH, FETCH_VERSION, body))
+            reply = parse_fetch_reply(await self._link.exchange(ApiKey.FETCH, version, body))
         except (LinkError, MalformedReplyError) as error:
             log.warning("Fetching from a leader failed; trying again in %g s: %s", settings.backoff_s, error)
             self._state.lost(self._clock.monotonic())
@@ -204,6 +216,9 @@ class Fetcher:
             appended = partition.append_fetched(fetched.records, self._clock.wall_ms())
             partition.learn(fetched.high_watermark, fetched.log_start_offset)
         except KafkaError as error:
+            if error.code is ErrorCode.unsupported_for_message_format:
+                self._fail(partition, str(error))
+                return 0
             # A failed directory is taken offline by whoever watches the disks; a full one may get space again.
             log.error("%s cannot be copied; trying again: %s", partition.topic_partition, error)
             self._state.failed(following, partition.log_end(), self._clock.monotonic())
@@ -215,6 +230,7 @@ class Fetcher:
             log.exception("Appending to %s failed", partition.topic_partition)
             self._fail(partition, repr(error))
             return 0
+        self.fetched_bytes += appended.size
         if appended.size and self._throttle.is_throttled(partition.topic_partition):
             self._throttle.record(appended.size, self._clock.monotonic())
         self._state.appended(following, partition.log_end(), fetched.high_watermark)
@@ -242,8 +258,8 @@ class Fetcher:
         topic_partition = following.topic_partition
         epoch = following.leader_epoch
         try:
-            latest = await leader_offset(self._link, self._settings.replica_id, topic_partition, epoch, earliest=False)
-            earliest = await leader_offset(self._link, self._settings.replica_id, topic_partition, epoch, earliest=True)
+            latest = await self._leader_offset(topic_partition, epoch, earliest=False)
+            earliest = await self._leader_offset(topic_partition, epoch, earliest=True)
         except (LinkError, OffsetsRefusedError) as error:
             if following in self._state:
                 log.info("%s: the leader's offsets are not known; trying again: %s", topic_partition, error)
@@ -268,6 +284,17 @@ class Fetcher:
             done = True
         if done:
             self._state.moved(following, partition.log_end())
+
+    async def _leader_offset(self, topic_partition: TopicPartition, epoch: int, *, earliest: bool) -> int:
+        settings = self._settings
+        return await leader_offset(
+            self._link,
+            settings.replica_id,
+            topic_partition,
+            epoch,
+            earliest=earliest,
+            version=settings.offsets_version,
+        )
 
     def _safely(self, partition: FollowedPartition, change: Callable[[], object]) -> bool:
         """Change a log. If that fails, its state is unknown: give the partition up, and return False."""

@@ -1,5 +1,6 @@
 """The followers of one partition: a shell that gives the log's offsets and the clock to the pure leader state."""
 
+import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
@@ -8,6 +9,7 @@ from uuid import UUID
 from weakref import ref
 
 from headrace.errors import ErrorCode, KafkaError
+from headrace.replication.leading.deletions import Deletions
 from headrace.replication.leading.isr_changes import Answer, IsrChange
 from headrace.replication.leading.leader_state import Leadership, LeaderState, Proposal
 from headrace.replication.leading.peers import Peers
@@ -39,7 +41,7 @@ class Led(Protocol):
 class Followers:
     """The followers of a partition with several replicas. Use it on the event loop only."""
 
-    __slots__ = ("_find", "_peers", "state")
+    __slots__ = ("_find", "_peers", "deletions", "state")
 
     def __init__(self, partition: Led, peers: Peers, own_end: int) -> None:
         """`own_end`: the end of what this broker has flushed, if it has to."""
@@ -48,6 +50,8 @@ class Followers:
         self._peers = peers
         self.state = LeaderState(peers.broker_id, max_lag_ms=peers.max_lag_ms, is_alive=peers.is_alive)
         self.state.own_end = own_end
+        self.deletions: Deletions | None = None
+        """Deletions of records that wait for followers; None before the first one."""
 
     @property
     def _partition(self) -> Led:
@@ -68,24 +72,43 @@ class Followers:
         """Account for a fetch at `offset`: see `LeaderState.fetched`. Call it before the reply."""
         partition = self._partition
         state = self.state
+        now_ms = self._peers.now_ms()
         has_moved = state.fetched(
             replica,
             offset=offset,
             log_start_offset=log_start_offset,
             log_end=partition.log.state.log_end_offset,
             broker_epoch=broker_epoch,
-            now_ms=self._peers.now_ms(),
+            now_ms=now_ms,
         )
         if replica not in state.isr:
             self._propose(partition, state.expand(replica, partition.high_watermark))
         if has_moved:
-            self.commit()
+            self._commit(partition, now_ms)
+        if self.deletions is not None:
+            self.deletions.advanced(self.low_watermark())
+
+    def deleted(self, offset: int, timeout_s: float) -> "asyncio.Future[KafkaError | None]":
+        """Return a future that is done when all live replicas have deleted the records before `offset`."""
+        if self.deletions is None:
+            self.deletions = Deletions()
+        return self.deletions.wait(offset, timeout_s)
+
+    def low_watermark(self) -> int:
+        """Return the lowest log start offset of this replica and its live followers; -1 if one is not known."""
+        partition = self._partition
+        return self.state.low_watermark(partition.log.state.log_start_offset)
 
     def check(self) -> None:
-        """Propose to remove lagging followers from the ISR. Call it twice per `replica.lag.time.max.ms`."""
+        """Propose to remove lagging followers from the ISR. Call it twice per `replica.lag.time.max.ms`.
+
+        Deletions no longer wait for brokers that have left.
+        """
         partition = self._partition
         self._propose(partition, self.state.shrink(partition.log.log_end_offset, self._peers.now_ms()))
         self.commit()
+        if self.deletions is not None:
+            self.deletions.advanced(self.low_watermark())
 
     def appended(self, own_end: int) -> None:
         """Account for records that this broker has as durably as it must."""
@@ -94,12 +117,14 @@ class Followers:
 
     def commit(self) -> None:
         """Raise the high watermark to the end of the records that all in-sync replicas have."""
-        partition = self._partition
+        self._commit(self._partition, self._peers.now_ms())
+
+    def _commit(self, partition: Led, now_ms: int) -> None:
         log_state = partition.log.state
         end = self.state.committed_end(
             log_end=log_state.log_end_offset,
             min_insync_replicas=log_state.config.min_insync_replicas,
-            now_ms=self._peers.now_ms(),
+            now_ms=now_ms,
         )
         if end > partition.high_watermark:
             partition.show(end)

@@ -43,9 +43,12 @@ class IsrReports:
         self._changes = IsrChanges()
         self._done: dict[IsrChange, Callable[[Answer], None]] = {}
         self._sending: asyncio.Task[None] | None = None
+        self.shrinks = self.expands = self.failures = 0
+        """Changes that the controller has made, and those that it has refused or that came too early."""
 
     def submit(self, change: IsrChange, done: Callable[[Answer], None]) -> None:
         if not self._changes.submit(change):
+            self.failures += 1
             self._loop.call_soon(done, ErrorCode.operation_not_attempted)
             return
         self._done[change] = done
@@ -66,9 +69,18 @@ class IsrReports:
                 continue
             answered = self._changes.answered(answers)
             for change, answer in answered:
+                self._count(change, answer)
                 self._done.pop(change)(answer)
             if len(answered) < len(changes) or any(answer is ErrorCode.unknown_server_error for _, answer in answered):
                 await asyncio.sleep(_RETRY_S)
+
+    def _count(self, change: IsrChange, answer: Answer) -> None:
+        if isinstance(answer, ErrorCode):
+            self.failures += 1
+        elif change.proposal.is_expansion:
+            self.expands += 1
+        else:
+            self.shrinks += 1
 
     async def _ask(self, changes: Sequence[IsrChange]) -> dict[tuple[Any, int], Answer] | None:
         """Return the answers; None if the request was refused as a whole. Raises LinkError."""

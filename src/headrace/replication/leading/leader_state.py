@@ -241,6 +241,11 @@ class LeaderState:
         """Return True if the follower has everything, or had it less than `replica.lag.time.max.ms` ago."""
         return follower.end_offset == log_end or now_ms - follower.caught_up_ms <= self._max_lag_ms()
 
+    def low_watermark(self, log_start_offset: int) -> int:
+        """Return the lowest log start offset of this replica and its live followers; -1 if one is not known."""
+        starts = (follower.log_start_offset for replica, follower in self.followers.items() if self._is_alive(replica))
+        return min(log_start_offset, *starts)
+
     # Changes of the ISR
 
     def expand(self, replica: int, high_watermark: int) -> Proposal | None:
@@ -293,7 +298,7 @@ class LeaderState:
         A follower outside the ISR counts while it keeps up: otherwise it could never reach the high watermark, and
         join. The high watermark is the largest value ever returned.
         """
-        if not self.has_enough_in_sync(min_insync_replicas):
+        if len(self.isr) < min_insync_replicas and not self.has_enough_in_sync(min_insync_replicas):
             return UNKNOWN_OFFSET
         end = self.own_end
         for replica, follower in self.followers.items():

@@ -81,7 +81,7 @@ class LedReplica(Replica):
                 self.followers = Followers(self, peers, own_end)
             self.followers.lead(state)
         else:
-            self.followers = None
+            self._leave_followers(None)
             self.note_isr(tuple(state.isr), 1, state.partition_epoch)
             if own_end > self.high_watermark:
                 self.show(own_end)
@@ -91,6 +91,11 @@ class LedReplica(Replica):
             self.log_growth.wake_all()
         return True
 
+    def _leave_followers(self, error: KafkaError | None) -> None:
+        followers, self.followers = self.followers, None
+        if followers is not None and followers.deletions is not None:
+            followers.deletions.end(error)
+
     def note_isr(self, isr: tuple[int, ...], replica_count: int, partition_epoch: int) -> None:
         """Note the state that the controller has confirmed. Only `lead` and the followers call this."""
         self.isr = isr
@@ -98,9 +103,14 @@ class LedReplica(Replica):
         self.replica_count = replica_count
         self.partition_epoch = partition_epoch
 
+    @property
+    def low_watermark(self) -> int:
+        """The offset before which no live replica has records, as far as it is known (KIP-107)."""
+        return self.log_start_offset if self.followers is None else self.followers.low_watermark()
+
     def read_as_follower(self, replica: int, offset: int, max_bytes: int, *, min_one_batch: bool) -> FileSlice | None:
         """Like `read`, up to the end of the log. Raises KafkaError(unknown_leader_epoch) unless it is a follower."""
-        self._follower(replica)
+        self.follower(replica)
         return self._read(offset, max_bytes, self.log.state.log_end_offset, min_one_batch=min_one_batch)
 
     def fetched_by(self, replica: int, offset: int, log_start_offset: int, broker_epoch: int) -> None:
@@ -109,9 +119,10 @@ class LedReplica(Replica):
         Raises KafkaError: unknown_leader_epoch unless it is a follower, not_leader_or_follower for a process that has
         been replaced.
         """
-        self._follower(replica).fetched(replica, offset, log_start_offset, broker_epoch)
+        self.follower(replica).fetched(replica, offset, log_start_offset, broker_epoch)
 
-    def _follower(self, replica: int) -> Followers:
+    def follower(self, replica: int) -> Followers:
+        """Return the followers. Raises KafkaError(unknown_leader_epoch) unless `replica` is one of them."""
         followers = self.followers
         if followers is None or replica not in followers.state.followers:
             raise KafkaError(
@@ -130,7 +141,7 @@ class LedReplica(Replica):
 
     def gone(self, error: KafkaError) -> None:
         """Fail all waits: this broker no longer serves the partition."""
-        self.followers = None
+        self._leave_followers(error)
         self.growth.wake_all()
         self.log_growth.wake_all()
         if self.completions is not None:

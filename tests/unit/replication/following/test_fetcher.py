@@ -303,3 +303,17 @@ async def test_a_forgotten_partition_leaves_its_fetcher_idle(broker: Broker, fet
     await fetchers.close_idle()
 
     assert fetchers.all == {}
+
+
+async def test_an_old_message_format_gives_the_partition_up_with_an_advice(broker: Broker) -> None:
+    partition = broker.partition()
+    broker.fetcher.follow([partition, broker.partition(1)])
+    old = bytearray(batch(0))
+    old[16] = 1  # the magic byte
+
+    await broker.run(reply(data(bytes(old))))
+
+    ((failed, reason),) = broker.failures
+    assert failed == partition.topic_partition
+    assert "message format v1" in reason
+    assert "with a client" in reason

@@ -125,6 +125,14 @@ class Setup:
         await self.reports.close()
 
 
+async def test_changes_are_counted_by_their_outcome() -> None:
+    setup = Setup(reply((0, COMMITTED), (3, ErrorCode.ineligible_replica), (4, COMMITTED)))
+    shrink = change(4)._replace(proposal=change(4).proposal._replace(is_expansion=False))
+    setup.submit(change(0), change(3), shrink)
+    await setup.finish()
+    assert (setup.reports.expands, setup.reports.shrinks, setup.reports.failures) == (1, 1, 1)
+
+
 async def test_the_request_has_epochs_and_the_new_isr() -> None:
     setup = Setup(reply((0, COMMITTED), (3, ErrorCode.ineligible_replica)))
     setup.submit(change(0), change(3, isr=(1, 4)))

@@ -1,0 +1,51 @@
+"""`inter.broker.protocol.version`: the versions of the requests that brokers send each other without asking. Pure."""
+
+import re
+from typing import Final, NamedTuple
+
+from headrace.config import ConfigError
+
+SETTING: Final = "inter.broker.protocol.version"
+_VERSION: Final = re.compile(r"(\d+)\.(\d+)(?:\.\d+)*(?:-IV(\d+))?")
+_LATEST: Final = {(3, 4): 0, (3, 5): 2, (3, 6): 2, (3, 7): 4, (3, 8): 0, (3, 9): 0}
+"""The last internal version (IV) of every release that Headrace can join."""
+
+
+class InterBrokerVersions(NamedTuple):
+    """The versions of a follower's requests to its leader. All others are the same from 3.4 to 3.9."""
+
+    fetch: int
+    list_offsets: int
+
+
+_SINCE: Final = (
+    ((3, 9, 0), InterBrokerVersions(17, 9)),
+    ((3, 7, 4), InterBrokerVersions(16, 8)),
+    ((3, 5, 1), InterBrokerVersions(15, 8)),
+    ((3, 5, 0), InterBrokerVersions(14, 8)),
+    ((3, 4, 0), InterBrokerVersions(13, 7)),
+)
+
+
+def inter_broker_versions(text: str) -> InterBrokerVersions:
+    """Return the versions for a value of the setting, such as 3.7 or 3.7-IV2.
+
+    Raises ConfigError for a version that Headrace cannot use.
+    """
+    match = _VERSION.fullmatch(text)
+    if match is None:
+        raise ConfigError(SETTING, text, "must be a version of Kafka such as 3.9 or 3.9-IV0")
+    release = int(match[1]), int(match[2])
+    if release < (3, 4):
+        raise ConfigError(
+            SETTING, text, "is too old: Headrace joins clusters with 3.4 to 3.9; raise it on all brokers first"
+        )
+    latest = _LATEST.get(release)
+    if latest is None:
+        raise ConfigError(
+            SETTING, text, "is too new: Kafka 3.9 is the last version with ZooKeeper; set the same as on other brokers"
+        )
+    internal = latest if match[3] is None else int(match[3])
+    if internal > latest:
+        raise ConfigError(SETTING, text, f"does not exist: the last one of this release is IV{latest}")
+    return next(versions for since, versions in _SINCE if (*release, internal) >= since)

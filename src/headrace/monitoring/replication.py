@@ -1,0 +1,167 @@
+"""Metrics of replication: the partitions that this broker leads and follows, its fetchers, and the cluster it sees."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import partial
+from typing import NamedTuple, Protocol
+
+from headrace.cluster.image import MetadataImage
+from headrace.metrics import Family, gauge
+from headrace.replication.following.fetch_figures import FetcherFigures
+from headrace.replication.replica_manager import ReplicaManager
+from headrace.types import TopicPartition
+
+
+class Elections(Protocol):
+    """Changes of leaders that concern this broker, since its start."""
+
+    elected: int
+    followed: int
+
+
+class IsrFigures(Protocol):
+    """Changes of in-sync replicas that this broker's leaders have proposed, since its start."""
+
+    shrinks: int
+    expands: int
+    failures: int
+
+
+class Fetchers(Protocol):
+    """The fetchers of this broker."""
+
+    @property
+    def failures(self) -> Collection[TopicPartition]:
+        """Partitions that are not fetched any more."""
+
+    def figures(self) -> Iterable[FetcherFigures]:
+        """Return the figures of every fetcher."""
+
+
+class _Led(NamedTuple):
+    """The replicas of a partition that this broker leads."""
+
+    topic_partition: TopicPartition
+    missing: int
+    """Replicas that are not in sync."""
+    spare: int
+    """In-sync replicas more than min.insync.replicas requires; negative if too few."""
+
+
+def replica_manager(replicas: ReplicaManager) -> Iterable[Family]:
+    """Yield the numbers of partitions on this broker, and how many of them lack replicas."""
+    led = [
+        _Led(
+            partition.topic_partition,
+            partition.replica_count - partition.isr_size,
+            partition.isr_size - min(partition.log.config.min_insync_replicas, partition.replica_count),
+        )
+        for partition in replicas.partitions()
+    ]
+    offline = replicas.offline_count
+    counts = (
+        ("partitioncount", "Partitions on this broker.", len(replicas.hosted()) + offline),
+        ("leadercount", "Partitions that this broker leads.", len(led)),
+        (
+            "underreplicatedpartitions",
+            "Led partitions with replicas that are not in sync.",
+            sum(item.missing > 0 for item in led),
+        ),
+        (
+            "underminisrpartitioncount",
+            "Led partitions with fewer in-sync replicas than min.insync.replicas.",
+            sum(item.spare < 0 for item in led),
+        ),
+        (
+            "atminisrpartitioncount",
+            "Led partitions with exactly as many in-sync replicas as min.insync.replicas requires.",
+            sum(item.spare == 0 for item in led),
+        ),
+        ("offlinereplicacount", "Partitions that are offline because their log directory has failed.", offline),
+    )
+    for name, explanation, value in counts:
+        yield gauge(f"kafka_server_replicamanager_{name}", explanation, value)
+    yield Family(
+        "kafka_cluster_partition_underreplicated",
+        "1 for a led partition with replicas that are not in sync.",
+        partial(_ones, [item.topic_partition for item in led if item.missing > 0]),
+    )
+    yield Family(
+        "kafka_cluster_partition_underminisr",
+        "1 for a led partition with fewer in-sync replicas than min.insync.replicas.",
+        partial(_ones, [item.topic_partition for item in led if item.spare < 0]),
+    )
+
+
+def cluster(image: MetadataImage, broker_id: int, elections: Elections) -> Iterable[Family]:
+    """Yield the controller's view, which is 0 on other brokers, as in Kafka, and the elections this broker has seen."""
+    is_controller = image.controller_id == broker_id
+    yield gauge(
+        "kafka_controller_kafkacontroller_activecontrollercount",
+        "1 if this broker is the controller; the sum over the cluster must be 1.",
+        int(is_controller),
+    )
+    yield gauge(
+        "kafka_controller_kafkacontroller_offlinepartitionscount",
+        "Partitions of the cluster without a leader; 0 unless this broker is the controller.",
+        _leaderless(image) if is_controller else 0,
+    )
+    yield Family(
+        "headrace_replica_elections",
+        "Times that this broker began to lead or to follow a partition, or did so under another leader epoch.",
+        [({"role": "leader"}, elections.elected), ({"role": "follower"}, elections.followed)],
+        "counter",
+    )
+
+
+def followers(isr: IsrFigures, fetchers: Fetchers) -> Iterable[Family]:
+    """Yield the changes of in-sync replicas, and the lag and the traffic of this broker's fetchers."""
+    for name, explanation, value in (
+        ("isrshrinks", "Changes that removed followers from the in-sync replicas.", isr.shrinks),
+        ("isrexpands", "Changes that added followers to the in-sync replicas.", isr.expands),
+        ("failedisrupdates", "Changes of in-sync replicas that the controller has refused.", isr.failures),
+    ):
+        yield Family(f"kafka_server_replicamanager_{name}", explanation, [({}, value)], "counter")
+    known = tuple(fetchers.figures())
+    manager = {"clientId": "Replica"}
+    yield Family(
+        "kafka_server_replicafetchermanager_maxlag",
+        "Largest number of records that a followed partition is behind its leader.",
+        [(manager, max((lag for item in known for _, lag in item.lags), default=0))],
+    )
+    yield Family(
+        "kafka_server_replicafetchermanager_failedpartitionscount",
+        "Followed partitions that are not fetched any more because of an error.",
+        [(manager, len(fetchers.failures))],
+    )
+    yield Family(
+        "kafka_server_fetcherlagmetrics_consumerlag",
+        "Records that a followed partition is behind its leader.",
+        partial(_lags, known),
+    )
+    for name, explanation in (("requests", "Fetch requests to a leader."), ("bytes", "Bytes fetched from a leader.")):
+        yield Family(
+            f"kafka_server_fetcherstats_{name}",
+            explanation,
+            [(_labels(item), getattr(item, name)) for item in known],
+            "counter",
+        )
+
+
+def _leaderless(image: MetadataImage) -> int:
+    return sum(partition.leader < 0 for topic in image.topics.values() for partition in topic.partitions)
+
+
+def _ones(partitions: Iterable[TopicPartition]) -> Iterator[tuple[Mapping[str, str], float]]:
+    for topic, partition in partitions:
+        yield {"topic": topic, "partition": str(partition)}, 1
+
+
+def _lags(figures: Iterable[FetcherFigures]) -> Iterator[tuple[Mapping[str, str], float]]:
+    for item in figures:
+        for (topic, partition), lag in item.lags:
+            yield {"clientId": item.name, "topic": topic, "partition": str(partition)}, lag
+
+
+def _labels(figures: FetcherFigures) -> Mapping[str, str]:
+    host, port = figures.address or ("", 0)
+    return {"clientId": figures.name, "brokerHost": host, "brokerPort": str(port)}

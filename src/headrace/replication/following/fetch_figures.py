@@ -1,0 +1,16 @@
+"""The figures of a fetcher for metrics. Pure values."""
+
+from typing import NamedTuple
+
+from headrace.types import TopicPartition
+
+
+class FetcherFigures(NamedTuple):
+    """One fetcher. Requests and bytes count from its beginning; lags are in records, of partitions with a reply."""
+
+    name: str
+    address: tuple[str, int] | None
+    """The leader's host and port; None if it is not alive."""
+    requests: int
+    bytes: int
+    lags: tuple[tuple[TopicPartition, int], ...]

@@ -1,0 +1,196 @@
+"""A broker joins a real cluster or refuses with a reason and an advice."""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
+from kazoo.client import KazooClient
+
+from tests.adoption.kafka import WithZooKeeper, ZooKeeper
+from tests.cluster.conftest import HEADRACE, KAFKA, leaders, member, metadata, wait_for_brokers
+from tests.support.waiting import wait_for
+
+pytestmark = [pytest.mark.java, pytest.mark.timeout(240)]
+
+
+@pytest.fixture(scope="module")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeper]:
+    """Every test has a cluster of its own, below a path."""
+    with ZooKeeper(tmp_path_factory.mktemp("zookeeper")) as zookeeper:
+        yield zookeeper
+
+
+@pytest.fixture
+def tree(zookeeper: ZooKeeper, tmp_path: Path) -> Iterator[KazooClient]:
+    """The tree of a cluster without brokers, in ZooKeeper; its address is `address_of(tree)`."""
+    root = KazooClient(zookeeper.address)
+    root.start(30)
+    path = f"/{tmp_path.name}"
+    for name in ("cluster", "brokers/ids", "brokers/topics", "config/changes"):
+        root.ensure_path(f"{path}/{name}")
+    root.create(f"{path}/cluster/id", json.dumps({"version": "1", "id": "the-cluster"}).encode())
+    root.chroot = path
+    yield root
+    root.chroot = ""
+    root.stop()
+    root.close()
+
+
+def address_of(tree: KazooClient) -> str:
+    host, port = tree.hosts[0]
+    return f"{host}:{port}{tree.chroot}"
+
+
+def refusal(data: Path, zookeeper: str, **settings: object) -> str:
+    """Start a broker that must not join, and return its error, which has at most two lines."""
+    joining = member(data, zookeeper, **settings)
+    with pytest.raises(AssertionError):
+        joining.start()
+    joining.close()
+    last = [line for line in joining.log().splitlines() if line.startswith("headrace: ")][-1]
+    assert joining.log().rstrip().endswith(last), "the error is the last line"
+    return last.removeprefix("headrace: ")
+
+
+def test_a_migration_to_kraft_is_refused(tree: KazooClient, tmp_path: Path) -> None:
+    tree.create("/migration", json.dumps({"version": 0, "kraft_controller_id": 3000}).encode())
+    assert refusal(tmp_path / "data", address_of(tree)) == (
+        "the cluster migrates from ZooKeeper to KRaft, and Headrace cannot join a KRaft cluster: finish the migration"
+        " without Headrace, or revert it and delete the node /migration"
+    )
+
+
+def test_a_kraft_controller_is_refused(tree: KazooClient, tmp_path: Path) -> None:
+    claim = {"version": 2, "brokerid": 3000, "timestamp": "0", "kraftControllerEpoch": 7}
+    tree.create("/controller", json.dumps(claim).encode())
+    assert "migrates from ZooKeeper to KRaft" in refusal(tmp_path / "data", address_of(tree))
+
+
+def test_directories_of_another_cluster_are_refused(tree: KazooClient, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "meta.properties").write_text(f"version=0\nbroker.id={HEADRACE}\ncluster.id=another\n")
+    error = refusal(data, address_of(tree))
+    assert "another" in error
+    assert "the-cluster" in error
+
+
+def test_an_unsupported_inter_broker_protocol_is_refused(tree: KazooClient, tmp_path: Path) -> None:
+    settings = {"inter.broker.protocol.version": "3.3"}
+    error = refusal(tmp_path / "data", address_of(tree), **settings)
+    assert "inter.broker.protocol.version" in error
+    assert "Headrace joins clusters with 3.4 to 3.9; raise it on all brokers first" in error
+
+
+def test_a_cluster_with_acls_is_refused(zookeeper: ZooKeeper, tmp_path: Path) -> None:
+    address = f"{zookeeper.address}/acls"
+    settings = {
+        "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
+        "super.users": "User:ANONYMOUS",
+    }
+    with WithZooKeeper(tmp_path / "kafka", address, settings) as kafka:
+        acl = AclBinding(
+            ResourceType.TOPIC,
+            "secret",
+            ResourcePatternType.LITERAL,
+            "User:alice",
+            "*",
+            AclOperation.READ,
+            AclPermissionType.ALLOW,
+        )
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+        admin.create_acls([acl])[acl].result(30)
+        error = refusal(tmp_path / "data", address)
+    assert error == (
+        "the cluster has ACLs (/kafka-acl/Topic), which Headrace would not enforce: delete them to let Headrace join"
+    )
+
+
+def test_brokers_without_a_plaintext_listener_are_refused(zookeeper: ZooKeeper, tmp_path: Path) -> None:
+    address = f"{zookeeper.address}/sasl"
+    login = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="a" password="b" user_a="b";'
+    kafka = WithZooKeeper(tmp_path / "kafka", address)
+    kafka.settings |= {
+        "listeners": f"SASL_PLAINTEXT://{kafka.bootstrap}",
+        "security.inter.broker.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism.inter.broker.protocol": "PLAIN",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config": login,
+    }
+    with kafka:
+        error = refusal(tmp_path / "data", address)
+    assert error.startswith(f"broker {KAFKA} has no listener PLAINTEXT, only SASL_PLAINTEXT")
+
+
+def test_old_message_formats_on_disk_are_refused_with_the_topic(zookeeper: ZooKeeper, tmp_path: Path) -> None:
+    address = f"{zookeeper.address}/old"
+    settings = {
+        "broker.id": str(HEADRACE),
+        "inter.broker.protocol.version": "2.8",
+        "log.message.format.version": "0.10.2",
+    }
+    kafka = WithZooKeeper(tmp_path / "kafka", address, settings)
+    kafka.settings |= settings
+    with kafka:
+        produce(kafka.bootstrap, "ancient", 3)
+        kafka.sigterm()
+    error = refusal(kafka.data, address)
+    assert "ancient-0" in error
+    assert "message format v1" in error
+    assert "copy the topic with a client to a new one" in error
+
+
+def produce(bootstrap: str, topic: str, count: int, *, partitions: int = 1) -> None:
+    failed: list[object] = []
+    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all"})
+    for number in range(count):
+        producer.produce(
+            topic,
+            b"%d" % number,
+            partition=number % partitions,
+            on_delivery=lambda error, _: failed.append(error) if error else None,
+        )
+    assert producer.flush(30) == 0
+    assert not failed
+
+
+def isr(bootstrap: str, topic: str) -> Sequence[set[int]]:
+    (found,) = metadata(bootstrap, topic)["topics"]
+    return [set(partition["isr_nodes"]) for partition in found["partitions"]]
+
+
+def test_brokers_with_the_protocol_of_kafka_3_4_replicate_both_ways(zookeeper: ZooKeeper, tmp_path: Path) -> None:
+    address = f"{zookeeper.address}/ibp34"
+    version = {"inter.broker.protocol.version": "3.4"}
+    with (
+        WithZooKeeper(tmp_path / "kafka", address, version) as kafka,
+        member(tmp_path / "data", address, **version) as headrace,
+    ):
+        wait_for_brokers(kafka.bootstrap, HEADRACE, KAFKA)
+        wait_for_brokers(headrace.bootstrap, HEADRACE, KAFKA)
+        new = NewTopic("both", 2, replica_assignment=[[HEADRACE, KAFKA], [KAFKA, HEADRACE]])
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+        admin.create_topics([new])["both"].result(30)
+        expected = {0: HEADRACE, 1: KAFKA}
+        wait_for(lambda: leaders(headrace.bootstrap, "both") == expected, "leaders on both")
+        produce(headrace.bootstrap, "both", 200, partitions=2)
+        wait_for(lambda: isr(kafka.bootstrap, "both") == [{HEADRACE, KAFKA}] * 2, "both replicas in sync")
+        wait_for(lambda: same_bytes(kafka.data, headrace.data, "both-0"), "equal logs of partition 0", timeout_s=20)
+        wait_for(lambda: same_bytes(kafka.data, headrace.data, "both-1"), "equal logs of partition 1", timeout_s=20)
+
+
+def same_bytes(first: Path, second: Path, partition: str) -> bool:
+    name = Path(partition) / "00000000000000000000.log"
+    content = (first / name).read_bytes()
+    return bool(content) and content == (second / name).read_bytes()

@@ -1,0 +1,16 @@
+"""`headrace` as a program whose event loop stands still after SIGUSR1, while its threads continue."""
+
+import signal
+import sys
+import time
+
+from headrace.__main__ import main
+
+
+def _freeze(*_: object) -> None:
+    time.sleep(3600)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGUSR1, _freeze)
+    sys.exit(main())

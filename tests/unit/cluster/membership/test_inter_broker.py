@@ -1,0 +1,41 @@
+import pytest
+
+from headrace.cluster.membership.inter_broker import inter_broker_versions
+from headrace.config import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("setting", "fetch", "list_offsets"),
+    [
+        ("3.4", 13, 7),
+        ("3.4-IV0", 13, 7),
+        ("3.5-IV0", 14, 8),
+        ("3.5-IV1", 15, 8),
+        ("3.5", 15, 8),
+        ("3.6.2", 15, 8),
+        ("3.7-IV3", 15, 8),
+        ("3.7", 16, 8),
+        ("3.8", 16, 8),
+        ("3.9", 17, 9),
+        ("3.9-IV0", 17, 9),
+        ("3.9.1", 17, 9),
+    ],
+)
+def test_the_versions_are_those_of_kafkas_followers(setting: str, fetch: int, list_offsets: int) -> None:
+    assert inter_broker_versions(setting) == (fetch, list_offsets)
+
+
+@pytest.mark.parametrize(
+    ("setting", "reason"),
+    [
+        ("3.3", "too old: Headrace joins clusters with 3.4 to 3.9; raise it on all brokers first"),
+        ("0.10.2", "too old"),
+        ("4.0-IV0", "too new: Kafka 3.9 is the last version with ZooKeeper"),
+        ("3.10", "too new"),
+        ("3.9-IV1", "does not exist"),
+        ("latest", "must be a version of Kafka"),
+    ],
+)
+def test_other_versions_are_refused_with_the_reason(setting: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        inter_broker_versions(setting)
