@@ -26,7 +26,9 @@ def main() -> int:
         "moves": lambda base, say: moves.run(
             moves.Plan(size=options.megabytes << 20, rate=options.throttle << 20, seed=options.seed), base, say
         ),
-        "kills": lambda base, say: kills.run(kills.Plan(kills=options.kills, seed=options.seed), base, say),
+        "kills": lambda base, say: kills.run(
+            kills.Plan(kills=options.kills, seed=options.seed, hasty=options.hasty), base, say
+        ),
         "pauses": lambda base, say: pauses.run(pauses.Plan(rounds=options.rounds, seed=options.seed), base, say),
     }
     with tempfile.TemporaryDirectory(prefix="headrace-proofs-") as temporary:
@@ -55,9 +57,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument("--directory", type=Path, help="keep all files in this empty directory")
     parser.add_argument("--kills", type=int, default=20, help="kills of Headrace, and as many of Kafka (kills)")
+    parser.add_argument(
+        "--hasty", type=float, default=0.25, help="share of kills before all replicas are in sync again (kills)"
+    )
     parser.add_argument("--rounds", type=int, default=5, help="pauses of Headrace, and as many of Kafka (pauses)")
     parser.add_argument("--megabytes", type=int, default=1024, help="size of the topic in MiB (moves)")
-    parser.add_argument("--throttle", type=int, default=40, help="MiB per second (moves)")
+    parser.add_argument("--throttle", type=int, default=20, help="MiB per second (moves)")
     options = parser.parse_args()
     if options.directory is not None and options.directory.exists() and any(options.directory.iterdir()):
         parser.error(f"{options.directory} is not empty")
