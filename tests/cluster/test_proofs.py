@@ -1,4 +1,4 @@
-"""Short versions of the proofs that `make cluster-proofs` runs."""
+"""Short versions of the proofs that `make proofs` runs."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`python -m tests.cluster.proofs moves|kills|pauses` (`make cluster-proofs ARGS="kills"`).
+"""`python -m tests.cluster.proofs moves|kills|pauses` (`make proofs ARGS="kills"`).
 
 Starts ZooKeeper, Apache Kafka 3.9 and Headrace as processes. Progress goes to standard error, and a table of figures,
 or JSON, to standard output. The exit status is 0 if everything holds, else 1.
@@ -27,7 +27,7 @@ def main() -> int:
             moves.Plan(size=options.megabytes << 20, rate=options.throttle << 20, seed=options.seed), base, say
         ),
         "kills": lambda base, say: kills.run(
-            kills.Plan(kills=options.kills, seed=options.seed, hasty=options.hasty), base, say
+            kills.Plan(kills=options.kills, seed=options.seed, hasty=options.hasty, pairs=options.pairs), base, say
         ),
         "pauses": lambda base, say: pauses.run(pauses.Plan(rounds=options.rounds, seed=options.seed), base, say),
     }
@@ -60,6 +60,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--hasty", type=float, default=0.25, help="share of kills before all replicas are in sync again (kills)"
     )
+    parser.add_argument("--pairs", type=float, default=0.0, help="share of kills of two brokers together (kills)")
     parser.add_argument("--rounds", type=int, default=5, help="pauses of Headrace, and as many of Kafka (pauses)")
     parser.add_argument("--megabytes", type=int, default=1024, help="size of the topic in MiB (moves)")
     parser.add_argument("--throttle", type=int, default=20, help="MiB per second (moves)")

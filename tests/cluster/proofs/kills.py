@@ -9,6 +9,7 @@ from tests.cluster.proofs.load import Load, Outcome
 from tests.cluster.proofs.reading import check, read
 from tests.cluster.proofs.rig import HEADRACE, INTERNAL_TOPICS, Rig, Say
 from tests.support.replica_logs import Compared
+from tests.support.waiting import wait_for
 
 TOPIC: Final = "exact"
 REPLICATED: Final = {
@@ -33,6 +34,8 @@ class Plan(NamedTuple):
     rate: float = 150.0
     hasty: float = 0.25
     """The share of kills that do not wait until all replicas are in sync again."""
+    pairs: float = 0.0
+    """The share of kills that take another broker along."""
 
 
 def run(plan: Plan, base: Path, say: Say) -> dict[str, Any]:
@@ -47,22 +50,26 @@ def run(plan: Plan, base: Path, say: Say) -> dict[str, Any]:
         load = Load(
             rig.bootstrap, TOPIC, plan.partitions, idempotent=3, transactional=2, rate=plan.rate, seed=plan.seed
         )
-        led = 0
+        led = pairs = 0
         started = time.monotonic()
         with load:
             for number, victim in enumerate(victims):
                 load.progress()
                 time.sleep(chance.uniform(0, 2))
-                leads = sum(state.leader == victim for state in rig.states(TOPIC).values())
+                leads = _led(rig, victim)
                 led += leads
                 killed = time.monotonic()
-                rig.brokers[victim].sigkill()
-                rig.restart(victim)
+                others = [broker for broker in brokers if broker != victim]
+                together = [victim, *([chance.choice(others)] if chance.random() < plan.pairs else [])]
+                pairs += len(together) - 1
+                for broker in together:
+                    rig.brokers[broker].sigkill()
+                rig.restart(*together)
                 waits = number == len(victims) - 1 or chance.random() >= plan.hasty
                 if waits:
                     rig.wait_for_sync()
                 say(
-                    f"{number + 1}/{len(victims)}: {'Headrace' if victim == HEADRACE else f'Kafka {victim}'}, "
+                    f"{number + 1}/{len(victims)}: {' and '.join(map(name_of, together))}, "
                     f"leader of {leads}; {'in sync' if waits else 'registered'} after "
                     f"{time.monotonic() - killed:.0f} s; {load.acknowledged} records acknowledged"
                 )
@@ -75,14 +82,29 @@ def run(plan: Plan, base: Path, say: Say) -> dict[str, Any]:
         figures = verify(rig, TOPIC, plan.partitions, load)
         defects = defects_in(rig)
         assert not defects, "in Headrace's log: " + "\n".join(defects[:20])
+        truncations = truncations_by_headrace(rig)
     return {
         "seed": plan.seed,
         "kills of Headrace": plan.kills,
         "kills of Kafka": plan.kills,
+        "other brokers killed at the same time": pairs,
         "partitions led by the killed brokers": led,
+        "truncations by Headrace": truncations,
         "seconds": round(seconds),
         **figures,
     }
+
+
+def _led(rig: Rig, broker: int) -> int:
+    """Return the number of partitions that a broker leads; let it lead some first if there are none."""
+
+    def count() -> int:
+        return sum(state.leader == broker for state in rig.states(TOPIC).values())
+
+    if not count():
+        rig.wait_for_sync()
+        rig.elect_preferred_leaders()
+    return wait_for(count, f"{name_of(broker)} leads", timeout_s=60)
 
 
 def verify(rig: Rig, topic: str, partitions: int, load: Load) -> dict[str, Any]:
@@ -113,6 +135,14 @@ def compare_all(rig: Rig, *topics: str) -> Compared:
     for topic in (*topics, *(name for name in rig.topics() if name in INTERNAL_TOPICS)):
         total += rig.compare(topic, rig.high_watermarks(topic))
     return total
+
+
+def truncations_by_headrace(rig: Rig) -> int:
+    return rig.headrace.log().count(": truncated to offset")
+
+
+def name_of(broker: int) -> str:
+    return "Headrace" if broker == HEADRACE else f"Kafka {broker}"
 
 
 def defects_in(rig: Rig) -> list[str]:

@@ -1,8 +1,9 @@
-"""Producers that note what was acknowledged: plain idempotent ones, and transactional ones.
+"""Producers that note what was acknowledged: idempotent ones and transactional ones; another one only makes noise.
 
 Records are numbered per producer and partition, so that a full read shows losses, duplicates and a wrong order.
 """
 
+import contextlib
 import random
 import threading
 import time
@@ -23,6 +24,10 @@ _UNKNOWN: Final = -1001
 _NO_TRANSACTION: Final = -1
 _CALL_S: Final = 60.0
 _PATIENCE_S: Final = 300.0
+
+
+NOISE: Final = b"-"
+"""The first byte of records with acks=1, which a killed leader may take with it: its log has to be truncated."""
 
 
 class Record(NamedTuple):
@@ -109,6 +114,7 @@ class Load:
             threading.Thread(target=self._guarded, args=(run, written), name=f"producer-{written.producer}")
             for run, written in zip(runs, self.written, strict=True)
         ]
+        self._threads.append(threading.Thread(target=self._make_noise, name="noise"))
 
     @property
     def acknowledged(self) -> int:
@@ -195,6 +201,17 @@ class Load:
         left = producer.flush(_PATIENCE_S)
         if left:
             written.failures.append(f"producer {written.producer}: {left} records without an answer")
+
+    def _make_noise(self) -> None:
+        """Write records with acks=1. They may be lost."""
+        producer = Producer({"bootstrap.servers": self._bootstrap, "acks": 1, "log_level": 0})
+        number = 0
+        while not self._ending.wait(1 / self._rate):
+            number += 1
+            with contextlib.suppress(BufferError):
+                producer.produce(self._topic, NOISE + b"%d" % number, partition=number % self._partitions)
+            producer.poll(0)
+        producer.flush(_CALL_S)
 
     def _transact(self, written: Written) -> None:
         chance = random.Random(f"{self._seed} {written.producer}")

@@ -40,6 +40,8 @@ class Plan(NamedTuple):
 def run(plan: Plan, base: Path, say: Say) -> dict[str, Any]:
     """Return the figures. Raises AssertionError if a tool fails or a log differs."""
     tools = {"4.3.1": kafka_jars(), "3.9.1": zookeeper_jars()}
+    for version, jars in tools.items():
+        assert (jars / f"kafka-tools-{version}.jar").exists(), f"{jars} has no Kafka tools {version}: run `make setup`"
     chance = random.Random(plan.seed)
     with Rig(base, kafkas=3, settings=_SETTINGS) as rig:
         rig.create(TOPIC, list(_on_kafka().values()), {"min.insync.replicas": "1", "segment.bytes": str(16 << 20)})

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from headrace.clock import now_ms
 from headrace.wire.apis import ApiKey
 from headrace.wire.records import RecordData, build_batch
-from tests.cluster.proofs.kills import REPLICATED, compare_all, defects_in
+from tests.cluster.proofs.kills import REPLICATED, compare_all, defects_in, name_of, truncations_by_headrace
 from tests.cluster.proofs.load import Load, Outcome
 from tests.cluster.proofs.reading import check, read
 from tests.cluster.proofs.rig import HEADRACE, Rig, Say
@@ -27,8 +27,6 @@ _REQUESTS: Final = 10
 _PRODUCE_VERSION: Final = 9
 _FETCH_VERSION: Final = 12
 _TIMEOUT_MS: Final = 3000
-_TRUNCATED: Final = {True: ": truncated to offset", False: "Truncating to "}
-"""In the logs of Headrace and Kafka."""
 
 
 class Plan(NamedTuple):
@@ -61,7 +59,7 @@ class _Figures:
         self.refused = 0
         self.acknowledged: list[_Answered] = []
         """With acks=all."""
-        self.acknowledged_by_one = 0
+        self.acknowledged_by_one: list[_Answered] = []
         self.shown = 0
 
 
@@ -83,9 +81,9 @@ def run(plan: Plan, base: Path, say: Say) -> dict[str, Any]:
                 load.progress()
                 _pause(rig, victim, number, figures)
                 say(
-                    f"{number + 1}/{len(victims)}: {_name(victim)} continued and follows; so far {figures.refused} "
-                    f"requests with acks=all refused, {len(figures.acknowledged)} acknowledged, "
-                    f"{figures.acknowledged_by_one} acknowledged with acks=1; {load.acknowledged} records of the load"
+                    f"{number + 1}/{len(victims)}: {name_of(victim)} follows again; {load.acknowledged} records of "
+                    f"the load acknowledged; so far {figures.refused} late requests with acks=all refused, "
+                    f"{len(figures.acknowledged)} acknowledged, {len(figures.acknowledged_by_one)} with acks=1"
                 )
                 load.check()
             load.progress()
@@ -94,17 +92,12 @@ def run(plan: Plan, base: Path, say: Say) -> dict[str, Any]:
         found = read(rig.bootstrap, TOPIC, _PARTITIONS)
         wrong = check(found, load.written).all
         compared = compare_all(rig, TOPIC, STALE_TOPIC)
-        wrong += _false_acknowledgements(rig, figures)
+        missing = _missing(rig, figures.acknowledged)
+        wrong += [f"{answered} was acknowledged with acks=all, and is not in the log" for answered in missing]
+        truncated = _missing(rig, figures.acknowledged_by_one)
         wrong += defects_in(rig)
         assert not wrong, f"{len(wrong)} wrong: " + "\n".join(wrong[:20])
-        truncations = {
-            is_headrace: sum(
-                broker.log().count(_TRUNCATED[is_headrace])
-                for broker_id, broker in rig.brokers.items()
-                if (broker_id == HEADRACE) is is_headrace
-            )
-            for is_headrace in (True, False)
-        }
+        by_headrace = truncations_by_headrace(rig)
     return {
         "seed": plan.seed,
         "pauses of Headrace": plan.rounds,
@@ -113,10 +106,10 @@ def run(plan: Plan, base: Path, say: Say) -> dict[str, Any]:
         "late requests with acks=all": figures.refused + len(figures.acknowledged),
         "of them acknowledged, and in the logs": len(figures.acknowledged),
         "of them acknowledged falsely": 0,
-        "late requests acknowledged with acks=1": figures.acknowledged_by_one,
+        "late records acknowledged with acks=1": len(figures.acknowledged_by_one),
+        "of them truncated": len(truncated),
         "bytes shown falsely to consumers": 0,
-        "truncations by Headrace": truncations[True],
-        "truncations by Kafka": truncations[False],
+        "truncations by Headrace": by_headrace,
         "records acknowledged": load.acknowledged,
         "records read": found.size,
         "transactions committed": load.outcomes[Outcome.COMMITTED],
@@ -131,7 +124,7 @@ def run(plan: Plan, base: Path, say: Say) -> dict[str, Any]:
 def _pause(rig: Rig, victim: int, number: int, figures: _Figures) -> None:
     """Stop a broker until others lead its partitions, send it requests, and let it continue."""
     led = [partition for partition, state in rig.states(STALE_TOPIC).items() if state.leader == victim]
-    assert led, f"{_name(victim)} leads nothing"
+    assert led, f"{name_of(victim)} leads nothing"
     figures.partitions += len(led)
     broker = rig.brokers[victim]
     ends = rig.high_watermarks(STALE_TOPIC)
@@ -140,7 +133,7 @@ def _pause(rig: Rig, victim: int, number: int, figures: _Figures) -> None:
     try:
         broker.pause()
         try:
-            wait_for(lambda: victim not in _leaders(rig), f"others than {_name(victim)} lead", timeout_s=120)
+            wait_for(lambda: victim not in _leaders(rig), f"others than {name_of(victim)} lead", timeout_s=120)
             rig.wait_for_brokers(*others)
             unused = iter(clients)
             sent = [
@@ -158,7 +151,7 @@ def _pause(rig: Rig, victim: int, number: int, figures: _Figures) -> None:
             _note(request, figures)
         for client, partition in fetching:
             figures.shown += _shown(client, partition)
-        assert not figures.shown, f"{_name(victim)} showed {figures.shown} bytes that were never committed"
+        assert not figures.shown, f"{name_of(victim)} showed {figures.shown} bytes that were never committed"
         rig.wait_for_brokers(*rig.brokers)
         rig.wait_for_sync()
     finally:
@@ -174,7 +167,7 @@ def _lead(rig: Rig, broker: int) -> None:
     """Let a broker lead the partitions in which it is the preferred leader."""
     rig.elect_preferred_leaders()
     rig.wait_for_sync()
-    wait_for(lambda: broker in _leaders(rig), f"{_name(broker)} leads", timeout_s=60)
+    wait_for(lambda: broker in _leaders(rig), f"{name_of(broker)} leads", timeout_s=60)
 
 
 def _send(client: WireClient, partition: int, acks: int, value: bytes) -> _Sent:
@@ -231,26 +224,23 @@ def _note(request: _Sent, figures: _Figures) -> None:
         (result,) = answer["responses"][0]["partition_responses"]
         error, offset = result["error_code"], result["base_offset"]
     if request.acks == 1:
-        figures.acknowledged_by_one += error == "none"
+        if error == "none":
+            figures.acknowledged_by_one.append(_Answered(request.partition, offset, request.value))
     elif error == "none":
         figures.acknowledged.append(_Answered(request.partition, offset, request.value))
     else:
         figures.refused += 1
 
 
-def _false_acknowledgements(rig: Rig, figures: _Figures) -> list[str]:
-    """Return the records that were acknowledged with acks=all, and are not in the logs."""
+def _missing(rig: Rig, acknowledged: list[_Answered]) -> list[_Answered]:
+    """Return the records that are not where they were acknowledged."""
     data = {
         (partition, batch.header.base_offset): batch.data
         for partition in rig.replicas(STALE_TOPIC)
         for batch in batches(rig.headrace.data / f"{STALE_TOPIC}-{partition}")
     }
     return [
-        f"{answered} was acknowledged"
-        for answered in figures.acknowledged
+        answered
+        for answered in acknowledged
         if answered.value not in data.get((answered.partition, answered.offset), b"")
     ]
-
-
-def _name(broker: int) -> str:
-    return "Headrace" if broker == HEADRACE else f"Kafka {broker}"

@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
-from tests.cluster.proofs.load import UNSENT, Outcome, Record, Written, parse
+from tests.cluster.proofs.load import NOISE, UNSENT, Outcome, Record, Written, parse
 
 _PATIENCE_S = 120.0
 
 
 class Read(NamedTuple):
-    """The visible records of a topic with their offsets, in the order of every partition."""
+    """The visible records of a topic with their offsets, in the order of every partition. Noise is left out."""
 
     records: Mapping[int, Sequence[tuple[int, Record]]]
     ends: Mapping[int, int]
@@ -41,7 +41,7 @@ class Findings(NamedTuple):
 
 
 def read(bootstrap: str, topic: str, partitions: int) -> Read:
-    """Read everything that is committed. Raises AssertionError for a damaged record."""
+    """Read everything that is committed, but for the noise. Raises AssertionError for a damaged record."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -74,7 +74,8 @@ def read(bootstrap: str, topic: str, partitions: int) -> Read:
                 value, offset = message.value(), message.offset()
                 assert value is not None
                 assert offset is not None
-                records[partition].append((offset, parse(value)))
+                if not value.startswith(NOISE):
+                    records[partition].append((offset, parse(value)))
     finally:
         consumer.close()
     return Read(records, ends)

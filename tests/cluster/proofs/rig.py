@@ -200,15 +200,16 @@ class Rig:
 
     # Processes
 
-    def restart(self, broker_id: int) -> None:
-        """Start a broker that was killed, and wait until it is registered.
+    def restart(self, *broker_ids: int) -> None:
+        """Start brokers that were killed, and wait until all brokers are registered.
 
         Kafka does not start before its old registration has expired.
         """
-        path = f"/brokers/ids/{broker_id}"
-        if broker_id != HEADRACE:
-            wait_for(lambda: self._zookeeper.exists(path) is None, f"{path} is gone", timeout_s=_WITHIN_S)
-        self.brokers[broker_id].start()
+        for broker_id in broker_ids:
+            path = f"/brokers/ids/{broker_id}"
+            if broker_id != HEADRACE:
+                wait_for(lambda: self._zookeeper.exists(path) is None, f"{path} is gone", timeout_s=_WITHIN_S)  # noqa: B023
+            self.brokers[broker_id].start()
         self.wait_for_brokers(*self.brokers)
 
     # Results
