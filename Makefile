@@ -16,7 +16,7 @@ BENCH_ARGS ?=
 SEEDS ?= 20000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test slow simulation soak copier kills checker suites lint format bench throughput docs lock
+.PHONY: help setup demo test slow simulation soak copier kills proofs checker suites lint format bench throughput docs lock
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ copier: setup ## run Kafka's TransactionalMessageCopier while clients and broker
 
 kills: setup ## run a pipeline on a Spark cluster while driver, workers and broker are killed (ARGS="--kills 20 --seed 1")
 	$(BIN)/python -m tests.pipeline.kills $(ARGS)
+
+proofs: setup ## move, kill and pause brokers of a cluster of Kafka and Headrace (ARGS="moves", "kills" or "pauses")
+	@$(BIN)/python -m tests.cluster.proofs $(ARGS)
 
 checker: setup ## simulate transactions with faults, from many seeds, and check the histories (SEEDS=200 JOBS=2)
 	$(BIN)/python -m tests.checker --jobs $(JOBS) --seeds $(if $(filter command environment,$(word 1,$(origin SEEDS))),$(SEEDS),200) $(ARGS)

@@ -17,7 +17,10 @@ from tests.support.kafka_process import kafka_jars
 from tests.support.ports import free_port
 from tests.support.waiting import wait_for
 
-ZOOKEEPER_JARS: Final = Path(__file__).parents[2] / ".build" / "jars" / "kafka-3.9"
+ZOOKEEPER_JARS: Final = Path(
+    os.environ.get("HEADRACE_KAFKA39_JARS") or Path(__file__).parents[2] / ".build" / "jars" / "kafka-3.9"
+)
+"""The jars of Kafka 3.9 with its tools; by default, those that `make setup` fetches."""
 CLUSTER_ID: Final = "aGVhZHJhY2UtYWRvcHQtMQ"
 NODE_ID: Final = 7
 """Not Headrace's default: a broker with this id has read it from the directory."""
@@ -118,6 +121,16 @@ class Kafka:
 
     def sigkill(self) -> None:
         self._java.end(signal.SIGKILL)
+
+    def pause(self) -> None:
+        self._java.send(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._java.send(signal.SIGCONT)
+
+    @property
+    def running(self) -> bool:
+        return not self._java.is_dead()
 
     def frozen(self) -> AbstractContextManager[None]:
         """Pause the broker: its directory is then in the state that a kill would leave."""

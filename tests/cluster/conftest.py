@@ -69,6 +69,13 @@ def wait_for_brokers(bootstrap: str, *brokers: int) -> None:
     wait_for(announced, f"brokers {brokers} in the metadata of {bootstrap}", timeout_s=_WITHIN_S)
 
 
+def leave(broker: BrokerProcess | WithZooKeeper, cluster: Cluster) -> None:
+    """Stop a third broker, and wait until the cluster knows: otherwise it would still be given new partitions."""
+    broker.sigterm()
+    for bootstrap in cluster.bootstraps.values():
+        wait_for_brokers(bootstrap, HEADRACE, KAFKA)
+
+
 def leaders(bootstrap: str, topic: str) -> dict[int, int]:
     """Return the leaders of the topic's partitions; nothing if it does not exist."""
     (found,) = metadata(bootstrap, topic)["topics"]

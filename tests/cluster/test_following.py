@@ -12,7 +12,7 @@ from headrace.wire.apis import ApiKey
 from headrace.wire.batch import parse_header
 from tests.adoption.history import CODECS, flush, transactional
 from tests.adoption.kafka import WithZooKeeper
-from tests.cluster.conftest import HEADRACE, KAFKA, Cluster, leaders, metadata, wait_for_brokers
+from tests.cluster.conftest import HEADRACE, KAFKA, Cluster, leaders, leave, metadata, wait_for_brokers
 from tests.support.waiting import wait_for
 from tests.support.wire_client import WireClient
 
@@ -174,6 +174,7 @@ def test_records_that_only_headrace_had_are_truncated_when_another_broker_leads(
         theirs = batches(second.data, "diverged", 0)
         assert batches(cluster.headrace.data, "diverged", 0) == theirs
         assert sum(parse_header(data).record_count for data in theirs.values()) in (150, 151)
+        leave(second, cluster)
 
 
 def test_a_deleted_and_recreated_topic_is_copied_under_its_new_id(cluster: Cluster) -> None:

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
+from kazoo.client import KazooClient
 
 from headrace.wire.apis import ApiKey
-from tests.cluster.conftest import HEADRACE, KAFKA, Cluster, leaders, member, metadata, wait_for_brokers
+from tests.cluster.conftest import HEADRACE, KAFKA, Cluster, leaders, leave, member, metadata, wait_for_brokers
 from tests.support.broker_process import BrokerProcess
 from tests.support.waiting import wait_for
 from tests.support.wire_client import WireClient
@@ -182,7 +183,9 @@ def extra(cluster: Cluster, tmp_path: Path) -> Iterator[BrokerProcess]:
     """A second Headrace broker of the cluster, not started."""
     broker = member(tmp_path / "extra", cluster.zookeeper, **{"broker.id": 5})
     yield broker
-    broker.close()
+    if broker.running:
+        broker.resume()
+        leave(broker, cluster)
 
 
 def test_a_clean_stop_leaves_the_cluster_at_once(cluster: Cluster, extra: BrokerProcess) -> None:
@@ -191,6 +194,29 @@ def test_a_clean_stop_leaves_the_cluster_at_once(cluster: Cluster, extra: Broker
     assert extra.sigterm() == 0
     wait_for_brokers(cluster.kafka.bootstrap, HEADRACE, KAFKA)
     assert "Controlled shutdown: no partition" in extra.log()
+
+
+def test_a_broker_that_was_killed_serves_only_when_it_is_registered_again(
+    cluster: Cluster, extra: BrokerProcess
+) -> None:
+    extra.start()
+    before = registration(cluster, 5)
+
+    extra.restart()
+
+    assert registration(cluster, 5) > before
+
+
+def registration(cluster: Cluster, broker: int) -> int:
+    """Return the broker's epoch."""
+    client = KazooClient(cluster.zookeeper)
+    client.start(20)
+    try:
+        epoch: int = client.exists(f"/brokers/ids/{broker}").czxid
+        return epoch
+    finally:
+        client.stop()
+        client.close()
 
 
 def test_records_survive_a_kill(cluster: Cluster, extra: BrokerProcess) -> None:
@@ -219,9 +245,9 @@ def test_a_broker_that_was_paused_beyond_its_session_comes_back(cluster: Cluster
 
 
 def test_an_id_that_is_taken_is_refused(cluster: Cluster, tmp_path: Path) -> None:
-    with member(tmp_path / "twin", cluster.zookeeper, **{"zookeeper.session.timeout.ms": 4000}) as twin:
-        wait_for(lambda: not twin.running, "the end of the broker", timeout_s=40)
-        assert "Another broker with id 4 is running" in twin.log()
+    twin = member(tmp_path / "twin", cluster.zookeeper, **{"zookeeper.session.timeout.ms": 4000})
+    with pytest.raises(AssertionError, match="Another broker with id 4 is running"):
+        twin.start()
 
 
 def test_directories_of_another_cluster_are_refused(cluster: Cluster, tmp_path: Path) -> None:

@@ -141,9 +141,11 @@ class Node:
             await (self._found_cluster() if self._member is None else self._load_cluster(self._member))
             self._compose()
             self._start_upkeep()
+            if self._member is not None:
+                # A broker that is not registered knows no topics: as with Kafka, clients that connect have to wait.
+                await self._member.join(self.listeners, self.failed)
             await self._serve()
             if self._member is not None:
-                await self._member.join(self.listeners, self.failed)
                 self._opened.push_async_callback(self._member.leave)
         except BaseException as error:
             await self._opened.aclose()

@@ -247,7 +247,7 @@ class ReplicaManager:
             high_watermark = max(source.log.log_start_offset, min(known, source.log.log_end_offset))
         else:
             source.transactions.committed_to(source.log.log_end_offset)
-        if source.transactions.first_offset is not None:
+        if is_only_replica and source.transactions.first_offset is not None:
             log.warning(
                 "%s has open transactions (%d), the oldest from offset %d. read_committed consumers wait there until it"
                 " ends; if it never does, see `headrace transactions find-hanging`",

@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 
 class Member:
-    """Use `connect`, then `load`, and `join` when the broker serves; to stop, `leave`, then `close`."""
+    """Use `connect`, then `load`, and `join` just before the broker serves; to stop, `leave`, then `close`."""
 
     def __init__(
         self, config: BrokerConfig, zookeeper: str, cache: MetadataCache, loop: asyncio.AbstractEventLoop
@@ -90,7 +90,7 @@ class Member:
         return await self._configs.load()
 
     async def join(self, listeners: Sequence[Listener], failed: asyncio.Event) -> None:
-        """Register with the bound ports. From now on the controller sends commands.
+        """Register with the bound ports. From now on the controller connects and sends commands.
 
         `failed` is set if another broker takes the id after the session has expired. Raises
         KafkaError(duplicate_broker_registration).

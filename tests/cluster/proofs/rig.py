@@ -1,0 +1,247 @@
+"""A cluster of processes: ZooKeeper, Kafka brokers 1, 2, ... and Headrace as broker 4."""
+
+import contextlib
+import json
+import logging
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol, Self
+
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from kazoo.client import KazooClient
+
+from headrace.wire.apis import ApiKey
+from tests.adoption.kafka import WithZooKeeper, ZooKeeper
+from tests.support.broker_process import BrokerProcess
+from tests.support.ports import free_port
+from tests.support.replica_logs import Compared, compare
+from tests.support.waiting import wait_for
+from tests.support.wire_client import WireClient
+
+HEADRACE: Final = 4
+SESSION_TIMEOUT_MS: Final = 6000
+INTERNAL_TOPICS: Final = ("__consumer_offsets", "__transaction_state")
+_WITHIN_S: Final = 180.0
+"""Limit of waits that have an end: it says nothing about speed."""
+
+_SETTINGS: Final[Mapping[str, str]] = {
+    "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
+    # The replicas of compacted topics are equal only before their cleaners have run.
+    "log.cleaner.enable": "false",
+    "group.initial.rebalance.delay.ms": "0",
+    "offsets.topic.num.partitions": "3",
+    "transaction.state.log.num.partitions": "3",
+    "num.partitions": "1",
+}
+
+Say = Callable[[str], None]
+"""Reports progress."""
+
+
+class Broker(Protocol):
+    """A process of either kind."""
+
+    data: Path
+
+    @property
+    def bootstrap(self) -> str: ...
+    @property
+    def running(self) -> bool: ...
+    def start(self) -> None: ...
+    def sigkill(self) -> None: ...
+    def sigterm(self) -> Any: ...
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
+    def log(self) -> str: ...
+
+
+class State(NamedTuple):
+    """The state of a partition in ZooKeeper."""
+
+    leader: int
+    leader_epoch: int
+    isr: frozenset[int]
+
+
+class Rig:
+    """A context manager. Everything that the processes write is below `base`."""
+
+    def __init__(self, base: Path, *, kafkas: int, settings: Mapping[str, str] | None = None) -> None:
+        base.mkdir(parents=True, exist_ok=True)
+        self._exits = contextlib.ExitStack()
+        self._base = base
+        self._kafkas = kafkas
+        self._settings = {**_SETTINGS, **(settings or {})}
+        self.brokers: dict[int, Broker] = {}
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as exits:
+            zookeeper = exits.enter_context(ZooKeeper(self._base / "zookeeper"))
+            logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # it reports every attempt to connect
+            self._zookeeper = KazooClient(zookeeper.address)
+            self._zookeeper.start(60)
+            exits.callback(self._zookeeper.close)
+            exits.callback(self._zookeeper.stop)
+            for broker_id in range(1, self._kafkas + 1):
+                kafka = WithZooKeeper(self._base / f"kafka-{broker_id}", zookeeper.address, self._settings)
+                kafka.settings["broker.id"] = str(broker_id)
+                self.brokers[broker_id] = kafka
+            headrace = BrokerProcess(
+                self._base / "headrace",
+                settings={**self._settings, "broker.id": HEADRACE, "zookeeper.connect": zookeeper.address},
+                port=free_port(),
+            )
+            exits.callback(self._end)
+            first, *others = self.brokers.values()
+            first.start()  # it creates the cluster
+            self.brokers[HEADRACE] = headrace
+            with ThreadPoolExecutor() as pool:
+                list(pool.map(lambda broker: broker.start(), [*others, headrace]))
+            self.wait_for_brokers(*self.brokers)
+            self._exits = exits.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._exits.close()
+
+    def _end(self) -> None:
+        for broker in self.brokers.values():
+            if broker.running:
+                broker.sigkill()
+
+    @property
+    def headrace(self) -> Broker:
+        return self.brokers[HEADRACE]
+
+    @property
+    def bootstrap(self) -> str:
+        """The addresses of all brokers."""
+        return ",".join(broker.bootstrap for broker in self.brokers.values())
+
+    # The cluster, as ZooKeeper has it
+
+    def live_brokers(self) -> set[int]:
+        return {int(name) for name in self._zookeeper.get_children("/brokers/ids")}
+
+    def wait_for_brokers(self, *brokers: int) -> None:
+        """Wait until exactly these are registered."""
+        wait_for(lambda: self.live_brokers() == set(brokers), f"brokers {brokers}", timeout_s=_WITHIN_S)
+
+    def topics(self) -> list[str]:
+        return sorted(self._zookeeper.get_children("/brokers/topics"))
+
+    def states(self, topic: str) -> dict[int, State]:
+        """Return the state of every partition of a topic that has one."""
+        found = {}
+        for name in self._children(f"/brokers/topics/{topic}/partitions"):
+            path = f"/brokers/topics/{topic}/partitions/{name}/state"
+            if self._zookeeper.exists(path) is not None:
+                state = json.loads(self._zookeeper.get(path)[0])
+                found[int(name)] = State(state["leader"], state["leader_epoch"], frozenset(state["isr"]))
+        return found
+
+    def replicas(self, topic: str) -> dict[int, list[int]]:
+        """Return the replicas of every partition."""
+        node = json.loads(self._zookeeper.get(f"/brokers/topics/{topic}")[0])
+        return {int(partition): replicas for partition, replicas in node["partitions"].items()}
+
+    def _children(self, path: str) -> list[str]:
+        return self._zookeeper.get_children(path) if self._zookeeper.exists(path) is not None else []
+
+    def is_in_sync(self, topic: str) -> bool:
+        """Return True if all replicas of a topic are in sync."""
+        states = self.states(topic)
+        return all(
+            partition in states and states[partition].isr == set(replicas)
+            for partition, replicas in self.replicas(topic).items()
+        )
+
+    def wait_for_sync(self, *topics: str) -> None:
+        """Wait until all replicas of these topics, or of all topics, are in sync."""
+        for topic in topics or self.topics():
+            wait_for(
+                lambda topic=topic: self.is_in_sync(topic),  # type: ignore[misc]
+                f"all replicas of {topic} in sync",
+                timeout_s=_WITHIN_S,
+                interval_s=0.1,
+            )
+
+    def is_reassigning(self) -> bool:
+        """Return True while replicas are being added or removed."""
+        return any(
+            node["adding_replicas"] or node["removing_replicas"]
+            for topic in self.topics()
+            for node in [json.loads(self._zookeeper.get(f"/brokers/topics/{topic}")[0])]
+        )
+
+    def create(self, topic: str, assignment: Sequence[Sequence[int]], config: Mapping[str, str] | None = None) -> None:
+        """Create a topic with these replicas of every partition, and wait until they are in sync."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        new = NewTopic(
+            topic,
+            len(assignment),
+            replica_assignment=[list(replicas) for replicas in assignment],
+            config=dict(config or {}),
+        )
+        admin.create_topics([new])[topic].result(60)
+        wait_for(lambda: topic in self.topics(), topic)
+        self.wait_for_sync(topic)
+
+    def elect_preferred_leaders(self) -> None:
+        """Let the first replica of every partition lead it, where it is in sync."""
+        controller = json.loads(self._zookeeper.get("/controller")[0])["brokerid"]
+        with WireClient(self.brokers[controller].bootstrap) as client:
+            fields = {"election_type": 0, "topic_partitions": None, "timeout": 60_000}
+            answer = client.ask(ApiKey.ELECT_LEADERS, 2, fields)
+        assert answer["error_code"] == "none", answer
+
+    # Processes
+
+    def restart(self, *broker_ids: int) -> None:
+        """Start brokers that were killed, and wait until all brokers are registered.
+
+        Kafka does not start before its old registration has expired.
+        """
+        for broker_id in broker_ids:
+            path = f"/brokers/ids/{broker_id}"
+            if broker_id != HEADRACE:
+                wait_for(lambda: self._zookeeper.exists(path) is None, f"{path} is gone", timeout_s=_WITHIN_S)  # noqa: B023
+            self.brokers[broker_id].start()
+        self.wait_for_brokers(*self.brokers)
+
+    # Results
+
+    def high_watermarks(self, topic: str) -> dict[int, int]:
+        """Ask the leaders."""
+        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "watermarks", "log_level": 0})
+        try:
+            return {
+                partition: consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=60)[1]
+                for partition in self.replicas(topic)
+            }
+        finally:
+            consumer.close()
+
+    def compare(self, topic: str, ends: Mapping[int, int]) -> Compared:
+        """Compare the replicas of every partition below its high watermark, which `ends` contains.
+
+        Raises UnequalLogsError.
+        """
+        total = Compared(0, 0, 0)
+        for partition, replicas in self.replicas(topic).items():
+            directories = {
+                f"broker {replica}": self.brokers[replica].data / f"{topic}-{partition}" for replica in replicas
+            }
+            total += compare(f"{topic}-{partition}", directories, first=0, end=ends[partition])
+        return total
+
+
+def run_java(jars: Path, main: str, *arguments: str, stderr: bool = False) -> str:
+    """Run one of Kafka's tools, and return what it prints. Raises AssertionError if it fails."""
+    command = ["java", "-Xmx400m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{jars}/*", main, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, f"{main} {' '.join(arguments)}: {done.stdout}\n{done.stderr}"
+    return done.stdout + done.stderr if stderr else done.stdout
