@@ -119,6 +119,16 @@ class Kafka:
     def sigkill(self) -> None:
         self._java.end(signal.SIGKILL)
 
+    def pause(self) -> None:
+        self._java.send(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._java.send(signal.SIGCONT)
+
+    @property
+    def running(self) -> bool:
+        return not self._java.is_dead()
+
     def frozen(self) -> AbstractContextManager[None]:
         """Pause the broker: its directory is then in the state that a kill would leave."""
         return self._java.frozen()

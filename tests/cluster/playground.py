@@ -6,7 +6,6 @@ It shows where everything is, suggests what to try, and obeys commands such as `
 import argparse
 import contextlib
 import shlex
-import signal
 import sys
 import tempfile
 import threading
@@ -130,8 +129,8 @@ class Playground:
         kafka = self._cluster.kafkas[number]
         return {
             "kill": kafka.sigkill,
-            "pause": lambda: kafka.send(signal.SIGSTOP),
-            "continue": lambda: kafka.send(signal.SIGCONT),
+            "pause": kafka.pause,
+            "continue": kafka.resume,
             "start": kafka.restart_after_a_kill,
         }
 

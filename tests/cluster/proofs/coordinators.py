@@ -209,7 +209,7 @@ def _move(cluster: MixedCluster, load: Load, number: int, kafka: int, note: Call
     """Move all coordinators: to Headrace with even numbers, to `kafka` with odd ones."""
     others = [broker for broker in cluster.kafkas if broker != kafka]
     to = HEADRACE if number % 2 == 0 else kafka
-    by_election = number // 2 % 2 == 0
+    by_election = number % 4 in (0, 3)
     for worker in load.clients:
         worker.pauses.reset()
     started = time.monotonic()
