@@ -15,9 +15,11 @@ from typing import Final
 
 import pytest
 
+from tests.adoption.kafka import WithZooKeeper
 from tests.clients.drivers.java_driver import JARS
 from tests.cluster.conftest import HEADRACE
 from tests.cluster.mixed import MixedCluster, mixed_cluster
+from tests.support.broker_process import BrokerProcess
 
 _SETTINGS: Final = {
     "default.replication.factor": 3,
@@ -118,21 +120,12 @@ class Playground:
         return f"Broker {number}: {verb} done"
 
     def _actions(self, number: int) -> dict[str, Callable[[], object]]:
+        broker: BrokerProcess | WithZooKeeper
         if number == HEADRACE:
-            headrace = self._cluster.headrace
-            return {
-                "kill": headrace.sigkill,
-                "pause": headrace.pause,
-                "continue": headrace.resume,
-                "start": headrace.start,
-            }
-        kafka = self._cluster.kafkas[number]
-        return {
-            "kill": kafka.sigkill,
-            "pause": kafka.pause,
-            "continue": kafka.resume,
-            "start": kafka.restart_after_a_kill,
-        }
+            broker, start = self._cluster.headrace, self._cluster.headrace.start
+        else:
+            broker, start = self._cluster.kafkas[number], self._cluster.kafkas[number].restart_after_a_kill
+        return {"kill": broker.sigkill, "pause": broker.pause, "continue": broker.resume, "start": start}
 
 
 def main() -> int:

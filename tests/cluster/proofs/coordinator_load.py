@@ -10,8 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
+
+from headrace.wire.apis import ApiKey
+from tests.support.wire_client import WireClient
 
 _CALL_S: Final = 30.0
 """Time limit of one call of a transactional producer, which is repeated if the error is retriable."""
@@ -301,31 +303,37 @@ class TransactionalProducer(Worker):
 
 
 class Observer(Worker):
-    """Reads the committed offsets of groups again and again, and notes those that move backwards."""
+    """Reads the committed offsets of groups again and again, and notes those that move backwards.
+
+    It does so without librdkafka, whose admin client crashes on NOT_COORDINATOR.
+    """
 
     def __init__(self, bootstrap: str, groups: Sequence[str], fence: Fence) -> None:
         super().__init__(f"observer at {bootstrap}")
         self.backwards: list[str] = []
         self.observations = 0
         self.groups = groups
+        self._bootstrap = bootstrap
         self._fence = fence
         self._seen: dict[str, dict[int, int]] = defaultdict(dict)
-        self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
+        self._connections: dict[str, WireClient] = {}
 
     def _work(self) -> None:
         while not self._ending.wait(0.05):
             for group in self.groups:
-                with contextlib.suppress(KafkaException):  # no coordinator at the moment
-                    self.observe(group, timeout_s=5)
+                with contextlib.suppress(NoCoordinatorError):
+                    self.observe(group, timeout_s=0)
+        self._disconnect()
 
     def observe(self, group: str, *, timeout_s: float) -> dict[int, int]:
-        """Return the committed offsets of a group, after a comparison with all that were known."""
+        """Return the committed offsets of a group, after a comparison with all that were known.
+
+        Raises NoCoordinatorError if no broker answers within `timeout_s`.
+        """
         known = self._fence.of(group)
         for partition, offset in self._seen[group].items():
             known[partition] = max(offset, known.get(partition, -1))
-        asked = ConsumerGroupTopicPartitions(group)
-        answer = self._admin.list_consumer_group_offsets([asked], request_timeout=timeout_s)[group].result()
-        found = {item.partition: item.offset for item in answer.topic_partitions if item.error is None}
+        found = self._read(group, timeout_s)
         for partition, offset in known.items():
             if found.get(partition, -1) < offset:
                 self.backwards.append(f"{group}, partition {partition}: {found.get(partition)} after {offset}")
@@ -333,3 +341,45 @@ class Observer(Worker):
         self.observations += 1
         self.pauses.success()
         return found
+
+    def _read(self, group: str, timeout_s: float) -> dict[int, int]:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                return self._ask(group)
+            except (NoCoordinatorError, OSError) as error:
+                self._disconnect()
+                if time.monotonic() >= deadline:
+                    raise NoCoordinatorError(group) from error
+                time.sleep(0.1)
+
+    def _ask(self, group: str) -> dict[int, int]:
+        asked = {"key_type": 0, "coordinator_keys": [group]}
+        (coordinator,) = self._connection(self._bootstrap).ask(ApiKey.FIND_COORDINATOR, 4, asked)["coordinators"]
+        if coordinator["error_code"] != "none":
+            raise NoCoordinatorError(coordinator["error_code"])
+        fetched = {"groups": [{"group_id": group, "topics": None}], "require_stable": False}
+        address = f"{coordinator['host']}:{coordinator['port']}"
+        (answer,) = self._connection(address).ask(ApiKey.OFFSET_FETCH, 8, fetched)["groups"]
+        if answer["error_code"] != "none":
+            self.errors[answer["error_code"]] += 1
+            raise NoCoordinatorError(answer["error_code"])
+        return {
+            partition["partition_index"]: partition["committed_offset"]
+            for topic in answer["topics"]
+            for partition in topic["partitions"]
+        }
+
+    def _connection(self, address: str) -> WireClient:
+        if address not in self._connections:
+            self._connections[address] = WireClient(address)
+        return self._connections[address]
+
+    def _disconnect(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+
+class NoCoordinatorError(Exception):
+    """No broker answers for a group at the moment."""
