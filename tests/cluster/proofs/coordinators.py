@@ -184,11 +184,12 @@ def move_coordinators(cluster: MixedCluster, plan: Plan, note: Callable[[str], N
             time.sleep(chance.uniform(0, 2 * plan.pause_s))
             report.moves.append(_move(cluster, load, number, kafkas[number // 2 % len(kafkas)], note))
         report.rejoins = _joins(load) - joins
-    finally:
         load.source.stop()
         load.source.join()
-        if not load.failures() and len(report.moves) == plan.moves:
-            _wait_until_all_is_read(load)
+        _wait_until_all_is_read(load)
+    except AssertionError as error:
+        report.failures.append(str(error))
+    finally:
         for worker in load.workers:
             worker.stop()
         for worker in load.workers:
