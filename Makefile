@@ -16,7 +16,7 @@ BENCH_ARGS ?=
 SEEDS ?= 20000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test slow simulation soak copier kills proofs checker suites lint format bench throughput docs lock
+.PHONY: help setup demo cluster test slow simulation soak copier kills proofs coordinators checker suites lint format bench throughput docs lock
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,6 +26,9 @@ setup: ## install Python packages, jars and tools (a second run takes a second)
 
 demo: setup ## run the main job: a web log through Headrace and Spark (DEMO_ARGS="--input FILE --json")
 	@$(BIN)/headrace demo $(DEMO_ARGS)
+
+cluster: setup ## start ZooKeeper, two Kafka brokers and a Headrace broker to experiment with (ARGS="--directory DIR")
+	@$(BIN)/python -m tests.cluster.playground $(ARGS)
 
 test: setup ## run the tests (TESTS=tests/unit for the unit tests)
 	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 -m "not slow" $(TESTS)
@@ -47,6 +50,9 @@ kills: setup ## run a pipeline on a Spark cluster while driver, workers and brok
 
 proofs: setup ## move, kill and pause brokers of a cluster of Kafka and Headrace (ARGS="moves", "kills" or "pauses")
 	@$(BIN)/python -m tests.cluster.proofs $(ARGS)
+
+coordinators: setup ## move coordinators between Kafka and Headrace under load (ARGS="--moves 10 --seed 1 --json")
+	@$(BIN)/python -m tests.cluster.proofs.coordinators $(ARGS)
 
 checker: setup ## simulate transactions with faults, from many seeds, and check the histories (SEEDS=200 JOBS=2)
 	$(BIN)/python -m tests.checker --jobs $(JOBS) --seeds $(if $(filter command environment,$(word 1,$(origin SEEDS))),$(SEEDS),200) $(ARGS)

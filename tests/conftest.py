@@ -23,6 +23,7 @@ _OWN_SPARK: Final = (
 )
 """Files whose tests start Spark in processes of their own."""
 _SHARED_SPARK: Final = "tests/pipeline"
+_SHARED_CLUSTER: Final = "tests/cluster/clients"
 _ORDER: Final = (
     # All of them are one unit of work, the longest one.
     _SHARED_SPARK,
@@ -78,7 +79,7 @@ def _place(item: pytest.Item) -> int:
 
 
 class _Files(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
-    """Gives each file to one worker, and all files that share a Spark session to the same one.
+    """Gives each file to one worker, and all files that share a Spark session, or a cluster, to the same one.
 
     Spark takes 20 s of processor time to start and to warm up.
     """
@@ -86,6 +87,8 @@ class _Files(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
     def _split_scope(self, nodeid: str) -> str:
         if nodeid.startswith(_SHARED_SPARK) and not nodeid.startswith(_OWN_SPARK):
             return _SHARED_SPARK
+        if nodeid.startswith(_SHARED_CLUSTER):
+            return _SHARED_CLUSTER
         file: str = super()._split_scope(nodeid)
         return file
 

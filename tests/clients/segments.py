@@ -13,9 +13,9 @@ _CODEC_NAMES = dict(enumerate(CODECS))
 
 
 def stored_codecs(data: Path, topic: str) -> set[str]:
-    """Return the names of the codecs of a topic's batches on disk."""
+    """Return the names of the codecs of a topic's batches in any directory below `data`."""
     codecs = set()
-    for segment in data.glob(f"{topic}-*/*.log"):
+    for segment in data.rglob(f"{topic}-*/*.log"):
         content = segment.read_bytes()
         position = 0
         while position < len(content):

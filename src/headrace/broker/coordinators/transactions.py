@@ -6,6 +6,7 @@ In a cluster without transactions they are never imported.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.producer_ids import ProducerIds
@@ -141,17 +142,17 @@ class Transactions:
             id_expiration_ms=config.transactional_id_expiration_ms,
             has_two_phase_commit=config.transaction_two_phase_commit_enable,
         )
-        markers = PartitionMarkers(
+        markers = partial(
+            PartitionMarkers,
             self._replicas,
             self._purgatory,
             exists=self._exists,
             on_offsets=self._groups.transaction_ended,
-            elsewhere=None if self._others is None else self._others.write_marker,
         )
         coordinator = TransactionCoordinator(
             settings,
             self._loop,
-            markers,
+            markers(elsewhere=None if self._others is None else self._others.write_marker),
             version=self._version,
             take_producer_id=self._take_producer_id,
             clock=SYSTEM,
@@ -173,7 +174,8 @@ class Transactions:
             self._offsets_partition,
             lambda: config.transaction_partition_verification_enable,
         )
-        for family in (producers, TransactionAdminApis(coordinator, markers), offsets):
+        # A marker from another broker is not passed on: it might arrive after its coordinator has sent it again.
+        for family in (producers, TransactionAdminApis(coordinator, markers()), offsets):
             self._handlers.update(family.routes())
         for partition in self._replicas.partitions():
             self.led(partition.topic_partition)

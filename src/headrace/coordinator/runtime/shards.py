@@ -29,7 +29,7 @@ _LOAD_SLICE_S: Final = 0.005
 _RECORDS_PER_BATCH: Final = 5000
 """A commit fits into one batch; the deletion of a large group or a topic may take several."""
 
-_AS_COORDINATOR_ERROR: Final = {
+AS_COORDINATOR_ERROR: Final = {
     ErrorCode.unknown_topic_or_partition: ErrorCode.coordinator_not_available,
     ErrorCode.not_enough_replicas: ErrorCode.coordinator_not_available,
     ErrorCode.not_enough_replicas_after_append: ErrorCode.coordinator_not_available,
@@ -167,7 +167,7 @@ class Shards(Generic[S]):
         try:
             return shard.log.append(batch, now_ms)
         except KafkaError as error:
-            raise KafkaError(_AS_COORDINATOR_ERROR.get(error.code, error.code), error.message) from error
+            raise KafkaError(AS_COORDINATOR_ERROR.get(error.code, error.code), error.message) from error
 
     def append_and_replay(self, shard: LedShard[S], decision: Records) -> None:
         """Write the decision and replay it, in several batches if it is large. Raises KafkaError."""

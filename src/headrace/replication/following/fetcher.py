@@ -248,7 +248,7 @@ class Fetcher:
                 )
                 self._state.moved(action.following, partition.log_end())
         elif isinstance(action, Fail):
-            self._fail(partition, action.reason)
+            self._fail(partition, action.reason, is_expected=action.is_expected)
         elif isinstance(action, Retry):
             level = logging.INFO if action.is_expected else logging.ERROR
             log.log(level, "%s: the leader answers %s; trying again", partition.topic_partition, action.reason)
@@ -309,9 +309,10 @@ class Fetcher:
             return False
         return True
 
-    def _fail(self, partition: FollowedPartition, reason: str) -> None:
+    def _fail(self, partition: FollowedPartition, reason: str, *, is_expected: bool = False) -> None:
         topic_partition = partition.topic_partition
-        log.error("%s is no longer copied from its leader: %s", topic_partition, reason)
+        level = logging.INFO if is_expected else logging.ERROR
+        log.log(level, "%s is no longer copied from its leader: %s", topic_partition, reason)
         self._state.forget(topic_partition)
         self._partitions.pop(topic_partition, None)
         self._reports.failed(partition, reason)

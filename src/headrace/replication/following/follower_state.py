@@ -72,10 +72,11 @@ class Reset(NamedTuple):
 
 
 class Fail(NamedTuple):
-    """The partition is no longer fetched until its leader epoch changes."""
+    """The partition is no longer fetched until its leader epoch changes. `is_expected`: it is about to change."""
 
     following: Following
     reason: str
+    is_expected: bool
 
 
 class Retry(NamedTuple):
@@ -248,10 +249,10 @@ class FollowerState:
             return Reset(following)
         if code == ErrorCode.fenced_leader_epoch:
             self.forget(following.topic_partition)
-            return Fail(following, f"the leader has a newer epoch than {following.leader_epoch}; waiting for it")
+            return Fail(following, f"the leader has a newer epoch than {following.leader_epoch}; waiting for it", True)
         if code == ErrorCode.offset_moved_to_tiered_storage:
             self.forget(following.topic_partition)
-            return Fail(following, "its first records are in tiered storage, which is not supported")
+            return Fail(following, "its first records are in tiered storage, which is not supported", False)
         self.delay(following, now)
         return Retry(following, _name(code), code in _WHILE_METADATA_SPREADS)
 

@@ -234,6 +234,13 @@ async def test_batches_before_the_end_give_the_partition_up(broker: Broker) -> N
     assert partition.log_end_offset == 5
 
 
+async def test_a_move_of_the_leader_is_no_error(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    broker.fetcher.follow([broker.partition()])
+    await broker.run(reply(data(b"", error_code=ErrorCode.fenced_leader_epoch)))
+    assert len(broker.failures) == 1
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
 async def test_records_are_flushed_before_they_are_acknowledged(broker: Broker) -> None:
     partition = broker.partition(0, LogConfig(flush_messages=1))
     broker.fetcher.follow([partition])

@@ -10,6 +10,7 @@ from headrace.coordinator.group_coordinator import GroupCoordinator
 from headrace.coordinator.groups.group import OffsetToCommit
 from headrace.coordinator.groups.records.offsets import NO_LEADER_EPOCH, CommittedOffset
 from headrace.coordinator.groups.subscriptions import Topics
+from headrace.coordinator.runtime.shards import AS_COORDINATOR_ERROR
 from headrace.coordinator.transactions.states import ProducerIdentity
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.partition import Partition
@@ -123,6 +124,8 @@ class TransactionalOffsetsApi:
         except KafkaError as error:
             raise KafkaError(ErrorCode.not_coordinator, str(error)) from error
         guard = await self._verify_first(context, request, partition)
+        if self._replicas.find(GROUP_OFFSETS, index) is not partition:
+            raise KafkaError(ErrorCode.not_coordinator, "the group has moved")
         has_members = context.api_version >= _MEMBERS_SINCE
         codes = self._groups().commit_transactional(
             request.group_id,
@@ -158,6 +161,8 @@ class TransactionalOffsetsApi:
         )
         codes = await verified if inspect.isawaitable(verified) else verified
         code = codes.get(where, ErrorCode.none)
+        if code is ErrorCode.network_exception:
+            raise KafkaError(ErrorCode.coordinator_load_in_progress)
         if code in _LATER or (code is ErrorCode.concurrent_transactions and not adds):
             raise KafkaError(ErrorCode.coordinator_not_available)
         if code is not ErrorCode.none:
@@ -166,7 +171,8 @@ class TransactionalOffsetsApi:
 
 
 def _client_error(code: ErrorCode, context: RequestContext) -> ErrorCode:
-    """Convert the error to one that the client's version supports."""
+    """Convert the error of a partition to a coordinator's, and to one that the client's version supports."""
+    code = AS_COORDINATOR_ERROR.get(code, code)
     if code is ErrorCode.producer_fenced:
         return ErrorCode.invalid_producer_epoch
     if code is ErrorCode.transaction_abortable and context.api_version < _ABORTABLE_SINCE:

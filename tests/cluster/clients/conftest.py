@@ -1,0 +1,75 @@
+"""The fixtures of `tests/clients` with a cluster of two Kafka brokers and a Headrace broker."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.clients.brokers import SETTINGS
+from tests.clients.conftest import client, driver, own_driver, topic
+from tests.clients.members import QUICK_GROUPS
+from tests.cluster.clients.sides import SIDES, Side
+from tests.cluster.conftest import HEADRACE
+from tests.cluster.mixed import GROUPS, KAFKAS, TRANSACTIONS, MixedCluster, mixed_cluster
+
+__all__ = ["client", "driver", "own_driver", "topic"]
+
+_INTERNAL = {GROUPS: 6, TRANSACTIONS: 3}
+_SETTINGS = {
+    **QUICK_GROUPS,
+    **SETTINGS,
+    "offsets.topic.num.partitions": _INTERNAL[GROUPS],
+    "transaction.state.log.num.partitions": _INTERNAL[TRANSACTIONS],
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 200,
+}
+
+
+_QUICK = (
+    "test_a_group_resumes_at_its_committed_offset",
+    "test_offsets_are_committed_with_the_transaction_or_not_at_all",
+)
+"""The tests that always run; `make slow` runs the others."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave out the consumer protocol, which Kafka 3.9 with ZooKeeper does not have, and mark slow tests."""
+    own = [item for item in items if "tests/cluster/clients/" in item.nodeid]
+    left_out = [item for item in own if _needs_consumer_protocol(item)]
+    items[:] = [item for item in items if item not in left_out]
+    for item in own:
+        item.add_marker(pytest.mark.timeout(400))
+        if not item.nodeid.partition("::")[2].startswith(_QUICK):
+            item.add_marker(pytest.mark.slow)
+
+
+def _needs_consumer_protocol(item: pytest.Item) -> bool:
+    parameters: dict[str, Any] = item.callspec.params if hasattr(item, "callspec") else {}
+    protocol = parameters.get("protocol")
+    return (protocol.get("group.protocol") if isinstance(protocol, dict) else protocol) == "consumer"
+
+
+@pytest.fixture(scope="session")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MixedCluster]:
+    """The internal topics are on all brokers, and every broker leads a third of their partitions."""
+    with mixed_cluster(tmp_path_factory.mktemp("mixed"), _SETTINGS) as cluster:
+        brokers = [HEADRACE, *KAFKAS]
+        for name, count in _INTERNAL.items():
+            replicas = [brokers[index % 3 :] + brokers[: index % 3] for index in range(count)]
+            cluster.create_topic(name, replicas, cleanup_policy="compact")
+        yield cluster
+
+
+@pytest.fixture(params=SIDES)
+def shared_broker(mixed: MixedCluster, request: pytest.FixtureRequest) -> Side:
+    return Side(mixed, request.param)
+
+
+@pytest.fixture
+def own_broker(shared_broker: Side) -> Side:
+    return shared_broker
+
+
+@pytest.fixture
+def broker(shared_broker: Side) -> Side:
+    return shared_broker

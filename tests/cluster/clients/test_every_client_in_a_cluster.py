@@ -1,0 +1,1 @@
+from tests.clients.test_every_client import *  # noqa: F403

@@ -1,0 +1,1 @@
+from tests.clients.test_group_admin import *  # noqa: F403

@@ -1,0 +1,1 @@
+from tests.clients.test_kafka_tools import *  # noqa: F403
