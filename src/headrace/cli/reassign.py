@@ -379,6 +379,8 @@ def _advice(state: "State", moves: "Sequence[Move]", brokers: set[int], to: str 
 
     idle = sorted(set(state.brokers) - brokers - state.hosts)
     hint = f" Broker {ids(idle)} has no replicas: --add {ids(idle)} uses it." if idle else ""
+    if len(state.brokers) == 1 and not moves:
+        return "Nothing to move: this cluster has only one broker. Start another one, then plan with --add ID."
     if not moves:
         number = output.count(len(brokers), "broker")
         return f"Nothing to move: replicas and leaders are spread evenly over {number} ({ids(sorted(brokers))}).{hint}"
@@ -429,7 +431,7 @@ def _read(file: str) -> "dict[Place, tuple[int, ...]]":
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise CommandError(
-            f"cannot read {file}: {reason}", "`headrace reassign plan --output FILE` makes a plan."
+            f"cannot read '{file}': {reason}", "`headrace reassign plan --output FILE` makes a plan."
         ) from None
     except UnicodeDecodeError:
         raise CommandError(f"{file} is not UTF-8", "`headrace reassign plan --output FILE` makes a plan.") from None
@@ -440,4 +442,4 @@ def _write(file: str, text: str) -> None:
     try:
         Path(file).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise CommandError(f"cannot write {file}: {(error.strerror or str(error)).lower()}") from None
+        raise CommandError(f"cannot write '{file}': {(error.strerror or str(error)).lower()}") from None

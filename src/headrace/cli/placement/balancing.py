@@ -1,7 +1,7 @@
 """Spread items over brokers evenly, at the lowest cost. Knows nothing of replicas and of requests. Pure.
 
-This is a minimum-cost flow: every item sends `count` units to as many brokers. The cost of a load is its square, so that
-the optimum is even, and so large that evenness is worth more than any saving of the items. Negative cycles of the
+This is a minimum-cost flow: every item sends `count` units to as many brokers. The cost of a load is its square, so
+that the optimum is even, and so large that evenness is worth more than any saving of the items. Negative cycles of the
 residual graph are cancelled until none is left, which proves the optimum (Klein 1967).
 """
 

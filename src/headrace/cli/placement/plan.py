@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from headrace.cli.failures import CommandError
 from headrace.cli.placement.balancing import Item, spread
 from headrace.cli.placement.state import Partition, Place, State, total
+from headrace.wording import count
 
 _OUT_OF_SYNC = 1
 """Cost of a replica that exists, but would have to catch up."""
@@ -119,7 +120,7 @@ def plan(
         needed = replication_factor or len(partition.replicas)
         if needed > len(brokers):
             raise CommandError(
-                f"{_named(partition.place)} cannot have {needed} replicas on {len(brokers)} brokers",
+                f"{_named(partition.place)} cannot have {needed} replicas on {count(len(brokers), 'broker')}",
                 "Give more brokers (--brokers, --add), or a lower --replication-factor.",
             )
     sizes = {partition.place: state.size(partition.place) for partition in movable}
