@@ -55,7 +55,9 @@ def preview_summary(elections: Sequence[Election], *, unclean: bool) -> str:
 def result_summary(elections: Sequence[Election]) -> str:
     count = Counter(one.state for one in elections)
     failed = len(elections) - count[ELECTED] - count[NOT_NEEDED]
-    parts = [f"Elected the leaders of {output.count(count[ELECTED], 'partition')}"]
+    parts = [
+        f"Elected the leaders of {output.count(count[ELECTED], 'partition')}" if count[ELECTED] else "No leader changed"
+    ]
     if count[NOT_NEEDED]:
         parts.append(f"{count[NOT_NEEDED]:,} did not need an election")
     if failed:

@@ -1,12 +1,13 @@
 """Draw a cluster: tables on a terminal, tab-separated blocks in a pipe, an object for JSON."""
 
+import textwrap
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from headrace.cli import output
-from headrace.cli.group_layout import Name, print_table
+from headrace.cli.group_layout import Name, print_table, terminal_width
 from headrace.cli.output import Cell, Column
 from headrace.cli.placement.state import PROBLEMS, Partition, State, total
 
@@ -117,7 +118,7 @@ def _summary(state: State) -> list[tuple[str, Cell]]:
         ("Cluster", state.cluster_id),
         ("Controller", controller or "none"),
         ("Topics", f"{output.count(topics, 'topic')}, {partitions}, {output.count(replicas, 'replica')}"),
-        ("Health", _health(state)),
+        ("Health", _folded(_health(state), "Controller   ")),
     ]
 
 
@@ -134,6 +135,14 @@ def _health(state: State) -> str:
         rest = "" if left is None else f" ({output.size(left)} left)"
         found.append(f"{output.count(len(state.moving), 'partition')} moving{rest}")
     return ", ".join(found)
+
+
+def _folded(text: str, before: str) -> str:
+    """Wrap between words on a terminal; lines continue below the text that comes after `before`."""
+    if not output.stdout_is_terminal():
+        return text
+    lines = textwrap.wrap(text, max(terminal_width() - len(before), 20), break_on_hyphens=False)
+    return ("\n" + " " * len(before)).join(lines)
 
 
 def _print_brokers(state: State) -> None:

@@ -171,7 +171,7 @@ def execute(
         _write(reverse, kafka_json.written({place: state.partitions[place].original for place in targets}))
     if moves and not yes:
         reassign_tables.print_moves(state, moves)
-        typer.confirm(f"{reassign_tables.summary(moves)}: start at {bootstrap}?", abort=True, err=True)
+        typer.confirm(f"Start at {bootstrap}: {reassign_tables.summary(moves)}?", abort=True, err=True)
     refused = execution.start(cluster, state, moves, rate)
     started = [move for move in moves if move.place not in refused]
     if json and not watch:
@@ -384,7 +384,7 @@ def _advice(state: "State", moves: "Sequence[Move]", brokers: set[int], to: str 
     if not moves:
         number = output.count(len(brokers), "broker")
         return f"Nothing to move: replicas and leaders are spread evenly over {number} ({ids(sorted(brokers))}).{hint}"
-    text = f"{reassign_tables.summary(moves).capitalize()}. Nothing was changed."
+    text = f"The plan: {reassign_tables.summary(moves)}. Nothing was changed."
     if to is None:
         return f"{text} Add --output FILE to keep this plan.{hint}"
     return f"{text} `headrace reassign execute {to}` starts the moves.{hint}"

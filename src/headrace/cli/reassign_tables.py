@@ -26,7 +26,13 @@ def print_moves(state: State, moves: Sequence[Move]) -> None:
     print_table(
         [Name("Partition"), Column("From"), Column("To"), Column("New on"), Column("To copy", number=True)],
         [
-            [named(move.place), ids(move.before), ids(move.after), ids(move.added) or None, size(move.bytes)]
+            [
+                named(move.place),
+                ids(move.before),
+                ids(move.after),
+                ids(move.added) or None,
+                size(move.bytes) if move.added else None,
+            ]
             for move in shown
         ],
     )
