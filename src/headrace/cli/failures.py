@@ -1,6 +1,6 @@
 """How a command fails: an exception with the reason and a hint, and texts for Kafka's errors.
 
-Exit codes: 0 done, 1 failed, 2 usage error, 130 stopped with Ctrl-C.
+Exit codes: 0 done, 1 failed, 2 usage error, 3 not in the wanted state, 130 stopped with Ctrl-C.
 """
 
 import difflib
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 FAILED = 1
 USAGE = 2
+UNHEALTHY = 3
 INTERRUPTED = 130
 
 

@@ -16,6 +16,9 @@ _ID: Final = "The transactional id is an argument: `{path} {value:TRANSACTIONAL_
 _PLACE: Final = "The partition is an argument, as TOPIC:PARTITION: `{path} orders:3`."
 _SECONDS: Final = "`--timeout` takes seconds: `--timeout {seconds}`."
 _TO: Final = "Use `--to {value:WHERE}`."
+_LACKING: Final = "`headrace cluster` lists the partitions that lack replicas or a leader."
+_PLAN_FILE: Final = "The plan is an argument: `{path} {value:FILE}`."
+_ALL: Final = "This is the default."
 
 _EVERYWHERE: Final[Mapping[str, str]] = {
     "-V": "`headrace --version` prints the version.",
@@ -100,15 +103,16 @@ _OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "headrace topics describe": {
         "--topic": _TOPIC_LAST,
-        "--under-replicated-partitions": "Compare the columns Replicas and ISR of `headrace topics describe TOPIC`.",
-        "--unavailable-partitions": "Look at the column Leader of `headrace topics describe TOPIC`.",
+        "--under-replicated-partitions": _LACKING,
+        "--under-min-isr-partitions": _LACKING,
+        "--unavailable-partitions": _LACKING,
         "--exclude-internal": "It describes the topics given as arguments.",
     },
     "headrace topics alter": {
         "--topic": _TOPIC,
         "--add-config": "Use `--config {value:KEY=VALUE}`.",
         "--entity-name": _TOPIC,
-        "--replication-factor": "The replication factor of a topic cannot be changed.",
+        "--replication-factor": "Use `headrace reassign plan --topics TOPIC --replication-factor {value:N}`.",
     },
     "headrace topics delete": {"--topic": _TOPIC_LAST, "--force": "`--yes` deletes without asking."},
     "headrace groups list": {
@@ -171,6 +175,40 @@ _OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "--force": "`--yes` aborts without asking.",
         "--transactional-id": "This ends a transaction in one partition; only its producer can abort all of it.",
     },
+    "headrace cluster": {"--interval": "`--watch` looks every two seconds."},
+    "headrace reassign plan": {
+        "--topic": "Use `--topics {value:TOPIC}`.",
+        "--broker": "Use `--brokers {value:ID,ID}`.",
+        "--topics-to-move-json-file": "Use `--topics TOPIC,TOPIC`; the default is all topics.",
+        "--disable-rack-aware": "Use `--ignore-racks`.",
+        "--execute": "`--output FILE` writes the plan; `headrace reassign execute FILE` starts it.",
+        "--remove": "Use `--retire {value:ID}`.",
+    },
+    "headrace reassign execute": {
+        "--reassignment-json-file": _PLAN_FILE,
+        "--plan": _PLAN_FILE,
+        "--force": "`--yes` starts without asking; `--additional` adds to other moves.",
+    },
+    "headrace reassign verify": {
+        "--reassignment-json-file": _PLAN_FILE,
+        "--plan": _PLAN_FILE,
+        "--preserve-throttles": "Use `--keep-throttle`.",
+    },
+    "headrace reassign cancel": {
+        "--reassignment-json-file": "Use `--plan {value:FILE}`.",
+        "--preserve-throttles": "Use `--keep-throttle`.",
+        "--all": _ALL,
+    },
+    "headrace reassign status": {"--list": _ALL},
+    "headrace elect": {
+        "--election-type": "The preferred election is the default; `--unclean` is the other one.",
+        "--preferred": _ALL,
+        "--all-topic-partitions": _ALL,
+        "--all": _ALL,
+        "--topic": "Partitions are arguments: `headrace elect {value:TOPIC}` or `headrace elect orders:0,3`.",
+        "--partition": "Partitions are arguments: `headrace elect orders:{value:0}`.",
+        "--path-to-json-file": "Partitions are arguments: `headrace elect orders:0,3 payments`.",
+    },
     "headrace verify": {
         "--data": "Directories are arguments: `headrace verify {value:DIR}`.",
         "--files": "Directories are arguments: `headrace verify {value:DIR}`.",
@@ -202,13 +240,22 @@ _ACTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "--delete": "delete",
         "--delete-offsets": "delete-offsets",
     },
+    "headrace reassign": {
+        "--generate": "plan",
+        "--execute": "execute",
+        "--verify": "verify",
+        "--cancel": "cancel",
+        "--list": "status",
+    },
 }
 """Options of Kafka's tools that are commands of `headrace`."""
 _OWN_NAMES: Final[Mapping[str, str]] = {"--bootstrap-server": "--bootstrap", "--add-config": "--config"}
 _PLACEHOLDERS: Final[Mapping[str, tuple[str, str]]] = {
     "headrace topics": ("--topic", "TOPIC"),
     "headrace groups": ("--group", "GROUP"),
+    "headrace reassign": ("--reassignment-json-file", "FILE"),
 }
+_WITHOUT_ARGUMENT: Final = ("list", "plan", "status")
 
 _STOP: Final = (
     "Press Ctrl-C in the broker's terminal, or send SIGTERM to its process: `pgrep -fa 'headrace start'` "
@@ -217,6 +264,9 @@ _STOP: Final = (
 _TOPICS: Final = "Use `headrace topics`: list, create, describe, alter and delete."
 _GROUPS: Final = "Use `headrace groups`: list, describe, timeline, reset, delete and delete-offsets."
 _TRANSACTIONS: Final = "Use `headrace transactions`: list, describe, describe-producers, find-hanging and abort."
+_CLUSTER: Final = "Use `headrace cluster`."
+_REASSIGN: Final = "Use `headrace reassign`: plan, execute, status, verify and cancel."
+_ELECT: Final = "Use `headrace elect`."
 _PIPELINE: Final = "Use `headrace pipeline`: run, submit and more."
 _START: Final = "Use `headrace start`."
 _PRODUCE: Final = "Use `headrace produce TOPIC`."
@@ -231,6 +281,9 @@ _COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
         **dict.fromkeys(("topic", "topics"), _TOPICS),
         **dict.fromkeys(("group", "consumer-groups", "consumer-group", "lag", "offsets", "reset-offsets"), _GROUPS),
         **dict.fromkeys(("transaction", "transactions", "txn", "hanging", "find-hanging"), _TRANSACTIONS),
+        **dict.fromkeys(("brokers", "broker-list", "controller", "metadata", "metadata-quorum", "status"), _CLUSTER),
+        **dict.fromkeys(("reassign-partitions", "rebalance", "balance", "move", "decommission", "retire"), _REASSIGN),
+        **dict.fromkeys(("leader-election", "election", "elect-leaders", "preferred-replica-election"), _ELECT),
         **dict.fromkeys(("job", "jobs", "spark", "spark-submit", "submit"), _PIPELINE),
         **dict.fromkeys(("producer", "console-producer", "send", "write", "publish"), _PRODUCE),
         **dict.fromkeys(("consumer", "console-consumer", "tail", "cat", "read", "subscribe"), _CONSUME),
@@ -240,7 +293,7 @@ _COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
         "alter": "Use `headrace topics alter TOPIC`.",
         "delete": "Use `headrace topics delete TOPIC` or `headrace groups delete GROUP`.",
         "get-offsets": "Use `headrace topics describe TOPIC`.",
-        "log-dirs": "`headrace topics describe TOPIC` shows sizes on disk.",
+        "log-dirs": "`headrace cluster` and `headrace topics describe TOPIC` show sizes on disk.",
         **dict.fromkeys(
             ("config", "configs", "settings"),
             "Topics: `headrace topics alter TOPIC --config KEY=VALUE`. "
@@ -254,7 +307,6 @@ _COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
             ("migrate", "import", "adopt"),
             "`headrace start --data DIR` adopts a KRaft directory; `headrace takeover` one from ZooKeeper.",
         ),
-        "status": "`headrace topics list` answers if the broker is up.",
         "version": "Use `headrace --version`.",
         "help": _HELP,
     },
@@ -276,6 +328,13 @@ _COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
         **dict.fromkeys(("history", "events", "log"), "Use `headrace groups timeline GROUP`."),
         "help": "Use `headrace groups --help`.",
     },
+    "headrace reassign": {
+        **dict.fromkeys(("generate", "preview", "balance", "rebalance"), "Use `headrace reassign plan`."),
+        **dict.fromkeys(("run", "start", "apply"), "Use `headrace reassign execute FILE`."),
+        **dict.fromkeys(("list", "ls", "show", "watch", "progress"), "Use `headrace reassign status`."),
+        **dict.fromkeys(("stop", "abort", "rollback"), "Use `headrace reassign cancel`."),
+        "help": "Use `headrace reassign --help`.",
+    },
     "headrace pipeline": {
         **dict.fromkeys(("ls", "jobs"), "Use `headrace pipeline list`."),
         **dict.fromkeys(("show", "info", "get", "inspect", "explain"), "Use `headrace pipeline describe JOB`."),
@@ -292,7 +351,11 @@ _COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
     },
 }
 _VERBS: Final = ("create", "list", "describe", "alter", "delete")
-_TOOLS: Final[Mapping[str, str]] = {"topics": "headrace topics", "consumer-groups": "headrace groups"}
+_TOOLS: Final[Mapping[str, str]] = {
+    "topics": "headrace topics",
+    "consumer-groups": "headrace groups",
+    "reassign-partitions": "headrace reassign",
+}
 
 
 def for_option(path: str, option: str, args: Sequence[str]) -> str | None:
@@ -353,7 +416,7 @@ def _for_action(path: str, args: Sequence[str]) -> str | None:
         elif word not in actions:
             rest.append(_OWN_NAMES.get(word, word))
         position += 1
-    if action != "list" and not named:
+    if action not in _WITHOUT_ARGUMENT and not named:
         named = [placeholder]
     return f"Use `{shlex.join([*path.split(), action, *named, *rest])}`."
 

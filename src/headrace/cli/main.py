@@ -15,10 +15,13 @@ from headrace.cli import (
     consume,
     demo,
     directories,
+    elect,
     groups,
     output,
+    overview,
     pipeline,
     produce,
+    reassign,
     start_args,
     topics,
     transactions,
@@ -41,6 +44,9 @@ _ORDER = [
     "topics",
     "groups",
     "transactions",
+    "cluster",
+    "reassign",
+    "elect",
     "produce",
     "consume",
     "pipeline",
@@ -119,7 +125,10 @@ app = typer.Typer(
 app.add_typer(topics.app, name="topics")
 app.add_typer(groups.app, name="groups")
 app.add_typer(transactions.app, name="transactions")
+app.add_typer(reassign.app, name="reassign")
 app.add_typer(pipeline.app, name="pipeline")
+app.command("cluster", cls=Command, epilog=overview.EPILOG)(overview.show_cluster)
+app.command(cls=Command, epilog=elect.EPILOG)(elect.elect)
 app.command(cls=Command, epilog=demo.EPILOG)(demo.demo)
 app.command(cls=Command, epilog=produce.EPILOG)(produce.produce)
 app.command(cls=Command, epilog=consume.EPILOG)(consume.consume)
@@ -136,7 +145,7 @@ def headrace(
 ) -> None:
     """A partitioned commit log that any Kafka client can use.
 
-    Exit codes: 0 done, 1 failed, 2 usage error, 130 stopped with Ctrl-C.
+    Exit codes: 0 done, 1 failed, 2 usage error, 3 not in the wanted state, 130 stopped with Ctrl-C.
     """
 
 

@@ -1,0 +1,80 @@
+"""`headrace cluster`: brokers, controller, missing replicas and moves in progress."""
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace.cli import output
+from headrace.cli.failures import UNHEALTHY, usage_error
+from headrace.cli.help_pages import examples
+from headrace.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json
+
+if TYPE_CHECKING:
+    from headrace.cli.cluster import Cluster
+    from headrace.cli.placement.state import State
+
+EPILOG = examples(
+    "brokers, controller and everything that is missing",
+    "headrace cluster",
+    "wait until all replicas are in sync, for example before the next broker is restarted",
+    "until headrace cluster --quiet; do sleep 1; done",
+    "partitions without a leader",
+    "headrace cluster --json | jq '.partitions[] | select(.problem == \"offline\")'",
+)
+
+_EVERY_S = 2.0
+_CLEAR = "\x1b[H\x1b[2J\x1b[3J"
+
+
+def show_cluster(
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Show it again every two seconds, until Ctrl-C.")
+    ] = False,
+    json: Json = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing; only the exit code counts.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Show brokers, the controller, partitions that lack replicas, and moves in progress.
+
+    Exit code 3: a broker, the controller or an in-sync replica is missing.
+    """
+    if watch and (json or quiet or not output.stdout_is_terminal()):
+        raise usage_error("--watch needs a terminal, without --json and --quiet", "For scripts, call it repeatedly.")
+    # Importing the client library takes longer than a help page may.
+    from headrace.cli import overview_tables
+    from headrace.cli.cluster import Cluster
+    from headrace.cli.placement.requests import read_state
+
+    cluster = Cluster.connect(bootstrap)
+    if watch:
+        _watch(cluster)
+    state = read_state(cluster, sizes=not quiet)
+    if json:
+        output.print_json(overview_tables.as_json(state))
+    elif not quiet:
+        overview_tables.print_state(state)
+    if not state.is_healthy:
+        raise typer.Exit(UNHEALTHY)
+
+
+def _watch(cluster: "Cluster") -> None:
+    """Show the cluster until Ctrl-C."""
+    from headrace.cli import overview_tables
+    from headrace.cli.failures import CommandError
+    from headrace.cli.placement.requests import read_state
+
+    while True:
+        state: State | None = None
+        problem = ""
+        try:
+            state = read_state(cluster)
+        except CommandError as error:
+            # A broker restarts: keep looking.
+            problem = error.what
+        output.write_lines(f"{_CLEAR}{time.strftime('%H:%M:%S')}   Ctrl-C ends this", "")
+        if state is None:
+            output.write_lines(problem)
+        else:
+            overview_tables.print_state(state)
+        time.sleep(_EVERY_S)

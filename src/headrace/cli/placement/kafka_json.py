@@ -1,0 +1,62 @@
+"""The JSON format of Kafka's `kafka-reassign-partitions`. Pure."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from headrace.cli.failures import CommandError
+from headrace.cli.placement.state import Place
+
+_ANY: Final = "any"
+"""The broker chooses the log directory."""
+_HINT: Final = "`headrace reassign plan --output FILE` and Kafka's kafka-reassign-partitions write such files."
+
+
+def written(replicas: Mapping[Place, tuple[int, ...]]) -> str:
+    """Return the text of a file with the wanted replicas of partitions."""
+    partitions = [
+        {"topic": topic, "partition": partition, "replicas": list(brokers), "log_dirs": [_ANY] * len(brokers)}
+        for (topic, partition), brokers in sorted(replicas.items())
+    ]
+    lines = ",\n  ".join(json.dumps(partition, ensure_ascii=False) for partition in partitions)
+    return f'{{"version": 1, "partitions": [\n  {lines}\n]}}\n' if lines else '{"version": 1, "partitions": []}\n'
+
+
+def parsed(text: str, name: str) -> dict[Place, tuple[int, ...]]:
+    """Return the replicas in the file `name`. Raises CommandError if it is invalid."""
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise CommandError(f"{name} is not JSON: {error}", _HINT) from None
+    if not isinstance(content, dict) or not isinstance(content.get("partitions"), list):
+        raise CommandError(f"{name} has no list of partitions", _HINT)
+    if content.get("version", 1) != 1:
+        raise CommandError(f"{name} has version {content['version']}, but only version 1 is known", _HINT)
+    found: dict[Place, tuple[int, ...]] = {}
+    for number, entry in enumerate(content["partitions"]):
+        place, replicas = _entry(entry, f"{name}: entry {number + 1}")
+        if place in found:
+            raise CommandError(f"{name} has {place[0]}:{place[1]} twice", "Leave only one of them in the file.")
+        found[place] = replicas
+    if not found:
+        raise CommandError(f"{name} contains no partitions", "There is nothing to do.")
+    return found
+
+
+def _entry(entry: Any, where: str) -> tuple[Place, tuple[int, ...]]:
+    if not isinstance(entry, dict):
+        raise CommandError(f"{where} is not an object", _HINT)
+    topic, partition, replicas = entry.get("topic"), entry.get("partition"), entry.get("replicas")
+    if not isinstance(topic, str) or not topic or type(partition) is not int or partition < 0:
+        raise CommandError(f"{where} has no valid topic and partition", _HINT)
+    valid = isinstance(replicas, list) and all(type(broker) is int and broker >= 0 for broker in replicas)
+    if not replicas or not valid:
+        raise CommandError(f"{where} ({topic}:{partition}) has no list of broker ids as replicas", _HINT)
+    if len(set(replicas)) < len(replicas):
+        raise CommandError(f"{where} ({topic}:{partition}) names a broker twice", "Replicas are on different brokers.")
+    if any(directory != _ANY for directory in entry.get("log_dirs", ())):
+        raise CommandError(
+            f"{where} ({topic}:{partition}) names log directories",
+            'This command leaves them to the brokers ("any"); kafka-reassign-partitions can choose them.',
+        )
+    return (topic, partition), tuple(replicas)

@@ -1,0 +1,35 @@
+"""How far a reassignment is: share, rate and time left. Pure."""
+
+from collections import deque
+from typing import Final
+
+_WINDOW_S: Final = 15.0
+"""The rate is the average over this time."""
+
+
+class Progress:
+    """Bytes that are left to copy, observed from time to time."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        """Bytes that were left at most; producers may add some."""
+        self.left = 0
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def observe(self, now_s: float, left: int) -> None:
+        self.left = left
+        self.total = max(self.total, left)
+        self._seen.append((now_s, left))
+        while len(self._seen) > 2 and now_s - self._seen[1][0] >= _WINDOW_S:
+            self._seen.popleft()
+
+    @property
+    def rate(self) -> float:
+        """Bytes per second, 0 if nothing is copied."""
+        (first_s, first), (last_s, last) = self._seen[0], self._seen[-1]
+        return max(first - last, 0) / (last_s - first_s) if last_s > first_s else 0.0
+
+    @property
+    def seconds_left(self) -> float | None:
+        """None if nothing is copied at present."""
+        return self.left / self.rate if self.rate else None

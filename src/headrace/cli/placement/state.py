@@ -1,0 +1,139 @@
+"""Brokers and partitions of a cluster, as brokers describe them, and what is wrong with them. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+Place = tuple[str, int]
+"""Topic and partition."""
+
+OFFLINE: Final = "offline"
+UNDER_MIN_ISR: Final = "under min ISR"
+UNDER_REPLICATED: Final = "under-replicated"
+PROBLEMS: Final = (OFFLINE, UNDER_MIN_ISR, UNDER_REPLICATED)
+"""From worst to mildest; a partition has at most one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """The log directories of a broker, in bytes."""
+
+    used: int
+    """By replicas."""
+    total: int | None
+    """Of the file systems; None if the broker does not say (Kafka before 3.3)."""
+    free: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """A broker that is alive."""
+
+    id: int
+    address: str
+    rack: str | None
+    disk: Disk | None
+    """None if the broker does not describe its log directories."""
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A partition. While it is reassigned, `replicas` contains `adding` and `removing`."""
+
+    topic: str
+    number: int
+    leader: int | None
+    leader_epoch: int | None
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+    min_isr: int | None = None
+    """`min.insync.replicas` of the topic; read only where replicas are missing."""
+
+    @property
+    def place(self) -> Place:
+        return self.topic, self.number
+
+    @property
+    def is_moving(self) -> bool:
+        return bool(self.adding or self.removing)
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        """The replicas after the reassignment in progress."""
+        return tuple(broker for broker in self.replicas if broker not in self.removing)
+
+    @property
+    def original(self) -> tuple[int, ...]:
+        """The replicas before the reassignment in progress."""
+        return tuple(broker for broker in self.replicas if broker not in self.adding)
+
+    @property
+    def problem(self) -> str | None:
+        """One of `PROBLEMS`, or None. A replica that a reassignment adds is not expected to be in sync (KIP-455)."""
+        if self.leader is None:
+            return OFFLINE
+        if self.min_isr is not None and len(self.isr) < self.min_isr:
+            return UNDER_MIN_ISR
+        return UNDER_REPLICATED if len(self.isr) < len(self.replicas) - len(self.adding) else None
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A cluster at one moment. Both mappings are sorted."""
+
+    cluster_id: str | None
+    controller: int | None
+    controller_epoch: int | None
+    """The protocol shows it only in KRaft mode."""
+    brokers: Mapping[int, Broker]
+    partitions: Mapping[Place, Partition]
+    sizes: Mapping[tuple[Place, int], int]
+    """Bytes of each replica, by partition and broker. Replicas on brokers that do not answer are missing."""
+
+    def size(self, place: Place) -> int | None:
+        """Return the bytes of the leader's replica, or of the largest one; None if no size is known."""
+        partition = self.partitions[place]
+        known = [self.sizes[place, broker] for broker in partition.replicas if (place, broker) in self.sizes]
+        return self.sizes.get((place, -1 if partition.leader is None else partition.leader), max(known, default=None))
+
+    @property
+    def hosts(self) -> set[int]:
+        """All brokers that have replicas, alive or not."""
+        return {broker for partition in self.partitions.values() for broker in partition.replicas}
+
+    @property
+    def missing_brokers(self) -> list[int]:
+        """Brokers that have replicas but are not alive."""
+        return sorted(self.hosts - set(self.brokers))
+
+    def with_problem(self, problem: str) -> list[Partition]:
+        return [partition for partition in self.partitions.values() if partition.problem == problem]
+
+    @property
+    def moving(self) -> list[Partition]:
+        return [partition for partition in self.partitions.values() if partition.is_moving]
+
+    @property
+    def is_healthy(self) -> bool:
+        """Return True if there is a controller, and no broker and no replica is missing."""
+        problems = any(partition.problem for partition in self.partitions.values())
+        return self.controller is not None and not self.missing_brokers and not problems
+
+    def bytes_left(self, partition: Partition) -> int | None:
+        """Return the bytes that a reassignment still has to copy; None if unknown."""
+        size = self.size(partition.place)
+        copying = [broker for broker in partition.adding if broker not in partition.isr]
+        if size is None and copying:
+            return None
+        return sum(max((size or 0) - self.sizes.get((partition.place, broker), 0), 0) for broker in copying)
+
+    def bytes_copied(self, partition: Partition) -> int:
+        """Return the bytes that the replicas added by a reassignment have already."""
+        return sum(self.sizes.get((partition.place, broker), 0) for broker in partition.adding)
+
+
+def total(sizes: Sequence[int | None]) -> int | None:
+    """Return the sum; None if a size is unknown."""
+    return None if None in sizes else sum(size or 0 for size in sizes)

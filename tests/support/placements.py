@@ -1,0 +1,46 @@
+"""Clusters for the tests of plans, made of short notations."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from headrace.cli.placement.state import Broker, Partition, Place, State
+
+
+def partition(
+    topic: str,
+    number: int,
+    replicas: Sequence[int],
+    isr: Sequence[int] | None = None,
+    *,
+    leader: int | None = -1,
+    adding: Sequence[int] = (),
+    removing: Sequence[int] = (),
+    min_isr: int | None = None,
+) -> Partition:
+    """Return a partition; by default all replicas are in sync, and the first one in sync leads."""
+    isr = replicas if isr is None else isr
+    if leader == -1:
+        leader = isr[0] if isr else None
+    return Partition(
+        topic, number, leader, 0, tuple(replicas), tuple(isr), tuple(adding), tuple(removing), min_isr=min_isr
+    )
+
+
+def state(
+    brokers: Mapping[int, str | None] | Iterable[int],
+    partitions: Iterable[Partition],
+    sizes: Mapping[Place, int] | None = None,
+    *,
+    replica_sizes: Mapping[tuple[Place, int], int] | None = None,
+) -> State:
+    """Return a cluster; `brokers` may have racks, and `sizes` are those of all replicas of a partition."""
+    racks = brokers if isinstance(brokers, Mapping) else dict.fromkeys(brokers)
+    found = {one.place: one for one in partitions}
+    known = {(place, broker): size for place, size in (sizes or {}).items() for broker in found[place].replicas}
+    return State(
+        "cluster",
+        min(racks, default=None),
+        None,
+        {broker: Broker(broker, f"host:{broker}", rack, None) for broker, rack in sorted(racks.items())},
+        found,
+        {**known, **(replica_sizes or {})},
+    )

@@ -1,0 +1,55 @@
+"""Files in the format of kafka-reassign-partitions."""
+
+import json
+
+import pytest
+
+from headrace.cli.failures import CommandError
+from headrace.cli.placement.kafka_json import parsed, written
+
+KAFKAS = (
+    '{"version":1,"partitions":[{"topic":"orders","partition":1,"replicas":[3,1],"log_dirs":["any","any"]},'
+    '{"topic":"orders","partition":0,"replicas":[2]}]}'
+)
+"""As Kafka's tool prints it; `log_dirs` is optional."""
+ENTRY = '{"topic": "t", "partition": 0, "replicas": [1]}'
+
+
+def test_kafkas_file_is_read() -> None:
+    assert parsed(KAFKAS, "plan.json") == {("orders", 1): (3, 1), ("orders", 0): (2,)}
+
+
+def test_a_written_file_is_read_back() -> None:
+    replicas = {("orders", 1): (3, 1), ("é", 0): (2,)}
+    assert parsed(written(replicas), "plan.json") == replicas
+
+
+def test_a_file_has_kafkas_fields() -> None:
+    assert json.loads(written({("orders", 1): (3, 1)})) == {
+        "version": 1,
+        "partitions": [{"topic": "orders", "partition": 1, "replicas": [3, 1], "log_dirs": ["any", "any"]}],
+    }
+
+
+def test_a_plan_without_moves_is_json_too() -> None:
+    assert json.loads(written({})) == {"version": 1, "partitions": []}
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("no", "plan.json is not JSON"),
+        ("[]", "plan.json has no list of partitions"),
+        ('{"version": 2, "partitions": []}', "version 2"),
+        ('{"version": 1, "partitions": []}', "contains no partitions"),
+        ('{"partitions": [7]}', "entry 1 is not an object"),
+        ('{"partitions": [{"topic": "t", "partition": "0", "replicas": [1]}]}', "no valid topic and partition"),
+        ('{"partitions": [{"topic": "t", "partition": 0, "replicas": []}]}', "no list of broker ids"),
+        ('{"partitions": [{"topic": "t", "partition": 0, "replicas": [1, 1]}]}', "names a broker twice"),
+        ('{"partitions": [{"topic": "t", "partition": 0, "replicas": [1], "log_dirs": ["/a"]}]}', "log directories"),
+        (f'{{"partitions": [{ENTRY}, {ENTRY}]}}', "t:0 twice"),
+    ],
+)
+def test_an_invalid_file_is_refused(text: str, problem: str) -> None:
+    with pytest.raises(CommandError, match=problem):
+        parsed(text, "plan.json")

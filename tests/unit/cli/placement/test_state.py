@@ -1,0 +1,73 @@
+"""What is wrong with a cluster."""
+
+from dataclasses import replace
+
+import pytest
+
+from headrace.cli.placement.state import OFFLINE, UNDER_MIN_ISR, UNDER_REPLICATED, Partition
+from tests.support.placements import partition, state
+
+
+@pytest.mark.parametrize(
+    ("found", "problem"),
+    [
+        (partition("t", 0, (1, 2)), None),
+        (partition("t", 0, (1, 2), isr=(1,)), UNDER_REPLICATED),
+        (partition("t", 0, (1, 2), isr=(1,), min_isr=1), UNDER_REPLICATED),
+        (partition("t", 0, (1, 2), isr=(1,), min_isr=2), UNDER_MIN_ISR),
+        (partition("t", 0, (1, 2), isr=(1,), leader=None, min_isr=2), OFFLINE),
+        (partition("t", 0, (1, 2, 3), isr=(1, 2), adding=(3,)), None),
+        (partition("t", 0, (1, 2, 3), isr=(1,), adding=(3,)), UNDER_REPLICATED),
+    ],
+)
+def test_problems_of_a_partition(found: Partition, problem: str | None) -> None:
+    assert found.problem == problem
+
+
+def test_a_cluster_with_all_replicas_is_healthy() -> None:
+    assert state((1, 2), [partition("t", 0, (1, 2))]).is_healthy
+
+
+def test_a_cluster_without_a_controller_is_not_healthy() -> None:
+    assert not replace(state((1,), [partition("t", 0, (1,))]), controller=None).is_healthy
+
+
+def test_a_broker_with_replicas_that_is_not_alive_is_missing() -> None:
+    found = state((1,), [partition("t", 0, (1, 2), isr=(1,))])
+    assert found.missing_brokers == [2]
+    assert not found.is_healthy
+
+
+def test_an_empty_cluster_is_healthy() -> None:
+    assert state((1,), []).is_healthy
+
+
+def test_a_move_has_replicas_before_and_after() -> None:
+    moving = partition("t", 0, (3, 1, 2), isr=(1, 2), adding=(3,), removing=(1,))
+    assert moving.original == (1, 2)
+    assert moving.target == (3, 2)
+
+
+def test_bytes_left_are_those_that_new_replicas_lack() -> None:
+    place = ("t", 0)
+    moving = partition("t", 0, (4, 3, 1), isr=(1, 4), leader=1, adding=(3, 4))
+    found = state((1, 3, 4), [moving], replica_sizes={(place, 1): 100, (place, 3): 30, (place, 4): 90})
+    assert found.bytes_left(moving) == 70
+    assert found.bytes_copied(moving) == 120
+
+
+def test_bytes_left_are_unknown_without_the_size_of_any_replica() -> None:
+    moving = partition("t", 0, (3, 1), isr=(1,), leader=1, adding=(3,))
+    assert state((1, 3), [moving]).bytes_left(moving) is None
+
+
+def test_the_size_is_that_of_the_leader() -> None:
+    place = ("t", 0)
+    found = state((1, 2), [partition("t", 0, (1, 2))], replica_sizes={(place, 1): 5, (place, 2): 9})
+    assert found.size(place) == 5
+
+
+def test_without_the_leaders_size_the_largest_replica_counts() -> None:
+    place = ("t", 0)
+    found = state((1, 2), [partition("t", 0, (1, 2), leader=None)], replica_sizes={(place, 1): 5, (place, 2): 9})
+    assert found.size(place) == 9

@@ -1,0 +1,49 @@
+"""The settings that limit moves."""
+
+import pytest
+
+from headrace.cli.failures import CommandError
+from headrace.cli.placement.plan import Move
+from headrace.cli.placement.throttles import brokers, parse_rate, topic_settings
+
+MOVES = [
+    Move("orders", 0, (1, 2), (2, 3), None),
+    Move("orders", 1, (2, 1), (1, 2), None),
+    Move("users", 4, (1,), (1, 3), None),
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [("1000", 1000), ("2KB", 2048), ("1.5 mb", 1_572_864), ("1G", 2**30), ("10MiB/s", 10 * 2**20), ("7B", 7)],
+)
+def test_rates(text: str, rate: int) -> None:
+    assert parse_rate(text, "--throttle") == rate
+
+
+@pytest.mark.parametrize("text", ["", "0", "fast", "-1", "1TB", "99999999999G"])
+def test_an_invalid_rate_is_refused(text: str) -> None:
+    with pytest.raises(CommandError, match="is not a rate"):
+        parse_rate(text, "--throttle")
+
+
+def test_senders_and_new_replicas_are_throttled() -> None:
+    assert topic_settings(MOVES) == {
+        "orders": {
+            "leader.replication.throttled.replicas": "0:1,0:2",
+            "follower.replication.throttled.replicas": "0:3",
+        },
+        "users": {
+            "leader.replication.throttled.replicas": "4:1",
+            "follower.replication.throttled.replicas": "4:3",
+        },
+    }
+
+
+def test_a_move_without_a_copy_needs_no_throttle() -> None:
+    assert topic_settings([MOVES[1]]) == {}
+    assert brokers([MOVES[1]]) == []
+
+
+def test_all_brokers_that_send_or_receive_get_a_rate() -> None:
+    assert brokers(MOVES) == [1, 2, 3]
