@@ -10,9 +10,12 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import report, storage, transactions
+from confluent_kafka import KafkaException
+
+from bench import cluster, report, storage, transactions
 from bench.brokers import SETTINGS
 from bench.clients import Kcat, ToolError
+from bench.cluster import ClusterFigures
 from bench.durability import DurabilityFigures
 from bench.figures import Figures
 from bench.groups import GroupFigures
@@ -36,7 +39,7 @@ def main() -> int:
         sys.stderr.write("kcat is not installed (apt-get install kcat): skipping the rows of librdkafka.\n")
     signal.signal(signal.SIGTERM, _terminated)
     try:
-        if options.groups or options.storage or options.durability or options.transactions:
+        if options.groups or options.storage or options.durability or options.transactions or options.cluster:
             return _without_floors(jars, options)
         return _with_floors(jars, options)
     except KeyboardInterrupt as error:
@@ -85,7 +88,7 @@ def _without_floors(jars: Path, options: argparse.Namespace) -> int:
         figures = _figures(options)(jars, Path(directory), with_kafka=not options.headrace_only)
         try:
             figures.measure()
-        except (RuntimeError, ToolError, OSError) as error:
+        except (RuntimeError, ToolError, OSError, KafkaException) as error:
             sys.stderr.write(f"\n{error}\n")
             return 2
     if options.json:
@@ -100,6 +103,8 @@ def _figures(options: argparse.Namespace) -> Callable[..., Figures]:
         return GroupFigures
     if options.durability:
         return DurabilityFigures
+    if options.cluster:
+        return functools.partial(ClusterFigures, cluster.QUICK if options.quick else cluster.FULL)
     if options.transactions:
         return functools.partial(TransactionFigures, transactions.QUICK if options.quick else transactions.FULL)
     return functools.partial(StorageFigures, storage.QUICK if options.quick else storage.FULL)
@@ -134,6 +139,11 @@ def _parse() -> argparse.Namespace:
     )
     parser.add_argument(
         "--transactions", action="store_true", help="measure transactions instead: commits, a loop, open ones"
+    )
+    parser.add_argument(
+        "--cluster",
+        action="store_true",
+        help="measure three brokers with three replicas instead, next to Kafka 3.9 with ZooKeeper and 4.3 with KRaft",
     )
     return parser.parse_args()
 

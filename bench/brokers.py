@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -81,17 +81,24 @@ class Broker(ABC):
 
     def start(self) -> float:
         """Start it. Return the seconds from exec to the first answer. Raises RuntimeError with its log."""
-        with (self.directory / "broker.log").open("ab") as log:
-            begin = time.perf_counter()
-            with _signals_delayed():
-                self._process = subprocess.Popen(
-                    self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environment()
-                )
+        begin = time.perf_counter()
+        self.spawn()
+        self.wait_for_answer()
+        return time.perf_counter() - begin
+
+    def spawn(self) -> None:
+        """Start it, and do not wait."""
+        with (self.directory / "broker.log").open("ab") as log, _signals_delayed():
+            self._process = subprocess.Popen(
+                self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environment()
+            )
+
+    def wait_for_answer(self) -> None:
+        """Wait for its first answer. Raises RuntimeError with its log."""
         try:
             raw_client.wait_for_answer(self.port, START_TIMEOUT_S)
         except TimeoutError as error:
             raise RuntimeError(f"{self.name} does not answer: {error}\n{self.log_tail()}") from error
-        return time.perf_counter() - begin
 
     def log_tail(self) -> str:
         return "\n".join((self.directory / "broker.log").read_text(errors="replace").splitlines()[-20:])
@@ -143,11 +150,11 @@ class Headrace(Broker):
         return [sys.executable, "-m", "headrace", "start", "--listen", self.address, "--data", data, *settings]
 
 
-class Kafka(Broker):
-    """Apache Kafka, one KRaft node, with the heap and garbage collector of its start script."""
+class JavaBroker(Broker):
+    """Apache Kafka, with the heap and garbage collector of its start script."""
 
     name = "Kafka"
-    java_options = (
+    java_options: tuple[str, ...] = (
         "-Xmx1G",
         "-Xms1G",
         "-server",
@@ -161,20 +168,16 @@ class Kafka(Broker):
     def __init__(self, directory: Path, jars: Path) -> None:
         super().__init__(directory)
         self._class_path = f"{jars}/*"
-        controller = free_port()
-        settings = {
-            "process.roles": "broker,controller",
-            "node.id": "0",
-            "controller.quorum.voters": f"0@127.0.0.1:{controller}",
-            "listeners": f"PLAINTEXT://{self.address},CONTROLLER://127.0.0.1:{controller}",
-            "controller.listener.names": "CONTROLLER",
-            "log.dirs": str(directory / "data"),
-            **SETTINGS,
-        }
         self._settings = directory / "server.properties"
+
+    def configure(self, settings: Mapping[str, str]) -> None:
+        """Write its settings."""
         self._settings.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+
+    def format(self, cluster_id: str) -> None:
+        """Format the data directory of a KRaft node. Raises RuntimeError."""
         formatted = subprocess.run(
-            ["java", "-cp", self._class_path, *_FORMAT, "-t", _CLUSTER_ID, "-c", str(self._settings)],
+            ["java", "-cp", self._class_path, *_FORMAT, "-t", cluster_id, "-c", str(self._settings)],
             capture_output=True,
             text=True,
             check=False,
@@ -184,6 +187,26 @@ class Kafka(Broker):
 
     def command(self) -> Sequence[str | Path]:
         return ["java", *self.java_options, "-cp", self._class_path, "kafka.Kafka", self._settings]
+
+
+class Kafka(JavaBroker):
+    """One KRaft node."""
+
+    def __init__(self, directory: Path, jars: Path) -> None:
+        super().__init__(directory, jars)
+        controller = free_port()
+        self.configure(
+            {
+                "process.roles": "broker,controller",
+                "node.id": "0",
+                "controller.quorum.voters": f"0@127.0.0.1:{controller}",
+                "listeners": f"PLAINTEXT://{self.address},CONTROLLER://127.0.0.1:{controller}",
+                "controller.listener.names": "CONTROLLER",
+                "log.dirs": str(directory / "data"),
+                **SETTINGS,
+            }
+        )
+        self.format(_CLUSTER_ID)
 
 
 def free_port() -> int:

@@ -5,11 +5,17 @@ import shutil
 import subprocess
 import time
 from pathlib import Path
-from typing import Final
-
-from bench.brokers import Broker
+from typing import Final, Protocol
 
 TIMEOUT_S: Final = 180.0
+
+
+class Bootstrap(Protocol):
+    """A broker or a cluster."""
+
+    @property
+    def address(self) -> str:
+        """Where clients connect: HOST:PORT."""
 
 
 class ToolError(Exception):
@@ -24,7 +30,7 @@ class KafkaTools:
 
     def produce(
         self,
-        broker: Broker,
+        broker: Bootstrap,
         topic: str,
         *,
         records: int,
@@ -44,7 +50,7 @@ class KafkaTools:
         )
         return _figure(r"steady state records sent, ([0-9.]+) records/sec", shown)
 
-    def consume(self, broker: Broker, topic: str, *, records: int) -> float:
+    def consume(self, broker: Bootstrap, topic: str, *, records: int) -> float:
         """Return records per second from the first to the last fetch, without the time to join the group."""
         shown = self._run(
             "ConsumerPerformance",
@@ -56,9 +62,9 @@ class KafkaTools:
             raise ToolError(f"ConsumerPerformance did not read {records} records:\n{shown}")
         return float(columns[9])
 
-    def end_to_end(self, broker: Broker, topic: str, *, records: int) -> float:
-        """Return the mean ms from sending a record (acks=1) to receiving it, one at a time."""
-        shown = self._run("EndToEndLatency", broker.address, topic, str(records), "1", "100")
+    def end_to_end(self, broker: Bootstrap, topic: str, *, records: int, acks: str = "1") -> float:
+        """Return the mean ms from sending a record to receiving it, one at a time."""
+        shown = self._run("EndToEndLatency", broker.address, topic, str(records), acks, "100")
         return _figure(r"Avg latency: ([0-9.]+) ms", shown)
 
     def _run(self, tool: str, *arguments: str) -> str:
@@ -84,7 +90,7 @@ class Kcat:
     def is_installed() -> bool:
         return shutil.which("kcat") is not None
 
-    def produce(self, broker: Broker, topic: str, *, records: int) -> float:
+    def produce(self, broker: Bootstrap, topic: str, *, records: int) -> float:
         """Return records of 100 bytes per second, including the start of kcat."""
         if not self._lines.exists() or self._lines.stat().st_size != records * 101:
             self._lines.write_bytes((b"%0100d\n" % 1) * records)
@@ -92,7 +98,7 @@ class Kcat:
         _run("kcat", "-P", "-b", broker.address, "-t", topic, "-l", str(self._lines), *self.properties)
         return records / (time.perf_counter() - begin)
 
-    def consume(self, broker: Broker, topic: str, *, records: int) -> float:
+    def consume(self, broker: Bootstrap, topic: str, *, records: int) -> float:
         """Return records per second, from the start of kcat to the end of all partitions."""
         begin = time.perf_counter()
         _run("kcat", "-C", "-b", broker.address, "-t", topic, "-o", "beginning", "-e", "-q", "-f", "", *self.properties)

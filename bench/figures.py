@@ -6,8 +6,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
+from typing import Protocol
 
 from bench.brokers import Broker, Headrace, Kafka
+
+
+class Named(Protocol):
+    """A broker or a cluster."""
+
+    name: str
 
 
 class Figures(ABC):
@@ -23,7 +30,7 @@ class Figures(ABC):
     def measure(self) -> None:
         """Fill `samples`. Raises RuntimeError or OSError if a broker fails."""
 
-    def note(self, row: str, broker: Broker, figure: float) -> None:
+    def note(self, row: str, broker: Named, figure: float) -> None:
         """Record and print a figure."""
         self.samples.setdefault(row, {}).setdefault(broker.name, []).append(figure)
         sys.stderr.write(f"{broker.name}: {row}: {figure:,.2f}\n")

@@ -26,9 +26,9 @@ def api_versions() -> bytes:
     return _frame(18, 0, b"")
 
 
-def produce(topic: str, partitions: range, *, records: int, record_size: int) -> bytes:
-    """Encode Produce v8, acks=1: a batch of `records` records of `record_size` bytes for each of `partitions`."""
-    return _produce(topic, partitions, _batch_of_equal(records, record_size))
+def produce(topic: str, partitions: range, *, records: int, record_size: int, acks: int = 1) -> bytes:
+    """Encode Produce v8: a batch of `records` records of `record_size` bytes for each of `partitions`."""
+    return _produce(topic, partitions, _batch_of_equal(records, record_size), acks)
 
 
 def produce_batch(topic: str, content: bytes, records: int) -> bytes:
@@ -110,12 +110,12 @@ def _record(delta: int, key: bytes | None, value: bytes, headers: list[tuple[byt
     return varint(len(record)) + record
 
 
-def _produce(topic: str, partitions: range, batch: bytes) -> bytes:
-    return _produce_each(topic, partitions, [batch] * len(partitions))
+def _produce(topic: str, partitions: range, batch: bytes, acks: int = 1) -> bytes:
+    return _produce_each(topic, partitions, [batch] * len(partitions), acks)
 
 
-def _produce_each(topic: str, partitions: range, batches: list[bytes]) -> bytes:
-    body = struct.pack(">hhii", -1, 1, 30_000, 1) + _string(topic) + struct.pack(">i", len(partitions))
+def _produce_each(topic: str, partitions: range, batches: list[bytes], acks: int = 1) -> bytes:
+    body = struct.pack(">hhii", -1, acks, 30_000, 1) + _string(topic) + struct.pack(">i", len(partitions))
     for partition, batch in zip(partitions, batches, strict=True):
         body += struct.pack(">ii", partition, len(batch)) + batch
     return _frame(0, _PRODUCE_VERSION, body)

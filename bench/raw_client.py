@@ -51,9 +51,9 @@ def wait_for_produce(port: int, topic: str, partitions: int, timeout_s: float) -
     raise TimeoutError(f"the broker on port {port} accepted no record for {topic} within {timeout_s} s")
 
 
-def synchronous(port: int, topic: str, seconds: float) -> Latencies:
+def synchronous(port: int, topic: str, seconds: float, *, acks: int = 1) -> Latencies:
     """Send single records and wait for their answers, for `seconds`. The first 2 % of the latencies are dropped."""
-    frame = frames.produce(topic, range(1), records=1, record_size=100)
+    frame = frames.produce(topic, range(1), records=1, record_size=100, acks=acks)
     latencies: list[float] = []
     with _connected(port, frame) as (connection, size):
         buffer = bytearray(size)

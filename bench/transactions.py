@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench import raw_client
 from bench.brokers import Broker
-from bench.figures import Figures
+from bench.figures import Figures, Named
 from headrace.errors import ErrorCode
 from headrace.wire.apis import ApiKey, request_encoder, response_reader, schema
 from headrace.wire.batch import TRANSACTIONAL_FLAG
@@ -90,7 +90,7 @@ class TransactionFigures(Figures):
             for broker in brokers:
                 broker.remove()
 
-    def note(self, row: str, broker: Broker, figure: float) -> None:
+    def note(self, row: str, broker: Named, figure: float) -> None:
         if self._is_warm:
             super().note(row, broker, figure)
 
