@@ -24,7 +24,14 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # stops all brokers, like Ctrl-C
     runs: dict[str, Callable[[Path, Say], dict[str, Any]]] = {
         "moves": lambda base, say: moves.run(
-            moves.Plan(size=options.megabytes << 20, rate=options.throttle << 20, seed=options.seed), base, say
+            moves.Plan(
+                size=options.megabytes << 20,
+                rate=options.throttle << 20,
+                seed=options.seed,
+                is_killed=options.kill_midway,
+            ),
+            base,
+            say,
         ),
         "kills": lambda base, say: kills.run(
             kills.Plan(kills=options.kills, seed=options.seed, hasty=options.hasty, pairs=options.pairs), base, say
@@ -64,6 +71,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5, help="pauses of Headrace, and as many of Kafka (pauses)")
     parser.add_argument("--megabytes", type=int, default=1024, help="size of the topic in MiB (moves)")
     parser.add_argument("--throttle", type=int, default=20, help="MiB per second (moves)")
+    parser.add_argument("--kill-midway", action="store_true", help="kill Headrace during each move (moves)")
     options = parser.parse_args()
     if options.directory is not None and options.directory.exists() and any(options.directory.iterdir()):
         parser.error(f"{options.directory} is not empty")

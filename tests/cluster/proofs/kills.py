@@ -31,7 +31,7 @@ class Plan(NamedTuple):
     """Of Headrace, and as many of Kafka brokers."""
     seed: int
     partitions: int = 6
-    rate: float = 150.0
+    rate: float = 100.0
     hasty: float = 0.25
     """The share of kills that do not wait until all replicas are in sync again."""
     pairs: float = 0.0
@@ -48,7 +48,13 @@ def run(plan: Plan, base: Path, say: Say) -> dict[str, Any]:
         victims = [HEADRACE] * plan.kills + [brokers[number % 2] for number in range(plan.kills)]
         chance.shuffle(victims)
         load = Load(
-            rig.bootstrap, TOPIC, plan.partitions, idempotent=3, transactional=2, rate=plan.rate, seed=plan.seed
+            rig.bootstrap,
+            TOPIC,
+            plan.partitions,
+            idempotent=plan.partitions,
+            transactional=2,
+            rate=plan.rate,
+            seed=plan.seed,
         )
         led = pairs = 0
         started = time.monotonic()

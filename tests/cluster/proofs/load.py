@@ -189,11 +189,16 @@ class Load:
         )
 
     def _send(self, written: Written) -> None:
-        chance = random.Random(f"{self._seed} {written.producer}")
+        """Write to one partition.
+
+        After an error in one partition librdkafka begins a new epoch for all of them, and writes what was not
+        acknowledged again: with several partitions it duplicates records (its issue 4953).
+        """
+        partition = written.producer % self._partitions
         producer = Producer(self._settings())
         while not self._ending.is_set() and not written.failures:
             for _ in range(10):
-                self._produce(producer, written, chance.randrange(self._partitions), _NO_TRANSACTION)
+                self._produce(producer, written, partition, _NO_TRANSACTION)
             producer.poll(0)
             while len(producer) > 5000:  # the partition may be unavailable for long
                 producer.poll(0.1)

@@ -35,6 +35,8 @@ class Plan(NamedTuple):
     rate: int
     """The throttle, in bytes per second."""
     seed: int
+    is_killed: bool = False
+    """Kill Headrace when it has half of the bytes."""
 
 
 def run(plan: Plan, base: Path, say: Say) -> dict[str, Any]:
@@ -51,13 +53,14 @@ def run(plan: Plan, base: Path, say: Say) -> dict[str, Any]:
         with _writing(rig, chance) as more:
             for version, jars in tools.items():
                 mover = _Mover(rig, jars, base, plan.rate)
-                seconds = mover.move(_with_headrace())
+                seconds = mover.move(_with_headrace(), kill_at=written // 2 if plan.is_killed else None)
                 bytes_moved = _size_on(rig, HEADRACE)
                 rate = bytes_moved / seconds
                 assert rate < 1.5 * plan.rate, f"{rate:.0f} bytes per second, but the throttle is {plan.rate}"
                 assert bytes_moved >= written // 2, f"only {bytes_moved} bytes moved"
                 figures |= {
                     f"bytes moved to Headrace by {version}": bytes_moved,
+                    f"kills of Headrace meanwhile ({version})": int(plan.is_killed),
                     f"seconds ({version})": round(seconds),
                     f"bytes per second ({version})": round(rate),
                 }
@@ -108,8 +111,11 @@ class _Mover:
         self._plan = base / "plan.json"
         self._rate = rate
 
-    def move(self, replicas: Mapping[int, list[int]]) -> float:
-        """Give the partitions these replicas, and return how many seconds it took."""
+    def move(self, replicas: Mapping[int, list[int]], *, kill_at: int | None = None) -> float:
+        """Give the partitions these replicas, and return how many seconds it took.
+
+        Kill Headrace, and start it again, when it has `kill_at` bytes.
+        """
         moves = [
             {"topic": TOPIC, "partition": partition, "replicas": brokers} for partition, brokers in replicas.items()
         ]
@@ -119,7 +125,12 @@ class _Mover:
         assert "Successfully started partition reassignments" in printed, printed
         while self._rig.is_reassigning():
             assert time.monotonic() - started < 1200, f"the reassignment does not end: {self._rig.replicas(TOPIC)}"
+            if kill_at is not None and _size_on(self._rig, HEADRACE) > kill_at:
+                self._rig.headrace.sigkill()
+                self._rig.restart(HEADRACE)
+                kill_at = None
             time.sleep(0.1)
+        assert kill_at is None, "the move was over before the kill"
         seconds = time.monotonic() - started
         printed = self._run("--verify")
         complete = len(re.findall(rf"Reassignment of partition {TOPIC}-\d+ is completed\.", printed))

@@ -33,7 +33,7 @@ class Plan(NamedTuple):
     rounds: int
     """Pauses of Headrace, and as many of Kafka brokers."""
     seed: int
-    rate: float = 100.0
+    rate: float = 50.0
 
 
 class _Sent(NamedTuple):
@@ -74,7 +74,15 @@ def run(plan: Plan, base: Path, say: Say) -> dict[str, Any]:
             rig.create(topic, assignment, {"min.insync.replicas": "2"})
         victims = [HEADRACE] * plan.rounds + [brokers[number % 2] for number in range(plan.rounds)]
         chance.shuffle(victims)
-        load = Load(rig.bootstrap, TOPIC, _PARTITIONS, idempotent=2, transactional=1, rate=plan.rate, seed=plan.seed)
+        load = Load(
+            rig.bootstrap,
+            TOPIC,
+            _PARTITIONS,
+            idempotent=_PARTITIONS,
+            transactional=1,
+            rate=plan.rate,
+            seed=plan.seed,
+        )
         with load:
             for number, victim in enumerate(victims):
                 _lead(rig, victim)
