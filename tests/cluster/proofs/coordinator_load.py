@@ -323,7 +323,6 @@ class Observer(Worker):
             for group in self.groups:
                 with contextlib.suppress(NoCoordinatorError):
                     self.observe(group, timeout_s=0)
-        self._disconnect()
 
     def observe(self, group: str, *, timeout_s: float) -> dict[int, int]:
         """Return the committed offsets of a group, after a comparison with all that were known.
@@ -348,7 +347,7 @@ class Observer(Worker):
             try:
                 return self._ask(group)
             except (NoCoordinatorError, OSError) as error:
-                self._disconnect()
+                self.disconnect()
                 if time.monotonic() >= deadline:
                     raise NoCoordinatorError(group) from error
                 time.sleep(0.1)
@@ -375,7 +374,7 @@ class Observer(Worker):
             self._connections[address] = WireClient(address)
         return self._connections[address]
 
-    def _disconnect(self) -> None:
+    def disconnect(self) -> None:
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()

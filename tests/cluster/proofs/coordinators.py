@@ -136,10 +136,15 @@ class Load:
         return [*self.clients, self.source]
 
     def wait_for_progress(self) -> None:
-        """Wait until every client has succeeded twice since the last reset: once begun after it."""
+        """Wait until every client has succeeded twice more: with one call at least that began now."""
+        before = {worker: worker.pauses.successes for worker in self.clients}
 
         def late() -> list[str]:
-            return [worker.name for worker in self.clients if worker.pauses.successes < 2 and worker.failure is None]
+            return [
+                worker.name
+                for worker, successes in before.items()
+                if worker.pauses.successes < successes + 2 and worker.failure is None
+            ]
 
         try:
             wait_for(lambda: not late(), "every client makes progress", timeout_s=_SETTLE_S, interval_s=0.1)
@@ -182,7 +187,7 @@ def move_coordinators(cluster: MixedCluster, plan: Plan, note: Callable[[str], N
         joins = _joins(load)
         for number in range(plan.moves):
             time.sleep(chance.uniform(0, 2 * plan.pause_s))
-            report.moves.append(_move(cluster, load, number, kafkas[number // 2 % len(kafkas)], note))
+            report.moves.append(_move(cluster, load, number, note))
         report.rejoins = _joins(load) - joins
         load.source.stop()
         load.source.join()
@@ -195,7 +200,11 @@ def move_coordinators(cluster: MixedCluster, plan: Plan, note: Callable[[str], N
         for worker in load.workers:
             worker.join()
     note("The clients have ended; checking all that they have seen")
-    _check(cluster, load, report)
+    try:
+        _check(cluster, load, report)
+    finally:
+        for observer in load.observers:
+            observer.disconnect()
     return report
 
 
@@ -206,20 +215,17 @@ def rotated(brokers: Sequence[int], by: int, *, within: int | None = None) -> li
     return [*first[by:], *first[:by], *rest]
 
 
-def _move(cluster: MixedCluster, load: Load, number: int, kafka: int, note: Callable[[str], None]) -> Move:
-    """Move all coordinators: to Headrace with even numbers, to `kafka` with odd ones."""
-    others = [broker for broker in cluster.kafkas if broker != kafka]
-    to = HEADRACE if number % 2 == 0 else kafka
+def _move(cluster: MixedCluster, load: Load, number: int, note: Callable[[str], None]) -> Move:
+    """Move all coordinators: to Headrace with even numbers, to the next Kafka broker with odd ones."""
+    kafkas = list(cluster.kafkas)
+    to = HEADRACE if number % 2 == 0 else kafkas[number // 2 % len(kafkas)]
+    before = kafkas[(number - 1) // 2 % len(kafkas)] if to == HEADRACE else HEADRACE
     by_election = number % 4 in (0, 3)
     for worker in load.clients:
         worker.pauses.reset()
     started = time.monotonic()
-    if by_election:
-        replicas = [to, *(broker for broker in cluster.brokers if broker != to)]
-    elif to == HEADRACE:
-        replicas = [HEADRACE, *others] if others else [HEADRACE]
-    else:
-        replicas = [kafka, *others]
+    # A leader that keeps its replica keeps the leadership, too.
+    replicas = [to, *(broker for broker in cluster.brokers if broker != to and (by_election or broker != before))]
     _reassign(cluster, replicas)
     if by_election:
         _tool(cluster, ELECT, {"partitions": PARTITIONS}, "--election-type", "preferred", file="--path-to-json-file")
