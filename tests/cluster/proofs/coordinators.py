@@ -67,7 +67,11 @@ class Plan:
 
 @dataclass(slots=True, kw_only=True)
 class Move:
-    """The result of a move. Pauses are the longest times, in seconds, without a success of one client."""
+    """The result of a move. Pauses are the longest times, in seconds, without a success of one client.
+
+    Those of commits exclude the group of the restless consumer: a member that leaves just before a move is still a
+    member for the next coordinator, until its session times out.
+    """
 
     number: int
     kind: str
@@ -122,7 +126,9 @@ class Load:
         ]
         self.source = Source(cluster.bootstrap, INPUT, _INPUT_PARTITIONS, _RATE)
         self.groups = groups
-        self.restless_groups = {member.group for member in self.members if member.is_restless}
+        restless = {member.group for member in self.members if member.is_restless}
+        self.staying = [member for member in self.members if member.group not in restless]
+        """Members of groups without a restless one."""
         names = [*groups, *(producer.group for producer in self.producers)]
         self.observers = [Observer(bootstrap, names, self.fence) for bootstrap in bootstraps]
 
@@ -239,7 +245,7 @@ def _move(cluster: MixedCluster, load: Load, number: int, note: Callable[[str], 
         to="Headrace" if to == HEADRACE else f"Kafka {to}",
         seconds=round(seconds, 1),
         commits=sum(member.pauses.successes for member in load.members),
-        commit_pause_s=round(max(member.pauses.longest_s for member in load.members), 1),
+        commit_pause_s=round(max(member.pauses.longest_s for member in load.staying), 1),
         transactions=sum(producer.pauses.successes for producer in load.producers),
         transaction_pause_s=round(max(producer.pauses.longest_s for producer in load.producers), 1),
     )
@@ -270,7 +276,7 @@ def _tool(cluster: MixedCluster, tool: str, content: Mapping[str, Any], *options
 
 
 def _joins(load: Load) -> int:
-    return sum(member.joins for member in load.members if member.group not in load.restless_groups)
+    return sum(member.joins for member in load.staying)
 
 
 def _wait_until_all_is_read(load: Load) -> None:
