@@ -357,17 +357,17 @@ class Observer(Worker):
         (coordinator,) = self._connection(self._bootstrap).ask(ApiKey.FIND_COORDINATOR, 4, asked)["coordinators"]
         if coordinator["error_code"] != "none":
             raise NoCoordinatorError(coordinator["error_code"])
-        fetched = {"groups": [{"group_id": group, "topics": None}], "require_stable": False}
+        fetched = {"groups": [{"group_id": group, "topics": None}], "require_stable": True}
         address = f"{coordinator['host']}:{coordinator['port']}"
         (answer,) = self._connection(address).ask(ApiKey.OFFSET_FETCH, 8, fetched)["groups"]
         if answer["error_code"] != "none":
             self.errors[answer["error_code"]] += 1
             raise NoCoordinatorError(answer["error_code"])
-        return {
-            partition["partition_index"]: partition["committed_offset"]
-            for topic in answer["topics"]
-            for partition in topic["partitions"]
-        }
+        partitions = [partition for topic in answer["topics"] for partition in topic["partitions"]]
+        # EndTxn is answered before the marker makes the offsets visible: until then they are unstable.
+        if any(partition["error_code"] != "none" for partition in partitions):
+            raise NoCoordinatorError("unstable")
+        return {partition["partition_index"]: partition["committed_offset"] for partition in partitions}
 
     def _connection(self, address: str) -> WireClient:
         if address not in self._connections:
@@ -381,4 +381,4 @@ class Observer(Worker):
 
 
 class NoCoordinatorError(Exception):
-    """No broker answers for a group at the moment."""
+    """No broker knows the offsets of a group at the moment."""
