@@ -91,6 +91,10 @@ async def test_a_lost_request_is_repeated(world: World) -> None:
 
 async def test_a_change_right_after_the_last_answer_is_sent(world: World) -> None:
     change = IsrChange(TOPIC_ID, TopicPartition("t", 0), Proposal(4, 0, ((1, 9),), is_expansion=False))
-    # After the answer, but before callbacks of the task that has sent the first change.
-    world.reports.submit(change, lambda _: world.loop.call_soon(world.submit, 1) and None)
+
+    def answered(_: Answer) -> None:
+        # After the answer, but before callbacks of the task that has sent the first change.
+        world.loop.call_soon(world.submit, 1)
+
+    world.reports.submit(change, answered)
     assert (await world.answer())[0] == 1
