@@ -6,7 +6,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
@@ -308,7 +308,8 @@ class Observer(Worker):
     It does so without librdkafka, whose admin client crashes on NOT_COORDINATOR.
     """
 
-    def __init__(self, bootstrap: str, groups: Sequence[str], fence: Fence) -> None:
+    def __init__(self, bootstrap: str, groups: Mapping[str, tuple[str, int]], fence: Fence) -> None:
+        """`groups` maps ids to a topic and its number of partitions."""
         super().__init__(f"observer at {bootstrap}")
         self.backwards: list[str] = []
         self.observations = 0
@@ -357,7 +358,9 @@ class Observer(Worker):
         (coordinator,) = self._connection(self._bootstrap).ask(ApiKey.FIND_COORDINATOR, 4, asked)["coordinators"]
         if coordinator["error_code"] != "none":
             raise NoCoordinatorError(coordinator["error_code"])
-        fetched = {"groups": [{"group_id": group, "topics": None}], "require_stable": True}
+        topic, count = self.groups[group]
+        topics = [{"name": topic, "partition_indexes": list(range(count))}]
+        fetched = {"groups": [{"group_id": group, "topics": topics}], "require_stable": True}
         address = f"{coordinator['host']}:{coordinator['port']}"
         (answer,) = self._connection(address).ask(ApiKey.OFFSET_FETCH, 8, fetched)["groups"]
         if answer["error_code"] != "none":
@@ -367,7 +370,11 @@ class Observer(Worker):
         # EndTxn is answered before the marker makes the offsets visible: until then they are unstable.
         if any(partition["error_code"] != "none" for partition in partitions):
             raise NoCoordinatorError("unstable")
-        return {partition["partition_index"]: partition["committed_offset"] for partition in partitions}
+        return {
+            partition["partition_index"]: partition["committed_offset"]
+            for partition in partitions
+            if partition["committed_offset"] >= 0
+        }
 
     def _connection(self, address: str) -> WireClient:
         if address not in self._connections:

@@ -129,8 +129,9 @@ class Load:
         restless = {member.group for member in self.members if member.is_restless}
         self.staying = [member for member in self.members if member.group not in restless]
         """Members of groups without a restless one."""
-        names = [*groups, *(producer.group for producer in self.producers)]
-        self.observers = [Observer(bootstrap, names, self.fence) for bootstrap in bootstraps]
+        observed = dict.fromkeys(groups, (INPUT, _INPUT_PARTITIONS))
+        observed |= dict.fromkeys((producer.group for producer in self.producers), (OUTPUT, 1))
+        self.observers = [Observer(bootstrap, observed, self.fence) for bootstrap in bootstraps]
 
     @property
     def clients(self) -> list[Worker]:
