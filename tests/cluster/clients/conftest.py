@@ -28,7 +28,7 @@ _QUICK = (
     "test_a_group_resumes_at_its_committed_offset",
     "test_offsets_are_committed_with_the_transaction_or_not_at_all",
 )
-"""The tests that always run; `make slow` runs the others."""
+"""The tests that always run, without the slow starts of Java; `make slow` runs the others."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -39,7 +39,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items[:] = [item for item in items if item not in left_out]
     for item in own:
         item.add_marker(pytest.mark.timeout(400))
-        if not item.nodeid.partition("::")[2].startswith(_QUICK):
+        name = item.nodeid.partition("::")[2]
+        if not name.startswith(_QUICK) or "[java" in name:
             item.add_marker(pytest.mark.slow)
 
 

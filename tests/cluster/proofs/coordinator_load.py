@@ -6,7 +6,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
@@ -308,7 +308,8 @@ class Observer(Worker):
     It does so without librdkafka, whose admin client crashes on NOT_COORDINATOR.
     """
 
-    def __init__(self, bootstrap: str, groups: Sequence[str], fence: Fence) -> None:
+    def __init__(self, bootstrap: str, groups: Mapping[str, tuple[str, int]], fence: Fence) -> None:
+        """`groups` maps ids to a topic and its number of partitions."""
         super().__init__(f"observer at {bootstrap}")
         self.backwards: list[str] = []
         self.observations = 0
@@ -323,7 +324,6 @@ class Observer(Worker):
             for group in self.groups:
                 with contextlib.suppress(NoCoordinatorError):
                     self.observe(group, timeout_s=0)
-        self._disconnect()
 
     def observe(self, group: str, *, timeout_s: float) -> dict[int, int]:
         """Return the committed offsets of a group, after a comparison with all that were known.
@@ -348,7 +348,7 @@ class Observer(Worker):
             try:
                 return self._ask(group)
             except (NoCoordinatorError, OSError) as error:
-                self._disconnect()
+                self.disconnect()
                 if time.monotonic() >= deadline:
                     raise NoCoordinatorError(group) from error
                 time.sleep(0.1)
@@ -358,16 +358,22 @@ class Observer(Worker):
         (coordinator,) = self._connection(self._bootstrap).ask(ApiKey.FIND_COORDINATOR, 4, asked)["coordinators"]
         if coordinator["error_code"] != "none":
             raise NoCoordinatorError(coordinator["error_code"])
-        fetched = {"groups": [{"group_id": group, "topics": None}], "require_stable": False}
+        topic, count = self.groups[group]
+        topics = [{"name": topic, "partition_indexes": list(range(count))}]
+        fetched = {"groups": [{"group_id": group, "topics": topics}], "require_stable": True}
         address = f"{coordinator['host']}:{coordinator['port']}"
         (answer,) = self._connection(address).ask(ApiKey.OFFSET_FETCH, 8, fetched)["groups"]
         if answer["error_code"] != "none":
             self.errors[answer["error_code"]] += 1
             raise NoCoordinatorError(answer["error_code"])
+        partitions = [partition for topic in answer["topics"] for partition in topic["partitions"]]
+        # EndTxn is answered before the marker makes the offsets visible: until then they are unstable.
+        if any(partition["error_code"] != "none" for partition in partitions):
+            raise NoCoordinatorError("unstable")
         return {
             partition["partition_index"]: partition["committed_offset"]
-            for topic in answer["topics"]
-            for partition in topic["partitions"]
+            for partition in partitions
+            if partition["committed_offset"] >= 0
         }
 
     def _connection(self, address: str) -> WireClient:
@@ -375,11 +381,11 @@ class Observer(Worker):
             self._connections[address] = WireClient(address)
         return self._connections[address]
 
-    def _disconnect(self) -> None:
+    def disconnect(self) -> None:
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
 
 
 class NoCoordinatorError(Exception):
-    """No broker answers for a group at the moment."""
+    """No broker knows the offsets of a group at the moment."""

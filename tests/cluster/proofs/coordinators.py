@@ -67,7 +67,11 @@ class Plan:
 
 @dataclass(slots=True, kw_only=True)
 class Move:
-    """The result of a move. Pauses are the longest times, in seconds, without a success of one client."""
+    """The result of a move. Pauses are the longest times, in seconds, without a success of one client.
+
+    Those of commits exclude the group of the restless consumer: a member that leaves just before a move is still a
+    member for the next coordinator, until its session times out.
+    """
 
     number: int
     kind: str
@@ -122,9 +126,12 @@ class Load:
         ]
         self.source = Source(cluster.bootstrap, INPUT, _INPUT_PARTITIONS, _RATE)
         self.groups = groups
-        self.restless_groups = {member.group for member in self.members if member.is_restless}
-        names = [*groups, *(producer.group for producer in self.producers)]
-        self.observers = [Observer(bootstrap, names, self.fence) for bootstrap in bootstraps]
+        restless = {member.group for member in self.members if member.is_restless}
+        self.staying = [member for member in self.members if member.group not in restless]
+        """Members of groups without a restless one."""
+        observed = dict.fromkeys(groups, (INPUT, _INPUT_PARTITIONS))
+        observed |= dict.fromkeys((producer.group for producer in self.producers), (OUTPUT, 1))
+        self.observers = [Observer(bootstrap, observed, self.fence) for bootstrap in bootstraps]
 
     @property
     def clients(self) -> list[Worker]:
@@ -136,10 +143,15 @@ class Load:
         return [*self.clients, self.source]
 
     def wait_for_progress(self) -> None:
-        """Wait until every client has succeeded twice since the last reset: once begun after it."""
+        """Wait until every client has succeeded twice more: with one call at least that began now."""
+        before = {worker: worker.pauses.successes for worker in self.clients}
 
         def late() -> list[str]:
-            return [worker.name for worker in self.clients if worker.pauses.successes < 2 and worker.failure is None]
+            return [
+                worker.name
+                for worker, successes in before.items()
+                if worker.pauses.successes < successes + 2 and worker.failure is None
+            ]
 
         try:
             wait_for(lambda: not late(), "every client makes progress", timeout_s=_SETTLE_S, interval_s=0.1)
@@ -182,7 +194,7 @@ def move_coordinators(cluster: MixedCluster, plan: Plan, note: Callable[[str], N
         joins = _joins(load)
         for number in range(plan.moves):
             time.sleep(chance.uniform(0, 2 * plan.pause_s))
-            report.moves.append(_move(cluster, load, number, kafkas[number // 2 % len(kafkas)], note))
+            report.moves.append(_move(cluster, load, number, note))
         report.rejoins = _joins(load) - joins
         load.source.stop()
         load.source.join()
@@ -195,7 +207,11 @@ def move_coordinators(cluster: MixedCluster, plan: Plan, note: Callable[[str], N
         for worker in load.workers:
             worker.join()
     note("The clients have ended; checking all that they have seen")
-    _check(cluster, load, report)
+    try:
+        _check(cluster, load, report)
+    finally:
+        for observer in load.observers:
+            observer.disconnect()
     return report
 
 
@@ -206,20 +222,17 @@ def rotated(brokers: Sequence[int], by: int, *, within: int | None = None) -> li
     return [*first[by:], *first[:by], *rest]
 
 
-def _move(cluster: MixedCluster, load: Load, number: int, kafka: int, note: Callable[[str], None]) -> Move:
-    """Move all coordinators: to Headrace with even numbers, to `kafka` with odd ones."""
-    others = [broker for broker in cluster.kafkas if broker != kafka]
-    to = HEADRACE if number % 2 == 0 else kafka
+def _move(cluster: MixedCluster, load: Load, number: int, note: Callable[[str], None]) -> Move:
+    """Move all coordinators: to Headrace with even numbers, to the next Kafka broker with odd ones."""
+    kafkas = list(cluster.kafkas)
+    to = HEADRACE if number % 2 == 0 else kafkas[number // 2 % len(kafkas)]
+    before = kafkas[(number - 1) // 2 % len(kafkas)] if to == HEADRACE else HEADRACE
     by_election = number % 4 in (0, 3)
     for worker in load.clients:
         worker.pauses.reset()
     started = time.monotonic()
-    if by_election:
-        replicas = [to, *(broker for broker in cluster.brokers if broker != to)]
-    elif to == HEADRACE:
-        replicas = [HEADRACE, *others] if others else [HEADRACE]
-    else:
-        replicas = [kafka, *others]
+    # A leader that keeps its replica keeps the leadership, too.
+    replicas = [to, *(broker for broker in cluster.brokers if broker != to and (by_election or broker != before))]
     _reassign(cluster, replicas)
     if by_election:
         _tool(cluster, ELECT, {"partitions": PARTITIONS}, "--election-type", "preferred", file="--path-to-json-file")
@@ -233,7 +246,7 @@ def _move(cluster: MixedCluster, load: Load, number: int, kafka: int, note: Call
         to="Headrace" if to == HEADRACE else f"Kafka {to}",
         seconds=round(seconds, 1),
         commits=sum(member.pauses.successes for member in load.members),
-        commit_pause_s=round(max(member.pauses.longest_s for member in load.members), 1),
+        commit_pause_s=round(max(member.pauses.longest_s for member in load.staying), 1),
         transactions=sum(producer.pauses.successes for producer in load.producers),
         transaction_pause_s=round(max(producer.pauses.longest_s for producer in load.producers), 1),
     )
@@ -264,7 +277,7 @@ def _tool(cluster: MixedCluster, tool: str, content: Mapping[str, Any], *options
 
 
 def _joins(load: Load) -> int:
-    return sum(member.joins for member in load.members if member.group not in load.restless_groups)
+    return sum(member.joins for member in load.staying)
 
 
 def _wait_until_all_is_read(load: Load) -> None:

@@ -54,9 +54,17 @@ class IsrReports:
         self._done[change] = done
         if self._sending is None:
             self._sending = self._loop.create_task(self._send())
-            self._sending.add_done_callback(self._sent)
 
     async def _send(self) -> None:
+        try:
+            await self._send_all()
+        except Exception:
+            log.exception("Changes of in-sync replicas cannot be sent")
+        finally:
+            # At once: a change that is submitted before the task's callbacks run needs a new task.
+            self._sending = None
+
+    async def _send_all(self) -> None:
         while changes := self._changes.next_request():
             try:
                 answers = await self._ask(changes)
@@ -136,13 +144,9 @@ class IsrReports:
             for partition in topic.partitions
         }
 
-    def _sent(self, sending: "asyncio.Task[None]") -> None:
-        self._sending = None
-        if not sending.cancelled() and sending.exception() is not None:
-            log.error("Changes of in-sync replicas cannot be sent", exc_info=sending.exception())
-
     async def close(self) -> None:
         """Stop sending."""
-        if self._sending is not None:
-            self._sending.cancel()
-            await asyncio.gather(self._sending, return_exceptions=True)
+        sending = self._sending
+        if sending is not None:
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
