@@ -24,7 +24,7 @@ EPILOG = examples(
 )
 
 _EVERY_S = 2.0
-_CLEAR = "\x1b[H\x1b[2J\x1b[3J"
+_CLEAR = "\x1b[H\x1b[2J"
 
 
 def show_cluster(
