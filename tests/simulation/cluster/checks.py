@@ -32,6 +32,7 @@ class Copy:
     def __init__(self) -> None:
         self.log: Log | None = None
         self.batches: list[Held] = []
+        self._data: dict[int, bytes] = {}
         self._truncations = -1
         self._start = 0
 
@@ -43,17 +44,19 @@ class Copy:
             self.log, self._truncations = log, log.state.truncations
             self._start = end = log.segments.first_offset
             self.batches = []
+            self._data = {}
         if end >= log.state.log_end_offset:
             return []
         new = [Held(header, data) for header, data in _contents(log, end) if header.base_offset >= end]
         self.batches += new
+        self._data.update({held.header.base_offset: held.data for held in new})
         return new
 
     def has(self, held: Held) -> bool:
         offset = held.header.base_offset
         if self.batches and offset < self.batches[0].header.base_offset:
             return True  # deleted by retention
-        return any(batch.header.base_offset == offset and batch.data == held.data for batch in reversed(self.batches))
+        return self._data.get(offset) == held.data
 
 
 def _contents(log: Log, offset: int) -> Iterator[tuple[BatchHeader, bytes]]:
@@ -79,6 +82,7 @@ class Checks:
     def __init__(self, store: Store, min_isr: int) -> None:
         self._store = store
         self._min_isr = min_isr
+        self._checked_changes = 0
         self.committed: dict[TopicPartition, Committed] = {}
         self.copies: dict[tuple[int, TopicPartition], Copy] = {}
         self._leaders: dict[tuple[TopicPartition, int], Broker] = {}
@@ -90,11 +94,31 @@ class Checks:
         for broker in brokers:
             for partition in broker.replicas.hosted():
                 self._check_if_changed(broker, partition)
+            self._forget_deleted(broker)
+        if self._checked_changes != self._store.changes:
+            self._checked_changes = self._store.changes
+            for name in self._store.partitions:
+                self._check_isr(name)
 
-    def lost_disk(self, broker_id: int) -> None:
-        """Forget what a broker had."""
-        for key in [key for key in self.copies if key[0] == broker_id]:
+    def _forget_deleted(self, broker: Broker) -> None:
+        """Forget copies whose files were deleted."""
+        assert broker.log_dirs is not None
+        known = broker.log_dirs.partitions()
+        for key in [key for key in self.copies if key[0] == broker.id and key[1] not in known]:
             del self.copies[key]
+            self._seen.pop(key, None)
+
+    def _check_isr(self, name: TopicPartition) -> None:
+        """Check that every member of the ISR has all that consumers have seen: it may be elected."""
+        state = self._store.partitions[name]
+        for held in self.committed.setdefault(name, Committed()).batches.values():
+            for member in state.isr:
+                copy = self.copies.get((member, name))
+                if copy is None or not copy.has(held):
+                    raise ViolationError(
+                        f"{name}: broker {member} is in the ISR {state.isr} (version {state.version}) without the"
+                        f" committed batch at {held.header.base_offset}"
+                    )
 
     def _check_if_changed(self, broker: Broker, partition: Partition | FollowedPartition) -> None:
         name = partition.topic_partition
@@ -149,7 +173,8 @@ class Checks:
             raise ViolationError(f"brokers {known.id} and {broker.id} (or two lives) lead {name} under epoch {epoch}")
         last = self._high_watermarks.get((name, epoch))
         if last is None:
-            self._check_elected(broker, partition, copy)
+            if epoch == state.leader_epoch:  # otherwise its successor may already have committed more
+                self._check_elected(broker, partition, copy)
         elif partition.high_watermark < last:
             raise ViolationError(f"{name}: the high watermark goes back from {last} to {partition.high_watermark}")
         self._high_watermarks[name, epoch] = partition.high_watermark

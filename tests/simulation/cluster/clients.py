@@ -92,7 +92,15 @@ class Producer:
     """Writes until it is stopped. With an id it is idempotent, and repeats a batch until it is acknowledged."""
 
     def __init__(
-        self, name: str, cluster: Cluster, loop: ProcessLoop, random: Random, *, acks: int, producer_id: int
+        self,
+        name: str,
+        cluster: Cluster,
+        loop: ProcessLoop,
+        random: Random,
+        *,
+        acks: int,
+        producer_id: int,
+        pause_s: float,
     ) -> None:
         self.name = name
         self.process = Process(name)
@@ -101,7 +109,7 @@ class Producer:
         self.written: dict[TopicPartition, Written] = {}
         self.is_stopped = False
         self.is_done = False
-        self.pause_s = 0.15
+        self.pause_s = pause_s
         self._cluster = cluster
         self._loop = loop
         self._random = random

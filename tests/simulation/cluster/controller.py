@@ -5,7 +5,7 @@ link; copies of them may arrive again, over another connection, at any later tim
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from random import Random
 from typing import Any, Final, NamedTuple, cast
 
@@ -38,6 +38,8 @@ class Chances(NamedTuple):
     """Probabilities while faults happen."""
 
     late_copy: float
+    copied: Collection[ApiKey]
+    """The commands that may arrive again."""
     refused_change: float
     lost_write: float
     """That the answer to a change that was written is an unknown error."""
@@ -348,7 +350,7 @@ class Controller:
             self._loop.spawn(self.process, lambda: self._deliver_all(channel, broker, epoch))
         channel.put_nowait(command)
         self._in_flight += 1
-        if api_key is ApiKey.LEADER_AND_ISR and self._random.random() < self.chances.late_copy:
+        if api_key in self.chances.copied and self._random.random() < self.chances.late_copy:
             self._loop.spawn(self.process, lambda: self._deliver_copy(command))
 
     async def _deliver_all(self, channel: "asyncio.Queue[Command]", broker: int, epoch: int) -> None:

@@ -8,7 +8,8 @@ from typing import Any, Final
 FAULTS_S: Final = 12.0
 """Duration of the faulty phase."""
 _LAST_ACT_S: Final = 11.0
-BROKERS: Final = (1, 2, 3)
+REPLICAS: Final = 3
+PARTITIONS: Final = 2
 
 
 @dataclass(frozen=True)
@@ -26,16 +27,19 @@ class Act:
 @dataclass(frozen=True)
 class History:
     seed: int
+    brokers: tuple[int, ...]
     segment_bytes: int
     min_isr: int
     break_rate: float
     late_copies: float
+    pause_s: float
+    """The mean pause of a producer between two batches."""
     acts: tuple[Act, ...]
 
     def __str__(self) -> str:
         head = (
-            f"seed {self.seed}, segments of {self.segment_bytes} bytes, min ISR {self.min_isr}, {self.break_rate} of"
-            f" messages break connections, {self.late_copies} of LeaderAndIsr arrive again"
+            f"seed {self.seed}, brokers {self.brokers}, segments of {self.segment_bytes} bytes, min ISR {self.min_isr}, {self.break_rate} of"
+            f" messages break connections, {self.late_copies} of commands arrive again, producers pause for {self.pause_s} s"
         )
         return "\n".join([head] + [f"{act.at:7.3f} s  {act}" for act in self.acts])
 
@@ -47,29 +51,43 @@ def history_of(seed: int) -> History:
     def duration(longest: float) -> float:
         return round(chance.uniform(0.05, longest), 3)
 
+    brokers = chance.choice(((1, 2, 3), (1, 2, 3, 4)))
+
     def broker() -> int:
-        return chance.choice(BROKERS)
+        return chance.choice(brokers)
+
+    def partition() -> int:
+        return chance.randrange(PARTITIONS)
 
     makers: dict[str, tuple[int, Callable[[], tuple[Any, ...]]]] = {
         "crash": (5, lambda: (broker(), duration(3.0), duration(0.8))),
-        "elect": (4, lambda: (chance.randrange(2), broker())),
-        "cut": (3, lambda: (*chance.sample(("b1", "b2", "b3"), 2), chance.random() < 0.5, duration(4.0))),
+        "elect": (4, lambda: (partition(), broker())),
+        "cut": (3, lambda: (*chance.sample(brokers, 2), chance.random() < 0.5, duration(4.0))),
+        "usurp": (6, lambda: (partition(), chance.random() < 0.4, duration(1.0), duration(2.5))),
         "isolate": (2, lambda: (broker(), duration(4.0))),
         "freeze": (2, lambda: (broker(), duration(4.0))),
         "expire": (1, lambda: (broker(),)),
-        "depose": (2, lambda: (chance.random() < 0.5,)),
+        "depose": (3, lambda: (chance.random() < 0.3, broker(), duration(1.0), duration(3.0))),
     }
+    if len(brokers) > REPLICAS:
+        makers["reassign"] = 4, lambda: (partition(), tuple(chance.sample(brokers, chance.choice((2, 3, 3)))))
     kinds = list(makers)
     weights = [weight for weight, _ in makers.values()]
     acts = []
     for _ in range(chance.randint(2, 9)):
         kind = chance.choices(kinds, weights)[0]
-        acts.append(Act(round(chance.uniform(0.5, _LAST_ACT_S), 3), kind, makers[kind][1]()))
+        at = round(chance.uniform(0.5, _LAST_ACT_S), 3)
+        acts.append(Act(at, kind, makers[kind][1]()))
+        if kind in ("crash", "depose") and chance.random() < 0.6:
+            # A command that is still under way when its broker, or its controller, is another.
+            acts.append(Act(round(at + chance.uniform(0.0, 0.3), 3), "elect", makers["elect"][1]()))
     return History(
         seed,
+        brokers,
         chance.choice((600, 2000, 100_000)),
         chance.choice((1, 2, 2, 2)),
         chance.choice((0.0, 0.003, 0.02)),
         chance.choice((0.0, 0.1, 0.4)),
+        chance.choice((0.05, 0.1, 0.2)),
         tuple(sorted(acts, key=lambda act: act.at)),
     )

@@ -20,12 +20,13 @@ from uuid import UUID
 
 from headrace.storage.log.config import LogConfig
 from headrace.types import TopicPartition
+from headrace.wire.apis import ApiKey
 from headrace.wire.records import iter_records
 from tests.simulation.cluster.broker import Broker, host_of
 from tests.simulation.cluster.checks import Checks, ViolationError
 from tests.simulation.cluster.clients import ClientError, Consumer, Producer
 from tests.simulation.cluster.controller import Chances, Controller
-from tests.simulation.cluster.history import BROKERS, FAULTS_S, Act, History
+from tests.simulation.cluster.history import FAULTS_S, PARTITIONS, REPLICAS, Act, History
 from tests.simulation.cluster.loop import ProcessLoop, virtual_clocks
 from tests.simulation.cluster.net import Network
 from tests.simulation.cluster.store import NO_LEADER, State, Store
@@ -55,7 +56,7 @@ class World:
             segment_index_bytes=4096,
             min_insync_replicas=history.min_isr,
         )
-        self.names = [TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)]
+        self.names = [TopicPartition(TOPIC, index) for index in range(PARTITIONS)]
         self.producers: list[Producer] = []
         self._violation: AssertionError | None = None
 
@@ -69,7 +70,8 @@ class World:
         """Raises AssertionError."""
         self.store.topic_ids[TOPIC] = UUID(int=77)
         for index, name in enumerate(self.names):
-            replicas = tuple(BROKERS[(index + shift) % 3] for shift in range(3))
+            brokers = self.history.brokers
+            replicas = tuple(brokers[(index + shift) % len(brokers)] for shift in range(REPLICAS))
             self.store.partitions[name] = State(replicas[0], 0, replicas, replicas)
         self.loop.after_step = self._after_step
         with virtual_clocks(self.loop):
@@ -84,7 +86,7 @@ class World:
                 self.loop.end()
 
     def _begin(self) -> None:
-        for broker_id in BROKERS:
+        for broker_id in self.history.brokers:
             broker = self._start(broker_id)
             self.store.brokers[broker_id] = broker.broker_epoch
         self.store.handled.update(self.store.brokers)
@@ -99,6 +101,7 @@ class World:
                 random.Random(f"producer {self.history.seed} {number}"),
                 acks=1 if careless else -1,
                 producer_id=-1 if careless else number,
+                pause_s=self.history.pause_s,
             )
             self.producers.append(producer)
             self.loop.spawn(producer.process, lambda producer=producer: self._guarded(producer.run(self.names)))  # type: ignore[misc]
@@ -167,7 +170,10 @@ class World:
                 controller.registrations_changed()
 
     def _new_controller(self) -> None:
-        chances = Chances(self.history.late_copies, 0.05, 0.05)
+        # Nothing but their order protects a replica that was deleted from an older LeaderAndIsr, as in Kafka.
+        may_delete = len(self.history.brokers) > REPLICAS
+        copied = (ApiKey.STOP_REPLICA,) if may_delete else (ApiKey.LEADER_AND_ISR,)
+        chances = Chances(self.history.late_copies, copied, 0.05, 0.05)
         controller = Controller(
             self.store, loop=self.loop, network=self.network, random=self.random, chances=chances, note=self.note
         )
@@ -198,8 +204,9 @@ class World:
         for controller in self.controllers:
             controller.elect(self.names[index], broker)
 
-    def _do_cut(self, one: str, other: str, both: bool, duration: float) -> None:
-        cuts = {(one, other), (other, one)} if both else {(one, other)}
+    def _do_cut(self, one: int, other: int, both: bool, duration: float) -> None:
+        route, back = self._both(host_of(one), host_of(other))
+        cuts = {route, back} if both else {route}
         self.network.cuts |= cuts
         self.loop.call_later(duration, self._heal, cuts)
 
@@ -216,6 +223,27 @@ class World:
     @staticmethod
     def _both(one: str, other: str) -> tuple[tuple[str, str], tuple[str, str]]:
         return (one, other), (other, one)
+
+    def _do_usurp(self, index: int, is_zombie: bool, later: float, duration: float) -> None:
+        """Cut a leader from its followers, and sometimes from the controller, then elect one of them."""
+        name = self.names[index]
+        leader = self.store.partitions[name].leader
+        hosts = [host_of(broker) for broker in self.history.brokers if broker != leader]
+        if is_zombie:
+            hosts += [controller.process.host for controller in self.controllers]
+        cuts = {pair for host in hosts for pair in self._both(host_of(leader), host)}
+        self.network.cuts |= cuts
+        self.loop.call_later(later, self._elect_other, name, leader)
+        self.loop.call_later(later + duration, self._heal, cuts)
+
+    def _elect_other(self, name: TopicPartition, leader: int) -> None:
+        others = [broker for broker in self.store.partitions[name].isr if broker != leader]
+        if others:
+            self._do_elect(name.partition, self.random.choice(others))
+
+    def _do_reassign(self, index: int, target: tuple[int, ...]) -> None:
+        for controller in self.controllers:
+            controller.reassign(self.names[index], target)
 
     def _do_freeze(self, broker_id: int, duration: float) -> None:
         """Stop a process for a while; its session ends, and it registers again afterwards."""
@@ -250,10 +278,20 @@ class World:
             self._expire(broker)
             self.loop.call_later(0.1, self._register_again, broker)
 
-    def _do_depose(self, kill: bool) -> None:
+    def _do_depose(self, kill: bool, broker_id: int, later: float, duration: float) -> None:
+        """Cut the controller from a broker, then depose it; if it lives on, its commands arrive after the cut."""
+        controller = self.controllers[-1]
+        cuts = set(self._both(host_of(broker_id), controller.process.host))
+        self.network.cuts |= cuts
+        self.loop.call_later(later, self._depose, controller, kill)
+        self.loop.call_later(later + duration, self._heal, cuts)
+
+    def _depose(self, controller: Controller, kill: bool) -> None:
+        if not controller.is_active:
+            return
         if kill:
-            self.loop.kill(self.controllers[-1].process)
-            self.network.died(self.controllers[-1].process)
+            self.loop.kill(controller.process)
+            self.network.died(controller.process)
         self._new_controller()
 
     # The end
@@ -263,7 +301,7 @@ class World:
         self.network.heal()
         self.network.break_rate = 0.0
         for controller in self.controllers:
-            controller.chances = Chances(0.0, 0.0, 0.0)
+            controller.chances = Chances(0.0, (), 0.0, 0.0)
         for broker in self.brokers.values():
             if broker.process.is_frozen:
                 self._resume(broker)
@@ -297,6 +335,8 @@ class World:
         return None
 
     def _unsettled_partition(self, name: TopicPartition, state: State) -> str | None:
+        if state.target is not None:
+            return "a reassignment is under way"
         if set(state.isr) != set(state.replicas):
             return f"the ISR is {state.isr}"
         ends = {}
@@ -319,6 +359,10 @@ class World:
                 state.version,
             ):
                 return f"broker {number} shows {shown}"
+        for broker in self.brokers.values():
+            is_stray = broker.id not in state.replicas and broker.replicas.find(*name) is not None
+            if is_stray:
+                return f"broker {broker.id} leads it, and has no replica"
         if len({*ends.values()}) != 1 or any(end != high for end, high in ends.values()):
             return f"log ends and high watermarks are {ends}"
         return None
