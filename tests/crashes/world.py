@@ -156,8 +156,14 @@ class World:
         # Every state that this broker gets is newer than the one before.
         self._versions += 1
         return PartitionState(
-            *(topic_partition.topic, story.topic_id, topic_partition.partition),
-            *(leader, epoch, replicas, replicas, True),
+            topic_partition.topic,
+            story.topic_id,
+            topic_partition.partition,
+            leader,
+            epoch,
+            replicas,
+            replicas,
+            is_new=True,
             partition_epoch=self._versions,
         )
 
@@ -277,12 +283,13 @@ class World:
 
     def _delete_records(self) -> None:
         """Delete records, or learn from the leader that they are deleted."""
-        partition = self._replica(PLAIN)
-        offset = self.random.randint(partition.log_start_offset, partition.high_watermark)
-        if isinstance(partition, FollowedPartition):
+        replica = self._replica(PLAIN)
+        offset = self.random.randint(replica.log_start_offset, replica.high_watermark)
+        if isinstance(replica, FollowedPartition):
             with self._step(PLAIN, StartMoved(offset)):
-                partition.learn(partition.high_watermark, offset)
+                replica.learn(replica.high_watermark, offset)
             return
+        partition = self.replicas.get(*PLAIN)
         with self._step(PLAIN, StartMoved(offset), StartKept(offset)) as steps:
             partition.delete_records(offset)
             self.replicas.checkpoint()

@@ -32,6 +32,7 @@ class Command(NamedTuple):
     broker_epoch: int
     api_key: ApiKey
     body: bytes
+    deletes: TopicPartition | None = None
 
 
 class Chances(NamedTuple):
@@ -91,6 +92,7 @@ class Controller:
         self._note(f"controller {self.id} takes office with epoch {self.epoch}")
         self._send_metadata(self.store.partitions)
         self._send_states(self.store.partitions, self.store.brokers)
+        self._send_stops(self.store.brokers)
         self.registrations_changed()
 
     def registrations_changed(self) -> None:
@@ -115,6 +117,7 @@ class Controller:
         for broker in sorted(new):
             hosted = [name for name, state in store.partitions.items() if broker in state.replicas]
             self._send_states(hosted, [broker])
+        self._send_stops(new)
 
     def _is_live(self, broker: int) -> bool:
         return self.store.handled.get(broker, -1) == self.store.brokers.get(broker)
@@ -226,6 +229,8 @@ class Controller:
         adding = tuple(broker for broker in target if broker not in state.replicas)
         removing = tuple(broker for broker in state.replicas if broker not in target)
         replicas = (*target, *removing)
+        for broker in target:
+            self.store.stopping.pop((name, broker), None)
         self._write(
             name,
             state._replace(
@@ -260,7 +265,8 @@ class Controller:
         )
         written = self._write(name, done)
         self._announce(name)
-        self._send_stop(name, written.leader_epoch, state.removing)
+        self.store.stopping.update({(name, broker): written.leader_epoch for broker in state.removing})
+        self._send_stops(state.removing)
 
     # Commands
 
@@ -325,8 +331,11 @@ class Controller:
             ]
             self._send(broker, ApiKey.LEADER_AND_ISR, {"topic_states": topics, "live_leaders": []})
 
-    def _send_stop(self, name: TopicPartition, leader_epoch: int, brokers: Iterable[int]) -> None:
-        for broker in brokers:
+    def _send_stops(self, brokers: Iterable[int]) -> None:
+        """Let brokers delete what they have no longer to have."""
+        for (name, broker), leader_epoch in tuple(self.store.stopping.items()):
+            if broker not in brokers:
+                continue
             for delete in (False, True):
                 state = {
                     "partition_index": name.partition,
@@ -334,16 +343,18 @@ class Controller:
                     "delete_partition": delete,
                 }
                 topic = {"topic_name": name.topic, "partition_states": [state]}
-                self._send(broker, ApiKey.STOP_REPLICA, {"topic_states": [topic]})
+                self._send(broker, ApiKey.STOP_REPLICA, {"topic_states": [topic]}, deletes=name if delete else None)
 
-    def _send(self, broker: int, api_key: ApiKey, fields: dict[str, Any]) -> None:
+    def _send(
+        self, broker: int, api_key: ApiKey, fields: dict[str, Any], *, deletes: TopicPartition | None = None
+    ) -> None:
         epoch = self.store.brokers.get(broker)
         if epoch is None:
             return
         head = {"controller_id": self.id, "controller_epoch": self.epoch, "broker_epoch": epoch}
         body = bytearray()
         request_encoder(api_key, _VERSIONS[api_key])(body, {**_DEFAULTS[api_key], **head, **fields})
-        command = Command(broker, epoch, api_key, bytes(body))
+        command = Command(broker, epoch, api_key, bytes(body), deletes)
         channel = self._channels.get((broker, epoch))
         if channel is None:
             channel = self._channels[broker, epoch] = asyncio.Queue()
@@ -362,6 +373,8 @@ class Controller:
             while self.store.brokers.get(broker) == epoch:
                 try:
                     await link.exchange(command.api_key, _VERSIONS[command.api_key], command.body)
+                    if command.deletes is not None and self.is_active:
+                        self.store.stopping.pop((command.deletes, broker), None)
                     break
                 except LinkError:
                     await asyncio.sleep(0.02)

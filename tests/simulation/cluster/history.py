@@ -38,8 +38,9 @@ class History:
 
     def __str__(self) -> str:
         head = (
-            f"seed {self.seed}, brokers {self.brokers}, segments of {self.segment_bytes} bytes, min ISR {self.min_isr}, {self.break_rate} of"
-            f" messages break connections, {self.late_copies} of commands arrive again, producers pause for {self.pause_s} s"
+            f"seed {self.seed}, brokers {self.brokers}, segments of {self.segment_bytes} bytes, min ISR {self.min_isr},"
+            f" {self.break_rate} of messages break connections, {self.late_copies} of commands arrive again, producers"
+            f" pause for {self.pause_s} s"
         )
         return "\n".join([head] + [f"{act.at:7.3f} s  {act}" for act in self.acts])
 

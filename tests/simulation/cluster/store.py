@@ -37,6 +37,8 @@ class Store:
         """Epochs of the registered brokers."""
         self.handled: dict[int, int] = {}
         """The registrations whose consequences have been written."""
+        self.stopping: dict[tuple[TopicPartition, int], int] = {}
+        """Leader epochs of replicas that have to be deleted."""
         self.controller_epoch = 0
         self.zxid = 100
         self.changes = 0

@@ -61,6 +61,7 @@ class Broker:
         self.throttle = ReplicationThrottle(window_count=11, window_s=1.0)
         self.flushed: list[TopicPartition] = []
         self.failures: list[tuple[TopicPartition, str]] = []
+        self.has_failed = asyncio.Event()
         self.fetcher = self.create()
 
     def create(self, *_: int) -> Fetcher:
@@ -74,6 +75,7 @@ class Broker:
 
     def failed(self, partition: FollowedPartition, reason: str) -> None:
         self.failures.append((partition.topic_partition, reason))
+        self.has_failed.set()
 
     def partition(self, index: int = 0, config: LogConfig = CONFIG, *, leader: int = LEADER) -> FollowedPartition:
         topic_partition = TopicPartition("t", index)
@@ -302,8 +304,7 @@ async def abandoned(broker: Broker, fetchers: Fetchers) -> FollowedPartition:
     broker.leader.replies = [reply(data(b"", error_code=ErrorCode.fenced_leader_epoch))]
     fetchers.follow([partition])
     async with asyncio.timeout(5):
-        while not broker.failures:
-            await asyncio.sleep(0)
+        await broker.has_failed.wait()
     await fetchers.close_idle()
     assert not fetchers.all
     return partition
