@@ -35,9 +35,11 @@ class Copy:
         self._data: dict[int, bytes] = {}
         self._truncations = -1
         self._start = 0
+        self.log_start_offset = 0
 
     def read(self, log: Log) -> list[Held]:
         """Return the batches that are new since the last call, or all after a truncation."""
+        self.log_start_offset = log.log_start_offset
         end = self.batches[-1].header.next_offset if self.batches else 0
         is_known = log is self.log and log.state.truncations == self._truncations
         if not is_known or log.segments.first_offset != self._start:
@@ -53,10 +55,8 @@ class Copy:
         return new
 
     def has(self, held: Held) -> bool:
-        offset = held.header.base_offset
-        if self.batches and offset < self.batches[0].header.base_offset:
-            return True  # deleted by retention
-        return self._data.get(offset) == held.data
+        is_deleted = held.header.next_offset <= self.log_start_offset
+        return is_deleted or self._data.get(held.header.base_offset) == held.data
 
 
 def _contents(log: Log, offset: int) -> Iterator[tuple[BatchHeader, bytes]]:
@@ -69,11 +69,22 @@ class Committed:
 
     def __init__(self) -> None:
         self.batches: dict[int, Held] = {}
+        self.history: list[Held] = []
+        """With the batches that were deleted."""
+        self.start = 0
         self.end = 0
 
     def add(self, held: Held) -> None:
         self.batches[held.header.base_offset] = held
+        self.history.append(held)
         self.end = held.header.next_offset
+
+    def delete(self, start: int) -> None:
+        """Forget the batches before the log start offset of a leader."""
+        if start > self.start:
+            self.start = start
+            for offset in [offset for offset, held in self.batches.items() if held.header.next_offset <= start]:
+                del self.batches[offset]
 
 
 class Checks:
@@ -178,6 +189,8 @@ class Checks:
         elif partition.high_watermark < last:
             raise ViolationError(f"{name}: the high watermark goes back from {last} to {partition.high_watermark}")
         self._high_watermarks[name, epoch] = partition.high_watermark
+        if epoch == state.leader_epoch:
+            self.committed.setdefault(name, Committed()).delete(partition.log_start_offset)
         if partition.followers is not None and state.leader_epoch == epoch:
             maximal = partition.followers.state.maximal_isr
             if not maximal >= set(state.isr):
@@ -189,7 +202,7 @@ class Checks:
         name = partition.topic_partition
         committed = self.committed.setdefault(name, Committed())
         for held in committed.batches.values():
-            if held.header.base_offset >= partition.log_start_offset and not copy.has(held):
+            if not copy.has(held):
                 raise ViolationError(
                     f"{name}: the new leader {broker.id} (epoch {partition.leader_epoch}) lacks the committed batch at"
                     f" {held.header.base_offset}"
@@ -235,13 +248,19 @@ class Checks:
             if header.next_offset <= partition.log_start_offset:
                 continue
             known = committed.batches.get(header.base_offset)
-            if known is None or known.data != held.data:
+            if header.next_offset > committed.start and (known is None or known.data != held.data):
                 raise ViolationError(
                     f"{name}: broker {broker.id} has another batch at {header.base_offset}, below its high watermark"
                     f" {partition.high_watermark}"
                 )
 
     # Clients
+
+    def committed_start(self, name: TopicPartition) -> int:
+        return self.committed.setdefault(name, Committed()).start
+
+    def committed_end(self, name: TopicPartition) -> int:
+        return self.committed.setdefault(name, Committed()).end
 
     def acknowledged(self, name: TopicPartition, offset: int, count: int) -> None:
         """Check that acknowledged records are committed."""
@@ -251,6 +270,7 @@ class Checks:
 
     def read(self, name: TopicPartition, offset: int, data: bytes) -> None:
         """Check a batch that a consumer has read."""
-        held = self.committed.setdefault(name, Committed()).batches.get(offset)
-        if held is None or held.data != data:
+        committed = self.committed.setdefault(name, Committed())
+        held = committed.batches.get(offset)
+        if offset >= committed.start and (held is None or held.data != data):
             raise ViolationError(f"{name}: a consumer has read a batch at {offset} that was not committed there")

@@ -17,6 +17,7 @@ from tests.simulation.cluster.loop import Process, ProcessLoop
 from tests.simulation.cluster.store import NO_LEADER
 
 _PRODUCE_VERSION: Final = 9
+_DELETE_VERSION: Final = 2
 _TIMESTAMP: Final = 1_700_000_000_000
 _BACKOFF_S: Final = 0.1
 _REQUEST_TIMEOUT_MS: Final = 1000
@@ -195,13 +196,13 @@ class Consumer:
             if leader == NO_LEADER:
                 continue
             try:
-                await self._fetch(self._links.to(leader))
+                await self._fetch(self._links.to(leader), start_of)
             except LinkError:
                 continue
             if self._random.random() < 0.05:
                 self.offset = start_of(self._name)
 
-    async def _fetch(self, link: Link) -> None:
+    async def _fetch(self, link: Link, start_of: Callable[[TopicPartition], int]) -> None:
         key = (self._cluster.topic_id(self._name.topic), self._name.partition)
         entry = ENTRY.pack(self._name.partition, -1, self.offset, -1, -1, 2000, 0)
         body = encode_fetch(FetchLimits(0, 1, 4000), (0, -1), {key: entry}, (), None)
@@ -216,3 +217,25 @@ class Consumer:
                     continue
                 self._cluster.read(self._name, header.base_offset, data[position : position + header.size])
                 self.offset = header.next_offset
+
+
+class Admin:
+    """Deletes records."""
+
+    def __init__(self, cluster: Cluster, loop: ProcessLoop) -> None:
+        self.process = Process("admin")
+        self._cluster = cluster
+        self._links = Links(loop, "admin")
+
+    async def delete_records(self, name: TopicPartition, offset: int) -> None:
+        leader = self._cluster.leader_of(name)
+        if leader == NO_LEADER:
+            return
+        body = bytearray()
+        partitions = [{"partition_index": name.partition, "offset": offset}]
+        fields = {"topics": [{"name": name.topic, "partitions": partitions}], "timeout": _REQUEST_TIMEOUT_MS}
+        request_encoder(ApiKey.DELETE_RECORDS, _DELETE_VERSION)(body, fields)
+        try:
+            await self._links.to(leader).exchange(ApiKey.DELETE_RECORDS, _DELETE_VERSION, body)
+        except LinkError:
+            self._cluster.note(f"deleting records of {name} before {offset} failed")

@@ -29,6 +29,8 @@ class History:
     seed: int
     brokers: tuple[int, ...]
     segment_bytes: int
+    retention_bytes: int
+    flush_messages: int
     min_isr: int
     break_rate: float
     late_copies: float
@@ -38,7 +40,8 @@ class History:
 
     def __str__(self) -> str:
         head = (
-            f"seed {self.seed}, brokers {self.brokers}, segments of {self.segment_bytes} bytes, min ISR {self.min_isr},"
+            f"seed {self.seed}, brokers {self.brokers}, segments of {self.segment_bytes} bytes, retention of"
+            f" {self.retention_bytes} bytes, a flush after {self.flush_messages} records, min ISR {self.min_isr},"
             f" {self.break_rate} of messages break connections, {self.late_copies} of commands arrive again, producers"
             f" pause for {self.pause_s} s"
         )
@@ -61,12 +64,14 @@ def history_of(seed: int) -> History:
         return chance.randrange(PARTITIONS)
 
     makers: dict[str, tuple[int, Callable[[], tuple[Any, ...]]]] = {
-        "crash": (5, lambda: (broker(), duration(3.0), duration(0.8))),
+        "crash": (5, lambda: (broker(), duration(3.0), duration(0.8), chance.random() < 0.2)),
         "elect": (4, lambda: (partition(), broker())),
         "cut": (3, lambda: (*chance.sample(brokers, 2), chance.random() < 0.5, duration(4.0))),
         "usurp": (6, lambda: (partition(), chance.random() < 0.4, duration(1.0), duration(2.5))),
         "isolate": (2, lambda: (broker(), duration(4.0))),
         "freeze": (2, lambda: (broker(), duration(4.0))),
+        "delete": (2, lambda: (partition(), round(chance.random(), 2))),
+        "skew": (1, lambda: (broker(), chance.choice((-3600.0, 3600.0)))),
         "expire": (1, lambda: (broker(),)),
         "depose": (3, lambda: (chance.random() < 0.3, broker(), duration(1.0), duration(3.0))),
     }
@@ -86,6 +91,8 @@ def history_of(seed: int) -> History:
         seed,
         brokers,
         chance.choice((600, 2000, 100_000)),
+        chance.choice((-1, -1, -1, 2000)),
+        chance.choice((1, 5, 1 << 60, 1 << 60, 1 << 60, 1 << 60)),
         chance.choice((1, 2, 2, 2)),
         chance.choice((0.0, 0.003, 0.02)),
         chance.choice((0.0, 0.1, 0.4)),

@@ -31,6 +31,7 @@ class Network:
         self.random = random
         self.break_rate = 0.0
         self.slowest_s = 0.002
+        self.slow_reads = 0.02
         self.cuts: set[tuple[str, str]] = set()
         """Pairs of hosts: nothing gets from the first to the second."""
         self._healed = asyncio.Event()
@@ -67,6 +68,10 @@ class Network:
     def delay(self) -> float:
         return self.random.uniform(0.0001, self.slowest_s)
 
+    def delay_of_file(self) -> float:
+        """Return how long it takes until a region of a file is read: rarely long, if the receiver is slow."""
+        return self.random.uniform(0.0, 0.5) if self.random.random() < self.slow_reads else 0.0
+
     def heal(self, cuts: set[tuple[str, str]] | None = None) -> None:
         """End these cuts, or all."""
         self.cuts -= self.cuts if cuts is None else cuts
@@ -95,7 +100,7 @@ class End(asyncio.Transport):
 
     def __init__(self, network: Network, process: Process) -> None:
         super().__init__()
-        self._network = network
+        self.network = network
         self.process = process
         self._is_closed = False
         self._unsent: deque[bytes | None] = deque()
@@ -108,7 +113,7 @@ class End(asyncio.Transport):
             self.flush()
 
     def flush(self) -> None:
-        network = self._network
+        network = self.network
         route = (self.process.host, self.peer.process.host)
         while self._unsent and route not in network.cuts:
             data = self._unsent.popleft()
@@ -120,7 +125,7 @@ class End(asyncio.Transport):
             self._call(self._last_arrival, self.peer, arrival, *(() if data is None else (data,)))
 
     def _call(self, when: float, end: "End", callback: Callable[..., None], *arguments: Any) -> None:
-        self._network.loop.call_at(when, callback, *arguments, context=end.process.context)
+        self.network.loop.call_at(when, callback, *arguments, context=end.process.context)
 
     def _arrived(self, data: bytes) -> None:
         if not self._is_closed:
@@ -129,7 +134,7 @@ class End(asyncio.Transport):
     def _ended(self) -> None:
         if not self._is_closed:
             self._is_closed = True
-            self._network.closed(self)
+            self.network.closed(self)
             self.lost(None)
 
     def is_closing(self) -> bool:
@@ -138,10 +143,10 @@ class End(asyncio.Transport):
     def abort(self) -> None:
         if not self._is_closed:
             self._is_closed = True
-            self._network.closed(self)
+            self.network.closed(self)
             self._unsent.append(None)
             self.flush()
-            self._call(self._network.loop.now, self, self.lost, None)
+            self._call(self.network.loop.now, self, self.lost, None)
 
     close = abort
 
@@ -191,20 +196,35 @@ class Served:
     def _serve(self) -> None:
         while self._frames:
             answer = self._dispatch.handle(self._client, memoryview(self._frames.popleft()))
-            if not isinstance(answer, list):
+            if not isinstance(answer, list) or any(isinstance(part, FileSlice) for part in answer):
                 self._is_busy = True
-                done = asyncio.ensure_future(_awaited(answer))
+                done = asyncio.ensure_future(self._answer(answer))
                 done.add_done_callback(self._answered)
                 return
-            self._send(answer)
+            self._end.write(b"".join(map(bytes, answer)))  # type: ignore[arg-type]
 
-    def _answered(self, done: "asyncio.Future[Parts]") -> None:
+    async def _answer(self, answer: Parts | Awaitable[Parts]) -> None:
+        await self._send(answer if isinstance(answer, list) else await _awaited(answer))
+
+    def _answered(self, done: "asyncio.Future[None]") -> None:
+        done.result()
         self._is_busy = False
-        self._send(done.result())
         self._serve()
 
-    def _send(self, parts: Parts) -> None:
-        self._end.write(b"".join(part.read() if isinstance(part, FileSlice) else bytes(part) for part in parts))
+    async def _send(self, parts: Parts) -> None:
+        """Send the reply. Regions of files are read while the connection takes them, as `sendfile` does."""
+        sent = []
+        for part in parts:
+            if isinstance(part, FileSlice):
+                await asyncio.sleep(self._end.network.delay_of_file())
+                content = part.read()
+                if len(content) < part.size:
+                    self._end.abort()  # a segment was truncated while it was being sent
+                    return
+                sent.append(content)
+            else:
+                sent.append(bytes(part))
+        self._end.write(b"".join(sent))
 
 
 async def _awaited(answer: Awaitable[Parts]) -> Parts:

@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID
 
+from headrace.storage.files.checkpoint import HIGH_WATERMARK_FILE
 from headrace.storage.log.config import LogConfig
 from headrace.types import TopicPartition
 from headrace.wire.apis import ApiKey
 from headrace.wire.records import iter_records
 from tests.simulation.cluster.broker import Broker, host_of
 from tests.simulation.cluster.checks import Checks, ViolationError
-from tests.simulation.cluster.clients import ClientError, Consumer, Producer
+from tests.simulation.cluster.clients import Admin, ClientError, Consumer, Producer
 from tests.simulation.cluster.controller import Chances, Controller
 from tests.simulation.cluster.history import FAULTS_S, PARTITIONS, REPLICAS, Act, History
 from tests.simulation.cluster.loop import ProcessLoop, virtual_clocks
@@ -54,10 +55,15 @@ class World:
             segment_bytes=history.segment_bytes,
             index_interval_bytes=100,
             segment_index_bytes=4096,
+            retention_bytes=history.retention_bytes,
+            retention_ms=-1,
+            flush_messages=history.flush_messages,
+            file_delete_delay_ms=0,
             min_insync_replicas=history.min_isr,
         )
         self.names = [TopicPartition(TOPIC, index) for index in range(PARTITIONS)]
         self.producers: list[Producer] = []
+        self._admin = Admin(self, self.loop)
         self._violation: AssertionError | None = None
 
     def note(self, text: str) -> None:
@@ -186,11 +192,13 @@ class World:
         self.note(str(act))
         getattr(self, f"_do_{act.kind}")(*act.arguments)
 
-    def _do_crash(self, broker_id: int, down_s: float, noticed_s: float) -> None:
+    def _do_crash(self, broker_id: int, down_s: float, noticed_s: float, loses_checkpoint: bool) -> None:
         broker = self.brokers[broker_id]
         if not broker.process.is_alive:
             return
         broker.kill()
+        if loses_checkpoint:
+            (self._directory / host_of(broker_id) / HIGH_WATERMARK_FILE).unlink(missing_ok=True)
         self.loop.call_later(noticed_s, self._expire, broker)
         self.loop.call_later(down_s, self._restart, broker_id)
 
@@ -278,6 +286,15 @@ class World:
             self._expire(broker)
             self.loop.call_later(0.1, self._register_again, broker)
 
+    def _do_skew(self, broker_id: int, seconds: float) -> None:
+        self.brokers[broker_id].process.clock_skew_s = seconds
+
+    def _do_delete(self, index: int, part: float) -> None:
+        """Delete some of the committed records."""
+        name = self.names[index]
+        offset = int(self.checks.committed_end(name) * part)
+        self.loop.spawn(self._admin.process, lambda: self._guarded(self._admin.delete_records(name, offset)))
+
     def _do_depose(self, kill: bool, broker_id: int, later: float, duration: float) -> None:
         """Cut the controller from a broker, then depose it; if it lives on, its commands arrive after the cut."""
         controller = self.controllers[-1]
@@ -299,7 +316,7 @@ class World:
     def _end_faults(self) -> None:
         self.note("the faults end")
         self.network.heal()
-        self.network.break_rate = 0.0
+        self.network.break_rate = self.network.slow_reads = 0.0
         for controller in self.controllers:
             controller.chances = Chances(0.0, (), 0.0, 0.0)
         for broker in self.brokers.values():
@@ -372,7 +389,7 @@ class World:
         for name in self.names:
             values: list[bytes] = []
             offsets: dict[bytes, int] = {}
-            for held in self.checks.committed[name].batches.values():
+            for held in self.checks.committed[name].history:
                 for record in iter_records(held.data):
                     assert record.value is not None
                     value = record.value.rstrip(b".")
@@ -414,8 +431,8 @@ class World:
     def topic_id(self, topic: str) -> bytes:
         return self.store.topic_ids[topic].bytes
 
-    def _start_of(self, _: TopicPartition) -> int:
-        return 0
+    def _start_of(self, name: TopicPartition) -> int:
+        return self.checks.committed_start(name)
 
     def read(self, name: TopicPartition, offset: int, data: bytes) -> None:
         self.checks.read(name, offset, data)
