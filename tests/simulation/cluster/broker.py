@@ -4,8 +4,10 @@ them, on a fake network and with virtual time.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Final, cast
+from unittest.mock import patch
 
 from headrace.broker.apis.controls import ControlApis
 from headrace.broker.apis.fetch import FetchApi
@@ -24,6 +26,7 @@ from headrace.replication.purgatory import Purgatory
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.server.dispatch import Dispatcher
 from headrace.server.loop.turns import Turns
+from headrace.storage.dirs import log_dir
 from headrace.storage.dirs.log_dirs import LogDirs
 from headrace.storage.log.config import LogConfig
 from headrace.types import TopicPartition
@@ -63,11 +66,13 @@ class Broker:
         network: Network,
         config_of: Callable[[str], LogConfig],
         broker_epoch: int,
+        boot_id: Path | None,
     ) -> None:
         self.id = broker_id
         self.process = Process(host_of(broker_id))
         self.broker_epoch = broker_epoch
         self._root = root
+        self._boot_id = boot_id
         self._loop = loop
         self._network = network
         self._config_of = config_of
@@ -85,7 +90,8 @@ class Broker:
         """Open the directories and serve."""
         loop = cast(asyncio.AbstractEventLoop, self._loop)
         config = BrokerConfig({"broker.id": str(self.id), **SETTINGS})
-        dirs = self.log_dirs = LogDirs.open([self._root], broker_id=self.id, cluster_id="c", meta_version=0)
+        with nullcontext() if self._boot_id is None else patch.object(log_dir, "_BOOT_ID", self._boot_id):
+            dirs = self.log_dirs = LogDirs.open([self._root], broker_id=self.id, cluster_id="c", meta_version=0)
         dirs.owned.trust_new()
         purgatory = Purgatory(loop)
         replicas = self.replicas = ReplicaManager(dirs, self._config_of, purgatory)

@@ -111,6 +111,12 @@ class Checks:
             for name in self._store.partitions:
                 self._check_isr(name)
 
+    def lost_power(self, broker_id: int) -> None:
+        """Forget what a broker had: its disk may have lost some of it."""
+        for key in [key for key in self.copies if key[0] == broker_id]:
+            del self.copies[key]
+            self._seen.pop(key, None)
+
     def _forget_deleted(self, broker: Broker) -> None:
         """Forget copies whose files were deleted."""
         assert broker.log_dirs is not None

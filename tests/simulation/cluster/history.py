@@ -75,6 +75,8 @@ def history_of(seed: int) -> History:
         "expire": (1, lambda: (broker(),)),
         "depose": (3, lambda: (chance.random() < 0.3, broker(), duration(1.0), duration(3.0))),
     }
+    if chance.random() < 0.3:
+        makers["power"] = 6, lambda: (broker(), duration(3.0))
     if len(brokers) > REPLICAS:
         makers["reassign"] = 4, lambda: (partition(), tuple(chance.sample(brokers, chance.choice((2, 3, 3)))))
     kinds = list(makers)

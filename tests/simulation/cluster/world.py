@@ -27,6 +27,7 @@ from tests.simulation.cluster.broker import Broker, host_of
 from tests.simulation.cluster.checks import Checks, ViolationError
 from tests.simulation.cluster.clients import Admin, ClientError, Consumer, Producer
 from tests.simulation.cluster.controller import Chances, Controller
+from tests.simulation.cluster.disks import Disks
 from tests.simulation.cluster.history import FAULTS_S, PARTITIONS, REPLICAS, Act, History
 from tests.simulation.cluster.loop import ProcessLoop, virtual_clocks
 from tests.simulation.cluster.net import Network
@@ -42,7 +43,11 @@ class World:
 
     def __init__(self, history: History, directory: Path, trace: list[str] | None = None) -> None:
         self.history = history
-        self._directory = directory
+        self._disks = Disks(
+            directory,
+            random.Random(f"disks {history.seed}"),
+            recorded=any(act.kind == "power" for act in history.acts),
+        )
         self._trace = trace
         self.random = random.Random(f"world {history.seed}")
         self.loop = ProcessLoop(random.Random(f"disk {history.seed}"))
@@ -90,6 +95,7 @@ class World:
                 for broker in self.brokers.values():
                     broker.unlock()
                 self.loop.end()
+                self._disks.close()
 
     def _begin(self) -> None:
         for broker_id in self.history.brokers:
@@ -150,11 +156,12 @@ class World:
     def _start(self, broker_id: int) -> Broker:
         broker = Broker(
             broker_id,
-            self._directory / host_of(broker_id),
+            self._disks.root(host_of(broker_id)),
             loop=self.loop,
             network=self.network,
             config_of=lambda _: self._config,
             broker_epoch=self.store.next_zxid(),
+            boot_id=self._disks.boot_id(host_of(broker_id)),
         )
         self.brokers[broker_id] = broker
         self.note(f"broker {broker_id} starts with epoch {broker.broker_epoch}")
@@ -198,9 +205,28 @@ class World:
             return
         broker.kill()
         if loses_checkpoint:
-            (self._directory / host_of(broker_id) / HIGH_WATERMARK_FILE).unlink(missing_ok=True)
+            (self._disks.root(host_of(broker_id)) / HIGH_WATERMARK_FILE).unlink(missing_ok=True)
         self.loop.call_later(noticed_s, self._expire, broker)
         self.loop.call_later(down_s, self._restart, broker_id)
+
+    def _do_power(self, broker_id: int, down_s: float) -> None:
+        """Let the power of a broker fail, unless it is the last one with records that are committed."""
+        broker = self.brokers[broker_id]
+        if not broker.process.is_alive or not all(map(self._has_others, self.names, (broker_id, broker_id))):
+            return
+        broker.kill()
+        self._disks.fail(host_of(broker_id))
+        self._expire(broker)
+        self.checks.lost_power(broker_id)
+        self.loop.call_later(down_s, self._restart, broker_id)
+
+    def _has_others(self, name: TopicPartition, broker_id: int) -> bool:
+        """Return True if the ISR has another live member, or not this one."""
+        isr = self.store.partitions[name].isr
+        others = [self.brokers[member] for member in isr if member != broker_id]
+        return broker_id not in isr or any(
+            other.process.is_alive and self.store.brokers.get(other.id) == other.broker_epoch for other in others
+        )
 
     def _expire(self, broker: Broker) -> None:
         """Let the session of a broker's life end."""
