@@ -43,7 +43,14 @@ def check(partition: Partition, story: Story, expected: Expected, *, kernel_surv
     content = tuple(item for item in state.content if item.header.last_offset < end)
     _check_producers(partition, content if story.compacted else found)
     flushed = min(expected.flushed, end) if kernel_survived else end
-    return State(content, max(state.start, partition.log_start_offset), end, flushed, expected.start_kept)
+    start = max(state.start, partition.log_start_offset)
+    return State(content, start, end, flushed, expected.start_kept, state.high_watermarks)
+
+
+def check_high_watermark(found: int, allowed: frozenset[int]) -> frozenset[int]:
+    """Check the saved high watermark, and return it for the next life. A later one would hide lost records."""
+    assert found in allowed, f"the high watermark {found} was never saved, only {sorted(allowed)}"
+    return frozenset({0, found})
 
 
 def _check_contiguous(partition: Partition, found: list[Batch], end: int, expected: Expected) -> State:

@@ -261,7 +261,10 @@ def put(files: Files, directory: Path) -> None:
 
 @contextmanager
 def record(disk: Disk, root: Path) -> Iterator[None]:
-    """Journal the changes below `root`, which holds the disk's files. Nothing is synced to the real disk."""
+    """Journal the changes below `root`, which holds the disk's files. Nothing is synced to the real disk.
+
+    Several disks may be recorded at the same time.
+    """
     with pytest.MonkeyPatch.context() as patch:
         _Recorder(disk, str(root)).install(patch)
         yield
@@ -276,12 +279,17 @@ class _Recorder:
         self._prefix = root + "/"
         self._open_files: dict[int, tuple[int, int]] = {}
         """File number and position by descriptor."""
+        self._other: _Recorder | None = None
+        """The recorder of another disk."""
 
     def install(self, patch: pytest.MonkeyPatch) -> None:
         for name in _RECORDED:
             if hasattr(os, name):
                 original = getattr(os, name)
                 patch.setattr(os, name, self._wrapped(getattr(self, f"_{name}"), original))
+        before = getattr(os.fsync, "__self__", None)
+        if isinstance(before, _Recorder):
+            self._other = before
         patch.setattr(os, "fsync", self._fsync)
         patch.setattr("headrace.storage.files.atomic_file.fdatasync", self._fsync)
         patch.setattr("headrace.storage.files.log_file.fdatasync", self._fsync)
@@ -400,3 +408,5 @@ class _Recorder:
         known = self._open_files.get(descriptor)
         if known is not None:
             self._disk.journal.append(Sync(known[0]))
+        elif self._other is not None:
+            self._other._fsync(descriptor)

@@ -4,11 +4,15 @@ from collections.abc import Callable
 
 import pytest
 
+from headrace.replication.following.partition import FollowedPartition
+from headrace.replication.replica_manager import ReplicaManager
 from headrace.storage.dirs.log_dir import LogDir
 from headrace.storage.dirs.log_dirs import LogDirs
 from headrace.storage.files.log_file import LogFile
 from headrace.storage.log import flusher, log, recovery
+from headrace.storage.log.leader_epochs import LeaderEpochs
 from headrace.storage.log.segment import Segment
+from headrace.wire.batch import BatchHeader
 
 Fault = Callable[[pytest.MonkeyPatch], None]
 
@@ -64,6 +68,37 @@ def producer_snapshots_outlive_a_truncation(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(log, "remove_stray_snapshots", _skip)
 
 
+def epochs_of_truncated_batches_survive(patch: pytest.MonkeyPatch) -> None:
+    def append_only(self: LeaderEpochs, header: BatchHeader) -> None:
+        if header.partition_leader_epoch > self.latest:
+            self.assign(header.partition_leader_epoch, header.base_offset)
+
+    patch.setattr(LeaderEpochs, "recover", append_only)
+
+
+def epochs_survive_a_truncation(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LeaderEpochs, "truncate_from_end", _skip)
+
+
+def log_end_saved_as_high_watermark(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        ReplicaManager,
+        "_high_watermarks",
+        lambda self: {partition.topic_partition: partition.log_end_offset for partition in self.hosted()},
+    )
+
+
+def producers_survive_a_truncation(patch: pytest.MonkeyPatch) -> None:
+    def forgetful(self: FollowedPartition) -> None:
+        self.high_watermark = max(self.log_start_offset, min(self.high_watermark, self.log_end_offset))
+
+    patch.setattr(FollowedPartition, "_reload", forgetful)
+
+
+def fetched_batches_do_not_change_producers(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(FollowedPartition, "_note", _skip)
+
+
 FAULTS: tuple[Fault, ...] = (
     no_sync_of_records,
     no_sync_of_rolled_indexes,
@@ -74,6 +109,11 @@ FAULTS: tuple[Fault, ...] = (
     producer_snapshots_outlive_a_truncation,
     power_loss_mistaken_for_process_death,
     recovery_noted_too_early,
+    epochs_of_truncated_batches_survive,
+    epochs_survive_a_truncation,
+    log_end_saved_as_high_watermark,
+    producers_survive_a_truncation,
+    fetched_batches_do_not_change_producers,
 )
 
 RARELY_FOUND: tuple[Fault, ...] = (no_sync_after_segments_are_deleted,)

@@ -2,6 +2,7 @@
 
 import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -10,7 +11,7 @@ import pytest
 
 from headrace.storage.dirs import log_dir
 from headrace.types import TopicPartition
-from tests.crashes.checks import check
+from tests.crashes.checks import check, check_high_watermark
 from tests.crashes.disk import Disk, Files, Write, put, record
 from tests.crashes.faults import Fault
 from tests.crashes.story import Emptied, State, Story
@@ -111,7 +112,10 @@ class Play:
                         partition = replicas.get(*topic_partition)
                         expected = story.at(point, torn=torn is not None)
                         state = check(partition, story, expected, kernel_survived=not power_loss)
-                        found[topic_partition] = story, state
+                        kept = check_high_watermark(
+                            replicas.log_dirs.high_watermark(topic_partition), story.high_watermarks_at(point)
+                        )
+                        found[topic_partition] = story, replace(state, high_watermarks=kept)
                 finally:
                     unlock(replicas.log_dirs)
         except Exception as error:

@@ -54,7 +54,13 @@ class StartKept(NamedTuple):
     offset: int
 
 
-Action: TypeAlias = Appended | Fetched | Truncated | Emptied | StartMoved | Flushed | StartKept
+class HighWatermarkKept(NamedTuple):
+    """The high watermark is synced."""
+
+    offset: int
+
+
+Action: TypeAlias = Appended | Fetched | Truncated | Emptied | StartMoved | Flushed | StartKept | HighWatermarkKept
 
 
 class Step(NamedTuple):
@@ -77,6 +83,8 @@ class State:
     end: int = 0
     flushed: int = 0
     start_kept: int = 0
+    high_watermarks: frozenset[int] = frozenset({0})
+    """All that were ever saved."""
 
     def after(self, action: Action) -> "State":
         match action:
@@ -97,13 +105,15 @@ class State:
                     start_kept=min(self.start_kept, end),
                 )
             case Emptied(offset):
-                return State(start=offset, end=offset, flushed=offset)
+                return State(start=offset, end=offset, flushed=offset, high_watermarks=self.high_watermarks)
             case StartMoved(offset):
                 return replace(self, start=max(self.start, offset))
             case Flushed(offset):
                 return replace(self, flushed=max(self.flushed, offset))
             case StartKept(offset):
                 return replace(self, start_kept=offset)
+            case HighWatermarkKept(offset):
+                return replace(self, high_watermarks=self.high_watermarks | {offset})
 
 
 @dataclass
@@ -155,6 +165,15 @@ class Story:
                 break
             state = state.after(step.action)
         return Expected(state, state, None)
+
+    def high_watermarks_at(self, point: int) -> frozenset[int]:
+        """Return the high watermarks that may be saved after `point` entries of the journal."""
+        begun = {
+            step.action.offset
+            for step in self.steps
+            if step.begin <= point and isinstance(step.action, HighWatermarkKept)
+        }
+        return self.beginning.high_watermarks | begun
 
     @property
     def now(self) -> State:

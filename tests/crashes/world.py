@@ -11,15 +11,18 @@ from typing import Any
 from uuid import UUID
 
 from headrace.replication.following.partition import FollowedPartition
+from headrace.replication.leading.isr_changes import Answer, IsrChange
+from headrace.replication.leading.peers import Peers
 from headrace.replication.partition import Partition
 from headrace.replication.producer_state import ProducerState
+from headrace.replication.replica import Replica
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.storage.cleaner.log_cleaner import CleanerSettings, Compactable, LogCleaner
 from headrace.storage.dirs import log_switch
 from headrace.storage.dirs.log_dirs import LogDirs
 from headrace.storage.dirs.log_move import LogMove
 from headrace.storage.log.config import LogConfig
-from headrace.types import TopicPartition
+from headrace.types import PartitionState, TopicPartition
 from headrace.wire.records import RecordData, batch_headers, build_batch
 from tests.crashes.disk import Disk
 from tests.crashes.story import (
@@ -29,6 +32,7 @@ from tests.crashes.story import (
     Emptied,
     Fetched,
     Flushed,
+    HighWatermarkKept,
     StartKept,
     StartMoved,
     Step,
@@ -63,6 +67,25 @@ def unlock(dirs: LogDirs) -> None:
         directory.unlock()
 
 
+def check_follower(replicas: ReplicaManager, topic_partition: TopicPartition) -> None:
+    """Check that a follower begins with the saved high watermark, as far as its log reaches."""
+    followed = replicas.readable(*topic_partition)
+    saved = replicas.log_dirs.high_watermark(topic_partition)
+    expected = max(followed.log_start_offset, min(saved, followed.log_end_offset))
+    assert followed.high_watermark == expected, f"high watermark {followed.high_watermark}, saved {saved}"
+
+
+class _Unanswered:
+    """A controller that is away."""
+
+    def submit(self, change: IsrChange, done: Callable[[Answer], None]) -> None:
+        """Ignore a change of the ISR."""
+
+
+_OWN, _OTHER = 0, 1
+_PEERS = Peers(_OWN, is_alive=lambda _: True, max_lag_ms=lambda: 1000, now_ms=lambda: NOW, alter_isr=_Unanswered())
+
+
 class World:
     """Two log directories, a few partitions, and their stories."""
 
@@ -74,6 +97,7 @@ class World:
         }
         self.leader_epoch = 0
         self._serial = 0
+        self._versions = 0
         self._topics = 2
         self._chapters: list[tuple[int, dict[TopicPartition, Story]]] = []
         self._configs = {
@@ -94,8 +118,13 @@ class World:
         try:
             replicas = ReplicaManager(dirs, lambda topic: self._configs.get(TopicPartition(topic, 0), _PLAIN_CONFIG))
             replicas.set_strays_aside(lambda each: stories[each].topic_id if each in stories else None)
+            replicas.peers = _PEERS
             for topic_partition, story in stories.items():
-                replicas.become_leader(topic_partition, story.topic_id, self.leader_epoch)
+                replicas.open(topic_partition, story.topic_id, is_new=True)
+                if self.random.random() < 0.5:
+                    replicas.follow(self._state(topic_partition, story, leader=_OTHER))
+                    check_follower(replicas, topic_partition)
+                replicas.lead(self._state(topic_partition, story, leader=_OWN))
             dirs.sync_names()
         except BaseException:
             unlock(dirs)
@@ -120,6 +149,24 @@ class World:
             raise
         unlock(self.replicas.log_dirs)
 
+    def _state(
+        self, topic_partition: TopicPartition, story: Story, *, leader: int, replicas: tuple[int, ...] = (_OWN,)
+    ) -> PartitionState:
+        epoch = self.leader_epoch
+        # Every state that this broker gets is newer than the one before.
+        self._versions += 1
+        return PartitionState(
+            topic_partition.topic,
+            story.topic_id,
+            topic_partition.partition,
+            leader,
+            epoch,
+            replicas,
+            replicas,
+            is_new=True,
+            partition_epoch=self._versions,
+        )
+
     def stories_at(self, point: int) -> dict[TopicPartition, Story]:
         """Return the partitions in the metadata after `point` entries of the journal."""
         return [stories for begin, stories in self._chapters if begin <= point][-1]
@@ -134,7 +181,11 @@ class World:
             (3, self._delete_records),
             (15, self._fetch),
             (3, self._truncate),
+            (3, self._diverge),
             (1, self._empty),
+            (4, self._follow),
+            (12, self._lead_again),
+            (5, self._commit),
             (5, self._compact),
             (3, self._remove_deleted),
             (2, self._new_epoch),
@@ -153,13 +204,20 @@ class World:
         self.stories[topic_partition].steps += [Step(begin, end, action) for action in steps]
 
     def _any(self) -> tuple[TopicPartition, Partition]:
-        topic_partition = self.random.choice(list(self.stories))
+        """Return a partition that this broker leads."""
+        led = [item for item in self.stories if self.replicas.find(*item) is not None]
+        topic_partition = self.random.choice(led)
         return topic_partition, self.replicas.get(*topic_partition)
 
-    def _any_follower(self) -> tuple[TopicPartition, Partition]:
-        """Return a partition that may be truncated; compacted records are below the high watermark and stay."""
+    def _replica(self, topic_partition: TopicPartition) -> Replica:
+        return self.replicas.readable(*topic_partition)
+
+    def _any_follower(self) -> tuple[TopicPartition, FollowedPartition]:
+        """Follow a partition that may be truncated; compacted records are below the high watermark and stay."""
         topic_partition = self.random.choice([story for story in self.stories if story != TABLE])
-        return topic_partition, self.replicas.get(*topic_partition)
+        self.leader_epoch += self.random.random() < 0.3
+        state = self._state(topic_partition, self.stories[topic_partition], leader=_OTHER, replicas=(_OWN, _OTHER))
+        return topic_partition, self.replicas.follow(state)
 
     # -- actions -------------------------------------------------------------------------------------------------------
 
@@ -197,19 +255,25 @@ class World:
     def _write_back(self) -> None:
         """Flush and checkpoint, as a broker does every minute."""
         begin = len(self._disk.journal)
-        starts = {item: self.replicas.get(*item).log_start_offset for item in self.stories}
-        ends = {item: self.replicas.get(*item).log.segments.active_base_offset for item in self.stories}
+        replicas = {item: self._replica(item) for item in self.stories}
+        starts = {item: replica.log_start_offset for item, replica in replicas.items()}
+        ends = {item: replica.log.segments.active_base_offset for item, replica in replicas.items()}
+        high_watermarks = {item: replica.high_watermark for item, replica in replicas.items()}
         self.replicas.log_dirs.flush_rolled()
         self.replicas.checkpoint()
         end = len(self._disk.journal)
         for each, story in self.stories.items():
-            story.steps += [Step(begin, end, Flushed(ends[each])), Step(begin, end, StartKept(starts[each]))]
+            story.steps += [
+                Step(begin, end, Flushed(ends[each])),
+                Step(begin, end, StartKept(starts[each])),
+                Step(begin, end, HighWatermarkKept(high_watermarks[each])),
+            ]
 
     def _roll(self) -> None:
         self._any()[1].log.roll(NOW)
 
     def _retention(self) -> None:
-        partition = self.replicas.get(*PLAIN)
+        partition = self._replica(PLAIN)
         config = partition.log.config
         partition.log.configure(replace(config, retention_bytes=self.random.choice((0, 1000, 4000)), retention_ms=-1))
         with self._step(PLAIN) as steps:
@@ -218,47 +282,101 @@ class World:
         partition.log.configure(config)
 
     def _delete_records(self) -> None:
+        """Delete records, or learn from the leader that they are deleted."""
+        replica = self._replica(PLAIN)
+        offset = self.random.randint(replica.log_start_offset, replica.high_watermark)
+        if isinstance(replica, FollowedPartition):
+            with self._step(PLAIN, StartMoved(offset)):
+                replica.learn(replica.high_watermark, offset)
+            return
         partition = self.replicas.get(*PLAIN)
-        offset = self.random.randint(partition.log_start_offset, partition.log_end_offset)
-        with self._step(PLAIN, StartMoved(offset), StartKept(offset)):
+        with self._step(PLAIN, StartMoved(offset), StartKept(offset)) as steps:
             partition.delete_records(offset)
             self.replicas.checkpoint()
+            steps.append(HighWatermarkKept(partition.high_watermark))
+        for item, story in self.stories.items():
+            if item != PLAIN:
+                last = self.stories[PLAIN].steps[-1]
+                story.steps.append(Step(last.begin, last.end, HighWatermarkKept(self._replica(item).high_watermark)))
 
     def _truncate(self) -> None:
-        topic_partition, partition = self._any_follower()
-        log = partition.log
+        topic_partition, followed = self._any_follower()
+        offset = self._recent_batch(followed)
+        if offset is not None:
+            with self._step(topic_partition, Truncated(offset)):
+                followed.truncate_to(offset)
+            self.leader_epoch += 1
+
+    def _diverge(self) -> None:
+        """Learn from a leader where its log is another."""
+        topic_partition, followed = self._any_follower()
+        offset = self._recent_batch(followed)
+        if offset is None:
+            return
+        epochs = followed.log.leader_epochs
+        epoch = epochs.epoch_for(offset - 1 if offset > followed.log.segments.first_offset else offset)
+        with self._step(topic_partition, Truncated(offset)):
+            assert followed.truncate_where_diverging(epoch, offset) == offset, f"{epochs.entries}: {epoch}, {offset}"
+        # No leader writes other records under an epoch of an earlier one.
+        self.leader_epoch += 1
+
+    def _recent_batch(self, followed: FollowedPartition) -> int | None:
+        """Return the offset of one of the last batches; None without any."""
+        log = followed.log
         bases = [header.base_offset for header in log.segments.headers(log.log_start_offset)]
         offsets = [base for base in bases if base >= log.log_start_offset]
-        if not offsets:
-            return
-        offset = self.random.choice(offsets[-6:])
-        with self._step(topic_partition, Truncated(offset)):
-            self._followed(partition).truncate_to(offset)
-        self._resume(topic_partition)
+        return self.random.choice(offsets[-6:]) if offsets else None
 
     def _empty(self) -> None:
-        topic_partition, partition = self._any_follower()
-        offset = partition.log_end_offset + self.random.choice((0, 7))
+        topic_partition, followed = self._any_follower()
+        offset = followed.log_end_offset + self.random.choice((0, 7))
         with self._step(topic_partition, Emptied(offset)):
-            self._followed(partition).truncate_fully_and_start_at(offset)
-        self._resume(topic_partition)
+            followed.truncate_fully_and_start_at(offset)
+
+    def _follow(self) -> None:
+        self._any_follower()
+
+    def _lead_again(self) -> None:
+        """Lead what this broker has followed, alone or with a follower, with the state that it has in memory."""
+        followed = self.replicas.followed()
+        if followed:
+            topic_partition = self.random.choice(followed).topic_partition
+            self.leader_epoch += 1
+            replicas = self.random.choice(((_OWN,), (_OWN, _OTHER)))
+            self.replicas.lead(
+                self._state(topic_partition, self.stories[topic_partition], leader=_OWN, replicas=replicas)
+            )
+
+    def _commit(self) -> None:
+        """Let the follower of a led partition fetch."""
+        _, partition = self._any()
+        if partition.followers is not None:
+            offset = self.random.randint(partition.high_watermark, partition.log_end_offset)
+            partition.fetched_by(_OTHER, offset, 0, -1)
 
     def _fetch(self) -> None:
         """Follow other leaders for a while: append what they sent, in one or two epochs, and the last batch in part."""
-        topic_partition, partition = self._any_follower()
+        topic_partition, followed = self._any_follower()
         random = self.random
-        followed = self._followed(partition)
-        offset = partition.log_end_offset
+        offset = followed.log_end_offset
+        # The new leader may have more of the last epoch that both know.
+        epochs = followed.log.leader_epochs
+        epoch = max(epochs.epoch_for(offset - 1), 0) if random.random() < 0.5 else self.leader_epoch
+        if epoch < epochs.latest:
+            # This broker has led, without an append: the leader does not know that epoch, and its own one ends later.
+            assert followed.truncate_where_diverging(epoch, offset + 1) == offset
         sent = b""
         for _ in range(random.randint(1, 8)):
-            self.leader_epoch += random.random() < 0.2
+            if random.random() < 0.2:
+                self.leader_epoch += 1
+                epoch = self.leader_epoch
             self._serial += 1
             values = [
                 b"%08d" % self._serial + b"v" * random.choice((20, 180, 500)) for _ in range(random.choice((1, 3)))
             ]
             records = [RecordData(b"key", value, NOW + self._serial) for value in values]
             numbers = self._next_numbers(followed, sent)
-            data = build_batch(records, base_offset=offset, leader_epoch=self.leader_epoch, **numbers)
+            data = build_batch(records, base_offset=offset, leader_epoch=epoch, **numbers)
             sent += data
             offset += len(records)
         whole = tuple(Batch(header, sent[at : at + header.size]) for at, header in batch_headers(sent))
@@ -266,8 +384,7 @@ class World:
         followed.leader_epoch = self.leader_epoch
         with self._step(topic_partition, Fetched(whole)):
             followed.append_fetched(memoryview(sent), NOW)
-        followed.learn(offset, 0)
-        self._resume(topic_partition)
+        followed.learn(random.randint(followed.high_watermark, offset), 0)
 
     def _next_numbers(self, followed: FollowedPartition, sent: bytes) -> dict[str, Any]:
         """Return the numbers of the next batch of an idempotent producer, or of none."""
@@ -281,24 +398,6 @@ class World:
         known = dict(state.items()).get(producer)
         epoch, sequence = (0, 0) if known is None else (known.epoch, known.last_sequence + 1)
         return {"producer_id": producer, "producer_epoch": epoch, "base_sequence": sequence}
-
-    def _followed(self, partition: Partition) -> FollowedPartition:
-        """Let the broker follow what it has led."""
-        return FollowedPartition(
-            partition.log,
-            topic_id=partition.topic_id,
-            leader=1,
-            leader_epoch=self.leader_epoch,
-            high_watermark=partition.high_watermark,
-            producers=partition.producers,
-            transactions=partition.transactions,
-        )
-
-    def _resume(self, topic_partition: TopicPartition) -> None:
-        """Lead again after a truncation, which only followers do, with producers read from the log."""
-        del self.replicas._partitions[topic_partition]
-        self.leader_epoch += 1
-        self.replicas.become_leader(topic_partition, self.stories[topic_partition].topic_id, self.leader_epoch)
 
     def _compact(self) -> None:
         partition = self.replicas.get(*TABLE)
@@ -327,7 +426,9 @@ class World:
         if self.random.random() < 0.2:
             move.discard()
             return
-        log_switch.prepare(log_dirs, move, partition.high_watermark)
+        begin = len(self._disk.journal)
+        high_watermark = partition.high_watermark
+        log_switch.prepare(log_dirs, move, high_watermark)
         assert log_switch.switch(log_dirs, move)
         for step in (
             partition.log.flusher.sync_switch,
@@ -339,6 +440,9 @@ class World:
             if self.random.random() < 0.2:
                 self._flush()
             step()
+        self.stories[topic_partition].steps.append(
+            Step(begin, len(self._disk.journal), HighWatermarkKept(high_watermark))
+        )
 
     def _remove_deleted(self) -> None:
         self.replicas.log_dirs.remove_deleted_files(NOW + (1 << 40))
@@ -346,7 +450,7 @@ class World:
     def _new_epoch(self) -> None:
         topic_partition, _ = self._any()
         self.leader_epoch += 1
-        self.replicas.become_leader(topic_partition, self.stories[topic_partition].topic_id, self.leader_epoch)
+        self.replicas.lead(self._state(topic_partition, self.stories[topic_partition], leader=_OWN))
 
     def _brief_topic(self) -> None:
         """Delete or create the topic, first in the metadata, then in the log directories."""
@@ -360,12 +464,19 @@ class World:
         if known:
             self.replicas.delete_files(self.replicas.withdraw([BRIEF]))
         else:
-            self.replicas.become_leader(BRIEF, self.stories[BRIEF].topic_id, self.leader_epoch)
+            self.replicas.open(BRIEF, self.stories[BRIEF].topic_id, is_new=True)
+            self.replicas.lead(self._state(BRIEF, self.stories[BRIEF], leader=_OWN))
         self.replicas.log_dirs.sync_names()
 
     def _close(self) -> None:
         begin = len(self._disk.journal)
-        ends = {item: self.replicas.get(*item).log_end_offset for item in self.stories}
+        replicas = {item: self._replica(item) for item in self.stories}
+        ends = {item: (replica.log_end_offset, replica.high_watermark) for item, replica in replicas.items()}
         self.replicas.close()
         for each, story in self.stories.items():
-            story.steps.append(Step(begin, len(self._disk.journal), Flushed(ends[each])))
+            end_offset, high_watermark = ends[each]
+            end = len(self._disk.journal)
+            story.steps += [
+                Step(begin, end, Flushed(end_offset)),
+                Step(begin, end, HighWatermarkKept(high_watermark)),
+            ]

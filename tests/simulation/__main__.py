@@ -1,4 +1,4 @@
-"""Simulate groups and transactions: play many seeds on all cores, or replay one."""
+"""Simulate groups, transactions and replication: play many seeds on all cores, or replay one."""
 
 import argparse
 import logging
@@ -12,13 +12,18 @@ from typing import Any
 from tests.simulation import history as group_history
 from tests.simulation import report as group_report
 from tests.simulation import world as group_world
+from tests.simulation.cluster import history as cluster_history
+from tests.simulation.cluster import world as cluster_world
 from tests.simulation.transactions import history as transaction_history
 from tests.simulation.transactions import world as transaction_world
 
 _BATCH = 200
+_COST = {"cluster": 10}
+"""Worlds whose seeds take this many times longer: they play fewer."""
 WORLDS: dict[str, tuple[Callable[[int], Any], Callable[..., Any], Callable[..., str]]] = {
     "groups": (group_history.history_of, group_world.play, group_report.explain),
     "transactions": (transaction_history.history_of, transaction_world.play, transaction_world.explain),
+    "cluster": (cluster_history.history_of, cluster_world.play, cluster_world.explain),
 }
 
 
@@ -31,16 +36,18 @@ def failing(world: str, first: int, count: int) -> list[int]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=2000, help="number of seeds (default: 2000)")
+    parser.add_argument(
+        "--seeds", type=int, default=2000, help="number of seeds, of which the cluster plays a tenth (default: 2000)"
+    )
     parser.add_argument("--first", type=int, default=0, help="first seed (default: 0)")
-    parser.add_argument("--only", choices=WORLDS, help="default: groups and transactions")
+    parser.add_argument("--only", choices=WORLDS, help="default: all")
     parser.add_argument("--replay", type=int, metavar="SEED", help="play one seed and print all events")
     arguments = parser.parse_args()
     logging.disable(logging.CRITICAL)
     worlds = [arguments.only] if arguments.only else list(WORLDS)
     if arguments.replay is not None:
         return max(_replay(world, arguments.replay) for world in worlds)
-    return max(_play_many(world, arguments.first, arguments.seeds) for world in worlds)
+    return max(_play_many(world, arguments.first, arguments.seeds // _COST.get(world, 1)) for world in worlds)
 
 
 def _replay(world: str, seed: int) -> int:
@@ -55,10 +62,15 @@ def _replay(world: str, seed: int) -> int:
 def _play_many(world: str, first: int, seeds: int) -> int:
     history_of, play, explain = WORLDS[world]
     began = time.monotonic()
-    starts = range(first, first + seeds, _BATCH)
-    counts = [min(_BATCH, first + seeds - start) for start in starts]
+    batch = _BATCH // _COST.get(world, 1)
+    starts = range(first, first + seeds, batch)
+    counts = [min(batch, first + seeds - start) for start in starts]
+    failed: list[int] = []
     with ProcessPoolExecutor(os.cpu_count()) as pool:
-        failed = [seed for bad in pool.map(failing, [world] * len(counts), starts, counts) for seed in bad]
+        for start, bad in zip(starts, pool.map(failing, [world] * len(counts), starts, counts), strict=True):
+            failed += bad
+            if sys.stderr.isatty():
+                print(f"\r{world}: {start - first + batch} of {seeds}, {len(failed)} failed", end="\r", file=sys.stderr)
     print(f"{world}: {seeds} seeds in {time.monotonic() - began:.1f} s, {len(failed)} failed: {failed[:50]}")
     if failed:
         history = history_of(failed[0])

@@ -32,9 +32,8 @@ class Fetchers:
         for partition in partitions:
             topic_partition = partition.topic_partition
             place = (partition.leader, self._number_of(topic_partition))
-            known = self._places.get(topic_partition)
-            if known is not None and known != place:
-                self._fetchers[known].forget((topic_partition,))
+            if self._places.get(topic_partition) != place:
+                self.forget((topic_partition,))
             self._places[topic_partition] = place
             by_place.setdefault(place, []).append(partition)
         for place, followed in by_place.items():
@@ -48,8 +47,10 @@ class Fetchers:
         """Copy these partitions no more. Nothing is appended to their logs after this."""
         for topic_partition in partitions:
             place = self._places.pop(topic_partition, None)
-            if place is not None:
-                self._fetchers[place].forget((topic_partition,))
+            # It is closed if it has given up all its partitions.
+            fetcher = None if place is None else self._fetchers.get(place)
+            if fetcher is not None:
+                fetcher.forget((topic_partition,))
 
     async def close_idle(self) -> None:
         """Close the fetchers that have no partitions left, after the last change of a command."""

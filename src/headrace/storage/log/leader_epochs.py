@@ -81,6 +81,23 @@ class LeaderEpochs:
             log.warning("%s: leader epoch %d at offset %d replaces %s", self.path, epoch, start_offset, dropped)
         self._replace([*kept, EpochEntry(epoch, start_offset)])
 
+    def recover(self, header: BatchHeader) -> None:
+        """Correct the entries by a batch of the log, before its later ones. Raises OSError.
+
+        After a power failure the file may be older than a truncation, and contain epochs whose batches are gone.
+        """
+        epoch, last = header.partition_leader_epoch, self._entries[-1] if self._entries else None
+        if epoch < 0 or (last is not None and last.epoch == epoch and last.start_offset <= header.base_offset):
+            return
+        if self.epoch_for(header.base_offset) == epoch == self.epoch_for(header.last_offset):
+            return
+        kept = [entry for entry in self._entries if entry.epoch <= epoch and entry.start_offset <= header.base_offset]
+        if kept and kept[-1].epoch == epoch:
+            self._replace(kept)
+        else:
+            before = [entry for entry in kept if entry.start_offset < header.base_offset]
+            self._replace([*before, EpochEntry(epoch, header.base_offset)])
+
     def complete(self, headers: Iterable[BatchHeader], log_start_offset: int) -> None:
         """Restore epochs that the file lacks at its beginning from `headers`, those of the whole log.
 

@@ -284,8 +284,7 @@ def rebuild(
     end_offset = segment.base_offset
     for position, header in valid_batches(segment, limit, start):
         segment.index_batch(position, header, config.index_interval_bytes)
-        if header.partition_leader_epoch > epochs.latest:
-            epochs.assign(header.partition_leader_epoch, header.base_offset)
+        epochs.recover(header)
         if header.attributes & TRANSACTIONAL_FLAG:
             segment.txn_index.is_suspect = True
         end = position + header.size

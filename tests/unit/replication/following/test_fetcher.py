@@ -61,6 +61,7 @@ class Broker:
         self.throttle = ReplicationThrottle(window_count=11, window_s=1.0)
         self.flushed: list[TopicPartition] = []
         self.failures: list[tuple[TopicPartition, str]] = []
+        self.has_failed = asyncio.Event()
         self.fetcher = self.create()
 
     def create(self, *_: int) -> Fetcher:
@@ -74,6 +75,7 @@ class Broker:
 
     def failed(self, partition: FollowedPartition, reason: str) -> None:
         self.failures.append((partition.topic_partition, reason))
+        self.has_failed.set()
 
     def partition(self, index: int = 0, config: LogConfig = CONFIG, *, leader: int = LEADER) -> FollowedPartition:
         topic_partition = TopicPartition("t", index)
@@ -300,6 +302,36 @@ async def test_a_new_leader_gets_its_own_fetcher_and_an_idle_one_is_closed(broke
 
     assert [leader for leader, _ in fetchers.all] == [LEADER + 1]
     await fetchers.close()
+
+
+@pytest.fixture
+async def abandoned(broker: Broker, fetchers: Fetchers) -> FollowedPartition:
+    """A partition whose leader has a later epoch; its fetcher is closed."""
+    partition = broker.partition()
+    broker.leader.replies = [reply(data(b"", error_code=ErrorCode.fenced_leader_epoch))]
+    fetchers.follow([partition])
+    async with asyncio.timeout(5):
+        await broker.has_failed.wait()
+    await fetchers.close_idle()
+    assert not fetchers.all
+    return partition
+
+
+async def test_a_partition_that_was_given_up_is_copied_from_its_next_leader(
+    fetchers: Fetchers, abandoned: FollowedPartition
+) -> None:
+    abandoned.leader, abandoned.leader_epoch = LEADER + 1, 6
+
+    fetchers.follow([abandoned])
+
+    assert [leader for leader, _ in fetchers.all] == [LEADER + 1]
+    await fetchers.close()
+
+
+async def test_a_partition_that_was_given_up_can_be_stopped(fetchers: Fetchers, abandoned: FollowedPartition) -> None:
+    fetchers.forget([abandoned.topic_partition])
+
+    assert not fetchers.all
 
 
 async def test_a_forgotten_partition_leaves_its_fetcher_idle(broker: Broker, fetchers: Fetchers) -> None:

@@ -248,6 +248,36 @@ def test_an_unfinished_split_is_dropped(directory: Path) -> None:
     assert offsets(read_all(open_log(directory))) == list(range(80))
 
 
+@pytest.mark.parametrize("batches_of_the_old_epoch", [1, 4])
+def test_epochs_of_batches_that_were_truncated_are_dropped(directory: Path, batches_of_the_old_epoch: int) -> None:
+    log = open_log(directory)
+    append(log, 2, epoch=1)
+    append(log, epoch=2)
+    before = (directory / FILE_NAME).read_bytes()
+    log.truncate_to(2)
+    for _ in range(batches_of_the_old_epoch):
+        append(log, 2, epoch=1)
+    append(log, epoch=3)
+    # A power failure takes the change of the file back, but not the batches.
+    (directory / FILE_NAME).write_bytes(before)
+
+    recovered = open_log(directory)
+
+    assert recovered.leader_epochs.entries == (EpochEntry(1, 0), EpochEntry(3, 2 + 2 * batches_of_the_old_epoch))
+
+
+def test_an_epoch_that_would_begin_within_the_last_batch_is_dropped(directory: Path) -> None:
+    log = open_log(directory)
+    append(log, 2, epoch=1)
+    append(log, epoch=2)
+    before = (directory / FILE_NAME).read_bytes()
+    log.truncate_to(0)
+    append(log, 3, epoch=1)
+    (directory / FILE_NAME).write_bytes(before)
+
+    assert open_log(directory).leader_epochs.entries == (EpochEntry(1, 0),)
+
+
 def test_epochs_after_the_end_are_dropped(directory: Path) -> None:
     filled(directory).close()
     (directory / FILE_NAME).write_text("0\n3\n0 0\n1 30\n9 80\n")

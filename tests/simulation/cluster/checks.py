@@ -1,0 +1,282 @@
+"""The invariants of replication, checked after every step of the loop that has changed something."""
+
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+
+from headrace.replication.following.partition import FollowedPartition
+from headrace.replication.partition import Partition
+from headrace.storage.log.log import Log
+from headrace.types import TopicPartition
+from headrace.wire.batch import BatchHeader, batch_crc_ok
+from tests.simulation.cluster.broker import Broker
+from tests.simulation.cluster.store import Store
+
+MIN_ISR: Final = 2
+
+
+class ViolationError(AssertionError):
+    """An invariant does not hold."""
+
+
+class Held(NamedTuple):
+    """A batch in a log."""
+
+    header: BatchHeader
+    data: bytes
+
+
+class Copy:
+    """The batches of one log, as they were when it last changed."""
+
+    def __init__(self) -> None:
+        self.log: Log | None = None
+        self.batches: list[Held] = []
+        self._data: dict[int, bytes] = {}
+        self._truncations = -1
+        self._start = 0
+        self.log_start_offset = 0
+
+    def read(self, log: Log) -> list[Held]:
+        """Return the batches that are new since the last call, or all after a truncation."""
+        self.log_start_offset = log.log_start_offset
+        end = self.batches[-1].header.next_offset if self.batches else 0
+        is_known = log is self.log and log.state.truncations == self._truncations
+        if not is_known or log.segments.first_offset != self._start:
+            self.log, self._truncations = log, log.state.truncations
+            self._start = end = log.segments.first_offset
+            self.batches = []
+            self._data = {}
+        if end >= log.state.log_end_offset:
+            return []
+        new = [Held(header, data) for header, data in _contents(log, end) if header.base_offset >= end]
+        self.batches += new
+        self._data.update({held.header.base_offset: held.data for held in new})
+        return new
+
+    def has(self, held: Held) -> bool:
+        is_deleted = held.header.next_offset <= self.log_start_offset
+        return is_deleted or self._data.get(held.header.base_offset) == held.data
+
+
+def _contents(log: Log, offset: int) -> Iterator[tuple[BatchHeader, bytes]]:
+    for segment, position, header in log.segments.batches(offset):
+        yield header, segment.file.pread(header.size, position)
+
+
+class Committed:
+    """Everything of one partition that was ever below the high watermark of a leader."""
+
+    def __init__(self) -> None:
+        self.batches: dict[int, Held] = {}
+        self.history: list[Held] = []
+        """With the batches that were deleted."""
+        self.start = 0
+        self.end = 0
+
+    def add(self, held: Held) -> None:
+        self.batches[held.header.base_offset] = held
+        self.history.append(held)
+        self.end = held.header.next_offset
+
+    def delete(self, start: int) -> None:
+        """Forget the batches before the log start offset of a leader."""
+        if start > self.start:
+            self.start = start
+            for offset in [offset for offset, held in self.batches.items() if held.header.next_offset <= start]:
+                del self.batches[offset]
+
+
+class Checks:
+    """The invariants. `copies` outlive the brokers' lives, as disks do."""
+
+    def __init__(self, store: Store, min_isr: int) -> None:
+        self._store = store
+        self._min_isr = min_isr
+        self._checked_changes = 0
+        self.committed: dict[TopicPartition, Committed] = {}
+        self.copies: dict[tuple[int, TopicPartition], Copy] = {}
+        self._leaders: dict[tuple[TopicPartition, int], Broker] = {}
+        self._seen: dict[tuple[int, TopicPartition], tuple[Any, ...]] = {}
+        self._high_watermarks: dict[tuple[TopicPartition, int], int] = {}
+
+    def check(self, brokers: Iterable[Broker]) -> None:
+        """Raises ViolationError."""
+        for broker in brokers:
+            for partition in broker.replicas.hosted():
+                self._check_if_changed(broker, partition)
+            self._forget_deleted(broker)
+        if self._checked_changes != self._store.changes:
+            self._checked_changes = self._store.changes
+            for name in self._store.partitions:
+                self._check_isr(name)
+
+    def lost_power(self, broker_id: int) -> None:
+        """Forget what a broker had: its disk may have lost some of it."""
+        for key in [key for key in self.copies if key[0] == broker_id]:
+            del self.copies[key]
+            self._seen.pop(key, None)
+
+    def _forget_deleted(self, broker: Broker) -> None:
+        """Forget copies whose files were deleted."""
+        assert broker.log_dirs is not None
+        known = broker.log_dirs.partitions()
+        for key in [key for key in self.copies if key[0] == broker.id and key[1] not in known]:
+            del self.copies[key]
+            self._seen.pop(key, None)
+
+    def _check_isr(self, name: TopicPartition) -> None:
+        """Check that every member of the ISR has all that consumers have seen: it may be elected."""
+        state = self._store.partitions[name]
+        for held in self.committed.setdefault(name, Committed()).batches.values():
+            for member in state.isr:
+                copy = self.copies.get((member, name))
+                if copy is None or not copy.has(held):
+                    raise ViolationError(
+                        f"{name}: broker {member} is in the ISR {state.isr} (version {state.version}) without the"
+                        f" committed batch at {held.header.base_offset}"
+                    )
+
+    def _check_if_changed(self, broker: Broker, partition: Partition | FollowedPartition) -> None:
+        name = partition.topic_partition
+        state = partition.log.state
+        followers = partition.followers if isinstance(partition, Partition) else None
+        now = (
+            partition,
+            partition.leader_epoch,
+            state.log_end_offset,
+            partition.high_watermark,
+            state.log_start_offset,
+            state.truncations,
+            self._store.partitions[name].version,
+            None if followers is None else followers.state.maximal_isr,
+        )
+        if self._seen.get((broker.id, name)) == now:
+            return
+        self._seen[broker.id, name] = now
+        copy = self.copies.setdefault((broker.id, name), Copy())
+        new = copy.read(partition.log)
+        self._check_new(broker, partition, new)
+        if isinstance(partition, Partition):
+            self._check_leader(broker, partition, copy)
+        self._check_committed(broker, partition, copy)
+
+    def _check_new(self, broker: Broker, partition: Partition | FollowedPartition, new: list[Held]) -> None:
+        """Check the form of the log: offsets ascend, checksums are right, and the epoch cache agrees with batches."""
+        log = partition.log
+        for header, data in new:
+            if not batch_crc_ok(data, 0, len(data)):
+                raise ViolationError(f"broker {broker.id}, {log.topic_partition}: damaged batch {header.base_offset}")
+            epoch = log.leader_epochs.epoch_for(header.base_offset)
+            if header.base_offset >= log.log_start_offset and epoch != header.partition_leader_epoch:
+                raise ViolationError(
+                    f"broker {broker.id}, {log.topic_partition}: the batch at {header.base_offset} has epoch"
+                    f" {header.partition_leader_epoch}, the cache says {log.leader_epochs.entries}"
+                )
+        for one, other in pairwise(new):
+            if other.header.base_offset < one.header.next_offset:
+                raise ViolationError(f"broker {broker.id}, {log.topic_partition}: offsets do not ascend")
+        if not log.log_start_offset <= partition.high_watermark <= log.log_end_offset:
+            raise ViolationError(
+                f"broker {broker.id}, {log.topic_partition}: high watermark {partition.high_watermark} of a log from"
+                f" {log.log_start_offset} to {log.log_end_offset}"
+            )
+
+    def _check_leader(self, broker: Broker, partition: Partition, copy: Copy) -> None:
+        name, epoch = partition.topic_partition, partition.leader_epoch
+        state = self._store.partitions[name]
+        known = self._leaders.setdefault((name, epoch), broker)
+        if known is not broker:
+            raise ViolationError(f"brokers {known.id} and {broker.id} (or two lives) lead {name} under epoch {epoch}")
+        last = self._high_watermarks.get((name, epoch))
+        if last is None:
+            if epoch == state.leader_epoch:  # otherwise its successor may already have committed more
+                self._check_elected(broker, partition, copy)
+        elif partition.high_watermark < last:
+            raise ViolationError(f"{name}: the high watermark goes back from {last} to {partition.high_watermark}")
+        self._high_watermarks[name, epoch] = partition.high_watermark
+        if epoch == state.leader_epoch:
+            self.committed.setdefault(name, Committed()).delete(partition.log_start_offset)
+        if partition.followers is not None and state.leader_epoch == epoch:
+            maximal = partition.followers.state.maximal_isr
+            if not maximal >= set(state.isr):
+                raise ViolationError(f"{name}: the leader {broker.id} waits for {set(maximal)}, the ISR is {state.isr}")
+        self._commit(broker, partition, copy)
+
+    def _check_elected(self, broker: Broker, partition: Partition, copy: Copy) -> None:
+        """Check that a new leader has everything that consumers have seen."""
+        name = partition.topic_partition
+        committed = self.committed.setdefault(name, Committed())
+        for held in committed.batches.values():
+            if not copy.has(held):
+                raise ViolationError(
+                    f"{name}: the new leader {broker.id} (epoch {partition.leader_epoch}) lacks the committed batch at"
+                    f" {held.header.base_offset}"
+                )
+
+    def _commit(self, broker: Broker, partition: Partition, copy: Copy) -> None:
+        """Note the batches that the high watermark has passed, and check that the ISR has them."""
+        name = partition.topic_partition
+        committed = self.committed.setdefault(name, Committed())
+        state = self._store.partitions[name]
+        for held in copy.batches:
+            header = held.header
+            if header.base_offset < committed.end:
+                continue
+            if header.next_offset > partition.high_watermark:
+                break
+            holders = [number for (number, other), each in self.copies.items() if other == name and each.has(held)]
+            if len(holders) < min(self._min_isr, len(state.replicas)):
+                raise ViolationError(
+                    f"{name}: leader {broker.id} commits the batch at {header.base_offset}, which only {holders} have"
+                )
+            missing = set(state.isr) - set(holders)
+            if missing:
+                raise ViolationError(
+                    f"{name}: leader {broker.id} commits the batch at {header.base_offset}, which {missing} in the ISR"
+                    " lack"
+                )
+            committed.add(held)
+
+    def _check_committed(self, broker: Broker, partition: Partition | FollowedPartition, copy: Copy) -> None:
+        """Check that everything below a high watermark is what was committed there."""
+        name = partition.topic_partition
+        committed = self.committed.setdefault(name, Committed())
+        if partition.high_watermark > committed.end:
+            raise ViolationError(
+                f"{name}: broker {broker.id} has the high watermark {partition.high_watermark}, but only offsets before"
+                f" {committed.end} were committed"
+            )
+        for held in copy.batches:
+            header = held.header
+            if header.base_offset >= partition.high_watermark:
+                break
+            if header.next_offset <= partition.log_start_offset:
+                continue
+            known = committed.batches.get(header.base_offset)
+            if header.next_offset > committed.start and (known is None or known.data != held.data):
+                raise ViolationError(
+                    f"{name}: broker {broker.id} has another batch at {header.base_offset}, below its high watermark"
+                    f" {partition.high_watermark}"
+                )
+
+    # Clients
+
+    def committed_start(self, name: TopicPartition) -> int:
+        return self.committed.setdefault(name, Committed()).start
+
+    def committed_end(self, name: TopicPartition) -> int:
+        return self.committed.setdefault(name, Committed()).end
+
+    def acknowledged(self, name: TopicPartition, offset: int, count: int) -> None:
+        """Check that acknowledged records are committed."""
+        committed = self.committed.setdefault(name, Committed())
+        if offset + count > committed.end:
+            raise ViolationError(f"{name}: offset {offset} is acknowledged, but {committed.end} is the committed end")
+
+    def read(self, name: TopicPartition, offset: int, data: bytes) -> None:
+        """Check a batch that a consumer has read."""
+        committed = self.committed.setdefault(name, Committed())
+        held = committed.batches.get(offset)
+        if offset >= committed.start and (held is None or held.data != data):
+            raise ViolationError(f"{name}: a consumer has read a batch at {offset} that was not committed there")

@@ -1,0 +1,219 @@
+"""Faults injected into replication, which the simulation must find."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Final
+from unittest.mock import patch
+
+from headrace.broker.apis.controls import ControlApis
+from headrace.broker.commands import Commands
+from headrace.errors import ErrorCode
+from headrace.replication.following.fetcher import Fetcher
+from headrace.replication.following.follower_state import FollowerState
+from headrace.replication.following.partition import FollowedPartition
+from headrace.replication.leading.leader_state import LeaderState
+from headrace.replication.producer_state import ProducerState
+from headrace.replication.purgatory import Purgatory
+from headrace.replication.replica import Replica
+from headrace.replication.replica_manager import ReplicaManager
+from headrace.storage.log.log import Log
+
+
+@contextmanager
+def _replaced(owner: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
+    """Replace an attribute with `make(original)`."""
+    with patch.object(owner, name, make(getattr(owner, name))):
+        yield
+
+
+def _controller_epoch_is_not_checked() -> AbstractContextManager[None]:
+    def make(check: Any) -> Any:
+        def lenient(self: Any, request: Any, name: str) -> None:
+            self._controller_epoch = 0
+            check(self, request, name)
+
+        return lenient
+
+    return _replaced(ControlApis, "_check", make)
+
+
+def _broker_epoch_is_not_checked() -> AbstractContextManager[None]:
+    def make(check: Any) -> Any:
+        def lenient(self: Any, request: Any, name: str) -> None:
+            known, self._broker_epoch = self._broker_epoch, lambda: -1
+            try:
+                check(self, request, name)
+            finally:
+                self._broker_epoch = known
+
+        return lenient
+
+    return _replaced(ControlApis, "_check", make)
+
+
+def _leader_epoch_of_a_command_is_not_checked() -> AbstractContextManager[None]:
+    return _replaced(ReplicaManager, "check", lambda _: lambda *__: ErrorCode.none)
+
+
+def _shrink_counts_before_its_answer() -> AbstractContextManager[None]:
+    def make(shrink: Any) -> Any:
+        def hasty(self: LeaderState, log_end: int, now_ms: int) -> Any:
+            proposal = shrink(self, log_end, now_ms)
+            if proposal is not None:
+                self.maximal_isr = proposal.members
+            return proposal
+
+        return hasty
+
+    return _replaced(LeaderState, "shrink", make)
+
+
+def _joining_replica_does_not_hold_back() -> AbstractContextManager[None]:
+    def make(expand: Any) -> Any:
+        def hasty(self: LeaderState, replica: int, high_watermark: int) -> Any:
+            proposal = expand(self, replica, high_watermark)
+            if proposal is not None:
+                self.maximal_isr = self.isr
+            return proposal
+
+        return hasty
+
+    return _replaced(LeaderState, "expand", make)
+
+
+def _replica_below_the_high_watermark_joins() -> AbstractContextManager[None]:
+    return _replaced(LeaderState, "_may_join", lambda _: lambda *__: True)
+
+
+def _replica_below_the_epoch_joins() -> AbstractContextManager[None]:
+    return _replaced(
+        LeaderState, "_may_join", lambda _: lambda _, follower, high_watermark: follower.end_offset >= high_watermark
+    )
+
+
+def _own_end_is_committed() -> AbstractContextManager[None]:
+    def make(_: Any) -> Any:
+        return lambda self, *, log_end, min_insync_replicas, now_ms: self.own_end
+
+    return _replaced(LeaderState, "committed_end", make)
+
+
+def _min_isr_is_not_required() -> AbstractContextManager[None]:
+    return _replaced(LeaderState, "has_enough_in_sync", lambda _: lambda *__: True)
+
+
+def _answer_before_the_commit() -> AbstractContextManager[None]:
+    return _replaced(Purgatory, "completion", lambda _: lambda *_, **__: None)
+
+
+def _no_epoch_entry_on_leading() -> AbstractContextManager[None]:
+    return _replaced(Log, "begin_epoch", lambda _: lambda *__: None)
+
+
+def _truncation_by_high_watermark() -> AbstractContextManager[None]:
+    def make(follow: Any) -> Any:
+        def old(self: Fetcher, partitions: Any) -> None:
+            partitions = list(partitions)
+            for partition in partitions:
+                partition.truncate_to(partition.high_watermark)
+            follow(self, partitions)
+
+        return old
+
+    return _replaced(Fetcher, "follow", make)
+
+
+def _no_truncation() -> AbstractContextManager[None]:
+    return _replaced(FollowedPartition, "truncate_where_diverging", lambda _: lambda self, *__: self.log_end_offset)
+
+
+def _divergence_is_ignored() -> AbstractContextManager[None]:
+    def make(action: Any) -> Any:
+        def careless(self: Any, following: Any, fetched: Any, now: float) -> Any:
+            return action(self, following, fetched._replace(diverging=None), now)
+
+        return careless
+
+    return _replaced(FollowerState, "_action", make)
+
+
+def _producers_survive_a_truncation() -> AbstractContextManager[None]:
+    def make(_: Any) -> Any:
+        def forgetful(self: FollowedPartition) -> None:
+            self.high_watermark = max(self.log_start_offset, min(self.high_watermark, self.log_end_offset))
+
+        return forgetful
+
+    return _replaced(FollowedPartition, "_reload", make)
+
+
+def _producers_are_lost_in_a_truncation() -> AbstractContextManager[None]:
+    def make(reload: Any) -> Any:
+        def forgetful(self: FollowedPartition) -> None:
+            reload(self)
+            self.producers = ProducerState()
+
+        return forgetful
+
+    return _replaced(FollowedPartition, "_reload", make)
+
+
+def _followers_do_not_note_producers() -> AbstractContextManager[None]:
+    return _replaced(FollowedPartition, "_note", lambda _: lambda *__: None)
+
+
+def _leader_epoch_of_a_fetch_is_not_checked() -> AbstractContextManager[None]:
+    return _replaced(Replica, "check_leader_epoch", lambda _: lambda *__: None)
+
+
+def _fetcher_goes_on_after_an_election() -> AbstractContextManager[None]:
+    def make(take_over: Any) -> Any:
+        async def careless(self: Commands, states: Any) -> None:
+            following = self.following
+            assert following is not None
+            with patch.object(type(following), "forget", lambda *_: None):
+                await take_over(self, states)
+
+        return careless
+
+    return _replaced(Commands, "_take_over", make)
+
+
+def _waits_survive_the_loss_of_leadership() -> AbstractContextManager[None]:
+    from headrace.replication.leading.led_replica import LedReplica
+
+    def make(gone: Any) -> Any:
+        def answering(self: Any, error: Any) -> None:
+            self.high_watermark, shown = self.log_end_offset, self.high_watermark
+            if self.completions is not None:
+                self.completions.advanced(self)
+            self.high_watermark = shown
+            gone(self, error)
+
+        return answering
+
+    return _replaced(LedReplica, "gone", make)
+
+
+FAULTS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
+    "the controller's epoch is not checked": _controller_epoch_is_not_checked,
+    "the broker's epoch is not checked": _broker_epoch_is_not_checked,
+    "the leader epoch of a command is not checked": _leader_epoch_of_a_command_is_not_checked,
+    "a shrink counts before its answer": _shrink_counts_before_its_answer,
+    "a joining replica does not hold the high watermark back": _joining_replica_does_not_hold_back,
+    "a replica below the high watermark joins": _replica_below_the_high_watermark_joins,
+    "a replica below the start of the epoch joins": _replica_below_the_epoch_joins,
+    "the leader's own end is committed": _own_end_is_committed,
+    "min ISR is not required": _min_isr_is_not_required,
+    "an answer before the commit": _answer_before_the_commit,
+    "no epoch entry on leading": _no_epoch_entry_on_leading,
+    "truncation by high watermark": _truncation_by_high_watermark,
+    "no truncation": _no_truncation,
+    "divergence is ignored": _divergence_is_ignored,
+    "producers survive a truncation": _producers_survive_a_truncation,
+    "producers are lost in a truncation": _producers_are_lost_in_a_truncation,
+    "followers do not note producers": _followers_do_not_note_producers,
+    "the leader epoch of a fetch is not checked": _leader_epoch_of_a_fetch_is_not_checked,
+    "the fetcher goes on after an election": _fetcher_goes_on_after_an_election,
+    "waits end well at the loss of leadership": _waits_survive_the_loss_of_leadership,
+}
