@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from headrace.__main__ import main
+from headrace.coordinator.endings import Endings
 from headrace.coordinator.group_coordinator import GroupCoordinator
 from headrace.coordinator.transaction_coordinator import TransactionCoordinator
 from headrace.coordinator.transactions.states import ProducerIdentity, TransactionState
@@ -24,33 +25,33 @@ _chance: Final = random.Random(1)
 
 def missing_marker() -> None:
     """Skip the marker of a partition now and then."""
-    send_one = TransactionCoordinator._send_one
+    send_one = Endings._send_one
 
-    def send_most(self: TransactionCoordinator, ending: Any, partition: TopicPartition) -> None:
+    def send_most(self: Endings, ending: Any, partition: TopicPartition) -> None:
         if partition.topic.startswith("__") or _chance.random() > 0.05:
             send_one(self, ending, partition)
         else:
             self._answered(ending, partition, None)
 
-    TransactionCoordinator._send_one = send_most  # type: ignore[method-assign]
+    Endings._send_one = send_most  # type: ignore[method-assign]
 
 
 def marker_twice() -> None:
     """Write every marker again after a moment."""
-    send_one = TransactionCoordinator._send_one
+    send_one = Endings._send_one
 
-    def send_again(self: TransactionCoordinator, ending: Any, partition: TopicPartition) -> None:
+    def send_again(self: Endings, ending: Any, partition: TopicPartition) -> None:
         try:
             self._markers.write(partition, ending.markers, ending.shard.log.coordinator_epoch)
         except KafkaError:
             return
 
-    def send_twice(self: TransactionCoordinator, ending: Any, partition: TopicPartition) -> None:
+    def send_twice(self: Endings, ending: Any, partition: TopicPartition) -> None:
         send_one(self, ending, partition)
         for delay_s in (0.02, 0.05, 0.1):  # one of them hits the producer's next transaction
             self._loop.call_later(delay_s, send_again, self, ending, partition)
 
-    TransactionCoordinator._send_one = send_twice  # type: ignore[method-assign]
+    Endings._send_one = send_twice  # type: ignore[method-assign]
 
 
 def early_reply() -> None:

@@ -1,16 +1,16 @@
-"""The transaction coordinator: execute the machine's decisions, and write markers until all are written."""
+"""The transaction coordinator: execute the machine's decisions."""
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, TypeVar, cast
+from dataclasses import dataclass
+from typing import Final, TypeVar
 
 from headrace.clock import Clock
+from headrace.coordinator.endings import Endings, MarkerWriter, TransactionLog, log_of
 from headrace.coordinator.runtime.results import Result
 from headrace.coordinator.runtime.runtime import Runtime
-from headrace.coordinator.runtime.shards import CoordinatorLog, LedShard
+from headrace.coordinator.runtime.shards import LedShard
 from headrace.coordinator.transactions import machine
 from headrace.coordinator.transactions.machine import NeedsProducerIdError, WriteMarkers
 from headrace.coordinator.transactions.shard import TransactionShard
@@ -23,15 +23,6 @@ from headrace.wire.compression import Codec
 log = logging.getLogger(__name__)
 
 TOPIC: Final = "__transaction_state"
-_SLICE_S: Final = 0.005
-"""Time for which writing markers may hold the event loop."""
-_RETRY_S: Final = 0.5
-"""Delay before a marker or a record is retried."""
-_NEEDLESS: Final = frozenset({ErrorCode.unknown_topic_or_partition})
-"""Errors of a partition that needs no marker, because it was deleted."""
-_FENCED: Final = frozenset({ErrorCode.invalid_producer_epoch, ErrorCode.transaction_coordinator_fenced})
-"""Errors of a partition that has seen a newer producer or coordinator."""
-
 A = TypeVar("A")
 
 
@@ -43,44 +34,6 @@ class TransactionSettings:
     max_timeout_ms: int = 900_000
     id_expiration_ms: int = 604_800_000
     has_two_phase_commit: bool = False
-
-
-class TransactionLog(CoordinatorLog, Protocol):
-    """The partition of `__transaction_state` that stores a shard."""
-
-    @property
-    def coordinator_epoch(self) -> int:
-        """The leader epoch of the partition, which markers contain."""
-
-    def committed(self) -> "asyncio.Future[KafkaError | None] | None":
-        """Return a future that is done when all appended records are committed; None if they are."""
-
-
-class MarkerWriter(Protocol):
-    """Writes markers to partitions."""
-
-    def write(
-        self, partition: TopicPartition, markers: WriteMarkers, coordinator_epoch: int
-    ) -> "asyncio.Future[KafkaError | None] | None":
-        """Append the marker; return a future of its commit or the error, or None if it is committed.
-
-        Raises KafkaError: unknown_topic_or_partition (deleted), and the errors of an append.
-        """
-
-
-@dataclass(eq=False, slots=True)
-class _Ending:
-    """A prepared transaction whose markers are being written."""
-
-    shard: "LedShard[TransactionShard]"
-    name: str
-    markers: WriteMarkers
-    missing: set[TopicPartition]
-    to_send: list[TopicPartition]
-    in_flight: int = 0
-    has_failed: bool = False
-    retry: Any = field(default=None, repr=False)
-    """The timer of the next attempt."""
 
 
 class TransactionCoordinator:
@@ -100,13 +53,8 @@ class TransactionCoordinator:
         self.settings = settings
         self._version = version
         self._take_producer_id = take_producer_id
-        self._loop = loop
         self._clock = clock
-        self._markers = markers
-        self._endings: dict[str, _Ending] = {}
-        self._queue: deque[_Ending] = deque()
-        """Those with markers to send; they take turns, so that one with many partitions delays no other."""
-        self._pump: asyncio.Handle | None = None
+        self._endings = Endings(loop, clock, markers, self._complete)
         self._clients: dict[str, str] = {}
         """The client that last asked for the producer id of each transactional id, since the start."""
         self._runtime: Runtime[TransactionShard] = Runtime(
@@ -133,16 +81,13 @@ class TransactionCoordinator:
     def resigned(self, partition: int) -> None:
         """Drop a partition that moved or was deleted, and stop writing its markers."""
         shard = self._runtime.resigned(partition)
-        for ending in [ending for ending in self._endings.values() if ending.shard is shard]:
-            self._forget(ending)
+        if shard is not None:
+            self._endings.stop(shard)
         self._clients.clear()
 
     def close(self) -> None:
         """Stop writing markers; the next start resumes."""
-        for ending in list(self._endings.values()):
-            self._forget(ending)
-        if self._pump is not None:
-            self._pump.cancel()
+        self._endings.stop()
         self._runtime.close()
 
     # Requests
@@ -178,7 +123,7 @@ class TransactionCoordinator:
                 f"transaction.timeout.ms {timeout_ms} is not between 1 and {self.settings.max_timeout_ms}"
                 " (transaction.max.timeout.ms of the broker)",
             )
-        shard, metadata = self._find(name)
+        shard, metadata = self._find_completed(name)
 
         def decide(fresh_id: int | None) -> Result[ProducerIdentity]:
             return machine.init_producer_id(
@@ -197,7 +142,7 @@ class TransactionCoordinator:
         self, name: str, producer: ProducerIdentity, partitions: frozenset[TopicPartition], *, client_version: int
     ) -> None:
         """Add partitions to a transaction. Raises KafkaError as `machine.add_partitions` and `_find`."""
-        shard, metadata = self._find(name)
+        shard, metadata = self._find_completed(name)
         now_ms = self._clock.wall_ms()
         result = machine.add_partitions(
             name, metadata, producer, partitions, client_version=client_version, now_ms=now_ms
@@ -219,7 +164,7 @@ class TransactionCoordinator:
 
         Raises KafkaError as `machine.end` and `_find`; NeedsProducerIdError.
         """
-        shard, metadata = self._find(name)
+        shard, metadata = self._find_completed(name)
 
         def decide(fresh_id: int | None) -> Result[ProducerIdentity]:
             return machine.end(
@@ -263,7 +208,7 @@ class TransactionCoordinator:
             shard = self._shards.of(name)
         except KafkaError:
             return None
-        return _log_of(shard).committed()
+        return log_of(shard).committed()
 
     # Time
 
@@ -330,6 +275,11 @@ class TransactionCoordinator:
         shard = self._shards.of(name)
         return shard, shard.state.ids.get(name)
 
+    def _find_completed(self, name: str) -> tuple[LedShard[TransactionShard], TransactionMetadata | None]:
+        """Like `_find`, after the last transaction is completed if that is possible at once."""
+        self._endings.hurry(name)
+        return self._find(name)
+
     def _with_id(self, decide: Callable[[int | None], Result[A]]) -> Result[A]:
         """Decide, with a fresh producer id if required. Raises NeedsProducerIdError if none is available."""
         try:
@@ -340,107 +290,7 @@ class TransactionCoordinator:
     # Markers
 
     def _write_markers(self, shard: LedShard[TransactionShard], name: str, markers: WriteMarkers, _: int) -> None:
-        ending = _Ending(shard, name, markers, set(markers.partitions), sorted(markers.partitions, reverse=True))
-        self._endings[name] = ending
-        waiting = _log_of(shard).committed()
-        if waiting is None:
-            self._enqueue(ending)
-        else:  # markers must not precede a decision that may be lost
-            waiting.add_done_callback(lambda done: self._decided(ending, done))
+        self._endings.begin(shard, name, markers)
 
-    def _decided(self, ending: _Ending, done: "asyncio.Future[KafkaError | None]") -> None:
-        if not done.cancelled() and done.result() is None and self._is_current(ending):
-            self._enqueue(ending)
-
-    def _enqueue(self, ending: _Ending) -> None:
-        """Write the markers soon, but after the reply to the request that ended the transaction."""
-        ending.retry = None
-        self._queue.append(ending)
-        if self._pump is None:
-            self._pump = self._loop.call_soon(self._send)
-
-    def _send(self) -> None:
-        """Write markers for a time slice, and continue later."""
-        self._pump = None
-        deadline = self._clock.monotonic() + _SLICE_S
-        while self._queue and self._pump is None:
-            ending = self._queue.popleft()
-            while ending.to_send and self._is_current(ending):
-                self._send_one(ending, ending.to_send.pop())
-                if self._clock.monotonic() > deadline:
-                    self._pump = self._loop.call_soon(self._send)
-                    break
-            if not self._is_current(ending):
-                continue
-            if ending.to_send:
-                self._queue.append(ending)
-            else:
-                self._finish_or_retry(ending)
-
-    def _send_one(self, ending: _Ending, partition: TopicPartition) -> None:
-        try:
-            waiting = self._markers.write(partition, ending.markers, _log_of(ending.shard).coordinator_epoch)
-        except KafkaError as error:
-            self._answered(ending, partition, error)
-        else:
-            if waiting is None:
-                self._answered(ending, partition, None)
-            else:
-                ending.in_flight += 1
-                waiting.add_done_callback(lambda done: self._committed(ending, partition, done))
-
-    def _committed(self, ending: _Ending, partition: TopicPartition, done: "asyncio.Future[KafkaError | None]") -> None:
-        ending.in_flight -= 1
-        if done.cancelled() or not self._is_current(ending):
-            return
-        self._answered(ending, partition, done.result())
-        if self._is_current(ending):
-            self._finish_or_retry(ending)
-
-    def _answered(self, ending: _Ending, partition: TopicPartition, error: KafkaError | None) -> None:
-        if error is None or error.code in _NEEDLESS:
-            ending.missing.discard(partition)
-        elif error.code in _FENCED:
-            # As in Kafka, it stays prepared until a newer coordinator ends it: it is not complete without the marker.
-            log.error(
-                "%s refuses the marker of transactional id %s (%s). The transaction stays prepared until its"
-                " coordinator is loaded again: restart the broker",
-                partition,
-                ending.name,
-                error,
-            )
-            self._forget(ending)
-        elif not ending.has_failed:
-            ending.has_failed = True
-            log.warning("The marker of transactional id %s for %s will be retried: %s", ending.name, partition, error)
-
-    def _finish_or_retry(self, ending: _Ending) -> None:
-        """Complete the transaction if all markers are written; otherwise retry."""
-        if ending.in_flight or ending.to_send or ending.retry is not None:
-            return
-        if ending.missing:
-            ending.to_send = sorted(ending.missing, reverse=True)
-            ending.retry = self._loop.call_later(_RETRY_S, self._enqueue, ending)
-            return
-        metadata = ending.shard.state.ids[ending.name]
-        try:
-            self._runtime.carry_out(
-                ending.shard, ending.name, machine.complete(ending.name, metadata, self._clock.wall_ms())
-            )
-        except KafkaError as error:
-            log.warning("Completing the transaction of %s failed and will be retried: %s", ending.name, error)
-            ending.retry = self._loop.call_later(_RETRY_S, self._enqueue, ending)
-        else:
-            del self._endings[ending.name]
-
-    def _is_current(self, ending: _Ending) -> bool:
-        return self._endings.get(ending.name) is ending
-
-    def _forget(self, ending: _Ending) -> None:
-        del self._endings[ending.name]
-        if ending.retry is not None:
-            ending.retry.cancel()
-
-
-def _log_of(shard: LedShard[TransactionShard]) -> TransactionLog:
-    return cast(TransactionLog, shard.log)
+    def _complete(self, shard: LedShard[TransactionShard], name: str) -> None:
+        self._runtime.carry_out(shard, name, machine.complete(name, shard.state.ids[name], self._clock.wall_ms()))

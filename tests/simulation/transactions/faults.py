@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
 from unittest.mock import patch
 
-from headrace.coordinator import transaction_coordinator as coordinator
+from headrace.coordinator import endings
 from headrace.coordinator.transaction_coordinator import TransactionCoordinator
 from headrace.coordinator.transactions import machine
 from headrace.coordinator.transactions.shard import TransactionShard
@@ -42,7 +42,7 @@ def _reply_before_the_commit() -> AbstractContextManager[None]:
 def _markers_before_the_commit() -> AbstractContextManager[None]:
     def make(committed: Any) -> Any:
         def hasty(log: Any) -> Any:
-            is_for_markers = sys._getframe(1).f_code.co_name == "_write_markers"
+            is_for_markers = sys._getframe(1).f_code.co_name == "begin"
             return None if is_for_markers else committed(log)
 
         return hasty
@@ -117,7 +117,7 @@ def _prepared_ends_are_forgotten_on_reload() -> AbstractContextManager[None]:
 
 def _failed_marker_counts_as_written() -> AbstractContextManager[None]:
     return _replaced(
-        coordinator,
+        endings,
         "_NEEDLESS",
         lambda needless: needless | {ErrorCode.kafka_storage_error},
     )

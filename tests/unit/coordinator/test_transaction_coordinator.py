@@ -101,6 +101,23 @@ def test_markers_go_to_all_partitions(world: World) -> None:
     assert world.state() is TransactionState.COMPLETE_COMMIT
 
 
+def test_a_producer_need_not_wait_for_the_markers_of_its_last_transaction(world: World) -> None:
+    producer = world.begin(T0, T1)
+    producer = world.coordinator.end("id", producer, commit=True, client_version=2)
+    world.coordinator.add_partitions("id", producer, frozenset({T0}), client_version=2)
+    assert world.markers.written == [(T0, True, 3), (T1, True, 3)]
+    assert world.state() is TransactionState.ONGOING
+    world.pass_time(0)
+    assert world.markers.written == [(T0, True, 3), (T1, True, 3)]
+
+
+def test_a_producer_waits_for_the_markers_of_a_large_transaction(world: World) -> None:
+    producer = world.begin(*(TopicPartition("t", index) for index in range(100)))
+    producer = world.coordinator.end("id", producer, commit=True, client_version=2)
+    with pytest.raises(KafkaError, match="concurrent_transactions"):
+        world.coordinator.add_partitions("id", producer, frozenset({T0}), client_version=2)
+
+
 def test_a_failed_marker_is_retried(world: World) -> None:
     producer = world.begin(T0, T1)
     world.markers.errors = {T0: ErrorCode.kafka_storage_error}
@@ -228,7 +245,7 @@ def test_two_phase_commit_must_be_enabled(world: World) -> None:
 
 def test_markers_are_written_in_slices(world: World) -> None:
     producer = world.begin(*(TopicPartition("t", number) for number in range(10)))
-    world.markers.takes_s = 0.002
+    world.markers.takes_s = 0.0004
     world.coordinator.end("id", producer, commit=True, client_version=2)
     world.pass_time(0)
     assert len(world.markers.written) == 3

@@ -4,8 +4,9 @@ import asyncio
 import time
 from typing import Any, Final, TypeAlias
 
+from headrace.coordinator.endings import MarkerWriter
 from headrace.coordinator.groups.expressions import compiled
-from headrace.coordinator.transaction_coordinator import MarkerWriter, TransactionCoordinator
+from headrace.coordinator.transaction_coordinator import TransactionCoordinator
 from headrace.coordinator.transactions.machine import WriteMarkers
 from headrace.coordinator.transactions.states import STATE_OF_NAME, ProducerIdentity, TransactionMetadata
 from headrace.errors import ErrorCode, KafkaError
