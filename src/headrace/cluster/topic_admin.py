@@ -67,7 +67,11 @@ class TopicAdmin:
 
     @_uncancellable
     async def create_topics(
-        self, topics: Sequence[NewTopic], *, validate_only: bool = False
+        self,
+        topics: Sequence[NewTopic],
+        *,
+        validate_only: bool = False,
+        timeout_s: float = 0,  # noqa: ARG002  there is nothing to wait for
     ) -> list[TopicImage | KafkaError]:
         """Create all valid topics in one durable write. Return a topic or an error per request."""
         async with self._lock:
@@ -87,7 +91,11 @@ class TopicAdmin:
 
     @_uncancellable
     async def create_partitions(
-        self, requests: Sequence[NewPartitions], *, validate_only: bool = False
+        self,
+        requests: Sequence[NewPartitions],
+        *,
+        validate_only: bool = False,
+        timeout_s: float = 0,  # noqa: ARG002
     ) -> list[KafkaError | None]:
         """Add partitions to all valid topics in one durable write. Return None or an error per request."""
         async with self._lock:
@@ -101,7 +109,11 @@ class TopicAdmin:
 
     @_uncancellable
     async def delete_topics(
-        self, names: Sequence[str], ids: Mapping[str, uuid.UUID] = MappingProxyType({})
+        self,
+        names: Sequence[str],
+        ids: Mapping[str, uuid.UUID] = MappingProxyType({}),
+        *,
+        timeout_s: float = 0,  # noqa: ARG002
     ) -> list[KafkaError | None]:
         """Delete all existing topics in one durable write. Return None or an error per name.
 
