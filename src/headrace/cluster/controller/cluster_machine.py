@@ -76,9 +76,8 @@ class ClusterMachine:
         self._begin_replicas(work)
         self._begin_partitions(work)
         work.flush()
+        deletion.begin(work, ())
         reassignment.resume(work)
-        deletion.halt(work, {partition.topic for partition in context.moving}, "a reassignment is in progress")
-        deletion.advance(work)
         return self._done(work)
 
     def _add_topic(self, name: str, topic: ReadTopic) -> list[TopicPartition]:
@@ -405,6 +404,5 @@ class ClusterMachine:
     def reassignments(self, wanted: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, Assignment]:
         """Return the reassignments in progress, of `wanted` partitions or all."""
         found = sorted(self.context.moving) if wanted is None else wanted
-        return {
-            partition: assignment for partition in found if (assignment := self.context.assignment(partition)).is_moving
-        }
+        context = self.context
+        return {partition: context.assignment(partition) for partition in found if partition in context.moving}

@@ -1,7 +1,8 @@
 """Delete topics. Pure.
 
 A topic is deleted when all of its replicas are: until then, brokers that are away or have a failed directory halt the
-deletion, and so does a reassignment. `/admin/delete_topics` names the topics, so that the next controller goes on.
+deletion. `/admin/delete_topics` names the topics, so that the next controller goes on. Reassignments end with the
+deletion; Kafka's controller waits for them, perhaps for ever.
 """
 
 from collections.abc import Iterable
@@ -18,10 +19,8 @@ from headrace.cluster.image import TOPIC_CONFIG, ConfigResource
 def begin(work: Work, topics: Iterable[str]) -> None:
     """Begin to delete topics that exist."""
     context = work.context
-    for topic in topics:
-        context.deleting.add(topic)
-        if any(partition.topic == topic for partition in context.moving):
-            halt(work, [topic], "a reassignment is in progress")
+    context.deleting.update(topics)
+    context.moving -= {partition for partition in context.moving if partition.topic in context.deleting}
     advance(work)
 
 

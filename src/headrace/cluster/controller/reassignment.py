@@ -7,7 +7,7 @@ repeat the others.
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from headrace.cluster.controller import deletion, partitions, replicas, selectors
+from headrace.cluster.controller import partitions, replicas, selectors
 from headrace.cluster.controller.context import Context, Replica
 from headrace.cluster.controller.work import Work
 from headrace.cluster.partition_states import Assignment
@@ -18,7 +18,7 @@ from headrace.types import TopicPartition
 def validate(context: Context, partition: TopicPartition, target: Sequence[int] | None) -> Assignment:
     """Return the assignment during a reassignment to `target`, or back to the origin if it is None.
 
-    Raises KafkaError, with Kafka's codes.
+    Raises KafkaError, with Kafka's codes. Unlike Kafka, refuse to remove the whole ISR: records would be lost.
     """
     if not context.exists(partition) or partition.topic in context.deleting:
         raise KafkaError(ErrorCode.unknown_topic_or_partition, "The partition does not exist.")
@@ -26,7 +26,7 @@ def validate(context: Context, partition: TopicPartition, target: Sequence[int] 
     if target is None:
         if not current.is_moving:
             raise KafkaError(ErrorCode.no_reassignment_in_progress)
-        return current.reassigned_to(current.origin)
+        return _safe(context, partition, current.reassigned_to(current.origin))
     if not target:
         raise _invalid("Empty replica list specified in partition reassignment.")
     if len(set(target)) < len(target):
@@ -39,6 +39,13 @@ def validate(context: Context, partition: TopicPartition, target: Sequence[int] 
             f"Replica assignment has brokers that are not alive. Replica list: {list(wanted.adding)}, live broker "
             f"list: {sorted(context.live)}"
         )
+    return _safe(context, partition, wanted)
+
+
+def _safe(context: Context, partition: TopicPartition, wanted: Assignment) -> Assignment:
+    state = context.states.get(partition)
+    if state is not None and not set(state.isr) & set(wanted.replicas):
+        raise _invalid(f"Only the replicas {list(state.isr)} are in sync, and none of them would be left.")
     return wanted
 
 
@@ -68,7 +75,6 @@ def complete(work: Work, changed: Iterable[TopicPartition]) -> None:
 
 def _move(work: Work, partition: TopicPartition, assignment: Assignment) -> None:
     context = work.context
-    deletion.halt(work, [partition.topic], "a reassignment is in progress")
     before = context.assignment(partition)
     if before != assignment:
         context.assign(partition, assignment)
@@ -119,7 +125,6 @@ def _end(work: Work, partition: TopicPartition, assignment: Assignment) -> None:
     work.batch.announce([partition])
     work.flush()
     work.note(f"{partition} has the replicas {list(final.replicas)} now")
-    deletion.resume(work, [partition.topic])
 
 
 def _raise_epoch(work: Work, partition: TopicPartition, assignment: Assignment) -> None:
