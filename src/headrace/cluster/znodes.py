@@ -5,8 +5,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from headrace.cluster.image import BrokerImage, ConfigResource, Endpoint, PartitionImage
-from headrace.cluster.partition_states import Assignment, LeaderState
+from headrace.cluster.image import Assignment, BrokerImage, ConfigResource, Endpoint, LeaderState, PartitionImage
 from headrace.types import TopicPartition
 from headrace.wire.ids import id_to_text, text_to_id
 

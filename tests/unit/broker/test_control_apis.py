@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from headrace.broker.apis.controls import ControlApis, NotController
+from headrace.broker.apis.controls import ControlApis
 from headrace.broker.commands import Commands
 from headrace.cluster.commands import DURING_DELETION
 from headrace.cluster.metadata_cache import MetadataCache
@@ -304,10 +304,3 @@ async def test_a_request_without_a_broker_epoch_is_executed(broker: Broker) -> N
 
 async def test_a_kraft_controller_is_refused(broker: Broker) -> None:
     assert await refused(broker, is_kraft_controller=True) == {ErrorCode.unsupported_version}
-
-
-async def test_only_the_controller_creates_topics() -> None:
-    fields = {"topics": [], "timeout": 1000, "timeout_ms": 1000, "validate_only": False}
-    with pytest.raises(KafkaError) as caught:
-        await ask(NotController().routes(), ApiKey.CREATE_TOPICS, 7, fields)
-    assert caught.value.code is ErrorCode.not_controller

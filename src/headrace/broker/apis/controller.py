@@ -10,10 +10,10 @@ from headrace.cluster.controller.cluster_machine import ClusterMachine
 from headrace.cluster.controller.context import UNKNOWN_EPOCH
 from headrace.cluster.controller.isr import Proposal
 from headrace.cluster.controller.work import Effect
+from headrace.cluster.image import LeaderState
 from headrace.cluster.metadata_cache import MetadataCache
 from headrace.cluster.offices.candidate import Candidate
 from headrace.cluster.offices.topic_admin import ClusterTopicAdmin
-from headrace.cluster.partition_states import LeaderState
 from headrace.cluster.producer_id_blocks import ProducerIdBlocks
 from headrace.errors import ErrorCode, KafkaError
 from headrace.server.context import Answer, Handler, Reply, RequestContext

@@ -20,7 +20,7 @@ from headrace.clock import now_ms
 from headrace.cluster import znodes
 from headrace.cluster.failures import StoreFailures
 from headrace.cluster.features import WITH_ZOOKEEPER, Features
-from headrace.cluster.image import NO_LEADER, TOPIC_CONFIG
+from headrace.cluster.image import BROKER_CONFIG, NO_LEADER, TOPIC_CONFIG
 from headrace.cluster.membership.configs import Configs, ConfigWatch
 from headrace.cluster.membership.founding import found_cluster
 from headrace.cluster.membership.member_admin import MemberAdmin
@@ -236,9 +236,13 @@ class Member:
     async def _apply_configs(self, configs: Configs) -> None:
         await self._cache.apply_configs(configs)
         term = self.candidate.term
+        if term is None:
+            return
         for resource in configs:
-            if term is not None and resource.kind == TOPIC_CONFIG and self._may_be_unclean(resource.name):
+            if resource.kind == TOPIC_CONFIG and self._may_be_unclean(resource.name):
                 term.note_unclean(resource.name)
+            elif resource.kind == BROKER_CONFIG and self._config.unclean_leader_election_enable:
+                term.note_unclean(None)
 
     def _may_be_unclean(self, topic: str) -> bool:
         value = self._cache.topic_config(topic).get("unclean.leader.election.enable")

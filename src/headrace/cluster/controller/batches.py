@@ -9,8 +9,7 @@ from typing import NamedTuple, TypeAlias
 
 from headrace.cluster.commands import DURING_DELETION, StoppedReplica
 from headrace.cluster.controller.context import Context
-from headrace.cluster.image import BrokerImage
-from headrace.cluster.partition_states import Assignment, LeaderState
+from headrace.cluster.image import Assignment, BrokerImage, LeaderState
 from headrace.types import PartitionState, TopicPartition
 
 

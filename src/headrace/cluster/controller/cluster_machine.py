@@ -15,8 +15,7 @@ from headrace.cluster.controller.context import UNKNOWN_EPOCH, Context, Replica
 from headrace.cluster.controller.isr import Proposal
 from headrace.cluster.controller.transitions import PartitionPhase, ReplicaPhase
 from headrace.cluster.controller.work import Effect, Work
-from headrace.cluster.image import BrokerImage
-from headrace.cluster.partition_states import Assignment, LeaderState
+from headrace.cluster.image import Assignment, BrokerImage, LeaderState
 from headrace.errors import ErrorCode, KafkaError
 from headrace.types import TopicPartition
 

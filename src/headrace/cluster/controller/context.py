@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 from headrace.cluster.commands import DURING_DELETION
 from headrace.cluster.controller.transitions import PartitionPhase, ReplicaPhase
-from headrace.cluster.image import NO_LEADER, BrokerImage
-from headrace.cluster.partition_states import Assignment, LeaderState
+from headrace.cluster.image import NO_LEADER, Assignment, BrokerImage, LeaderState
 from headrace.types import TopicPartition
 
 UNKNOWN_EPOCH = -1

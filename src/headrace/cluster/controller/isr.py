@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from headrace.cluster.controller.context import UNKNOWN_EPOCH, Context
 from headrace.cluster.controller.selectors import RECOVERING
-from headrace.cluster.partition_states import LeaderState
+from headrace.cluster.image import LeaderState
 from headrace.errors import ErrorCode
 from headrace.types import TopicPartition
 

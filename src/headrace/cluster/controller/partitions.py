@@ -6,7 +6,7 @@ from headrace.cluster.controller import selectors
 from headrace.cluster.controller.selectors import RECOVERING, Selector
 from headrace.cluster.controller.transitions import PARTITION_BEFORE, PartitionPhase
 from headrace.cluster.controller.work import Work
-from headrace.cluster.partition_states import LeaderState
+from headrace.cluster.image import LeaderState
 from headrace.types import TopicPartition
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from headrace.cluster.controller import partitions, replicas, selectors
 from headrace.cluster.controller.context import Context, Replica
 from headrace.cluster.controller.work import Work
-from headrace.cluster.partition_states import Assignment
+from headrace.cluster.image import Assignment
 from headrace.errors import ErrorCode, KafkaError
 from headrace.types import TopicPartition
 

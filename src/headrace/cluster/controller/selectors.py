@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 from headrace.cluster.controller.context import Context
-from headrace.cluster.partition_states import LeaderState
+from headrace.cluster.image import LeaderState
 from headrace.types import TopicPartition
 
 

@@ -6,8 +6,7 @@ from typing import NamedTuple, TypeAlias
 from headrace.cluster import znodes
 from headrace.cluster.controller.batches import Batch, Send
 from headrace.cluster.controller.context import Context
-from headrace.cluster.image import BrokerImage
-from headrace.cluster.partition_states import LeaderState
+from headrace.cluster.image import BrokerImage, LeaderState
 from headrace.cluster.store import Create, Operation, Set
 from headrace.types import TopicPartition
 

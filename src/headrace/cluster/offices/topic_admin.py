@@ -14,12 +14,11 @@ from typing import TypeVar
 from headrace.cluster import topic_changes, znodes
 from headrace.cluster.drafts import Draft
 from headrace.cluster.failures import StoreFailures
-from headrace.cluster.image import NO_LEADER, ConfigResource, MetadataImage, TopicImage
+from headrace.cluster.image import NO_LEADER, Assignment, ConfigResource, MetadataImage, TopicImage
 from headrace.cluster.loading import decoded
 from headrace.cluster.membership.member_admin import MemberAdmin
 from headrace.cluster.metadata_cache import MetadataCache
 from headrace.cluster.offices.candidate import Candidate
-from headrace.cluster.partition_states import Assignment
 from headrace.cluster.store import BadVersionError, Create, MetadataStore, NodeExistsError, NoNodeError, Set
 from headrace.cluster.topic_changes import NewPartitions, NewTopic
 from headrace.config import BrokerConfig

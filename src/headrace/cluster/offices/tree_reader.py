@@ -4,10 +4,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from headrace.cluster import znodes
 from headrace.cluster.controller.cluster_machine import ReadTopic
-from headrace.cluster.image import BrokerImage
+from headrace.cluster.image import BrokerImage, LeaderState
 from headrace.cluster.loading import decoded
 from headrace.cluster.membership.registration import WatchedStore
-from headrace.cluster.partition_states import LeaderState
 from headrace.cluster.store import Node, NoNodeError, Operation, Set
 from headrace.types import TopicPartition
 from headrace.wire.ids import new_id

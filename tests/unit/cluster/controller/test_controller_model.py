@@ -7,8 +7,7 @@ import pytest
 
 from headrace.cluster.controller.batches import Stop
 from headrace.cluster.controller.isr import Proposal
-from headrace.cluster.image import NO_LEADER
-from headrace.cluster.partition_states import LeaderState
+from headrace.cluster.image import NO_LEADER, LeaderState
 from headrace.errors import KafkaError
 from headrace.types import TopicPartition
 from tests.unit.cluster.controller.world import World
@@ -221,28 +220,28 @@ class History:
             world.settle()
             self.check()
             for broker in world.brokers.values():
-                for state in sorted(broker.led):
-                    self._fill(broker.id, broker.epoch, TopicPartition(state.topic, state.partition))
+                for led in sorted(broker.led):
+                    self._fill(broker.id, broker.epoch, TopicPartition(led.topic, led.partition))
         context = world.machine.context
         assert not context.deleting, world.notes[-10:]
         assert not world.deletions()
         assert not context.moving
         assert not context.offline_count()
-        for partition, state in world.states().items():
+        states = world.states()
+        for partition, state in states.items():
             replicas = world.assignment(*partition).replicas
             assert sorted(state.isr) == sorted(replicas), partition
-            for broker in replicas:
-                known = world.brokers[broker].states[partition]
+            for replica in replicas:
+                known = world.brokers[replica].states[partition]
                 assert (known.leader, known.leader_epoch) == (state.leader, state.leader_epoch)
+            for broker in world.brokers.values():
+                announced = broker.announced[partition].state
+                assert (announced.leader, announced.version) == (state.leader, state.version)
         for broker_id, logs in world.logs.items():
-            wanted = {partition for partition in world.states() if broker_id in world.assignment(*partition).replicas}
+            wanted = {partition for partition in states if broker_id in world.assignment(*partition).replicas}
             assert logs >= wanted
-            if broker_id not in self.was_away and self.world.epoch == 1:
+            if broker_id not in self.was_away and world.epoch == 1:
                 assert logs == wanted
-        for live in world.brokers.values():
-            for partition, state in world.states().items():
-                assert live.announced[partition].state.leader == state.leader
-                assert live.announced[partition].state.version == state.version
 
     def _fill(self, broker: int, epoch: int, partition: TopicPartition) -> None:
         """Let a leader add all replicas to the ISR."""

@@ -9,8 +9,7 @@ from headrace.cluster import znodes
 from headrace.cluster.controller.batches import Announce, Announced, Lead, Send, Stop
 from headrace.cluster.controller.cluster_machine import ClusterMachine, ReadTopic, Tree
 from headrace.cluster.controller.work import Connect, Disconnect, Effect, Note, Remove, Write
-from headrace.cluster.image import BrokerImage, Endpoint
-from headrace.cluster.partition_states import Assignment, LeaderState
+from headrace.cluster.image import Assignment, BrokerImage, Endpoint, LeaderState
 from headrace.cluster.store import Create, Delete, Operation, Set
 from headrace.errors import ErrorCode
 from headrace.types import PartitionState, TopicPartition

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from headrace.cluster import znodes
+from headrace.cluster.image import Assignment, LeaderState
 from headrace.cluster.membership.founding import found_cluster
 from headrace.cluster.offices import channels
 from headrace.cluster.offices.candidate import Candidate
 from headrace.cluster.offices.orders import REPLIES
 from headrace.cluster.offices.term import TermSettings
-from headrace.cluster.partition_states import Assignment, LeaderState
 from headrace.cluster.store import Create, Set
 from headrace.errors import ErrorCode
 from headrace.wire.controls.leader_and_isr import (
