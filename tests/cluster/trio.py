@@ -191,8 +191,11 @@ def tree(client: KazooClient, path: str = "/") -> dict[str, Any]:
             continue
         text = _RANDOM.sub('"":""', (client.get(child)[0] or b"").decode())
         try:
-            found[child] = json.loads(text) if text else None
+            value = json.loads(text) if text else None
         except ValueError:
-            found[child] = text
+            value = text
+        if isinstance(value, dict) and "isr" in value:
+            value["isr"] = sorted(value["isr"])  # a set
+        found[child] = value
         found |= tree(client, child)
     return found
