@@ -219,7 +219,7 @@ class Node:
         failures = StoreFailures()
         office = Office(store, config.node_id, failures, deliver=self._commands.deliver, now_ms=now_ms)
         await office.take(self.log_dirs.owned.cluster_id, founding.first_operations(self.adoption, config.node_id))
-        context = office.machine.context
+        context = office.founded
         self.cache.begin(office.cluster_id, context.configs)
         self._settings.apply_to_broker()
         self.replicas.set_strays_aside(context.topic_id_of, name_of=context.names.get, is_new=context.is_new)

@@ -251,7 +251,6 @@ def topic_nodes(topic: TopicImage, overrides: Mapping[str, str]) -> list[Operati
         # In Kafka's order: a reader that sees the topic finds its settings.
         Create(znodes.config_path(ConfigResource(TOPIC_CONFIG, topic.name)), znodes.encode_config(overrides)),
         Create(znodes.topic_path(topic.name), _assignment(topic)),
-        Create(znodes.partitions_path(topic.name)),
     ]
 
 

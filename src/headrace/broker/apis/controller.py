@@ -6,9 +6,9 @@ from typing import Any, Final, TypeVar
 
 from headrace.broker.apis.placement import PREFERRED, UNCLEAN
 from headrace.broker.apis.topics import TopicApis
-from headrace.cluster.controller.cluster_machine import ClusterMachine
 from headrace.cluster.controller.context import UNKNOWN_EPOCH
 from headrace.cluster.controller.isr import Proposal
+from headrace.cluster.controller.machine import ControllerMachine
 from headrace.cluster.controller.work import Effect
 from headrace.cluster.image import LeaderState
 from headrace.cluster.metadata_cache import MetadataCache
@@ -165,7 +165,7 @@ class ControllerApis:
     async def alter_partition(self, context: RequestContext, request: Request) -> Reply:
         """Change the ISR of partitions that a broker leads (KIP-497)."""
 
-        def decide(machine: ClusterMachine) -> tuple[list[dict[str, Any]], Iterable[Effect]]:
+        def decide(machine: ControllerMachine) -> tuple[list[dict[str, Any]], Iterable[Effect]]:
             names = machine.context.topic_names
             proposals = [
                 _proposal(TopicPartition(names[topic.topic_id], partition.partition_index), partition, version)
@@ -185,7 +185,7 @@ class ControllerApis:
     async def allocate_producer_ids(self, _: RequestContext, request: Request) -> Reply:
         """Allocate a block of producer ids to a broker (KIP-730)."""
 
-        def check(machine: ClusterMachine) -> tuple[None, Iterable[Effect]]:
+        def check(machine: ControllerMachine) -> tuple[None, Iterable[Effect]]:
             known = machine.context.brokers.get(request.broker_id)
             if known is None:
                 raise KafkaError(ErrorCode.broker_id_not_registered)

@@ -5,6 +5,7 @@ Only the functions of this package change it, one event at a time, together with
 
 import uuid
 from collections.abc import Iterator
+from copy import copy
 from typing import NamedTuple
 
 from headrace.cluster.commands import DURING_DELETION
@@ -48,6 +49,16 @@ class Context:
         """Those whose partitions are no longer served."""
         self.undeletable: set[str] = set()
         """Those that cannot be deleted now: a replica is offline, or is being reassigned."""
+
+    def copy(self) -> "Context":
+        """Return a copy that later changes do not affect."""
+        copied = copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, (dict, set)):
+                setattr(copied, name, value.copy())
+        copied.assignments = {topic: assignments.copy() for topic, assignments in self.assignments.items()}
+        copied.offline_logs = {broker: offline.copy() for broker, offline in self.offline_logs.items()}
+        return copied
 
     # Brokers
 

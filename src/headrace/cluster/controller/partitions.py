@@ -40,6 +40,8 @@ def to_online(work: Work, partitions: Iterable[TopicPartition], select: Selector
 
 def elect_offline(work: Work, topic: str | None = None) -> None:
     """Elect leaders of all partitions, or of a topic's, that have none."""
+    if not work.context.live:
+        return
     waiting = [
         partition
         for partition, phase in work.context.partition_phases.items()

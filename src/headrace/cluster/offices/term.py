@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from headrace.cluster import znodes
 from headrace.cluster.controller.batches import Announce, Lead, Send, Stop
-from headrace.cluster.controller.cluster_machine import ClusterMachine, Tree
+from headrace.cluster.controller.machine import ControllerMachine, Tree
 from headrace.cluster.controller.work import Connect, Disconnect, Effect, Note, Remove, Write
 from headrace.cluster.loading import decoded
 from headrace.cluster.membership.registration import WatchedStore
@@ -65,7 +65,7 @@ class Term:
         self._loop = loop
         self._store = FencedStore(store, epoch_version)
         self._reader = TreeReader(store)
-        self.machine = ClusterMachine(broker_id, epoch, settings.may_be_unclean)
+        self.machine = ControllerMachine(broker_id, epoch, settings.may_be_unclean)
         self._orders = Orders(broker_id, epoch, settings.listener)
         self.channels = Channels(
             client_id=str(broker_id),
@@ -94,7 +94,7 @@ class Term:
 
     # Requests
 
-    async def ask(self, name: str, decide: Callable[[ClusterMachine], tuple[T, Iterable[Effect]]]) -> T:
+    async def ask(self, name: str, decide: Callable[[ControllerMachine], tuple[T, Iterable[Effect]]]) -> T:
         """Let the machine decide about a request, carry out the effects, and return its answer.
 
         Raises KafkaError of the machine, and not_controller if the term ends before.

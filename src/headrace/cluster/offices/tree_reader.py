@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 
 from headrace.cluster import znodes
-from headrace.cluster.controller.cluster_machine import ReadTopic
+from headrace.cluster.controller.machine import ReadTopic
 from headrace.cluster.image import BrokerImage, LeaderState
 from headrace.cluster.loading import decoded
 from headrace.cluster.membership.registration import WatchedStore

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from headrace.cluster import znodes
 from headrace.cluster.controller.batches import Announce, Announced, Lead, Send, Stop
-from headrace.cluster.controller.cluster_machine import ClusterMachine, ReadTopic, Tree
+from headrace.cluster.controller.machine import ControllerMachine, ReadTopic, Tree
 from headrace.cluster.controller.work import Connect, Disconnect, Effect, Note, Remove, Write
 from headrace.cluster.image import Assignment, BrokerImage, Endpoint, LeaderState
 from headrace.cluster.store import Create, Delete, Operation, Set
@@ -86,7 +86,7 @@ class World:
         self.sent: list[Send] = []
         """Orders of the last event."""
         self.on_write: Callable[[Operation], None] = lambda _: None
-        self.machine: ClusterMachine
+        self.machine: ControllerMachine
         for broker_id in ids:
             self.register(broker_id)
         self.take_office()
@@ -141,7 +141,7 @@ class World:
     def take_office(self) -> None:
         """Let another controller take over."""
         self.epoch += 1
-        self.machine = ClusterMachine(0, self.epoch, lambda topic: topic in self.unclean)
+        self.machine = ControllerMachine(0, self.epoch, lambda topic: topic in self.unclean)
         self.carry_out(
             self.machine.take_office(Tree(self.registered(), self.topics(), self.states(), self.deletions()))
         )
