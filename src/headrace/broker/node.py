@@ -288,6 +288,10 @@ class Node:
         http.add_metrics(lambda: transactions.coordinator(self.transactions.present()))
         http.add_metrics(lambda: transactions.partitions(self.replicas, self.config.transaction_max_timeout_ms))
         http.add_metrics(lambda: exported.families(self.groups.history))
+        if self._member is not None:
+            from headrace.monitoring.controller import controller
+
+            http.add_metrics(partial(controller, self._member.candidate))
         GroupRoutes(self.groups.history).add_to(http)
 
     # Composition

@@ -103,7 +103,7 @@ class Member:
         self._store.on_change = self._session_changed
         self._watchdog.start()
         await found_cluster(self._store)
-        return await check_cluster(self._store, self._store.address, broker_id=config.node_id, listener=self._listener)
+        return await check_cluster(self._store, broker_id=config.node_id, listener=self._listener)
 
     async def load(self) -> Configs:
         """Return all settings of topics and of this broker."""

@@ -9,7 +9,7 @@ from typing import Final
 from headrace.cluster import znodes
 from headrace.cluster.loading import decoded
 from headrace.cluster.membership.registration import WatchedStore
-from headrace.cluster.offices.event_queue import Timing
+from headrace.cluster.offices.event_queue import Figures
 from headrace.cluster.offices.fenced_store import DeposedError
 from headrace.cluster.offices.term import Term, TermSettings
 from headrace.cluster.store import (
@@ -52,14 +52,18 @@ class Candidate:
         self._loop = loop
         self.term: Term | None = None
         """None while another broker is the controller."""
-        self.elections = Timing()
-        """Events in which leaders were elected."""
-        self.unclean_elections = 0
+        self.figures = Figures()
+        self._unclean_elections = 0
         """Of earlier terms."""
         self._news = asyncio.Event()
         self._must_refresh = False
         self._failure: Exception | None = None
         self._task: asyncio.Task[None] | None = None
+
+    @property
+    def unclean_elections(self) -> int:
+        """Return the number of leaders that were elected outside the ISR, in all terms of this broker."""
+        return self._unclean_elections + (0 if self.term is None else self.term.machine.unclean_elections)
 
     def current(self) -> Term:
         """Return the term of this broker. Raises KafkaError(not_controller)."""
@@ -141,7 +145,14 @@ class Candidate:
         self._must_refresh = False
         self._epoch_version = version
         self.term = Term(
-            self._store, self._broker_id, epoch, version, self._settings, ended=self._term_failed, loop=self._loop
+            self._store,
+            self._broker_id,
+            epoch,
+            version,
+            self._settings,
+            figures=self.figures,
+            ended=self._term_failed,
+            loop=self._loop,
         )
         return False  # watch the node
 
@@ -176,7 +187,7 @@ class Candidate:
     async def _end(self) -> None:
         term, self.term = self.term, None
         if term is not None:
-            self.unclean_elections += term.machine.unclean_elections
+            self._unclean_elections += term.machine.unclean_elections
             await term.close()
             log.info("This broker is not the controller any more")
 

@@ -25,16 +25,23 @@ class Timing:
         self.total_s += seconds
 
 
-class EventQueue:
-    """`failed` gets the exception of an event; no later event is handled."""
+class Figures:
+    """Figures of the events of all terms."""
 
-    def __init__(self, failed: Callable[[Exception], None], loop: asyncio.AbstractEventLoop) -> None:
-        self._failed = failed
-        self._events: deque[_Event] = deque()
-        self._news = asyncio.Event()
+    def __init__(self) -> None:
         self.waited = Timing()
         self.handled: dict[str, Timing] = {}
         """By name of the event."""
+
+
+class EventQueue:
+    """`failed` gets the exception of an event; no later event is handled."""
+
+    def __init__(self, failed: Callable[[Exception], None], figures: Figures, loop: asyncio.AbstractEventLoop) -> None:
+        self._failed = failed
+        self._figures = figures
+        self._events: deque[_Event] = deque()
+        self._news = asyncio.Event()
         self._task = loop.create_task(self._run())
 
     def __len__(self) -> int:
@@ -59,12 +66,12 @@ class EventQueue:
             while self._events:
                 event = self._events.popleft()
                 begin = time.monotonic()
-                self.waited.add(begin - event.at_s)
+                self._figures.waited.add(begin - event.at_s)
                 try:
                     await event.handle()
                 except Exception as error:  # noqa: BLE001  the owner handles it
                     self._failed(error)
                     return
-                self.handled.setdefault(event.name, Timing()).add(time.monotonic() - begin)
+                self._figures.handled.setdefault(event.name, Timing()).add(time.monotonic() - begin)
             self._news.clear()
             await self._news.wait()

@@ -12,7 +12,7 @@ from headrace.cluster.controller.work import Connect, Disconnect, Effect, Note, 
 from headrace.cluster.loading import decoded
 from headrace.cluster.membership.registration import WatchedStore
 from headrace.cluster.offices.channels import Channels
-from headrace.cluster.offices.event_queue import EventQueue
+from headrace.cluster.offices.event_queue import EventQueue, Figures
 from headrace.cluster.offices.fenced_store import FencedStore
 from headrace.cluster.offices.orders import REPLIES, Orders, errors_in
 from headrace.cluster.offices.tree_reader import TreeReader
@@ -57,6 +57,7 @@ class Term:
         epoch_version: int,
         settings: TermSettings,
         *,
+        figures: Figures,
         ended: Callable[[Exception], None],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
@@ -79,7 +80,7 @@ class Term:
         self._asked_reassignments: dict[TopicPartition, tuple[int, ...]] = {}
         """What the node of the obsolete request for reassignments contains."""
         self._requests: set[asyncio.Future[Any]] = set()
-        self.queue = EventQueue(ended, loop)
+        self.queue = EventQueue(ended, figures, loop)
         self.queue.put("take office", self._take_office)
         self._balancing = loop.create_task(self._balance())
 
