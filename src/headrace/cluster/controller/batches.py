@@ -5,7 +5,7 @@ to a leader that does not lead yet.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from headrace.cluster.commands import DURING_DELETION, StoppedReplica
 from headrace.cluster.controller.context import Context
@@ -42,6 +42,9 @@ class Stop(NamedTuple):
 
 
 Order: TypeAlias = Lead | Announce | Stop
+
+REQUESTS: Final[Mapping[type[Order], str]] = {Lead: "LeaderAndIsr", Announce: "UpdateMetadata", Stop: "StopReplica"}
+"""Kafka's names of the orders, for log lines."""
 
 
 class Send(NamedTuple):

@@ -27,6 +27,8 @@ from headrace.cluster.store import (
 from headrace.errors import ErrorCode, KafkaError
 
 _MIGRATION: Final = "/migration"
+_FAREWELL_S: Final = 2.0
+"""Time to give up the office when ZooKeeper cannot be reached; the session ends it otherwise."""
 _PAUSE_S: Final = 1.0
 """Time to wait after an unexpected error."""
 
@@ -178,10 +180,13 @@ class Candidate:
             return
         await self._end()
         try:
-            await self._store.multi((Check(znodes.CONTROLLER_EPOCH, self._epoch_version), Delete(znodes.CONTROLLER)))
+            async with asyncio.timeout(_FAREWELL_S):
+                await self._store.multi(
+                    (Check(znodes.CONTROLLER_EPOCH, self._epoch_version), Delete(znodes.CONTROLLER))
+                )
         except (BadVersionError, NoNodeError):
-            pass
-        except StoreUnavailableError:
+            pass  # another broker is the controller
+        except (StoreUnavailableError, TimeoutError):
             log.debug("The node of the controller is deleted with the session")
 
     async def _end(self) -> None:

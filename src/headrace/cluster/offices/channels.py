@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from headrace.client.link import Link, LinkError
-from headrace.cluster.controller.batches import Send
+from headrace.cluster.controller.batches import REQUESTS, Send
 from headrace.cluster.image import BrokerImage
 
 _RETRY_S: Final = 0.1
@@ -93,7 +93,7 @@ class Channels:
                     logging.DEBUG if failed else logging.WARNING,
                     "Broker %d did not answer %s; trying again: %s",
                     send.broker_id,
-                    type(send.order).__name__,
+                    REQUESTS[type(send.order)],
                     error,
                 )
                 failed = True
@@ -128,7 +128,10 @@ class _Channel:
     async def _run(self) -> None:
         while True:
             while self._orders:
-                await self._exchange(self._link, self._orders[0])
+                try:
+                    await self._exchange(self._link, self._orders[0])
+                except Exception:
+                    log.exception("An order to a broker is lost: this is a bug, please report it")
                 self._orders.popleft()
             self._news.clear()
             await self._news.wait()

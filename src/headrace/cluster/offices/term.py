@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
 from headrace.cluster import znodes
-from headrace.cluster.controller.batches import Announce, Lead, Send, Stop
+from headrace.cluster.controller.batches import REQUESTS, Announce, Lead, Send, Stop
 from headrace.cluster.controller.machine import ControllerMachine, Tree
 from headrace.cluster.controller.work import Connect, Disconnect, Effect, Note, Remove, Write
 from headrace.cluster.loading import decoded
@@ -262,7 +262,7 @@ class Term:
     # Orders
 
     def _answered(self, send: Send, reply: Any) -> None:
-        kind = type(send.order).__name__
+        kind = REQUESTS[type(send.order)]
         if reply.error_code is not ErrorCode.none:
             log.warning("Broker %d refused %s with %s", send.broker_id, kind, reply.error_code.name)
         if isinstance(send.order, Announce):
@@ -317,7 +317,7 @@ class Term:
 
 def _note(broker_id: int, order: Lead | Announce | Stop) -> None:
     size = len(order.replicas if isinstance(order, Stop) else order.partitions)
-    state_changes.info("Sending %s for %s to broker %d", type(order).__name__, count(size, "partition"), broker_id)
+    state_changes.info("Sending %s for %s to broker %d", REQUESTS[type(order)], count(size, "partition"), broker_id)
 
 
 def _decoded_or_none(path: str, decode: Callable[[bytes], dict[TopicPartition, Any]], data: bytes) -> dict[Any, Any]:
