@@ -159,11 +159,14 @@ class ControllerMachine:
         work.batch.announce((), others)
         work.flush()
         served = [partition for partition in context.states if partition.topic not in context.deleting]
-        work.batch.announce(served, ids)
+        # It must know the live brokers first. Clients of a cluster can ask it before it has opened its logs.
+        work.batch.announce(served if others else (), ids)
         work.flush()
         on_them = context.replicas_on(ids)
         replicas.to_online(work, [item for item in on_them if item.partition.topic not in context.deleting])
         partitions.elect_offline(work)
+        if not others:
+            work.batch.announce(served)
         work.flush()
         reassignment.resume(work, ids)
         deletion.resume(work, {replica.partition.topic for replica in on_them})

@@ -116,6 +116,9 @@ class History:
         except KafkaError:
             return
         self.world.carry_out(effects)
+        after = self.world.machine.context.states.get(partition)
+        if known is not None and after is not None:
+            assert set(after.isr) - set(known.isr) <= self.world.machine.context.live
 
     def elect(self) -> None:
         partition = self._partition()
@@ -134,7 +137,18 @@ class History:
     def fail_over(self) -> None:
         """The controller dies in the middle of an event; orders on the way may arrive later."""
         world = self.world
-        if self.random.random() < 0.5:
+        moving = sorted(item for item in world.machine.context.moving if item in world.machine.context.states)
+        if moving and self.random.random() < 0.5:
+            # The target is in sync, but the controller dies before it has ended the reassignment.
+            state = world.machine.context.states[moving[0]]
+            leader = world.brokers.get(state.leader)
+            target = world.machine.context.assignment(moving[0]).target
+            if leader is not None and set(target) <= world.machine.context.live:
+                isr = [(item, -1) for item in dict.fromkeys((leader.id, *target))]
+                proposal = Proposal(moving[0], state.leader_epoch, state.version, isr)
+                _, effects = world.machine.alter_partitions(leader.id, leader.epoch, [proposal])
+                world.carry_out(effects, steps=self.random.randint(0, len(effects)))
+        elif self.random.random() < 0.5:
             broker = self.random.choice(sorted(world.brokers))
             registered = [image for image in world.registered() if image.id != broker]
             effects = world.machine.brokers_changed(registered)
@@ -148,7 +162,15 @@ class History:
         for live in world.brokers.values():
             for _ in range(self.random.randint(0, len(live.inbox))):
                 live.inbox.pop()
+        bounced = self.random.choice([*sorted(world.brokers), 0])
+        before = world.states()
+        if bounced:
+            world.register(bounced)
+            self.was_away.add(bounced)
         world.take_office()
+        for partition, state in before.items():
+            if state.leader == bounced and partition.topic not in world.deletions():
+                assert world.states()[partition].leader_epoch > state.leader_epoch
 
     def deliver(self) -> None:
         waiting = [broker for broker in self.world.brokers.values() if broker.inbox]
