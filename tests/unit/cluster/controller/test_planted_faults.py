@@ -73,10 +73,14 @@ FAULTS: dict[str, tuple[Any, str, Callable[[Any], Any]]] = {
 }
 
 
+def play_all() -> None:
+    for seed in range(SEEDS):
+        History(seed).play()
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place, name, plant = FAULTS[fault]
     monkeypatch.setattr(place, name, plant(getattr(place, name)))
     with pytest.raises(Exception):  # noqa: B017  any invariant, or a failure of the machine itself
-        for seed in range(SEEDS):
-            History(seed).play()
+        play_all()
