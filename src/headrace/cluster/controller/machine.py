@@ -162,8 +162,8 @@ class ControllerMachine:
         work.batch.announce(served if others else (), ids)
         work.flush()
         on_them = context.replicas_on(ids)
-        replicas.to_online(work, [item for item in on_them if item.partition.topic not in context.deleting])
         partitions.elect_offline(work)
+        replicas.to_online(work, [item for item in on_them if item.partition.topic not in context.deleting])
         if not others:
             work.batch.announce(served)
         work.flush()
