@@ -74,9 +74,9 @@ class Batch:
         for broker in brokers:
             led = self._led.setdefault(broker, {})
             before = led.get(partition)
-            if before is not None and before.partition_epoch == state.version and before.is_new >= is_new:
-                if before.replicas == assignment.replicas:
-                    continue
+            known = None if before is None else (before.partition_epoch, before.replicas, before.is_new or not is_new)
+            if known == (state.version, assignment.replicas, True):
+                continue
             led[partition] = PartitionState(
                 partition.topic,
                 context.topic_ids[partition.topic],

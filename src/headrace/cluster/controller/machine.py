@@ -134,6 +134,7 @@ class ControllerMachine:
             known = context.brokers.get(broker.id)
             if known is not None and known.epoch == broker.epoch and known != broker:
                 context.brokers[broker.id] = broker  # other listeners
+                work.connect(broker)
                 work.batch.announce(())
         for broker in (*added, *bounced):
             work.connect(broker)

@@ -25,7 +25,7 @@ class Remove(NamedTuple):
 
 
 class Connect(NamedTuple):
-    """Open a channel to a broker, in place of an earlier one."""
+    """Open a channel to a registration of a broker, in place of an earlier one's, or note its new address."""
 
     broker: BrokerImage
 

@@ -39,6 +39,7 @@ class Channels:
         self._answered = answered
         self._loop = loop
         self._channels: dict[int, _Channel] = {}
+        self._addresses: dict[int, tuple[str, int] | None] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
     @property
@@ -47,20 +48,23 @@ class Channels:
         return {broker: channel.size for broker, channel in self._channels.items()}
 
     def connect(self, broker: BrokerImage) -> None:
-        """Open a channel to a broker, in place of an earlier one."""
-        self.disconnect(broker.id)
+        """Open a channel to a registration of a broker, or note its new address. An earlier one's orders are lost."""
         endpoint = broker.endpoint(self._listener)
         if endpoint is None:
             log.error("Broker %d has no listener %s: it cannot be controlled", broker.id, self._listener)
-        address = None if endpoint is None else (endpoint.host, endpoint.port)
+        known = self._channels.get(broker.id)
+        self._addresses[broker.id] = None if endpoint is None else (endpoint.host, endpoint.port)
+        if known is not None and known.epoch == broker.epoch:
+            return
+        self.disconnect(broker.id)
         link = Link(
-            lambda: address,
+            lambda: self._addresses[broker.id],
             client_id=self._client_id,
             loop=self._loop,
             api_versions=False,
             timeout_s=self._timeout_s,
         )
-        self._channels[broker.id] = _Channel(link, self._exchange, self._loop)
+        self._channels[broker.id] = _Channel(broker.epoch, link, self._exchange, self._loop)
 
     def disconnect(self, broker_id: int) -> None:
         channel = self._channels.pop(broker_id, None)
@@ -106,7 +110,10 @@ class Channels:
 class _Channel:
     """The orders to one registration of a broker."""
 
-    def __init__(self, link: Link, exchange: Callable[[Link, Send], Any], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, epoch: int, link: Link, exchange: Callable[[Link, Send], Any], loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.epoch = epoch
         self._link = link
         self._exchange = exchange
         self._orders: deque[Send] = deque()

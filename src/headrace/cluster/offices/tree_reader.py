@@ -1,5 +1,6 @@
 """Read what the controller needs from ZooKeeper."""
 
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
 from headrace.cluster import znodes
@@ -19,10 +20,10 @@ class TreeReader:
         self._store = store
 
     async def brokers(self, changed: Callable[[], None]) -> list[BrokerImage]:
-        """Return the registered brokers, and watch for others."""
-        names = await self._store.watched_children(znodes.BROKER_IDS, changed)
-        found = await self._found([(name, f"{znodes.BROKER_IDS}/{name}") for name in names])
-        return [_broker(int(name), node) for name, node in found]
+        """Return the registered brokers, and watch for others, and for changes of their addresses."""
+        ids = [int(name) for name in await self._store.watched_children(znodes.BROKER_IDS, changed)]
+        nodes = await asyncio.gather(*(self._store.watched(znodes.broker_path(item), changed) for item in ids))
+        return [_broker(item, node) for item, node in zip(ids, nodes, strict=True) if node is not None]
 
     async def topic_names(self, changed: Callable[[], None]) -> list[str]:
         """Return the names of all topics, and watch for others."""

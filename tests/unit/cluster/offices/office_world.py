@@ -41,7 +41,7 @@ class OfficeWorld:
         self.candidate = Candidate(tree, CONTROLLER, settings, now_ms=lambda: NOW_MS, loop=asyncio.get_running_loop())
 
     def link(self, endpoint: Callable[[], tuple[str, int]], **_: object) -> "_Link":
-        return _Link(self, endpoint()[0])
+        return _Link(self, endpoint)
 
     async def register(self, *ids: int) -> None:
         for broker_id in ids:
@@ -102,12 +102,12 @@ class OfficeWorld:
 
 
 class _Link:
-    def __init__(self, world: OfficeWorld, host: str) -> None:
+    def __init__(self, world: OfficeWorld, endpoint: Callable[[], tuple[str, int]]) -> None:
         self._world = world
-        self._host = host
+        self._endpoint = endpoint
 
     async def call(self, message: Any, _version: int, _reply_type: type) -> Any:
-        return self._world.answer(self._host, message)
+        return self._world.answer(self._endpoint()[0], message)
 
     def close(self) -> None:
         """Nothing is open."""

@@ -3,12 +3,13 @@
 import json
 
 from headrace.cluster import znodes
-from headrace.cluster.image import NO_LEADER
+from headrace.cluster.image import NO_LEADER, Endpoint
 from headrace.errors import ErrorCode
 from headrace.types import TopicPartition
 from headrace.wire.controls.leader_and_isr import LeaderAndIsrRequest
 from headrace.wire.controls.stop_replica import StopReplicaRequest
 from headrace.wire.controls.update_metadata import UpdateMetadataRequest
+from tests.unit.cluster.clusters import NOW_MS, broker
 from tests.unit.cluster.offices.office_world import OfficeWorld
 
 T0 = TopicPartition("t", 0)
@@ -47,6 +48,16 @@ async def test_partitions_move_to_another_leader_when_theirs_dies(world: OfficeW
     await world.rest()
     state = await world.state("t", 0)
     assert (state.leader, state.leader_epoch, state.isr) == (3, 1, (3,))
+
+
+async def test_a_broker_that_gets_another_address_keeps_its_orders(world: OfficeWorld) -> None:
+    await world.stand()
+    moved = broker(2)._replace(endpoints=(Endpoint("PLAINTEXT", "host22", 9092, "PLAINTEXT"),))
+    await world.tree.set("/brokers/ids/2", znodes.encode_broker(moved, NOW_MS))
+    await world.rest()
+    assert world.sent(UpdateMetadataRequest, 3)[-1].live_brokers[1].endpoints[0].host == "host22"
+    await world.create_topic("t", (2, 3))
+    assert len(world.sent(LeaderAndIsrRequest, 22)) == 1
 
 
 async def test_a_deleted_topic_disappears_when_all_replicas_are_deleted(world: OfficeWorld) -> None:
