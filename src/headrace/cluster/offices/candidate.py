@@ -29,6 +29,7 @@ from headrace.errors import ErrorCode, KafkaError
 _MIGRATION: Final = "/migration"
 _FAREWELL_S: Final = 2.0
 """Time to give up the office when ZooKeeper cannot be reached; the session ends it otherwise."""
+_MIGRATION_CHECK_S: Final = 10.0
 _PAUSE_S: Final = 1.0
 """Time to wait after an unexpected error."""
 
@@ -99,37 +100,43 @@ class Candidate:
                 if self._failure is not None:
                     await self._handle_failure(self._failure)
                 await self._follow()
-            except StoreUnavailableError:
-                return  # the store was closed: until then its calls wait
             except StoreError as error:
                 log.error("The election of a controller failed: %s", error)
+                await asyncio.sleep(_PAUSE_S)
+                self._news.set()
+            except Exception:
+                log.exception("The election of a controller failed: this is a bug, please report it")
                 await asyncio.sleep(_PAUSE_S)
                 self._news.set()
 
     async def _follow(self) -> None:
         """Compare `/controller` with this broker's office, and watch it."""
+        (epoch_node,) = await self._store.get_many([znodes.CONTROLLER_EPOCH])
         while (node := await self._store.watched(znodes.CONTROLLER, self._news.set)) is None:
             await self._end()
-            if await self._elected():
+            if await self._store.exists(_MIGRATION) is not None:
+                log.error("No controller is elected: the cluster migrates to KRaft, which Headrace does not support")
+                self._loop.call_later(_MIGRATION_CHECK_S, self._news.set)
                 return
+            await self._run_for_office()
+            (epoch_node,) = await self._store.get_many([znodes.CONTROLLER_EPOCH])
         mine = node.stat.owner == self._store.session
         if not mine:
             if self.term is not None:
                 log.warning("Broker %s is the controller now", _id_in(node))
             await self._end()
-        elif self.term is None:
-            # Of a term that has failed.
-            await self._store.delete(znodes.CONTROLLER)
+        elif self.term is None and epoch_node is not None:
+            # Left by a term that has failed. Nobody was elected since the epoch was read.
+            await self._store.multi(
+                (Check(znodes.CONTROLLER_EPOCH, epoch_node.stat.version), Delete(znodes.CONTROLLER))
+            )
             self._news.set()
-        elif self._must_refresh:
+        elif self.term is not None and self._must_refresh:
             self.term.refresh()
         self._must_refresh = False
 
-    async def _elected(self) -> bool:
-        """Try to take office. Return True if this broker must not."""
-        if await self._store.exists(_MIGRATION) is not None:
-            log.error("No controller is elected: the cluster migrates to KRaft, which Headrace does not support")
-            return True
+    async def _run_for_office(self) -> None:
+        """Take office unless another broker is faster."""
         (epoch_node,) = await self._store.get_many([znodes.CONTROLLER_EPOCH])
         office = Create(znodes.CONTROLLER, znodes.encode_controller(self._broker_id, self._now_ms()), ephemeral=True)
         if epoch_node is None:
@@ -142,7 +149,7 @@ class Candidate:
         try:
             await self._store.multi((office, write))
         except (NodeExistsError, BadVersionError):
-            return False  # another broker was faster
+            return
         log.info("This broker is the controller, of epoch %d", epoch)
         self._must_refresh = False
         self._epoch_version = version
@@ -156,7 +163,6 @@ class Candidate:
             ended=self._term_failed,
             loop=self._loop,
         )
-        return False  # watch the node
 
     def _term_failed(self, error: Exception) -> None:
         self._failure = error
@@ -164,8 +170,6 @@ class Candidate:
 
     async def _handle_failure(self, error: Exception) -> None:
         self._failure = None
-        if isinstance(error, StoreUnavailableError):
-            raise error
         if isinstance(error, DeposedError):
             log.warning("Another broker has become controller: this one leaves office")
             await self._end()
