@@ -258,7 +258,7 @@ def test_directories_of_another_cluster_are_refused(cluster: Cluster, tmp_path: 
         joining.start()
 
 
-def test_a_path_without_a_cluster_is_refused(cluster: Cluster, tmp_path: Path) -> None:
-    lost = member(tmp_path / "lost", f"{cluster.zookeeper}/elsewhere")
-    with pytest.raises(AssertionError, match="its path does not exist"):
-        lost.start()
+def test_the_first_broker_below_a_path_creates_a_cluster(cluster: Cluster, tmp_path: Path) -> None:
+    with member(tmp_path / "first", f"{cluster.zookeeper}/elsewhere") as first:
+        wait_for_brokers(first.bootstrap, HEADRACE)
+        assert "This broker is the controller, of epoch 1" in first.log()

@@ -10,7 +10,6 @@ from typing import Final, NamedTuple
 
 from headrace.adoption.kafka_cluster import KafkaCluster, KafkaPartition
 from headrace.cluster import topic_names, znodes
-from headrace.cluster.controller.machine import state_nodes
 from headrace.cluster.image import (
     BROKER_CONFIG,
     GROUP_CONFIG,
@@ -102,12 +101,22 @@ def adopted(adoption: Adoption, broker_id: int) -> list[Operation]:
             operations.append(Create(znodes.config_path(resource), znodes.encode_config(values)))
     for topic in adoption.topics:
         overrides = adoption.configs.get(ConfigResource(TOPIC_CONFIG, topic.name), {})
-        operations += [*topic_nodes(topic, overrides), *state_nodes(topic, 0, _NO_CONTROLLER_YET)]
+        operations += [*topic_nodes(topic, overrides), *_state_nodes(topic)]
     if adoption.next_producer_id:
         block = znodes.encode_producer_ids(broker_id, 0, adoption.next_producer_id - 1)
         operations.append(Set(znodes.PRODUCER_ID_BLOCK, block))
     if adoption.features:
         operations.append(Create(znodes.FEATURES, znodes.encode_features(adoption.features)))
+    return operations
+
+
+def _state_nodes(topic: TopicImage) -> list[Operation]:
+    """Return the operations that create the nodes of the topic's partitions."""
+    operations: list[Operation] = [Create(znodes.partitions_path(topic.name))]
+    for index, partition in enumerate(topic.partitions):
+        operations.append(Create(znodes.partition_path(topic.name, index)))
+        state = znodes.encode_state(partition, _NO_CONTROLLER_YET)
+        operations.append(Create(znodes.state_path(topic.name, index), state))
     return operations
 
 

@@ -224,13 +224,12 @@ class Node:
         failures = StoreFailures()
         office = Office(store, config.node_id, failures, deliver=self._commands.deliver, now_ms=now_ms)
         await office.take(self.log_dirs.owned.cluster_id, founding.first_operations(self.adoption, config.node_id))
-        context = office.machine.context
+        context = office.founded
         self.cache.begin(office.cluster_id, context.configs)
         self._settings.apply_to_broker()
         self.replicas.set_strays_aside(context.topic_id_of, name_of=context.names.get, is_new=context.is_new)
         await office.register(addresses.broker_image(config, self.listeners))
-        admin = TopicAdmin(store, self.cache, office, config, failures, check_directories=self.log_dirs.check)
-        self._admin = admin
+        self._admin = TopicAdmin(store, self.cache, office, config, failures, check_directories=self.log_dirs.check)
         blocks = ProducerIdBlocks(store, config.node_id, failures)
         self._allocate_producer_ids = blocks.allocate
         self.features = Features(store, failures)
@@ -239,10 +238,10 @@ class Node:
             self.log_dirs.owned.trust_new()
         if self.adoption is not None:
             # Skip the producer ids in the logs, and mark the adoption as done: Kafka's metadata is now obsolete.
-            last = max((partition.last_producer_id for partition in self.replicas.partitions()), default=-1)
-            await blocks.skip(last)
+            await blocks.skip(max((led.last_producer_id for led in self.replicas.partitions()), default=-1))
             self.log_dirs.owned.note_adopted()
-        self._changes = [TopicApis(self.cache, admin, config), PlacementApis(self.cache), FeaturesApi(self.features)]
+        topics = TopicApis(self.cache, self._admin, config)
+        self._changes = [topics, PlacementApis(self.cache), FeaturesApi(self.features)]
 
     async def _load_cluster(self, member: "Member") -> None:
         """Read what a member of a cluster needs to begin. Its topics follow from the controller."""
@@ -296,6 +295,8 @@ class Node:
         http.add_metrics(lambda: transactions.coordinator(self.transactions.present()))
         http.add_metrics(lambda: transactions.partitions(self.replicas, self.config.transaction_max_timeout_ms))
         http.add_metrics(lambda: exported.families(self.groups.history))
+        if self._member is not None:
+            self._member.add_metrics(http)
         GroupRoutes(self.groups.history).add_to(http)
 
     # Composition

@@ -45,22 +45,3 @@ class StopReplica(NamedTuple):
 
 
 Command: TypeAlias = LeaderAndIsr | UpdateMetadata | StopReplica
-
-
-def partition_states(topic: TopicImage, first: int, *, is_new: bool) -> list[PartitionState]:
-    """Return the states of the topic's partitions, starting with partition `first`."""
-    return [
-        PartitionState(
-            topic.name,
-            topic.topic_id,
-            index,
-            partition.leader,
-            partition.leader_epoch,
-            partition.replicas,
-            partition.isr,
-            is_new,
-            partition_epoch=partition.version,
-        )
-        for index, partition in enumerate(topic.partitions)
-        if index >= first
-    ]

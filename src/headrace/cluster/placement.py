@@ -1,19 +1,25 @@
 """Assign replicas of new partitions to brokers. Pure: the caller provides the randomness."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from random import Random
 
 from headrace.errors import ErrorCode, KafkaError
 
 
 def place(
-    brokers: Collection[int], partitions: int, replication_factor: int, random: Random, *, first_partition: int = 0
+    brokers: Mapping[int, str | None],
+    partitions: int,
+    replication_factor: int,
+    random: Random,
+    *,
+    first_partition: int = 0,
 ) -> list[tuple[int, ...]]:
-    """Return the replicas of every new partition, the preferred leader first.
+    """Return the replicas of every new partition, the preferred leader first. `brokers` maps ids to racks.
 
     Leaders are assigned round-robin from a random broker. The followers' distance from the leader grows with every
-    round, so that the load of a failed broker spreads over all others. Raises KafkaError(INVALID_REPLICATION_FACTOR)
-    with fewer brokers than replicas.
+    round, so that the load of a failed broker spreads over all others. If all brokers have racks, the replicas of a
+    partition are in different ones as far as possible. Raises KafkaError(INVALID_REPLICATION_FACTOR) with fewer
+    brokers than replicas.
     """
     count = len(brokers)
     if replication_factor > count:
@@ -21,16 +27,36 @@ def place(
             ErrorCode.invalid_replication_factor,
             f"Unable to replicate the partition {replication_factor} time(s): only {count} broker(s) are registered.",
         )
-    order = sorted(brokers)
+    racks = {broker: rack for broker, rack in brokers.items() if rack is not None}
+    order = _alternating(racks) if len(racks) == count else sorted(brokers)
+    distinct = len(set(racks.values())) if len(racks) == count else 1
     start, shift = random.randrange(count), random.randrange(count)
     placed = []
     for partition in range(first_partition, first_partition + partitions):
         if partition > first_partition and partition % count == 0:
             shift += 1
         leader = (partition + start) % count
-        others = ((leader + 1 + (shift + step) % (count - 1)) % count for step in range(replication_factor - 1))
-        placed.append((order[leader], *(order[other] for other in others)))
+        replicas = [order[leader]]
+        step = 0
+        while len(replicas) < replication_factor:
+            other = order[(leader + 1 + (shift * distinct + step) % (count - 1)) % count]
+            step += 1
+            used = {racks[replica] for replica in replicas} if distinct > 1 else set()
+            if other not in replicas and (distinct <= len(used) or distinct == 1 or racks[other] not in used):
+                replicas.append(other)
+        placed.append(tuple(replicas))
     return placed
+
+
+def _alternating(racks: Mapping[int, str]) -> list[int]:
+    """Return the brokers in an order in which neighbours are in different racks, as far as possible."""
+    waiting: dict[str, list[int]] = {}
+    for broker in sorted(racks, key=lambda broker: (racks[broker], broker)):
+        waiting.setdefault(racks[broker], []).append(broker)
+    order = []
+    while any(waiting.values()):
+        order += [brokers.pop(0) for brokers in waiting.values() if brokers]
+    return order
 
 
 def check_manual(

@@ -9,11 +9,11 @@ import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from random import Random
 from types import MappingProxyType
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from headrace.cluster import topic_changes, znodes
 from headrace.cluster.admin import Alteration
-from headrace.cluster.controller.office import Office
+from headrace.cluster.controller.office import Office, decided_at_once, read_topic
 from headrace.cluster.drafts import Draft
 from headrace.cluster.failures import StoreFailures
 from headrace.cluster.image import ConfigResource, TopicImage
@@ -26,9 +26,6 @@ from headrace.slices import Pace
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
-
-_DECIDED_AT_ONCE: Final = 100
-"""Topics and partitions that are decided on the event loop, at a few microseconds each."""
 
 
 def _uncancellable(change: Callable[_P, Coroutine[Any, Any, _R]]) -> Callable[_P, Coroutine[Any, Any, _R]]:
@@ -67,13 +64,17 @@ class TopicAdmin:
 
     @_uncancellable
     async def create_topics(
-        self, topics: Sequence[NewTopic], *, validate_only: bool = False
+        self,
+        topics: Sequence[NewTopic],
+        *,
+        validate_only: bool = False,
+        timeout_s: float = 0,  # noqa: ARG002  there is nothing to wait for
     ) -> list[TopicImage | KafkaError]:
         """Create all valid topics in one durable write. Return a topic or an error per request."""
         async with self._lock:
             draft = Draft(self._cache.image)
             size = len(topics) + sum(max(new.partitions, len(new.assignments)) for new in topics)
-            results = await _decide(
+            results = await decided_at_once(
                 size, lambda: topic_changes.create_topics(draft, topics, self._config, self._random)
             )
             if draft.operations and not validate_only:
@@ -87,13 +88,17 @@ class TopicAdmin:
 
     @_uncancellable
     async def create_partitions(
-        self, requests: Sequence[NewPartitions], *, validate_only: bool = False
+        self,
+        requests: Sequence[NewPartitions],
+        *,
+        validate_only: bool = False,
+        timeout_s: float = 0,  # noqa: ARG002
     ) -> list[KafkaError | None]:
         """Add partitions to all valid topics in one durable write. Return None or an error per request."""
         async with self._lock:
             draft = Draft(self._cache.image)
             size = len(requests) + sum(min(max(new.total, 0), MAX_PARTITIONS_PER_REQUEST) for new in requests)
-            results = await _decide(size, lambda: topic_changes.grow_topics(draft, requests, self._random))
+            results = await decided_at_once(size, lambda: topic_changes.grow_topics(draft, requests, self._random))
             if draft.operations and not validate_only:
                 grown = [result for result in results if not isinstance(result, KafkaError)]
                 await self._add_partitions(draft, grown, size)
@@ -101,7 +106,11 @@ class TopicAdmin:
 
     @_uncancellable
     async def delete_topics(
-        self, names: Sequence[str], ids: Mapping[str, uuid.UUID] = MappingProxyType({})
+        self,
+        names: Sequence[str],
+        ids: Mapping[str, uuid.UUID] = MappingProxyType({}),
+        *,
+        timeout_s: float = 0,  # noqa: ARG002
     ) -> list[KafkaError | None]:
         """Delete all existing topics in one durable write. Return None or an error per name.
 
@@ -111,11 +120,11 @@ class TopicAdmin:
             draft = Draft(self._cache.image)
             known = self._cache.image.topics
             size = len(names) + sum(len(topic.partitions) for name in names if (topic := known.get(name)) is not None)
-            results = await _decide(size, lambda: topic_changes.delete_topics(draft, names, ids))
+            results = await decided_at_once(size, lambda: topic_changes.delete_topics(draft, names, ids))
             deleted = [topic for topic in results if isinstance(topic, TopicImage)]
             if deleted:
-                effects = await _decide(size, lambda: self._office.machine.topics_deleted(deleted))
-                await self._office.perform(draft.operations, effects)
+                names_of = [topic.name for topic in deleted]
+                await self._office.perform(draft.operations, lambda machine: machine.remove_topics(names_of), size=size)
             return [result if isinstance(result, KafkaError) else None for result in results]
 
     @_uncancellable
@@ -161,15 +170,15 @@ class TopicAdmin:
 
     async def _add_partitions(self, draft: Draft, added: Sequence[tuple[TopicImage, int]], size: int) -> None:
         self._check_directories()
-        effects = await _decide(size, lambda: self._office.machine.partitions_added(added))
-        await self._office.perform(draft.operations, effects, written=lambda: self._cache.note_configs(draft.configs))
+        topics = {topic.name: read_topic(topic) for topic, _ in added}
+        await self._office.perform(
+            draft.operations,
+            lambda machine: machine.topics_changed((*machine.context.topic_ids, *topics), topics),
+            size=size,
+            written=lambda: self._cache.note_configs(draft.configs),
+        )
         self._check_directories()  # if the last one failed meanwhile, no log was made
 
     async def _config_operation(self, resource: ConfigResource, values: Mapping[str, str]) -> Operation:
         path, data = znodes.config_path(resource), znodes.encode_config(values)
         return Create(path, data) if await self._store.exists(path) is None else Set(path, data)
-
-
-async def _decide(size: int, decide: Callable[[], _R]) -> _R:
-    """Call `decide`, which is pure: in a thread if it would hold the event loop."""
-    return await asyncio.to_thread(decide) if size > _DECIDED_AT_ONCE else decide()

@@ -201,7 +201,7 @@ def grow_topic(
         )
     factor = len(old.partitions[0].replicas)
     if new.assignments is None:
-        replicas = place(image.brokers, added, factor, random, first_partition=present)
+        replicas = place(_racks(image), added, factor, random, first_partition=present)
     else:
         if len(new.assignments) != added:
             raise KafkaError(
@@ -251,7 +251,6 @@ def topic_nodes(topic: TopicImage, overrides: Mapping[str, str]) -> list[Operati
         # In Kafka's order: a reader that sees the topic finds its settings.
         Create(znodes.config_path(ConfigResource(TOPIC_CONFIG, topic.name)), znodes.encode_config(overrides)),
         Create(znodes.topic_path(topic.name), _assignment(topic)),
-        Create(znodes.partitions_path(topic.name)),
     ]
 
 
@@ -287,7 +286,11 @@ def _replicas(image: MetadataImage, new: NewTopic, config: BrokerConfig, random:
         )
     partitions = config.num_partitions if new.partitions == -1 else new.partitions
     factor = config.default_replication_factor if new.replication_factor == -1 else new.replication_factor
-    return place(image.brokers, partitions, factor, random)
+    return place(_racks(image), partitions, factor, random)
+
+
+def _racks(image: MetadataImage) -> dict[int, str | None]:
+    return {broker.id: broker.rack for broker in image.brokers.values()}
 
 
 def _manual_replicas(image: MetadataImage, new: NewTopic) -> list[tuple[int, ...]]:

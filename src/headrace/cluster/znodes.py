@@ -5,7 +5,8 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from headrace.cluster.image import BrokerImage, ConfigResource, Endpoint, PartitionImage
+from headrace.cluster.image import Assignment, BrokerImage, ConfigResource, Endpoint, LeaderState, PartitionImage
+from headrace.types import TopicPartition
 from headrace.wire.ids import id_to_text, text_to_id
 
 CLUSTER_ID: Final = "/cluster/id"
@@ -32,6 +33,17 @@ PERSISTENT: Final = (
     *(f"{CONFIG}/{kind}" for kind in CONFIG_KINDS),
 )
 """Nodes of every cluster, parents before children."""
+IN_ZOOKEEPER: Final = (
+    "/consumers",
+    *(path for path in PERSISTENT if path not in (f"{CONFIG}/groups", f"{CONFIG}/client-metrics")),
+)
+"""The same in ZooKeeper, as Kafka 3.9 creates them."""
+DELETIONS: Final = "/admin/delete_topics"
+REASSIGNMENTS: Final = "/admin/reassign_partitions"
+ELECTIONS: Final = "/admin/preferred_replica_election"
+"""The last two are obsolete ways to ask for reassignments and elections, which Kafka 3.9 still obeys."""
+ISR_CHANGES: Final = "/isr_change_notification"
+LOG_DIR_EVENTS: Final = "/log_dir_event_notification"
 CLUSTER_DEFAULT: Final = "<default>"
 CONFIG_CHANGE: Final = f"{CONFIG}/changes/config_change_"
 LOG_DIR_EVENT: Final = "/log_dir_event_notification/log_dir_event_"
@@ -56,6 +68,10 @@ def partition_path(topic: str, partition: int) -> str:
 
 def state_path(topic: str, partition: int) -> str:
     return f"{TOPICS}/{topic}/partitions/{partition}/state"
+
+
+def deletion_path(topic: str) -> str:
+    return f"{DELETIONS}/{topic}"
 
 
 def config_path(resource: ConfigResource) -> str:
@@ -149,6 +165,83 @@ def decode_topic(data: bytes) -> tuple[uuid.UUID | None, dict[int, tuple[int, ..
     replicas = {int(partition): tuple(brokers) for partition, brokers in value["partitions"].items()}
     topic_id = value.get("topic_id")
     return (text_to_id(topic_id) if topic_id else None), dict(sorted(replicas.items()))
+
+
+def encode_assignments(topic_id: uuid.UUID, assignments: Mapping[int, Assignment]) -> bytes:
+    """Encode a topic with its reassignments (KIP-455)."""
+    return _encode(
+        {
+            "removing_replicas": {
+                str(index): list(item.removing) for index, item in assignments.items() if item.removing
+            },
+            "partitions": {str(index): list(item.replicas) for index, item in assignments.items()},
+            "topic_id": id_to_text(topic_id),
+            "adding_replicas": {str(index): list(item.adding) for index, item in assignments.items() if item.adding},
+            "version": 3,
+        }
+    )
+
+
+def decode_assignments(data: bytes) -> tuple[uuid.UUID | None, dict[int, Assignment]]:
+    value = _decode(data)
+    adding, removing = value.get("adding_replicas", {}), value.get("removing_replicas", {})
+    assignments = {
+        int(index): Assignment(tuple(replicas), tuple(adding.get(index, ())), tuple(removing.get(index, ())))
+        for index, replicas in value["partitions"].items()
+    }
+    topic_id = value.get("topic_id")
+    return (text_to_id(topic_id) if topic_id else None), dict(sorted(assignments.items()))
+
+
+def encode_leader_state(state: LeaderState) -> bytes:
+    recovery = f',"leader_recovery_state":{state.recovery}' if state.recovery else ""
+    return (
+        f'{{"controller_epoch":{state.controller_epoch},"leader":{state.leader},"version":1,'
+        f'"leader_epoch":{state.leader_epoch},"isr":[{",".join(map(str, state.isr))}]{recovery}}}'
+    ).encode()
+
+
+def decode_leader_state(data: bytes, version: int, zxid: int) -> LeaderState:
+    value = _decode(data)
+    return LeaderState(
+        value["leader"],
+        value["leader_epoch"],
+        tuple(value["isr"]),
+        version,
+        value["controller_epoch"],
+        value.get("leader_recovery_state", 0),
+        zxid,
+    )
+
+
+def decode_reassignments(data: bytes) -> dict[TopicPartition, tuple[int, ...]]:
+    """Decode the obsolete request for reassignments."""
+    return {
+        TopicPartition(item["topic"], item["partition"]): tuple(item["replicas"])
+        for item in _decode(data).get("partitions", ())
+    }
+
+
+def encode_reassignments(targets: Mapping[TopicPartition, Sequence[int]]) -> bytes:
+    partitions = [
+        {"topic": topic, "partition": index, "replicas": list(replicas)} for (topic, index), replicas in targets.items()
+    ]
+    return _encode({"version": 1, "partitions": partitions})
+
+
+def decode_partitions(data: bytes) -> list[TopicPartition]:
+    """Decode the partitions of an obsolete request for elections, or of a notification of changed ISRs."""
+    return [TopicPartition(item["topic"], item["partition"]) for item in _decode(data).get("partitions", ())]
+
+
+def decode_log_dir_failure(data: bytes) -> int:
+    """Return the broker with a failed log directory."""
+    return int(_decode(data)["broker"])
+
+
+def decode_controller(data: bytes) -> int:
+    """Return the id of the controller."""
+    return int(_decode(data)["brokerid"])
 
 
 def encode_state(partition: PartitionImage, controller_epoch: int) -> bytes:

@@ -123,7 +123,6 @@ _QUOTAS: Final = "quotas are not supported"
 _IDLE: Final[tuple[tuple[str, str], ...]] = (
     ("allow.everyone.if.no.acl.found", _PLAINTEXT),
     ("authorizer.class.name", _PLAINTEXT),
-    ("auto.leader.rebalance.enable", _ONE_BROKER),
     ("background.threads", _ONE_THREAD),
     ("connection.failed.authentication.delay.ms", _PLAINTEXT),
     ("connections.max.reauth.ms", _PLAINTEXT),
@@ -135,7 +134,6 @@ _IDLE: Final[tuple[tuple[str, str], ...]] = (
     ("group.coordinator.background.threads", _ONE_THREAD),
     ("group.coordinator.cached.buffer.max.bytes", _ONE_THREAD),
     ("group.coordinator.threads", _ONE_THREAD),
-    ("leader.imbalance.", _ONE_BROKER),
     ("local.retention.", "tiered storage is not supported"),
     ("log.dir.failure.timeout.ms", "a failed log directory takes its partitions offline at once"),
     ("log.flush.start.offset.checkpoint.interval.ms", "log start offsets are written with the recovery points"),
@@ -161,7 +159,6 @@ _IDLE: Final[tuple[tuple[str, str], ...]] = (
     ("ssl.", _PLAINTEXT),
     ("super.users", _PLAINTEXT),
     ("transaction.state.log.load.buffer.size", "transactional ids are read a megabyte at a time"),
-    ("unclean.leader.election.enable", _ONE_BROKER),
 )
 """Name prefixes and the reasons why such settings have no effect; a test keeps the list complete."""
 

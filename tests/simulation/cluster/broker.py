@@ -18,6 +18,7 @@ from headrace.broker.commands import Commands
 from headrace.broker.current_leader import leader_in
 from headrace.broker.membership.following import MemberFetchers
 from headrace.broker.membership.leading import MemberLeaders
+from headrace.broker.state_changes import StateChanges
 from headrace.broker.upkeep import Upkeep, maintain_logs
 from headrace.client.link import Link
 from headrace.cluster.metadata_cache import MetadataCache
@@ -98,7 +99,7 @@ class Broker:
         cache = self.cache
         replicas.exists = lambda partition: cache.image.topic_id_of(partition) is not None
         executor: Any = None  # the loop runs everything itself
-        commands = Commands(self.id, replicas, cache, executor)
+        commands = Commands(self.id, replicas, cache, executor, StateChanges(is_logged=False))
         leaders = MemberLeaders(
             config,
             cache,
@@ -109,7 +110,11 @@ class Broker:
         )
         replicas.peers = leaders.peers
         self.fetchers = commands.following = MemberFetchers(
-            config, executor, link_to=self._fetching_link, broker_epoch=lambda: self.broker_epoch
+            config,
+            executor,
+            link_to=self._fetching_link,
+            address_of=self._known_address,
+            broker_epoch=lambda: self.broker_epoch,
         )
         leader_of = leader_in(cache)
         dispatcher = Dispatcher()

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from headrace.broker.apis.controls import ControlApis, NotController
+from headrace.broker.apis.controls import ControlApis
 from headrace.broker.commands import Commands
 from headrace.broker.state_changes import LOGGER, StateChanges
 from headrace.cluster.commands import DURING_DELETION
@@ -345,25 +345,3 @@ async def test_elections_are_counted(broker: Broker) -> None:
     await broker.assign(OWN, 2)
     await broker.assign(OWN, 2)
     assert (broker.commands.changes.elected, broker.commands.changes.followed) == (2, 1)
-
-
-@pytest.mark.parametrize(
-    "key",
-    [
-        ApiKey.CREATE_TOPICS,
-        ApiKey.DELETE_TOPICS,
-        ApiKey.CREATE_PARTITIONS,
-        ApiKey.ELECT_LEADERS,
-        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
-        ApiKey.LIST_PARTITION_REASSIGNMENTS,
-        ApiKey.UPDATE_FEATURES,
-        ApiKey.ALTER_PARTITION,
-        ApiKey.ALLOCATE_PRODUCER_IDS,
-        ApiKey.CONTROLLED_SHUTDOWN,
-    ],
-    ids=lambda key: key.name,
-)
-async def test_requests_that_belong_to_the_controller_are_refused(key: ApiKey) -> None:
-    with pytest.raises(KafkaError) as caught:
-        await NotController().routes()[key](None, None)  # type: ignore[arg-type, misc]
-    assert caught.value.code is ErrorCode.not_controller

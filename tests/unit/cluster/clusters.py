@@ -53,7 +53,7 @@ class Cluster:
 
     async def start(self, cluster_id: str | None = None, founding: Sequence[Operation] = ()) -> None:
         await self.office.take(cluster_id, founding)
-        self.cache.begin(self.office.cluster_id, self.office.machine.context.configs)
+        self.cache.begin(self.office.cluster_id, self.office.founded.configs)
         self.settings.apply_to_broker()
         await self.office.register(broker())
 

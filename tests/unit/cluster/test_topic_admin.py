@@ -18,7 +18,7 @@ async def test_a_created_topic_is_stored_visible_and_led(store: MetadataStore, c
     assert cluster.image.topics["t"] == topic
     assert json.loads((await store.get("/brokers/topics/t/partitions/1/state")).data)["leader_epoch"] == 0
     assert json.loads((await store.get("/config/topics/t")).data)["config"] == {"retention.ms": "5"}
-    assert cluster.led == [PartitionState("t", topic.topic_id, n, 0, 0, (0,), (0,), True) for n in (0, 1)]
+    assert cluster.led == [PartitionState("t", topic.topic_id, n, 0, 0, (0,), (0,), True, 1) for n in (0, 1)]
 
 
 async def test_a_topic_becomes_visible_after_its_logs_are_created(cluster: Cluster) -> None:

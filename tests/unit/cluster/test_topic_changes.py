@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from headrace.cluster.controller.machine import state_nodes
 from headrace.cluster.drafts import Draft
 from headrace.cluster.image import TOPIC_CONFIG, ConfigResource, MetadataImage
 from headrace.cluster.store import Create, Delete, Set
@@ -40,17 +39,8 @@ def test_the_first_replicas_lead_a_new_topic_with_epoch_0() -> None:
         (2, 0, (2, 1), (2, 1)),
     ]
     assert draft.configs == {ConfigResource(TOPIC_CONFIG, "t"): {"retention.ms": "5"}}
-    operations = [*draft.operations, *state_nodes(topic, 0, 1)]
-    assert [operation.path for operation in operations] == [
-        "/config/topics/t",
-        "/brokers/topics/t",
-        "/brokers/topics/t/partitions",
-        "/brokers/topics/t/partitions/0",
-        "/brokers/topics/t/partitions/0/state",
-        "/brokers/topics/t/partitions/1",
-        "/brokers/topics/t/partitions/1/state",
-    ]
-    assert all(isinstance(operation, Create) for operation in operations)
+    assert [operation.path for operation in draft.operations] == ["/config/topics/t", "/brokers/topics/t"]
+    assert all(isinstance(operation, Create) for operation in draft.operations)
 
 
 def test_a_topic_without_values_uses_the_brokers_defaults() -> None:
@@ -149,7 +139,6 @@ def test_new_partitions_have_as_many_replicas() -> None:
     (operation,) = draft.operations
     assert isinstance(operation, Set)
     assert b'"partitions":{"0":[0],"1":[0],"2":[0]}' in operation.data
-    assert len(state_nodes(topic, 1, 1)) == 4
 
 
 @pytest.mark.parametrize(

@@ -128,31 +128,6 @@ class ControlApis:
         self._controller_epoch = request.controller_epoch
 
 
-class NotController:
-    """Handlers for requests that only the controller answers. Clients find it by Metadata."""
-
-    def routes(self) -> dict[ApiKey, Handler]:
-        return dict.fromkeys(
-            (
-                ApiKey.CREATE_TOPICS,
-                ApiKey.DELETE_TOPICS,
-                ApiKey.CREATE_PARTITIONS,
-                ApiKey.ELECT_LEADERS,
-                ApiKey.ALTER_PARTITION_REASSIGNMENTS,
-                ApiKey.LIST_PARTITION_REASSIGNMENTS,
-                ApiKey.UPDATE_FEATURES,
-                ApiKey.ALTER_PARTITION,
-                ApiKey.ALLOCATE_PRODUCER_IDS,
-                ApiKey.CONTROLLED_SHUTDOWN,
-            ),
-            self.refuse,
-        )
-
-    def refuse(self, _: RequestContext, request: Request) -> Reply:
-        """Refuse the request."""
-        raise KafkaError(ErrorCode.not_controller, "This is not the correct controller for this cluster.")
-
-
 def _issuer(request: Request) -> Issuer:
     return Issuer(request.controller_id, request.controller_epoch)
 

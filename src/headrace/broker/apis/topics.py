@@ -1,13 +1,12 @@
 """CreateTopics, DeleteTopics and CreatePartitions."""
 
 import uuid
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 from headrace.broker.apis.config_entries import Entry, topic_entries
 from headrace.cluster.image import TopicImage
 from headrace.cluster.metadata_cache import MetadataCache
-from headrace.cluster.topic_admin import TopicAdmin
 from headrace.cluster.topic_changes import NewPartitions, NewTopic, check_records
 from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode, KafkaError
@@ -25,10 +24,29 @@ _Deletion = tuple[str | None, uuid.UUID | None, KafkaError | None]
 """Name, id, and the error if the topic was not deleted."""
 
 
+class TopicChanges(Protocol):
+    """Changes topics. `timeout_s` is the time to wait until clients can see a change that is made."""
+
+    async def create_topics(
+        self, topics: Sequence[NewTopic], *, validate_only: bool = False, timeout_s: float
+    ) -> Sequence[TopicImage | KafkaError]:
+        """Create all valid topics. Return a topic or an error per request."""
+
+    async def create_partitions(
+        self, requests: Sequence[NewPartitions], *, validate_only: bool = False, timeout_s: float
+    ) -> Sequence[KafkaError | None]:
+        """Add partitions to all valid topics. Return None or an error per request."""
+
+    async def delete_topics(
+        self, names: Sequence[str], ids: Mapping[str, uuid.UUID], *, timeout_s: float
+    ) -> Sequence[KafkaError | None]:
+        """Delete topics that have these ids. Return None or an error per name."""
+
+
 class TopicApis:
     """Handlers that create, grow and delete topics."""
 
-    def __init__(self, cache: MetadataCache, admin: TopicAdmin, config: BrokerConfig) -> None:
+    def __init__(self, cache: MetadataCache, admin: TopicChanges, config: BrokerConfig) -> None:
         self._cache = cache
         self._admin = admin
         self._config = config
@@ -50,7 +68,11 @@ class TopicApis:
                 wanted[topic.name] = _new_topic(topic)
             await pace.rest()
         new_topics = tuple(wanted.values())
-        results = await self._admin.create_topics(new_topics, validate_only=request.validate_only)
+        results = await self._admin.create_topics(
+            new_topics,
+            validate_only=request.validate_only,
+            timeout_s=request.timeout.total_seconds(),
+        )
         defaults = topic_entries(self._config, {})
         duplicates = [(NewTopic(name), _invalid(_DUPLICATE)) for name in repeated]
         outcomes = [*zip(new_topics, results, strict=True), *duplicates]
@@ -67,7 +89,7 @@ class TopicApis:
             states = [(topic.name, topic.topic_id) for topic in request.topics]
         outcomes, targets = await self._deletable(states)
         ids = {topic.name: topic.topic_id for topic in targets}
-        errors = await self._admin.delete_topics(tuple(ids), ids)
+        errors = await self._admin.delete_topics(tuple(ids), ids, timeout_s=request.timeout.total_seconds())
         outcomes.extend((topic.name, topic.topic_id, error) for topic, error in zip(targets, errors, strict=True))
         return {"responses": made_of(outcomes, lambda outcome: _deletion(*outcome))}
 
@@ -76,7 +98,9 @@ class TopicApis:
         check_records(len(request.topics))
         repeated = await _repeated(topic.name for topic in request.topics)
         wanted = [_new_partitions(topic) for topic in request.topics if topic.name not in repeated]
-        outcome = await self._admin.create_partitions(wanted, validate_only=request.validate_only)
+        outcome = await self._admin.create_partitions(
+            wanted, validate_only=request.validate_only, timeout_s=request.timeout.total_seconds()
+        )
         duplicates = [(name, _invalid(_DUPLICATE)) for name in repeated]
         results = [*((new.name, error) for new, error in zip(wanted, outcome, strict=True)), *duplicates]
         return {"results": made_of(results, lambda result: _growth(*result))}

@@ -4,10 +4,13 @@ import asyncio
 import logging
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
+from functools import partial
 
 from headrace.broker import addresses
 from headrace.broker.addresses import Endpoint
-from headrace.broker.apis.controls import ControlApis, NotController
+from headrace.broker.apis.controller import ControllerApis
+from headrace.broker.apis.controls import ControlApis
+from headrace.broker.apis.topics import TopicApis
 from headrace.broker.commands import Commands
 from headrace.broker.membership.controller import Controller
 from headrace.broker.membership.following import MemberFetchers
@@ -18,20 +21,27 @@ from headrace.clock import now_ms
 from headrace.cluster import znodes
 from headrace.cluster.failures import StoreFailures
 from headrace.cluster.features import WITH_ZOOKEEPER, Features
-from headrace.cluster.image import NO_LEADER
+from headrace.cluster.image import BROKER_CONFIG, NO_LEADER, TOPIC_CONFIG
 from headrace.cluster.membership.configs import Configs, ConfigWatch
+from headrace.cluster.membership.founding import found_cluster
 from headrace.cluster.membership.inter_broker import inter_broker_versions
 from headrace.cluster.membership.member_admin import MemberAdmin
 from headrace.cluster.membership.refusals import check_cluster
 from headrace.cluster.membership.registration import register
 from headrace.cluster.membership.watchdog import Watchdog
 from headrace.cluster.metadata_cache import MetadataCache
+from headrace.cluster.offices.candidate import Candidate
+from headrace.cluster.offices.term import TermSettings
+from headrace.cluster.offices.topic_admin import ClusterTopicAdmin
+from headrace.cluster.producer_id_blocks import ProducerIdBlocks
 from headrace.cluster.store import StoreError, StoreUnavailableError
 from headrace.cluster.stores.zookeeper import SessionChange, ZooKeeperStore
 from headrace.cluster.topic_names import TRANSACTION_STATE
 from headrace.config import BrokerConfig, ConfigError, Listener
 from headrace.coordinator.runtime.partitioner import partition_for
 from headrace.errors import ErrorCode, KafkaError
+from headrace.monitoring.controller import controller
+from headrace.monitoring.http import HttpServer
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.server.context import RequestContext
 from headrace.types import TopicPartition
@@ -59,11 +69,25 @@ class Member:
         self.admin = MemberAdmin(self._store, lambda: cache.image, config, failures)
         self.features = Features(self._store, failures, WITH_ZOOKEEPER)
         self.controller = Controller(config, self.controller_address, lambda: self.broker_epoch, loop)
+        self.candidate = Candidate(
+            self._store,
+            config.node_id,
+            TermSettings(
+                self._listener,
+                config.controller_socket_timeout_ms / 1000,
+                self._may_be_unclean,
+                config.delete_topic_enable,
+                self._balance,
+            ),
+            now_ms=now_ms,
+            loop=loop,
+        )
+        self._failures = failures
         self.others = OtherBrokers(self._leader_of, self._coordinator_of, self._link_to, loop)
         self.broker_epoch = -1
         """The czxid of the registration; -1 before it."""
         self._configs = ConfigWatch(
-            self._store, config.node_id, apply=cache.apply_configs, changed=self._wake, now_ms=now_ms
+            self._store, config.node_id, apply=self._apply_configs, changed=self._wake, now_ms=now_ms
         )
         self._listeners: Sequence[Listener] = ()
         self._news = asyncio.Event()
@@ -83,7 +107,8 @@ class Member:
         await self._store.connect(timeout_ms / 1000)
         self._store.on_change = self._session_changed
         self._watchdog.start()
-        return await check_cluster(self._store, self._store.address, broker_id=config.node_id, listener=self._listener)
+        await found_cluster(self._store)
+        return await check_cluster(self._store, broker_id=config.node_id, listener=self._listener)
 
     async def load(self) -> Configs:
         """Return all settings of topics and of this broker."""
@@ -98,6 +123,7 @@ class Member:
         self._listeners = listeners
         self._failed = failed
         await self._register()
+        self.candidate.stand()
         self._following = self._loop.create_task(self._follow())
 
     def leaders(self, replicas: ReplicaManager) -> MemberLeaders:
@@ -121,12 +147,20 @@ class Member:
             broker_epoch=lambda: self.broker_epoch,
         )
 
-    def apis(self, commands: Commands) -> Sequence[ControlApis | NotController]:
-        """Return the requests of the controller, and those that belong to it."""
-        controls = ControlApis(
-            commands, self._cache, broker_epoch=lambda: self.broker_epoch, read_configs=self._read_configs
+    def apis(self, commands: Commands) -> Sequence[ControlApis | ControllerApis]:
+        """Return the requests of the controller, and those to it."""
+        config, cache = self._config, self._cache
+        controls = ControlApis(commands, cache, broker_epoch=lambda: self.broker_epoch, read_configs=self._read_configs)
+        admin = ClusterTopicAdmin(self._store, cache, self.candidate, self.admin, config, self._failures)
+        blocks = ProducerIdBlocks(self._store, config.node_id, self._failures)
+        return (
+            controls,
+            ControllerApis(self.candidate, cache, TopicApis(cache, admin, config), admin, blocks),
         )
-        return (controls, NotController())
+
+    def add_metrics(self, http: HttpServer) -> None:
+        """Add the metrics of the controller."""
+        http.add_metrics(partial(controller, self.candidate))
 
     def locate(self, context: RequestContext, topic: str, key: str) -> Endpoint:
         """Return the address, for a client, of the leader of a key's partition.
@@ -207,9 +241,31 @@ class Member:
         if self._following is not None:
             self._following.cancel()
             await asyncio.wait([self._following])
+        await self.candidate.close()
         self.controller.close()
         await self.others.close()
         await self._store.close()
+
+    async def _apply_configs(self, configs: Configs) -> None:
+        await self._cache.apply_configs(configs)
+        term = self.candidate.term
+        if term is None:
+            return
+        for resource in configs:
+            if resource.kind == TOPIC_CONFIG and self._may_be_unclean(resource.name):
+                term.note_unclean(resource.name)
+            elif resource.kind == BROKER_CONFIG and self._config.unclean_leader_election_enable:
+                term.note_unclean(None)
+
+    def _may_be_unclean(self, topic: str) -> bool:
+        value = self._cache.topic_config(topic).get("unclean.leader.election.enable")
+        return self._config.unclean_leader_election_enable if value is None else value == "true"
+
+    def _balance(self) -> tuple[float, int] | None:
+        config = self._config
+        if not config.auto_leader_rebalance_enable:
+            return None
+        return config.leader_imbalance_check_interval_seconds, config.leader_imbalance_per_broker_percentage
 
     # The session
 
@@ -259,7 +315,9 @@ class Member:
 
     async def _rejoin(self) -> None:
         if self._store.session != self._session:
+            await self.candidate.expire()
             await self._register()
+        self.candidate.stand()
         known = self._cache.image.configs
         configs = await self._configs.load()
         changed = {resource: values for resource, values in configs.items() if known.get(resource, {}) != values}

@@ -1,33 +1,61 @@
-"""Become controller, write the machine's decisions, and send its commands.
+"""The controller of a cluster of one broker: write the machine's decisions at once, and execute its orders.
 
-The shell of `machine`. Callers make one change at a time.
+Callers make one change at a time.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeAlias
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from headrace.cluster import znodes
-from headrace.cluster.commands import Command
-from headrace.cluster.controller.machine import ControllerMachine, Effects
+from headrace.cluster.commands import Command, LeaderAndIsr, StopReplica, UpdateMetadata
+from headrace.cluster.controller.batches import Announce, Lead, Order, Send, Stop
+from headrace.cluster.controller.context import Context
+from headrace.cluster.controller.machine import ControllerMachine, ReadTopic, Tree
+from headrace.cluster.controller.work import Effect, Write
 from headrace.cluster.failures import StoreFailures
-from headrace.cluster.image import BrokerImage
+from headrace.cluster.image import (
+    NEVER_WRITTEN,
+    Assignment,
+    BrokerImage,
+    LeaderState,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+)
 from headrace.cluster.loading import decoded, load_image, missing_nodes
 from headrace.cluster.store import Check, Create, MetadataStore, NodeExistsError, NoNodeError, Operation, Set
 from headrace.errors import ErrorCode, KafkaError
+from headrace.types import TopicPartition
 from headrace.wire.ids import id_to_text, new_id
 
 Deliver: TypeAlias = Callable[[int, Command], Awaitable[None]]
 """Delivers a command; returns when the broker has executed it."""
 
 
+T = TypeVar("T")
+
+_DECIDED_AT_ONCE: Final = 100
+"""Topics and partitions that are decided on the event loop, at a few microseconds each."""
+
+
 class ClusterIdMismatchError(Exception):
     """The data directory belongs to another cluster than the metadata store."""
+
+
+class _Decided(NamedTuple):
+    """The writes, and the commands to brokers after them."""
+
+    writes: Sequence[Write]
+    commands: Sequence[tuple[int, Command]]
 
 
 class Office:
     """The controller of a cluster, on broker `broker_id`."""
 
     machine: ControllerMachine
+    founded: MetadataImage
+    """The topics and settings as they were when this broker took office."""
 
     def __init__(
         self,
@@ -58,7 +86,9 @@ class Office:
             )
         epoch, self._epoch_version = await self._raise_epoch()
         self.cluster_id = known
-        self.machine = ControllerMachine(self._broker_id, epoch, await load_image(self._store))
+        self.founded = await load_image(self._store)
+        self.machine = ControllerMachine(self._broker_id, epoch, lambda _: False)
+        self.machine.take_office(_tree_of(self.founded, epoch))  # without brokers, which has no effects
 
     async def register(self, broker: BrokerImage) -> None:
         """Register a broker, and elect leaders for its partitions. Its epoch is the zxid of this registration.
@@ -76,24 +106,31 @@ class Office:
             ) from None
         assert registered.stat is not None, "it was set"
         brokers = (*self.machine.context.brokers.values(), broker._replace(epoch=registered.stat.czxid))
-        await self.perform((), self.machine.brokers_changed(brokers))
+        await self.perform((), lambda machine: machine.brokers_changed(brokers))
 
     async def perform(
-        self, operations: Sequence[Operation], effects: Effects, *, written: Callable[[], None] = lambda: None
+        self,
+        operations: Sequence[Operation],
+        decide: Callable[[ControllerMachine], Sequence[Effect]],
+        *,
+        size: int = 0,
+        written: Callable[[], None] = lambda: None,
     ) -> None:
-        """Write `operations` and those of `effects` in one transaction, call `written`, then send the commands.
+        """Write `operations` and those that the machine decides in one transaction, call `written`, then send orders.
 
-        Raises KafkaError, with nothing changed, if they cannot be written, as after another broker became controller.
+        `size` is the number of topics and partitions to decide about. Raises KafkaError, with nothing changed, if they
+        cannot be written, as after another broker became controller.
         """
-        writes = [*operations, *effects.operations]
-        if writes:
-            with self._failures.answering():
-                await self._store.multi((Check(znodes.CONTROLLER_EPOCH, self._epoch_version), *writes))
-            self._failures.note_written()
-        self.machine.committed(effects)
+        before = self.machine.context
+        try:
+            decided = await decided_at_once(size, lambda: self._decide(decide))
+            await self._write(operations, decided.writes)
+        except BaseException:
+            self.machine.context = before
+            raise
         written()
         failure: BaseException | None = None
-        for broker_id, command in effects.commands:
+        for broker_id, command in decided.commands:
             # A durable change must become visible: send the next command even if a broker fails at this one.
             try:
                 await self._deliver(broker_id, command)
@@ -101,6 +138,47 @@ class Office:
                 failure = failure or error
         if failure is not None:
             raise failure
+
+    def _decide(self, decide: Callable[[ControllerMachine], Sequence[Effect]]) -> _Decided:
+        """Let the machine change a copy of its context."""
+        before = self.machine.context
+        self.machine.context = before.copy()
+        effects = decide(self.machine)
+        return _Decided(
+            [effect for effect in effects if isinstance(effect, Write)],
+            [(effect.broker_id, self._command(effect.order, before)) for effect in effects if isinstance(effect, Send)],
+        )
+
+    async def _write(self, operations: Sequence[Operation], decided: Sequence[Write]) -> None:
+        writes = [*operations]
+        created = {operation.path for operation in operations if isinstance(operation, Create)}
+        parents = [path for write in decided for path in write.parents if path not in created]
+        with self._failures.answering():
+            found = await self._store.get_many(parents) if parents else []
+            writes += [Create(path) for path, node in zip(parents, found, strict=True) if node is None]
+            writes += [operation for write in decided for operation in write.operations]
+            if not writes:
+                return
+            await self._store.multi((Check(znodes.CONTROLLER_EPOCH, self._epoch_version), *writes))
+        self._failures.note_written()
+
+    def _command(self, order: Order, before: Context) -> Command:
+        """Return an order as the broker in this process executes it, with whole topics."""
+        match order:
+            case Lead(partitions, _):
+                return LeaderAndIsr(tuple(partitions.values()))
+            case Stop(replicas):
+                return StopReplica(tuple(replicas.values()))
+            case Announce(brokers, partitions):
+                context = self.machine.context
+                names = dict.fromkeys(partition.topic for partition in partitions)
+                return UpdateMetadata(
+                    context.controller_id,
+                    context.epoch,
+                    brokers,
+                    tuple(_topic_image(context, name) for name in names if name in context.topic_ids),
+                    tuple(name for name in names if name not in context.topic_ids and name in before.topic_ids),
+                )
 
     async def close(self) -> None:
         """Leave the cluster, which deletes this broker's ephemeral nodes."""
@@ -132,3 +210,39 @@ class Office:
         epoch = decoded(znodes.CONTROLLER_EPOCH, int, node.data) + 1
         await self._store.multi((office, Set(znodes.CONTROLLER_EPOCH, str(epoch).encode(), node.stat.version)))
         return epoch, node.stat.version + 1
+
+
+async def decided_at_once(size: int, decide: Callable[[], T]) -> T:
+    """Call `decide`, which is pure: in a thread if it would hold the event loop."""
+    return await asyncio.to_thread(decide) if size > _DECIDED_AT_ONCE else decide()
+
+
+def _tree_of(image: MetadataImage, epoch: int) -> Tree:
+    """Return the topics of an image, without brokers."""
+    states = {}
+    for topic in image.topics.values():
+        for index, partition in enumerate(topic.partitions):
+            if partition.version != NEVER_WRITTEN:
+                states[TopicPartition(topic.name, index)] = LeaderState(
+                    partition.leader,
+                    partition.leader_epoch,
+                    partition.isr,
+                    partition.version,
+                    epoch,
+                    zxid=partition.zxid,
+                )
+    return Tree((), {topic.name: read_topic(topic) for topic in image.topics.values()}, states, ())
+
+
+def read_topic(topic: TopicImage) -> ReadTopic:
+    """Return the replicas of a topic."""
+    replicas = {index: Assignment(partition.replicas) for index, partition in enumerate(topic.partitions)}
+    return ReadTopic(topic.topic_id, replicas)
+
+
+def _topic_image(context: Context, name: str) -> TopicImage:
+    partitions = []
+    for partition in context.partitions_of(name):
+        state, replicas = context.states[partition], context.assignment(partition).replicas
+        partitions.append(PartitionImage(state.leader, state.leader_epoch, replicas, state.isr, state.version))
+    return TopicImage(name, context.topic_ids[name], tuple(partitions))

@@ -61,14 +61,17 @@ class MemberAdmin:
         try:
             topic = topic_changes.create_topic(draft, new, self._config, self._random)
             with self._failures.answering():
-                await asyncio.shield(self._write(topic, draft))
+                await asyncio.shield(self.write_topic(topic, draft))
         except KafkaError as error:
             if error.code != ErrorCode.topic_already_exists:
                 return error.with_traceback(None)
         return KafkaError(created, f"Topic {new.name} has been created; its partitions have no leaders yet.")
 
-    async def _write(self, topic: TopicImage, draft: Draft) -> None:
-        """Write the nodes of a topic that brokers write: the settings, then the assignment."""
+    async def write_topic(self, topic: TopicImage, draft: Draft) -> None:
+        """Write the nodes of a topic that brokers write: the settings, then the assignment.
+
+        Raises StoreError, and KafkaError(topic_already_exists).
+        """
         resource = ConfigResource(TOPIC_CONFIG, topic.name)
         settings = znodes.encode_config(draft.configs.get(resource, {}))
         path = znodes.config_path(resource)

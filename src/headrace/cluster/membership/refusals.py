@@ -15,19 +15,12 @@ _FIRST_REGISTRATION = 5
 """The version of registrations since inter-broker protocol 2.7."""
 
 
-async def check_cluster(store: MetadataStore, address: str, *, broker_id: int, listener: str) -> str:
-    """Return the id of the cluster at `address`, whose brokers must be reachable by PLAINTEXT on `listener`.
+async def check_cluster(store: MetadataStore, *, broker_id: int, listener: str) -> str:
+    """Return the id of the cluster, whose brokers must be reachable by PLAINTEXT on `listener`.
 
     Raises KafkaError(unsupported_version) with the reason why this broker cannot join it.
     """
-    try:
-        node = await store.get(znodes.CLUSTER_ID)
-    except NoNodeError:
-        raise KafkaError(
-            ErrorCode.unsupported_version,
-            f"ZooKeeper {address} has no Kafka cluster. If the cluster is below a path, append it to zookeeper.connect;"
-            " a new cluster needs a Kafka broker first, because Headrace does not control clusters yet",
-        ) from None
+    node = await store.get(znodes.CLUSTER_ID)
     await _refuse_migration(store)
     await _refuse_acls(store)
     for name in await store.children(znodes.BROKER_IDS):

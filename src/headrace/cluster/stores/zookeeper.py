@@ -103,7 +103,7 @@ class ZooKeeperStore:
         self.on_change: Callable[[SessionChange], None] = lambda _: None
 
     async def connect(self, timeout_s: float) -> None:
-        """Begin a session. Raises StoreUnavailableError if no server answers in time, or the root does not exist."""
+        """Begin a session, and create the root. Raises StoreUnavailableError if no server answers in time."""
         try:
             await asyncio.to_thread(self._client.start_async)
             async with asyncio.timeout(timeout_s):
@@ -113,10 +113,7 @@ class ZooKeeperStore:
             await self.close()
             raise StoreUnavailableError(self.address, f"ZooKeeper did not answer within {timeout_s:g} s") from error
         if root is None:
-            await self.close()
-            raise StoreUnavailableError(
-                self.address, "its path does not exist: correct zookeeper.connect, or start a Kafka broker first"
-            )
+            await asyncio.to_thread(self._client.ensure_path, "/")
 
     @property
     def session(self) -> int:

@@ -16,3 +16,11 @@ async def tree(tmp_path: Path) -> AsyncIterator[WatchedMemory]:
     await store.multi([*await missing_nodes(store), Create(znodes.CLUSTER_ID, znodes.encode_cluster_id("c"))])
     yield store
     await store.close()
+
+
+@pytest.fixture
+async def tree_without_nodes(tmp_path: Path) -> AsyncIterator[WatchedMemory]:
+    """An empty tree."""
+    store = WatchedMemory(tmp_path / "empty.db")
+    yield store
+    await store.close()

@@ -11,7 +11,7 @@ from tests.unit.cluster.membership.watched_store import WatchedMemory
 
 
 async def check(tree: WatchedMemory, listener: str = "PLAINTEXT") -> str:
-    return await check_cluster(tree, "zk:2181", broker_id=4, listener=listener)
+    return await check_cluster(tree, broker_id=4, listener=listener)
 
 
 async def refusal(tree: WatchedMemory, listener: str = "PLAINTEXT") -> str:
@@ -23,11 +23,6 @@ async def refusal(tree: WatchedMemory, listener: str = "PLAINTEXT") -> str:
 async def test_a_cluster_without_obstacles_is_joined(tree: WatchedMemory) -> None:
     await tree.create("/brokers/ids/1", znodes.encode_broker(broker(1), NOW_MS))
     assert await check(tree) == "c"
-
-
-async def test_a_tree_without_a_cluster_is_refused(tree: WatchedMemory) -> None:
-    await tree.delete(znodes.CLUSTER_ID)
-    assert "zk:2181 has no Kafka cluster" in await refusal(tree)
 
 
 async def test_acls_are_refused(tree: WatchedMemory) -> None:

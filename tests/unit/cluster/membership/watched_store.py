@@ -38,6 +38,10 @@ class WatchedMemory(EmbeddedStore):
         self._watchers.append((f"{path}/", changed))
         return names
 
+    def forget_watches(self) -> None:
+        """Lose all watches, as with the connection."""
+        self._watchers.clear()
+
     def _written(self, operations: Sequence[Operation]) -> None:
         changed = {operation.path for operation in operations}
         changed |= {f"{path.rpartition('/')[0]}/" for path in changed}

@@ -1,0 +1,258 @@
+"""The requests that the controller of a cluster answers. All other brokers refuse them: clients find it by Metadata."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Any, Final, TypeVar
+
+from headrace.broker.apis.placement import PREFERRED, UNCLEAN
+from headrace.broker.apis.topics import TopicApis
+from headrace.cluster.controller.context import UNKNOWN_EPOCH
+from headrace.cluster.controller.isr import Proposal
+from headrace.cluster.controller.machine import ControllerMachine
+from headrace.cluster.controller.work import Effect
+from headrace.cluster.image import LeaderState
+from headrace.cluster.metadata_cache import MetadataCache
+from headrace.cluster.offices.candidate import Candidate
+from headrace.cluster.offices.topic_admin import ClusterTopicAdmin
+from headrace.cluster.producer_id_blocks import ProducerIdBlocks
+from headrace.errors import ErrorCode, KafkaError
+from headrace.server.context import Answer, Handler, Reply, RequestContext
+from headrace.types import Request, TopicPartition
+from headrace.wire.apis import ApiKey
+
+T = TypeVar("T")
+
+_WITH_EPOCHS: Final = 3
+"""The first version of AlterPartition in which members of the ISR have epochs (KIP-903)."""
+
+
+class ControllerApis:
+    """Handlers for clients and brokers. `topics` are those that create, grow and delete topics."""
+
+    def __init__(
+        self,
+        candidate: Candidate,
+        cache: MetadataCache,
+        topics: TopicApis,
+        admin: ClusterTopicAdmin,
+        blocks: ProducerIdBlocks,
+    ) -> None:
+        self._candidate = candidate
+        self._cache = cache
+        self._topics = topics
+        self._admin = admin
+        self._blocks = blocks
+
+    def routes(self) -> dict[ApiKey, Handler]:
+        handlers: dict[ApiKey, Handler] = {
+            **self._topics.routes(),
+            ApiKey.ELECT_LEADERS: self.elect_leaders,
+            ApiKey.ALTER_PARTITION_REASSIGNMENTS: self.alter_partition_reassignments,
+            ApiKey.LIST_PARTITION_REASSIGNMENTS: self.list_partition_reassignments,
+            ApiKey.UPDATE_FEATURES: self.update_features,
+            ApiKey.ALTER_PARTITION: self.alter_partition,
+            ApiKey.ALLOCATE_PRODUCER_IDS: self.allocate_producer_ids,
+            ApiKey.CONTROLLED_SHUTDOWN: self.controlled_shutdown,
+        }
+        return {key: self._guarded(handler) for key, handler in handlers.items()}
+
+    def _guarded(self, handler: Handler) -> Handler:
+        def handle(context: RequestContext, request: Request) -> Answer:
+            self._candidate.current()
+            return handler(context, request)
+
+        return handle
+
+    # Clients
+
+    async def elect_leaders(self, context: RequestContext, request: Request) -> Reply:
+        """Elect preferred leaders, or any leaders of partitions without one (KIP-460)."""
+        election_type = getattr(request, "election_type", PREFERRED)
+        if election_type not in (PREFERRED, UNCLEAN):
+            raise KafkaError(ErrorCode.invalid_request, f"Unknown election type {election_type}")
+        asked = request.topic_partitions
+        if asked is None:
+            wanted = [
+                TopicPartition(name, index)
+                for name, topic in self._cache.image.topics.items()
+                for index in range(len(topic.partitions))
+            ]
+        else:
+            wanted = [TopicPartition(topic.topic, index) for topic in asked for index in topic.partitions]
+        results = await self._candidate.current().ask(
+            "election", lambda machine: machine.elect(wanted, unclean=election_type == UNCLEAN)
+        )
+        leaders = {partition: leader for partition, leader in results.items() if isinstance(leader, int)}
+        late = await self._admin.led_by(leaders, request.timeout.total_seconds())
+        errors: dict[TopicPartition, KafkaError | None] = {
+            partition: result if isinstance(result, KafkaError) else None for partition, result in results.items()
+        }
+        errors.update((partition, KafkaError(ErrorCode.request_timed_out)) for partition in late)
+        if asked is None:
+            errors = {
+                partition: error
+                for partition, error in errors.items()
+                if error is None or error.code is not ErrorCode.election_not_needed
+            }
+        return {
+            "error_code": ErrorCode.none,
+            "replica_election_results": [
+                {
+                    "topic": name,
+                    "partition_result": [{"partition_id": index, **_failure(error)} for index, error in partitions],
+                }
+                for name, partitions in _by_topic(errors)
+            ],
+        }
+
+    async def alter_partition_reassignments(self, _: RequestContext, request: Request) -> Reply:
+        """Begin, change and cancel reassignments (KIP-455)."""
+        targets = {
+            TopicPartition(topic.name, partition.partition_index): partition.replicas
+            for topic in request.topics
+            for partition in topic.partitions
+        }
+        results = await self._candidate.current().ask("reassignment", lambda machine: machine.reassign(targets))
+        return {
+            "error_code": ErrorCode.none,
+            "error_message": None,
+            "responses": [
+                {
+                    "name": name,
+                    "partitions": [{"partition_index": index, **_failure(error)} for index, error in partitions],
+                }
+                for name, partitions in _by_topic(results)
+            ],
+        }
+
+    async def list_partition_reassignments(self, _: RequestContext, request: Request) -> Reply:
+        """Return the reassignments in progress."""
+        wanted: Sequence[TopicPartition] | None = None
+        if request.topics is not None:
+            wanted = [TopicPartition(topic.name, item) for topic in request.topics for item in topic.partition_indexes]
+        found = await self._candidate.current().ask(
+            "list reassignments", lambda machine: (machine.reassignments(wanted), ())
+        )
+        return {
+            "error_code": ErrorCode.none,
+            "error_message": None,
+            "topics": [
+                {
+                    "name": name,
+                    "partitions": [
+                        {
+                            "partition_index": index,
+                            "replicas": moving.replicas,
+                            "adding_replicas": moving.adding,
+                            "removing_replicas": moving.removing,
+                        }
+                        for index, moving in partitions
+                    ],
+                }
+                for name, partitions in _by_topic(found)
+            ],
+        }
+
+    def update_features(self, _: RequestContext, request: Request) -> Reply:
+        """Refuse all features: a cluster with ZooKeeper has none (KIP-584)."""
+        raise KafkaError(
+            ErrorCode.invalid_request,
+            "Could not apply finalized feature update because the provided feature is not supported.",
+        )
+
+    # Brokers
+
+    async def alter_partition(self, context: RequestContext, request: Request) -> Reply:
+        """Change the ISR of partitions that a broker leads (KIP-497)."""
+
+        def decide(machine: ControllerMachine) -> tuple[list[dict[str, Any]], Iterable[Effect]]:
+            names = machine.context.topic_names
+            proposals = [
+                _proposal(TopicPartition(names[topic.topic_id], partition.partition_index), partition, version)
+                for topic in request.topics
+                if topic.topic_id in names
+                for partition in topic.partitions
+            ]
+            answers, effects = machine.alter_partitions(request.broker_id, request.broker_epoch, proposals)
+            return [_altered(topic, names.get(topic.topic_id), answers) for topic in request.topics], effects
+
+        version = context.api_version
+        return {
+            "error_code": ErrorCode.none,
+            "topics": await self._candidate.current().ask("isr", decide),
+        }
+
+    async def allocate_producer_ids(self, _: RequestContext, request: Request) -> Reply:
+        """Allocate a block of producer ids to a broker (KIP-730)."""
+
+        def check(machine: ControllerMachine) -> tuple[None, Iterable[Effect]]:
+            known = machine.context.brokers.get(request.broker_id)
+            if known is None:
+                raise KafkaError(ErrorCode.broker_id_not_registered)
+            if known.epoch != request.broker_epoch:
+                raise KafkaError(ErrorCode.stale_broker_epoch)
+            return None, ()
+
+        await self._candidate.current().ask("producer ids", check)
+        first, size = await self._blocks.allocate()
+        return {"error_code": ErrorCode.none, "producer_id_start": first, "producer_id_len": size}
+
+    async def controlled_shutdown(self, _: RequestContext, request: Request) -> Reply:
+        """Move the leaders of a broker that is going to stop."""
+        remaining = await self._candidate.current().ask(
+            "controlled shutdown", lambda machine: machine.shut_down(request.broker_id, request.broker_epoch)
+        )
+        return {
+            "error_code": ErrorCode.none,
+            "remaining_partitions": [
+                {"topic_name": partition.topic, "partition_index": partition.partition} for partition in remaining
+            ],
+        }
+
+
+def _by_topic(results: Mapping[TopicPartition, T]) -> Iterable[tuple[str, list[tuple[int, T]]]]:
+    for name, found in groupby(sorted(results), key=lambda partition: partition.topic):
+        yield name, [(partition.partition, results[partition]) for partition in found]
+
+
+def _failure(error: KafkaError | None) -> dict[str, Any]:
+    return {
+        "error_code": ErrorCode.none if error is None else error.code,
+        "error_message": None if error is None else error.message,
+    }
+
+
+def _proposal(partition: TopicPartition, proposed: Any, version: int) -> Proposal:
+    if version >= _WITH_EPOCHS:
+        members = [(member.broker_id, member.broker_epoch) for member in proposed.new_isr_with_epochs]
+    else:
+        members = [(broker, UNKNOWN_EPOCH) for broker in proposed.new_isr]
+    return Proposal(partition, proposed.leader_epoch, proposed.partition_epoch, members, proposed.leader_recovery_state)
+
+
+def _altered(topic: Any, name: str | None, answers: Mapping[TopicPartition, LeaderState | ErrorCode]) -> dict[str, Any]:
+    """Return the answer for the partitions of a topic; `name` is None if no topic has its id."""
+    partitions = []
+    for proposed in topic.partitions:
+        index = proposed.partition_index
+        answer = ErrorCode.unknown_topic_id if name is None else answers[TopicPartition(name, index)]
+        if isinstance(answer, ErrorCode):
+            fields: dict[str, Any] = {
+                "error_code": answer,
+                "leader_id": 0,
+                "leader_epoch": 0,
+                "isr": (),
+                "leader_recovery_state": 0,
+                "partition_epoch": 0,
+            }
+        else:
+            fields = {
+                "error_code": ErrorCode.none,
+                "leader_id": answer.leader,
+                "leader_epoch": answer.leader_epoch,
+                "isr": answer.isr,
+                "leader_recovery_state": answer.recovery,
+                "partition_epoch": answer.version,
+            }
+        partitions.append({"partition_index": index, **fields})
+    return {"topic_id": topic.topic_id, "partitions": partitions}

@@ -1,0 +1,52 @@
+"""Decide about the changes of the ISR that leaders propose: AlterPartition (KIP-497, KIP-841, KIP-903). Pure."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from headrace.cluster.controller.context import UNKNOWN_EPOCH, Context
+from headrace.cluster.controller.selectors import RECOVERING
+from headrace.cluster.image import LeaderState
+from headrace.errors import ErrorCode
+from headrace.types import TopicPartition
+
+
+class Proposal(NamedTuple):
+    """The ISR that a leader proposes, with the epochs of the brokers where it knows them, otherwise -1."""
+
+    partition: TopicPartition
+    leader_epoch: int
+    version: int
+    """The partition epoch that the leader knows."""
+    isr: Sequence[tuple[int, int]]
+    recovery: int = 0
+
+    @property
+    def brokers(self) -> tuple[int, ...]:
+        return tuple(broker for broker, _ in self.isr)
+
+
+def decide(context: Context, leader: int, proposal: Proposal) -> LeaderState | ErrorCode | None:
+    """Return the state to answer with, an error, or None to write the proposal. Checks are in Kafka's order."""
+    state = context.states.get(proposal.partition)
+    if state is None:
+        return ErrorCode.unknown_topic_or_partition
+    if proposal.version > state.version or proposal.leader_epoch > state.leader_epoch:
+        # Another controller has written a later state.
+        return ErrorCode.not_controller
+    if proposal.leader_epoch < state.leader_epoch:
+        return ErrorCode.fenced_leader_epoch
+    proposed = (leader, sorted(proposal.brokers), proposal.recovery)
+    if proposed == (state.leader, sorted(state.isr), state.recovery):
+        return state  # repeated: must be answered before the version is checked
+    if proposal.version < state.version:
+        return ErrorCode.invalid_update_version
+    if proposal.recovery == RECOVERING and (len(proposal.isr) > 1 or state.recovery != RECOVERING):
+        return ErrorCode.invalid_request
+    if not all(_is_eligible(context, broker, epoch) for broker, epoch in proposal.isr):
+        return ErrorCode.ineligible_replica
+    return None
+
+
+def _is_eligible(context: Context, broker: int, epoch: int) -> bool:
+    """Return False for a broker that is dead, shuts down, or has started again since it fetched."""
+    return broker in context.live and epoch in (UNKNOWN_EPOCH, context.brokers[broker].epoch)

@@ -1,0 +1,150 @@
+"""Move replicas to other brokers (KIP-455). Pure.
+
+RS are a partition's replicas, TRS those of the target. While a reassignment is in progress, RS contains both old and
+new ones. It ends when TRS is in sync: then RS = TRS is written, as the last step, so that the next controller can
+repeat the others.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from headrace.cluster.controller import partitions, replicas, selectors
+from headrace.cluster.controller.context import Context, Replica
+from headrace.cluster.controller.work import Work
+from headrace.cluster.image import Assignment
+from headrace.errors import ErrorCode, KafkaError
+from headrace.types import TopicPartition
+
+
+def validate(context: Context, partition: TopicPartition, target: Sequence[int] | None) -> Assignment:
+    """Return the assignment during a reassignment to `target`, or back to the origin if it is None.
+
+    Raises KafkaError, with Kafka's codes. Unlike Kafka, refuse to remove the whole ISR: records would be lost.
+    """
+    if not context.exists(partition) or partition.topic in context.deleting:
+        raise KafkaError(ErrorCode.unknown_topic_or_partition, "The partition does not exist.")
+    current = context.assignment(partition)
+    if target is None:
+        if not current.is_moving:
+            raise KafkaError(ErrorCode.no_reassignment_in_progress)
+        return _safe(context, partition, current.reassigned_to(current.origin))
+    if not target:
+        raise _invalid("Empty replica list specified in partition reassignment.")
+    if len(set(target)) < len(target):
+        raise _invalid(f"Duplicate replica ids in partition reassignment replica list: {list(target)}")
+    if any(replica < 0 for replica in target):
+        raise _invalid(f"Invalid broker id in replica list: {list(target)}")
+    wanted = current.reassigned_to(target)
+    if not context.live.issuperset(wanted.adding):
+        raise _invalid(
+            f"Replica assignment has brokers that are not alive. Replica list: {list(wanted.adding)}, live broker "
+            f"list: {sorted(context.live)}"
+        )
+    return _safe(context, partition, wanted)
+
+
+def _safe(context: Context, partition: TopicPartition, wanted: Assignment) -> Assignment:
+    state = context.states.get(partition)
+    if state is not None and not set(state.isr) & set(wanted.replicas):
+        raise _invalid(f"Only the replicas {list(state.isr)} are in sync, and none of them would be left.")
+    return wanted
+
+
+def reassign(work: Work, wanted: Mapping[TopicPartition, Assignment]) -> None:
+    """Begin reassignments in place of earlier ones, and finish those whose target is in sync."""
+    for partition, assignment in wanted.items():
+        _move(work, partition, assignment)
+
+
+def resume(work: Work, targets: Iterable[int] | None = None) -> None:
+    """Repeat the current step of all reassignments, or of those to `targets`."""
+    context = work.context
+    brokers = None if targets is None else set(targets)
+    for partition in sorted(context.moving):
+        assignment = context.assignment(partition)
+        if brokers is None or not brokers.isdisjoint(assignment.target):
+            _move(work, partition, assignment)
+
+
+def complete(work: Work, changed: Iterable[TopicPartition]) -> None:
+    """Finish the reassignments among these partitions, whose ISR has changed, if their target is in sync."""
+    context = work.context
+    for partition in changed:
+        if partition in context.moving and _is_complete(context, partition, context.assignment(partition)):
+            _move(work, partition, context.assignment(partition))
+
+
+def _move(work: Work, partition: TopicPartition, assignment: Assignment) -> None:
+    context = work.context
+    before = context.assignment(partition)
+    if before != assignment:
+        context.assign(partition, assignment)
+        work.write_assignments(partition.topic)
+        context.moving.add(partition)
+        unneeded = [replica for replica in before.replicas if replica not in assignment.replicas]
+        if unneeded:  # an earlier reassignment was adding them
+            _delete(work, partition, unneeded)
+    context.moving.add(partition)
+    if not _is_complete(context, partition, assignment):
+        _begin(work, partition, assignment)
+    else:
+        _end(work, partition, assignment)
+
+
+def _is_complete(context: Context, partition: TopicPartition, assignment: Assignment) -> bool:
+    state = context.states.get(partition)
+    return not assignment.is_moving or (state is not None and set(assignment.target) <= set(state.isr))
+
+
+def _begin(work: Work, partition: TopicPartition, assignment: Assignment) -> None:
+    """Tell all replicas of the assignment, under the next leader epoch, and start the new ones."""
+    if partition in work.context.states:
+        _raise_epoch(work, partition, assignment)
+        work.flush()
+    added = [Replica(partition, broker) for broker in assignment.adding]
+    replicas.to_new(work, [replica for replica in added if replica not in work.context.replica_phases])
+    work.flush()
+
+
+def _end(work: Work, partition: TopicPartition, assignment: Assignment) -> None:
+    context = work.context
+    replicas.to_online(work, [Replica(partition, broker) for broker in assignment.adding])
+    work.flush()
+    final = Assignment(assignment.target)
+    context.assign(partition, final)
+    state = context.states.get(partition)
+    if state is not None:
+        if state.leader in final.replicas and context.is_online(state.leader, partition):
+            # Leaders must not add removed replicas to the ISR again.
+            _raise_epoch(work, partition, final)
+        else:
+            partitions.to_online(work, [partition], selectors.reassigned)
+        work.flush()
+    _delete(work, partition, assignment.removing)
+    work.write_assignments(partition.topic)
+    context.moving.discard(partition)
+    work.batch.announce([partition])
+    work.flush()
+    work.note(f"{partition} has the replicas {list(final.replicas)} now")
+
+
+def _raise_epoch(work: Work, partition: TopicPartition, assignment: Assignment) -> None:
+    state = work.context.states[partition]
+    work.set_state(partition, state._replace(leader_epoch=state.leader_epoch + 1))
+    # A replica that is not new must not be made again in another directory if its own has failed.
+    work.batch.lead(assignment.origin, partition, assignment)
+    work.batch.lead(assignment.adding, partition, assignment, is_new=True)
+
+
+def _delete(work: Work, partition: TopicPartition, brokers: Sequence[int]) -> None:
+    """Remove replicas from the ISR, and delete them. As in Kafka, the log of a broker that is away stays there."""
+    gone = [Replica(partition, broker) for broker in brokers]
+    replicas.to_offline(work, gone)
+    work.flush()
+    replicas.to_deletion_started(work, gone)
+    work.flush()
+    replicas.to_deletion_successful(work, gone)
+    replicas.to_non_existent(work, gone)
+
+
+def _invalid(reason: str) -> KafkaError:
+    return KafkaError(ErrorCode.invalid_replica_assignment, reason)

@@ -1,0 +1,77 @@
+"""Writes of one controller: every one checks that no other broker has taken office since."""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from headrace.cluster import znodes
+from headrace.cluster.membership.registration import WatchedStore
+from headrace.cluster.offices.tree_reader import TreeReader
+from headrace.cluster.store import (
+    BadVersionError,
+    Check,
+    Create,
+    Delete,
+    NoNodeError,
+    NotEmptyError,
+    Operation,
+    StoreError,
+)
+
+_MAX_OPERATIONS: Final = 200
+_MAX_BYTES: Final = 500_000
+"""Limits of one request: ZooKeeper refuses 1 MB (jute.maxbuffer)."""
+_OPERATION_BYTES: Final = 100
+_ATTEMPTS: Final = 5
+
+
+class DeposedError(Exception):
+    """Another broker has become controller."""
+
+
+class FencedStore:
+    """The store of a controller whose `/controller_epoch` has `epoch_version`. All writes raise DeposedError."""
+
+    def __init__(self, store: WatchedStore, epoch_version: int) -> None:
+        self._store = store
+        self._fence = Check(znodes.CONTROLLER_EPOCH, epoch_version)
+        self._reader = TreeReader(store)
+
+    async def write(self, operations: Sequence[Operation], parents: Sequence[str] = ()) -> None:
+        """Write, in order, in as few requests as possible; create missing `parents` first. Raises StoreError."""
+        found = await self._store.get_many(parents) if parents else []
+        missing = [Create(path) for path, node in zip(parents, found, strict=True) if node is None]
+        for result in await self._store.multi_many([(self._fence, *part) for part in _parts([*missing, *operations])]):
+            if isinstance(result, StoreError):
+                self._raise(result)
+
+    async def remove(self, paths: Iterable[str]) -> None:
+        """Delete nodes with everything below them, in order. Missing ones are no error. Raises StoreError."""
+        for path in paths:
+            for attempt in range(1, _ATTEMPTS + 1):
+                found = await self._reader.below(path)
+                try:
+                    await self.write([Delete(node) for node in found])
+                    break
+                except (NoNodeError, NotEmptyError):  # somebody else writes below it
+                    if attempt == _ATTEMPTS:
+                        raise
+
+    def _raise(self, error: StoreError) -> None:
+        if isinstance(error, BadVersionError) and error.path == znodes.CONTROLLER_EPOCH:
+            raise DeposedError from error
+        raise error
+
+
+def _parts(operations: Sequence[Operation]) -> Iterable[Sequence[Operation]]:
+    """Split operations into requests that ZooKeeper accepts."""
+    part: list[Operation] = []
+    size = 0
+    for operation in operations:
+        bytes_of = _OPERATION_BYTES + len(operation.path) + len(getattr(operation, "data", b""))
+        if part and (len(part) == _MAX_OPERATIONS or size + bytes_of > _MAX_BYTES):
+            yield part
+            part, size = [], 0
+        part.append(operation)
+        size += bytes_of
+    if part:
+        yield part

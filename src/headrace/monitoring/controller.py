@@ -1,0 +1,72 @@
+"""Metrics of the controller of a cluster with ZooKeeper. Brokers that are not the controller export zeros."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from headrace.cluster.offices.candidate import Candidate
+from headrace.metrics import Family, gauge
+
+_ELECTIONS: Final = ("brokers", "take office", "controlled shutdown", "election", "balance", "unclean election")
+"""Events that elect leaders."""
+
+
+def controller(candidate: Candidate) -> Iterable[Family]:
+    """Yield the state of the cluster as its controller sees it, and figures of the controller's events."""
+    term = candidate.term
+    context = None if term is None else term.machine.context
+    yield gauge(
+        "kafka_controller_kafkacontroller_preferredreplicaimbalancecount",
+        "Partitions that their preferred replica does not lead.",
+        0 if context is None else context.imbalance_count(),
+    )
+    yield gauge(
+        "kafka_controller_kafkacontroller_topicstodeletecount",
+        "Topics whose deletion is not finished.",
+        0 if context is None else len(context.deleting),
+    )
+    yield gauge(
+        "headrace_controller_moving_partitions",
+        "Partitions whose replicas are being reassigned.",
+        0 if context is None else len(context.moving),
+    )
+    yield Family(
+        "kafka_controller_controllerstats_uncleanleaderelections",
+        "Elections of leaders that were not in sync.",
+        [({}, candidate.unclean_elections)],
+        "counter",
+    )
+    handled = candidate.figures.handled
+    elections = [handled[name] for name in _ELECTIONS if name in handled]
+    yield Family(
+        "kafka_controller_controllerstats_leaderelectionrateandtimems_count",
+        "Events in which the controller elected leaders.",
+        [({}, sum(timing.count for timing in elections))],
+    )
+    yield Family(
+        "headrace_controller_election_seconds",
+        "Time for these events, including the writes to ZooKeeper.",
+        [({}, sum(timing.total_s for timing in elections))],
+        "counter",
+    )
+    yield gauge(
+        "kafka_controller_controllereventmanager_eventqueuesize",
+        "Events that the controller has not handled.",
+        0 if term is None else len(term.queue),
+    )
+    yield Family(
+        "headrace_controller_queue_seconds",
+        "Time that events have waited.",
+        [({}, candidate.figures.waited.total_s)],
+        "counter",
+    )
+    yield Family(
+        "headrace_controller_events",
+        "Events that the controller has handled.",
+        [({"event": name}, timing.count) for name, timing in sorted(handled.items())],
+        "counter",
+    )
+    yield Family(
+        "headrace_controller_unanswered_orders",
+        "Orders that a broker has not answered.",
+        [] if term is None else [({"broker": str(broker)}, size) for broker, size in term.channels.waiting.items()],
+    )

@@ -1,0 +1,217 @@
+"""Three Headrace brokers on ZooKeeper, one of which is the controller: Kafka's tools, kills, and Kafka's own tree."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from confluent_kafka import KafkaError as ClientError
+
+from tests.adoption.kafka import ZooKeeper
+from tests.cluster.trio import IDS, Trio, headrace, kafka, tree
+from tests.support.waiting import wait_for
+
+pytestmark = [pytest.mark.java, pytest.mark.timeout(580)]
+
+
+class Load:
+    """Idempotent records with acks=all to all partitions of a topic; `check` reads them back."""
+
+    def __init__(self, trio: Trio, topic: str, partitions: int) -> None:
+        self._trio = trio
+        self._topic = topic
+        self._partitions = partitions
+        self._producer = Producer({"bootstrap.servers": trio.bootstrap, "acks": "all", "enable.idempotence": True})
+        self._sent = 0
+        self._acknowledged: set[bytes] = set()
+        self._errors: list[ClientError] = []
+
+    def send(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            for _ in range(20):
+                value = b"%d" % self._sent
+                self._producer.produce(
+                    self._topic, value, partition=self._sent % self._partitions, on_delivery=self._delivered
+                )
+                self._sent += 1
+            self._producer.poll(0.01)
+
+    def _delivered(self, error: ClientError | None, message: Message) -> None:
+        value = message.value()
+        if error is not None:
+            self._errors.append(error)
+        elif value is not None:
+            self._acknowledged.add(value)
+
+    def check(self) -> None:
+        """Every record was acknowledged, and is in the log once."""
+        assert self._producer.flush(60) == 0
+        assert not self._errors
+        assert len(self._acknowledged) == self._sent
+        consumer = Consumer(
+            {"bootstrap.servers": self._trio.bootstrap, "group.id": "check", "enable.auto.commit": False}
+        )
+        consumer.assign([TopicPartition(self._topic, index, 0) for index in range(self._partitions)])
+        found: list[bytes | None] = []
+
+        def read() -> bool:
+            found.extend(message.value() for message in consumer.consume(10_000, 1) if message.error() is None)
+            return len(found) >= self._sent
+
+        wait_for(read, "all records")
+        consumer.close()
+        assert len(found) == self._sent
+        assert set(found) == self._acknowledged
+
+
+@pytest.fixture(scope="module")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with ZooKeeper(tmp_path_factory.mktemp("zookeeper")) as zookeeper:
+        yield zookeeper.address
+
+
+@pytest.fixture(scope="module")
+def trio(tmp_path_factory: pytest.TempPathFactory, zookeeper: str) -> Iterator[Trio]:
+    base = tmp_path_factory.mktemp("trio")
+    trio = Trio(zookeeper, {broker_id: headrace(base, zookeeper, broker_id) for broker_id in IDS})
+    try:
+        trio.start()
+        yield trio
+    finally:
+        trio.close()
+
+
+def test_nothing_is_lost_when_controllers_and_leaders_are_killed(trio: Trio) -> None:
+    trio.create("killed", (1, 2, 3), (2, 3, 1), (3, 1, 2))
+    load = Load(trio, "killed", 3)
+    for _ in range(3):
+        load.send(1)
+        controller = trio.controller()
+        trio.brokers[controller].sigkill()
+        load.send(1)
+        wait_for(lambda: trio.read("/controller"), "another controller")
+        trio.settle(controller)
+        load.send(1)
+        trio.brokers[controller].start()
+        trio.settle()
+    load.check()
+
+
+def test_a_clean_stop_of_the_controller_moves_its_leaders_first(trio: Trio) -> None:
+    trio.create("stopped", (1, 2, 3), (2, 3, 1), (3, 1, 2))
+    controller = trio.controller()
+    assert trio.brokers[controller].sigterm() == 0
+    led = [trio.state("stopped", index)["leader"] for index in range(3)]
+    assert controller not in led
+    assert "Controlled shutdown: no partition" in trio.brokers[controller].log()
+    trio.settle(controller)
+    trio.brokers[controller].start()
+    trio.settle()
+
+
+def test_a_controller_that_was_paused_beyond_its_session_is_deposed(trio: Trio) -> None:
+    trio.create("paused", (1, 2, 3), (2, 3, 1), (3, 1, 2))
+    controller = trio.controller()
+    trio.brokers[controller].pause()
+    wait_for(lambda: trio.controller() != controller, "another controller")
+    trio.settle(controller)
+    before = [trio.state("paused", index) for index in range(3)]
+    trio.brokers[controller].resume()
+    trio.settle()
+    assert trio.controller() != controller
+    after = [trio.state("paused", index) for index in range(3)]
+    assert [(state["leader"], state["leader_epoch"]) for state in after] == [
+        (state["leader"], state["leader_epoch"]) for state in before
+    ]
+
+
+def test_replicas_move_and_the_old_ones_are_deleted(trio: Trio, tmp_path: Path) -> None:
+    trio.create("moved", (1, 2), (2, 3))
+    load = Load(trio, "moved", 2)
+    load.send(2)
+    moves = {("moved", 0): (3, 1), ("moved", 1): (1,)}
+    trio.reassign(tmp_path, moves)
+    load.send(1)
+    trio.settle()
+    assert "Reassignment of partition moved-0 is completed." in trio.reassign(tmp_path, moves, "--verify")
+    assert trio.state("moved", 0)["leader"] in (1, 3)
+    data = {broker_id: broker.data for broker_id, broker in trio.brokers.items()}
+    wait_for(lambda: not (data[2] / "moved-0").exists(), "the deletion of the old replica")
+    assert (data[3] / "moved-0").exists()
+    load.check()
+
+
+def test_a_topic_is_deleted_when_a_broker_that_was_away_is_back(trio: Trio) -> None:
+    trio.create("deleted", (1, 2, 3))
+    away = next(broker_id for broker_id in IDS if broker_id != trio.controller())
+    trio.brokers[away].sigkill()
+    trio.settle(away)
+    trio.delete("deleted")
+    assert trio.zookeeper.get_children("/admin/delete_topics") == ["deleted"]
+    trio.brokers[away].start()
+    trio.settle()
+    assert "deleted" not in trio.zookeeper.get_children("/brokers/topics")
+    wait_for(lambda: not (trio.brokers[away].data / "deleted-0").exists(), "the deletion of the log")
+
+
+def test_a_leader_that_is_not_in_sync_is_elected_only_on_request(trio: Trio) -> None:
+    trio.create("unclean", (1, 2))
+    others = [broker_id for broker_id in (1, 2) if broker_id != trio.controller()]
+    last = others[0]
+    first = 3 - last
+    trio.brokers[first].sigkill() if first != trio.controller() else trio.brokers[first].sigterm()
+    wait_for(lambda: trio.state("unclean", 0)["isr"] == [last], "an ISR of one")
+    trio.brokers[last].sigkill()
+    wait_for(lambda: trio.state("unclean", 0)["leader"] == -1, "no leader")
+    trio.brokers[first].start()
+    time.sleep(2)
+    assert trio.state("unclean", 0)["leader"] == -1
+    trio.elect("unclean", "unclean", 0)
+    assert trio.state("unclean", 0)["leader"] == first
+    trio.brokers[last].start()
+    trio.settle()
+
+
+def script(trio: Trio, directory: Path) -> None:
+    """What an administrator does, and brokers that come and go."""
+    trio.create("a", (1, 2, 3), (2, 3, 1), (3, 1, 2), **{"retention.ms": "1000000"})
+    trio.create("b", (1, 2), (2, 3))
+    trio.grow("a", (1, 2, 3), (2, 3, 1), (3, 1, 2), (1, 2, 3))
+    trio.settle()
+    trio.delete("b")
+    trio.settle()
+    trio.reassign(directory, {("a", 0): (2, 3), ("a", 1): (3, 1, 2)})
+    trio.settle()
+    trio.elect("preferred")
+    trio.settle()
+    trio.brokers[3].sigterm()
+    trio.settle(3)
+    trio.brokers[3].start()
+    trio.settle()
+    trio.elect("preferred")
+    trio.create("c", (2, 1, 3), (3, 1, 2))
+    trio.brokers[2].sigkill()
+    trio.settle(2)
+    trio.delete("c")
+    trio.brokers[2].start()
+    trio.settle()
+    trio.elect("preferred")
+    trio.settle()
+
+
+def test_the_tree_is_the_same_as_under_kafkas_controller(tmp_path: Path) -> None:
+    trees = []
+    for kind in (headrace, kafka):
+        directory = tmp_path / kind.__name__
+        with ZooKeeper(directory / "zookeeper") as zookeeper:
+            brokers = {broker_id: kind(directory, zookeeper.address, broker_id) for broker_id in IDS}
+            trio = Trio(zookeeper.address, brokers)
+            try:
+                trio.start()
+                script(trio, directory)
+                trees.append(tree(trio.zookeeper))
+            finally:
+                trio.close()
+    assert trees[0] == trees[1]

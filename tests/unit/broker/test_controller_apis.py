@@ -1,0 +1,235 @@
+"""The requests that only the controller of a cluster answers."""
+
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.broker.apis.controller import ControllerApis
+from headrace.broker.apis.topics import TopicApis
+from headrace.cluster.commands import UpdateMetadata
+from headrace.cluster.failures import StoreFailures
+from headrace.cluster.image import PartitionImage, TopicImage
+from headrace.cluster.membership.member_admin import MemberAdmin
+from headrace.cluster.metadata_cache import MetadataCache
+from headrace.cluster.offices.topic_admin import ClusterTopicAdmin
+from headrace.cluster.producer_id_blocks import ProducerIdBlocks
+from headrace.config import BrokerConfig
+from headrace.errors import ErrorCode, KafkaError
+from headrace.wire.apis import ApiKey
+from tests.unit.broker.asking import ask
+from tests.unit.cluster.clusters import broker
+from tests.unit.cluster.membership.watched_store import WatchedMemory
+from tests.unit.cluster.offices.office_world import OfficeWorld, office
+
+NONE = ErrorCode.none
+
+
+class Controller:
+    """Broker 1, and what it answers."""
+
+    def __init__(self, world: OfficeWorld) -> None:
+        self.world = world
+        self.cache = MetadataCache()
+        config, failures = BrokerConfig(), StoreFailures()
+        member = MemberAdmin(world.tree, lambda: self.cache.image, config, failures)
+        self.admin = ClusterTopicAdmin(world.tree, self.cache, world.candidate, member, config, failures)
+        self.apis = ControllerApis(
+            world.candidate,
+            self.cache,
+            TopicApis(self.cache, self.admin, config),
+            self.admin,
+            ProducerIdBlocks(world.tree, 1, failures),
+        )
+
+    async def ask(self, key: ApiKey, version: int, **fields: Any) -> Any:
+        return await ask(self.apis.routes(), key, version, fields)
+
+    async def announce(self, *topics: TopicImage) -> None:
+        """Let this broker know topics, as if the controller had told it."""
+        brokers = tuple(broker(broker_id) for broker_id in (1, 2, 3))
+        await self.cache.apply(UpdateMetadata(1, 1, brokers, topics))
+
+    async def epoch(self, broker_id: int) -> int:
+        return (await self.world.tree.get(f"/brokers/ids/{broker_id}")).stat.czxid
+
+
+@pytest.fixture
+async def controller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Controller]:
+    tree = WatchedMemory(tmp_path / "tree.db")
+    world = await office(tree, monkeypatch)
+    controller = Controller(world)
+    await controller.announce()
+    yield controller
+    await world.candidate.close()
+    await tree.close()
+
+
+def proposal(topic_id: object, leader_epoch: int, version: int, *isr: tuple[int, int]) -> dict[str, Any]:
+    members = [{"broker_id": member, "broker_epoch": epoch} for member, epoch in isr]
+    partition = {
+        "partition_index": 0,
+        "leader_epoch": leader_epoch,
+        "new_isr_with_epochs": members,
+        "leader_recovery_state": 0,
+        "partition_epoch": version,
+    }
+    return {"topics": [{"topic_id": topic_id, "partitions": [partition]}]}
+
+
+@pytest.mark.parametrize("key", [ApiKey.CREATE_TOPICS, ApiKey.ALTER_PARTITION])
+async def test_other_brokers_refuse(controller: Controller, key: ApiKey) -> None:
+    handler = controller.apis.routes()[key]
+    with pytest.raises(KafkaError) as caught:
+        handler(None, None)  # type: ignore[arg-type]
+    assert caught.value.code is ErrorCode.not_controller
+
+
+async def test_a_leader_changes_its_isr(controller: Controller) -> None:
+    await controller.world.stand()
+    topic_id = await controller.world.create_topic("t", (2, 3))
+    fields = proposal(topic_id, 0, 0, (2, -1))
+    answer = await controller.ask(
+        ApiKey.ALTER_PARTITION, 3, broker_id=2, broker_epoch=await controller.epoch(2), **fields
+    )
+    (partition,) = answer.topics[0].partitions
+    assert (answer.error_code, partition.error_code) == (NONE, NONE)
+    assert (partition.leader_id, partition.leader_epoch, partition.isr, partition.partition_epoch) == (2, 0, (2,), 1)
+    assert (await controller.world.state("t", 0)).isr == (2,)
+
+
+async def test_a_leader_before_its_restart_changes_nothing(controller: Controller) -> None:
+    await controller.world.stand()
+    topic_id = await controller.world.create_topic("t", (2, 3))
+    with pytest.raises(KafkaError) as caught:
+        await controller.ask(
+            ApiKey.ALTER_PARTITION, 3, broker_id=2, broker_epoch=1, **proposal(topic_id, 0, 0, (2, -1))
+        )
+    assert caught.value.code is ErrorCode.stale_broker_epoch
+
+
+async def test_a_follower_that_has_restarted_does_not_join_the_isr(controller: Controller) -> None:
+    await controller.world.stand()
+    topic_id = await controller.world.create_topic("t", (2, 3))
+    epoch = await controller.epoch(2)
+    await controller.ask(
+        ApiKey.ALTER_PARTITION, 3, broker_id=2, broker_epoch=epoch, **proposal(topic_id, 0, 0, (2, -1))
+    )
+    fields = proposal(topic_id, 0, 1, (2, -1), (3, 1))
+    answer = await controller.ask(ApiKey.ALTER_PARTITION, 3, broker_id=2, broker_epoch=epoch, **fields)
+    assert answer.topics[0].partitions[0].error_code is ErrorCode.ineligible_replica
+
+
+async def test_a_topic_with_an_unknown_id_has_an_error(controller: Controller) -> None:
+    await controller.world.stand()
+    fields = proposal(uuid.uuid4(), 0, 0, (2, -1))
+    answer = await controller.ask(
+        ApiKey.ALTER_PARTITION, 3, broker_id=2, broker_epoch=await controller.epoch(2), **fields
+    )
+    assert answer.topics[0].partitions[0].error_code is ErrorCode.unknown_topic_id
+
+
+async def test_a_broker_that_stops_hands_over_its_leaders(controller: Controller) -> None:
+    await controller.world.stand()
+    await controller.world.create_topic("t", (2, 3))
+    answer = await controller.ask(ApiKey.CONTROLLED_SHUTDOWN, 3, broker_id=2, broker_epoch=await controller.epoch(2))
+    assert (answer.error_code, answer.remaining_partitions) == (NONE, ())
+    state = await controller.world.state("t", 0)
+    assert (state.leader, state.isr) == (3, (3,))
+
+
+async def test_a_broker_is_told_what_it_has_to_lead_still(controller: Controller) -> None:
+    await controller.world.stand()
+    await controller.world.create_topic("t", (2, 3))
+    await controller.ask(ApiKey.CONTROLLED_SHUTDOWN, 3, broker_id=2, broker_epoch=await controller.epoch(2))
+    answer = await controller.ask(ApiKey.CONTROLLED_SHUTDOWN, 3, broker_id=3, broker_epoch=await controller.epoch(3))
+    assert [(item.topic_name, item.partition_index) for item in answer.remaining_partitions] == [("t", 0)]
+
+
+async def test_brokers_get_different_producer_ids(controller: Controller) -> None:
+    await controller.world.stand()
+    blocks = [
+        await controller.ask(
+            ApiKey.ALLOCATE_PRODUCER_IDS, 0, broker_id=broker_id, broker_epoch=await controller.epoch(broker_id)
+        )
+        for broker_id in (2, 3)
+    ]
+    assert [(block.producer_id_start, block.producer_id_len) for block in blocks] == [(0, 1000), (1000, 1000)]
+
+
+async def test_an_unknown_broker_gets_no_producer_ids(controller: Controller) -> None:
+    await controller.world.stand()
+    with pytest.raises(KafkaError) as caught:
+        await controller.ask(ApiKey.ALLOCATE_PRODUCER_IDS, 0, broker_id=9, broker_epoch=1)
+    assert caught.value.code is ErrorCode.broker_id_not_registered
+
+
+async def test_reassignments_in_progress_are_listed(controller: Controller) -> None:
+    await controller.world.stand()
+    await controller.world.create_topic("t", (1, 2))
+    topics = [{"name": "t", "partitions": [{"partition_index": 0, "replicas": [2, 3]}]}]
+    answer = await controller.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, timeout=1000, topics=topics)
+    assert answer.responses[0].partitions[0].error_code is NONE
+    listed = await controller.ask(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, timeout=1000, topics=None)
+    (partition,) = listed.topics[0].partitions
+    assert (partition.replicas, partition.adding_replicas, partition.removing_replicas) == ((2, 3, 1), (3,), (1,))
+
+
+async def test_a_cancelled_reassignment_leaves_the_replicas_of_before(controller: Controller) -> None:
+    await controller.world.stand()
+    await controller.world.create_topic("t", (1, 2))
+    for replicas in ([2, 3], None):
+        topics = [{"name": "t", "partitions": [{"partition_index": 0, "replicas": replicas}]}]
+        await controller.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, timeout=1000, topics=topics)
+    listed = await controller.ask(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, timeout=1000, topics=None)
+    assert listed.topics == ()
+    assert sorted(controller.world.candidate.current().machine.context.assignments["t"][0].replicas) == [1, 2]
+
+
+async def test_an_election_without_need_says_so(controller: Controller) -> None:
+    await controller.world.stand()
+    await controller.world.create_topic("t", (1, 2))
+    answer = await controller.ask(
+        ApiKey.ELECT_LEADERS, 2, election_type=0, topic_partitions=[{"topic": "t", "partitions": [0, 5]}], timeout=1000
+    )
+    results = answer.replica_election_results[0].partition_result
+    assert [(item.partition_id, item.error_code) for item in results] == [
+        (0, ErrorCode.election_not_needed),
+        (5, ErrorCode.unknown_topic_or_partition),
+    ]
+
+
+async def test_a_topic_is_created_with_the_replicas_that_the_client_wants(controller: Controller) -> None:
+    await controller.world.stand()
+    assignments = [{"partition_index": 0, "broker_ids": [3, 1]}]
+    topics = [{"name": "t", "num_partitions": -1, "replication_factor": -1, "assignments": assignments, "configs": []}]
+    answer = await controller.ask(ApiKey.CREATE_TOPICS, 7, topics=topics, timeout=0, validate_only=False)
+    # The time is over before this broker announces the leader.
+    assert answer.topics[0].error_code is ErrorCode.request_timed_out
+    await controller.world.rest()
+    state = await controller.world.state("t", 0)
+    assert (state.leader, state.isr) == (3, (3, 1))
+
+
+async def test_a_topic_that_is_announced_already_is_not_waited_for(controller: Controller) -> None:
+    await controller.world.stand()
+    topic_id = await controller.world.create_topic("t", (1, 2))
+    await controller.announce(TopicImage("t", topic_id, (PartitionImage(1, 0, (1, 2), (1, 2)),)))
+    topics = [{"name": "t", "count": 2, "assignments": [{"broker_ids": [2, 3]}]}]
+    answer = await controller.ask(ApiKey.CREATE_PARTITIONS, 3, topics=topics, timeout=0, validate_only=False)
+    assert answer.results[0].error_code is ErrorCode.request_timed_out
+    await controller.world.rest()
+    assert (await controller.world.state("t", 1)).leader == 2
+
+
+async def test_a_topic_whose_replicas_move_does_not_grow(controller: Controller) -> None:
+    await controller.world.stand()
+    topic_id = await controller.world.create_topic("t", (1, 2))
+    await controller.announce(TopicImage("t", topic_id, (PartitionImage(1, 0, (1, 2), (1, 2)),)))
+    moves = [{"name": "t", "partitions": [{"partition_index": 0, "replicas": [2, 3]}]}]
+    await controller.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, timeout=1000, topics=moves)
+    topics = [{"name": "t", "count": 2, "assignments": None}]
+    answer = await controller.ask(ApiKey.CREATE_PARTITIONS, 3, topics=topics, timeout=0, validate_only=False)
+    assert answer.results[0].error_code is ErrorCode.reassignment_in_progress

@@ -1,0 +1,176 @@
+"""What a controller does about changes in the tree."""
+
+import json
+
+from headrace.cluster import znodes
+from headrace.cluster.image import NO_LEADER, Endpoint
+from headrace.errors import ErrorCode
+from headrace.types import TopicPartition
+from headrace.wire.controls.leader_and_isr import LeaderAndIsrRequest
+from headrace.wire.controls.stop_replica import StopReplicaRequest
+from headrace.wire.controls.update_metadata import UpdateMetadataRequest
+from tests.unit.cluster.clusters import NOW_MS, broker
+from tests.unit.cluster.offices.office_world import OfficeWorld
+
+T0 = TopicPartition("t", 0)
+
+
+async def test_the_first_controller_creates_the_node_of_features(world: OfficeWorld) -> None:
+    await world.stand()
+    assert json.loads((await world.tree.get("/feature")).data) == {"features": {}, "version": 2, "status": 1}
+
+
+async def test_a_new_topic_gets_leaders(world: OfficeWorld) -> None:
+    await world.stand()
+    topic_id = await world.create_topic("t", (2, 3), (3, 1))
+    assert [(await world.state("t", index)).leader for index in (0, 1)] == [2, 3]
+    (message,) = world.sent(LeaderAndIsrRequest, 3)
+    (topic,) = message.topic_states
+    assert topic.topic_id == topic_id
+    state = topic.partition_states[0]
+    assert (state.leader, state.leader_epoch, state.isr, state.replicas, state.is_new) == (2, 0, (2, 3), (2, 3), True)
+    assert [(item.broker_id, item.host_name, item.port) for item in message.live_leaders] == [
+        (2, "host2", 9092),
+        (3, "host3", 9092),
+    ]
+
+
+async def test_a_topic_without_an_id_gets_one(world: OfficeWorld) -> None:
+    await world.tree.create("/brokers/topics/old", b'{"version":1,"partitions":{"0":[1]}}')
+    await world.stand()
+    assert len(json.loads((await world.tree.get("/brokers/topics/old")).data)["topic_id"]) == 22
+
+
+async def test_partitions_move_to_another_leader_when_theirs_dies(world: OfficeWorld) -> None:
+    await world.stand()
+    await world.create_topic("t", (2, 3))
+    await world.tree.delete("/brokers/ids/2")
+    await world.rest()
+    state = await world.state("t", 0)
+    assert (state.leader, state.leader_epoch, state.isr) == (3, 1, (3,))
+
+
+async def test_a_broker_that_gets_another_address_keeps_its_orders(world: OfficeWorld) -> None:
+    await world.stand()
+    moved = broker(2)._replace(endpoints=(Endpoint("PLAINTEXT", "host22", 9092, "PLAINTEXT"),))
+    await world.tree.set("/brokers/ids/2", znodes.encode_broker(moved, NOW_MS))
+    await world.rest()
+    assert world.sent(UpdateMetadataRequest, 3)[-1].live_brokers[1].endpoints[0].host == "host22"
+    await world.create_topic("t", (2, 3))
+    assert len(world.sent(LeaderAndIsrRequest, 22)) == 1
+
+
+async def test_a_deleted_topic_disappears_when_all_replicas_are_deleted(world: OfficeWorld) -> None:
+    await world.stand()
+    await world.create_topic("t", (2, 3))
+    await world.tree.create("/config/topics/t", b"{}")
+    await world.tree.create("/admin/delete_topics/t")
+    await world.rest()
+    for path in ("/brokers/topics/t", "/config/topics/t", "/admin/delete_topics/t"):
+        assert await world.tree.exists(path) is None
+    deletions = [message.topic_states[0].partition_states[0].delete_partition for message in _stops(world, 3)]
+    assert deletions == [False, True]
+
+
+async def test_clients_lose_a_topic_before_its_replicas_are_deleted(world: OfficeWorld) -> None:
+    await world.stand()
+    await world.create_topic("t", (2, 3))
+    world.orders.clear()
+    await world.tree.create("/admin/delete_topics/t")
+    await world.rest()
+    first = next(message for to, message in world.orders if to == 2)
+    assert isinstance(first, UpdateMetadataRequest)
+    assert first.topic_states[0].partition_states[0].leader == -2
+
+
+async def test_a_deletion_waits_for_a_broker_that_is_away(world: OfficeWorld) -> None:
+    await world.stand()
+    await world.create_topic("t", (2, 3))
+    await world.tree.delete("/brokers/ids/3")
+    await world.tree.create("/admin/delete_topics/t")
+    await world.rest()
+    assert await world.tree.exists("/brokers/topics/t") is not None
+    await world.register(3)
+    await world.rest()
+    assert await world.tree.exists("/brokers/topics/t") is None
+
+
+async def test_the_deletion_of_a_topic_that_does_not_exist_is_forgotten(world: OfficeWorld) -> None:
+    await world.stand()
+    await world.tree.create("/admin/delete_topics/t")
+    await world.rest()
+    assert await world.tree.children("/admin/delete_topics") == []
+
+
+async def test_the_obsolete_node_for_reassignments_is_obeyed_and_removed(world: OfficeWorld) -> None:
+    await world.stand()
+    await world.create_topic("t", (1, 2))
+    await world.tree.create("/admin/reassign_partitions", znodes.encode_reassignments({T0: (2, 1)}))
+    await world.rest()
+    assert json.loads((await world.tree.get("/brokers/topics/t")).data)["partitions"] == {"0": [2, 1]}
+    assert await world.tree.exists("/admin/reassign_partitions") is None
+
+
+async def test_the_obsolete_node_keeps_what_is_not_moved_yet(world: OfficeWorld) -> None:
+    await world.stand()
+    await world.create_topic("t", (1, 2), (1, 2))
+    moves = {T0: (2, 1), TopicPartition("t", 1): (2, 3)}
+    await world.tree.create("/admin/reassign_partitions", znodes.encode_reassignments(moves))
+    await world.rest()
+    left = znodes.decode_reassignments((await world.tree.get("/admin/reassign_partitions")).data)
+    assert left == {TopicPartition("t", 1): (2, 3)}
+
+
+async def test_the_obsolete_node_for_elections_is_obeyed_and_removed(world: OfficeWorld) -> None:
+    await world.stand()
+    await world.create_topic("t", (2, 3))
+    await world.candidate.current().ask("shut down", lambda machine: machine.shut_down(2, -1))
+    assert (await world.state("t", 0)).leader == 3
+    await world.tree.delete("/brokers/ids/2")
+    await world.register(2)
+    await world.rest()
+    state = await world.state("t", 0)
+    await world.tree.set(
+        znodes.state_path("t", 0), znodes.encode_leader_state(state._replace(isr=(3, 2))), state.version
+    )
+    notified = b'{"version":1,"partitions":[{"topic":"t","partition":0}]}'
+    await world.tree.create("/isr_change_notification/isr_change_", notified, sequential=True)
+    await world.rest()
+    await world.tree.create("/admin/preferred_replica_election", notified)
+    await world.rest()
+    assert (await world.state("t", 0)).leader == 2
+    assert await world.tree.exists("/admin/preferred_replica_election") is None
+    assert await world.tree.children("/isr_change_notification") == []
+
+
+async def test_replicas_in_failed_directories_lose_their_partitions(world: OfficeWorld) -> None:
+    await world.stand()
+    await world.create_topic("t", (2, 3))
+    world.errors[2] = ErrorCode.kafka_storage_error
+    await world.tree.create(znodes.LOG_DIR_EVENT, znodes.encode_log_dir_failure(2), sequential=True)
+    await world.rest()
+    state = await world.state("t", 0)
+    assert (state.leader, state.isr) == (3, (3,))
+    assert await world.tree.children("/log_dir_event_notification") == []
+
+
+async def test_the_last_replica_in_sync_keeps_its_place_without_leading(world: OfficeWorld) -> None:
+    await world.stand()
+    await world.create_topic("t", (2,))
+    await world.tree.delete("/brokers/ids/2")
+    await world.rest()
+    state = await world.state("t", 0)
+    assert (state.leader, state.isr) == (NO_LEADER, (2,))
+
+
+async def test_everything_is_read_again_after_a_lost_connection(world: OfficeWorld) -> None:
+    await world.stand()
+    world.tree.forget_watches()
+    await world.create_topic("t", (2, 3))
+    assert await world.tree.exists(znodes.state_path("t", 0)) is None
+    await world.stand()
+    assert (await world.state("t", 0)).leader == 2
+
+
+def _stops(world: OfficeWorld, broker_id: int) -> list[StopReplicaRequest]:
+    return world.sent(StopReplicaRequest, broker_id)
