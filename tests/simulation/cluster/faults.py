@@ -6,7 +6,6 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from headrace.broker.apis.controls import ControlApis
-from headrace.broker.commands import Commands
 from headrace.errors import ErrorCode
 from headrace.replication.following.fetcher import Fetcher
 from headrace.replication.following.follower_state import FollowerState
@@ -144,19 +143,6 @@ def _followers_do_not_note_producers() -> AbstractContextManager[None]:
     return _replaced(FollowedPartition, "_note", lambda _: lambda *__: None)
 
 
-def _fetcher_goes_on_after_an_election() -> AbstractContextManager[None]:
-    def make(take_over: Any) -> Any:
-        async def careless(self: Commands, states: Any) -> None:
-            following = self.following
-            assert following is not None
-            with patch.object(type(following), "forget", lambda *_: None):
-                await take_over(self, states)
-
-        return careless
-
-    return _replaced(Commands, "_take_over", make)
-
-
 def _waits_survive_the_loss_of_leadership() -> AbstractContextManager[None]:
     from headrace.replication.leading.led_replica import LedReplica
 
@@ -189,6 +175,5 @@ FAULTS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
     "divergence is ignored": _divergence_is_ignored,
     "producers survive a truncation": _producers_survive_a_truncation,
     "followers do not note producers": _followers_do_not_note_producers,
-    "the fetcher goes on after an election": _fetcher_goes_on_after_an_election,
     "waits end well at the loss of leadership": _waits_survive_the_loss_of_leadership,
 }
