@@ -36,7 +36,7 @@ test: setup ## run the tests (TESTS=tests/unit for the unit tests)
 slow: setup ## run the tests that take a minute or more each: kills of Spark, faults planted in the broker
 	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 -m slow $(TESTS)
 
-simulation: setup ## simulate consumer groups and transactions with faults, from many seeds (SEEDS=20000); explains a failing one
+simulation: setup ## simulate groups, transactions and, for a tenth of the seeds, replication with faults (SEEDS=20000 ARGS="--only cluster"); explains a failing seed
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(ARGS)
 
 soak: setup ## simulate crashes of the storage code, from many seeds (SEEDS=1000)

@@ -29,8 +29,8 @@ class Growth(Generic[P]):
     def __init__(self, partition: P, *, of_log: bool = False) -> None:
         """`of_log`: the growth of the log for replicas, and not that of the records that consumers see."""
         self._of_log = of_log
-        self.watchers: set[Callable[[P, int], None]] = set()
-        """Called with the partition and the number of new bytes."""
+        self.watchers: dict[Callable[[P, int], None], None] = {}
+        """Called with the partition and the number of new bytes, in the order of `add`."""
         # Weak: a reference cycle would keep files of deleted partitions open until the next garbage collection.
         self._find = ref(partition)
         self._segment: Segment | None = None
@@ -40,10 +40,10 @@ class Growth(Generic[P]):
         """Call `watcher` whenever more can be read, until `discard`."""
         if not self.watchers:
             self._note()
-        self.watchers.add(watcher)
+        self.watchers[watcher] = None
 
     def discard(self, watcher: Callable[[P, int], None]) -> None:
-        self.watchers.discard(watcher)
+        self.watchers.pop(watcher, None)
 
     def report(self) -> None:
         """Call the watchers after the high watermark, or the end of the log, has risen."""

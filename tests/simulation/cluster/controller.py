@@ -22,6 +22,7 @@ from tests.simulation.cluster.store import NO_LEADER, DeposedError, State, Store
 
 FIRST_ID: Final = 100
 """Controllers are brokers without replicas, with ids from here on."""
+_ATTEMPTS: Final = 5
 _VERSIONS: Final = {ApiKey.LEADER_AND_ISR: 7, ApiKey.UPDATE_METADATA: 8, ApiKey.STOP_REPLICA: 4}
 
 
@@ -71,6 +72,8 @@ class Controller:
         self._note = note
         self._channels: dict[tuple[int, int], asyncio.Queue[Command]] = {}
         """Commands to a registration."""
+        self._latest: dict[int, Command] = {}
+        """The latest LeaderAndIsr by broker."""
         self._in_flight = 0
         dispatcher = Dispatcher()
         dispatcher.add_routes({ApiKey.ALTER_PARTITION: self._alter_partition})
@@ -359,10 +362,12 @@ class Controller:
         if channel is None:
             channel = self._channels[broker, epoch] = asyncio.Queue()
             self._loop.spawn(self.process, lambda: self._deliver_all(channel, broker, epoch))
+        if api_key is ApiKey.LEADER_AND_ISR:
+            self._latest[broker] = command
         channel.put_nowait(command)
         self._in_flight += 1
         if api_key in self.chances.copied and self._random.random() < self.chances.late_copy:
-            self._loop.spawn(self.process, lambda: self._deliver_copy(command))
+            self._loop.spawn(self.process, lambda: self._deliver_copy(command, self._random.expovariate(0.7)))
 
     async def _deliver_all(self, channel: "asyncio.Queue[Command]", broker: int, epoch: int) -> None:
         """Send commands in order, each until it is answered or the registration is gone."""
@@ -380,16 +385,24 @@ class Controller:
                     await asyncio.sleep(0.02)
             self._in_flight -= 1
 
-    async def _deliver_copy(self, command: Command) -> None:
-        """Send a command once more, late."""
-        await asyncio.sleep(self._random.expovariate(0.7))
+    async def _deliver_copy(self, command: Command, later_s: float) -> None:
+        """Send a command once more, late, and perhaps to the next life of the broker."""
+        await asyncio.sleep(later_s)
         self._note(f"a copy of {command.api_key.name} with controller epoch {self.epoch} to {command.broker_id}")
         link = self._link_to(command.broker_id)
-        try:
-            await link.exchange(command.api_key, _VERSIONS[command.api_key], command.body)
-        except LinkError:
-            pass
+        for _ in range(_ATTEMPTS):
+            try:
+                await link.exchange(command.api_key, _VERSIONS[command.api_key], command.body)
+                break
+            except LinkError:
+                await asyncio.sleep(0.02)
         link.close()
+
+    def repeat_latest(self, broker: int) -> None:
+        """Send the latest LeaderAndIsr to the next life of its broker, as if the answer had been lost."""
+        command = self._latest.get(broker)
+        if command is not None and self.process.is_alive and ApiKey.LEADER_AND_ISR in self.chances.copied:
+            self._loop.spawn(self.process, lambda: self._deliver_copy(command, 0.0))
 
     def _link_to(self, broker: int) -> Link:
         return Link(

@@ -6,17 +6,13 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from headrace.broker.apis.controls import ControlApis
-from headrace.broker.commands import Commands
 from headrace.errors import ErrorCode
 from headrace.replication.following.fetcher import Fetcher
 from headrace.replication.following.follower_state import FollowerState
 from headrace.replication.following.partition import FollowedPartition
 from headrace.replication.leading.leader_state import LeaderState
-from headrace.replication.producer_state import ProducerState
 from headrace.replication.purgatory import Purgatory
-from headrace.replication.replica import Replica
 from headrace.replication.replica_manager import ReplicaManager
-from headrace.storage.log.log import Log
 
 
 @contextmanager
@@ -106,10 +102,6 @@ def _answer_before_the_commit() -> AbstractContextManager[None]:
     return _replaced(Purgatory, "completion", lambda _: lambda *_, **__: None)
 
 
-def _no_epoch_entry_on_leading() -> AbstractContextManager[None]:
-    return _replaced(Log, "begin_epoch", lambda _: lambda *__: None)
-
-
 def _truncation_by_high_watermark() -> AbstractContextManager[None]:
     def make(follow: Any) -> Any:
         def old(self: Fetcher, partitions: Any) -> None:
@@ -147,36 +139,8 @@ def _producers_survive_a_truncation() -> AbstractContextManager[None]:
     return _replaced(FollowedPartition, "_reload", make)
 
 
-def _producers_are_lost_in_a_truncation() -> AbstractContextManager[None]:
-    def make(reload: Any) -> Any:
-        def forgetful(self: FollowedPartition) -> None:
-            reload(self)
-            self.producers = ProducerState()
-
-        return forgetful
-
-    return _replaced(FollowedPartition, "_reload", make)
-
-
 def _followers_do_not_note_producers() -> AbstractContextManager[None]:
     return _replaced(FollowedPartition, "_note", lambda _: lambda *__: None)
-
-
-def _leader_epoch_of_a_fetch_is_not_checked() -> AbstractContextManager[None]:
-    return _replaced(Replica, "check_leader_epoch", lambda _: lambda *__: None)
-
-
-def _fetcher_goes_on_after_an_election() -> AbstractContextManager[None]:
-    def make(take_over: Any) -> Any:
-        async def careless(self: Commands, states: Any) -> None:
-            following = self.following
-            assert following is not None
-            with patch.object(type(following), "forget", lambda *_: None):
-                await take_over(self, states)
-
-        return careless
-
-    return _replaced(Commands, "_take_over", make)
 
 
 def _waits_survive_the_loss_of_leadership() -> AbstractContextManager[None]:
@@ -206,14 +170,10 @@ FAULTS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
     "the leader's own end is committed": _own_end_is_committed,
     "min ISR is not required": _min_isr_is_not_required,
     "an answer before the commit": _answer_before_the_commit,
-    "no epoch entry on leading": _no_epoch_entry_on_leading,
     "truncation by high watermark": _truncation_by_high_watermark,
     "no truncation": _no_truncation,
     "divergence is ignored": _divergence_is_ignored,
     "producers survive a truncation": _producers_survive_a_truncation,
-    "producers are lost in a truncation": _producers_are_lost_in_a_truncation,
     "followers do not note producers": _followers_do_not_note_producers,
-    "the leader epoch of a fetch is not checked": _leader_epoch_of_a_fetch_is_not_checked,
-    "the fetcher goes on after an election": _fetcher_goes_on_after_an_election,
     "waits end well at the loss of leadership": _waits_survive_the_loss_of_leadership,
 }

@@ -64,12 +64,13 @@ def history_of(seed: int) -> History:
         return chance.randrange(PARTITIONS)
 
     makers: dict[str, tuple[int, Callable[[], tuple[Any, ...]]]] = {
-        "crash": (5, lambda: (broker(), duration(3.0), duration(0.8), chance.random() < 0.2)),
+        "crash": (5, lambda: (broker(), duration(3.0), duration(0.8), chance.random() < 0.2, chance.random() < 0.4)),
         "elect": (4, lambda: (partition(), broker())),
         "cut": (3, lambda: (*chance.sample(brokers, 2), chance.random() < 0.5, duration(4.0))),
         "usurp": (6, lambda: (partition(), chance.random() < 0.4, duration(1.0), duration(2.5))),
         "isolate": (2, lambda: (broker(), duration(4.0))),
         "freeze": (2, lambda: (broker(), duration(4.0))),
+        "alone": (2, lambda: (partition(), round(chance.uniform(1.5, 4.0), 3), duration(1.0))),
         "delete": (2, lambda: (partition(), round(chance.random(), 2))),
         "skew": (1, lambda: (broker(), chance.choice((-3600.0, 3600.0)))),
         "expire": (1, lambda: (broker(),)),

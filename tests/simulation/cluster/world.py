@@ -170,7 +170,7 @@ class World:
 
     def _restart(self, broker_id: int) -> None:
         if not self.brokers[broker_id].process.is_alive:
-            self.loop.call_later(0.02, self._register, self._start(broker_id))
+            self.loop.call_later(self.random.uniform(0.02, 0.4), self._register, self._start(broker_id))
 
     def _register(self, broker: Broker) -> None:
         if broker.process.is_alive:
@@ -199,7 +199,10 @@ class World:
         self.note(str(act))
         getattr(self, f"_do_{act.kind}")(*act.arguments)
 
-    def _do_crash(self, broker_id: int, down_s: float, noticed_s: float, loses_checkpoint: bool) -> None:
+    def _do_crash(
+        self, broker_id: int, down_s: float, noticed_s: float, loses_checkpoint: bool, is_repeated: bool
+    ) -> None:
+        """Kill a broker. With `is_repeated` its next life gets a command that was meant for this one."""
         broker = self.brokers[broker_id]
         if not broker.process.is_alive:
             return
@@ -208,6 +211,9 @@ class World:
             (self._disks.root(host_of(broker_id)) / HIGH_WATERMARK_FILE).unlink(missing_ok=True)
         self.loop.call_later(noticed_s, self._expire, broker)
         self.loop.call_later(down_s, self._restart, broker_id)
+        if is_repeated:
+            for controller in self.controllers:
+                self.loop.call_later(down_s, controller.repeat_latest, broker_id)
 
     def _do_power(self, broker_id: int, down_s: float) -> None:
         """Let the power of a broker fail, unless it is the last one with records that are committed."""
@@ -269,6 +275,21 @@ class World:
         self.network.cuts |= cuts
         self.loop.call_later(later, self._elect_other, name, leader)
         self.loop.call_later(later + duration, self._heal, cuts)
+
+    def _do_alone(self, index: int, duration: float, down_s: float) -> None:
+        """Cut a leader from its followers until the ISR is small, then let it die and forget its high watermark."""
+        leader = self.store.partitions[self.names[index]].leader
+        if leader == NO_LEADER:
+            return
+        cuts = {
+            pair
+            for broker in self.history.brokers
+            if broker != leader
+            for pair in self._both(host_of(leader), host_of(broker))
+        }
+        self.network.cuts |= cuts
+        self.loop.call_later(duration, self._do_crash, leader, down_s, down_s / 2, True, False)
+        self.loop.call_later(duration, self._heal, cuts)
 
     def _elect_other(self, name: TopicPartition, leader: int) -> None:
         others = [broker for broker in self.store.partitions[name].isr if broker != leader]

@@ -20,7 +20,7 @@ class SessionNews:
     def __init__(self, session: FetchSession, follower: int | None) -> None:
         self._session = session
         self._follower = follower
-        self.listeners: set[Callable[[Replica, int], None]] = set()
+        self.listeners: dict[Callable[[Replica, int], None], None] = {}
         """Called with a partition and the number of new bytes while a fetch of the session waits."""
 
     def watch(self, wanted: FetchPartition, partition: Replica) -> None:

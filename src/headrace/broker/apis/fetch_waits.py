@@ -278,7 +278,7 @@ class Fetch:
             self._watched.append(partition)
             self._growth(partition).add(grown)
         if self._news is not None:
-            self._news.listeners.add(grown)
+            self._news.listeners[grown] = None
 
     def _growth(self, partition: Replica) -> Growth[Any]:
         if self._follower is not None and isinstance(partition, LedReplica):
@@ -355,7 +355,7 @@ class Fetch:
             self._timer.cancel()
         grown = self._grown
         if self._news is not None:
-            self._news.listeners.discard(grown)
+            self._news.listeners.pop(grown, None)
         for partition in self._watched:
             self._growth(partition).discard(grown)
         self._watched.clear()

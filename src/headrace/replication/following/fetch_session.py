@@ -29,19 +29,19 @@ class FetchSession:
         self.wanted: dict[PartitionKey, bytes] = {}
         self._known: dict[PartitionKey, bytes] = {}
         """The entries that the leader has."""
-        self._touched: set[PartitionKey] = set()
+        self._touched: dict[PartitionKey, None] = {}
         self._id = _NO_SESSION
         self._epoch = _FULL
 
     def want(self, key: PartitionKey, entry: bytes) -> None:
         """Fetch a partition from now on, as `entry` says."""
         self.wanted[key] = entry
-        self._touched.add(key)
+        self._touched[key] = None
 
     def leave(self, key: PartitionKey) -> None:
         """Fetch a partition no more."""
         if self.wanted.pop(key, None) is not None:
-            self._touched.add(key)
+            self._touched[key] = None
 
     def is_current(self, key: PartitionKey) -> bool:
         """Return True if the leader has the partition's newest entry."""

@@ -109,8 +109,8 @@ class FollowerState:
         self.session = FetchSession()
         self._partitions: dict[TopicPartition, Following] = {}
         self._by_key: dict[PartitionKey, Following] = {}
-        self._delayed: set[Following] = set()
-        self._throttled: set[Following] = set()
+        self._delayed: dict[Following, None] = {}
+        self._throttled: dict[Following, None] = {}
         self._max_bytes = partition_max_bytes
         self.backoff_s = backoff_s
 
@@ -147,8 +147,8 @@ class FollowerState:
         following = self._partitions.pop(topic_partition, None)
         if following is not None:
             del self._by_key[following.key]
-            self._delayed.discard(following)
-            self._throttled.discard(following)
+            self._delayed.pop(following, None)
+            self._throttled.pop(following, None)
             self.session.leave(following.key)
 
     def request(self, now: float, is_throttled: Callable[[TopicPartition], bool] | None) -> SessionRequest | None:
@@ -159,16 +159,16 @@ class FollowerState:
         """
         if self._delayed:
             for following in [following for following in self._delayed if following.retry_at <= now]:
-                self._delayed.discard(following)
+                self._delayed.pop(following, None)
                 self._fetch(following)
         if self._throttled:
-            throttled, self._throttled = self._throttled, set()
+            throttled, self._throttled = self._throttled, {}
             for following in throttled:
                 self._fetch(following)
         if is_throttled is not None:
             for following in self._partitions.values():
                 if following.stage is Stage.FETCHING and following.lag != 0 and is_throttled(following.topic_partition):
-                    self._throttled.add(following)
+                    self._throttled[following] = None
                     self.session.leave(following.key)
         return None if self.session.is_empty else self.session.next_request()
 
@@ -216,8 +216,8 @@ class FollowerState:
         """Fetch the partition again after the back-off."""
         following.stage = Stage.DELAYED
         following.retry_at = now + self.backoff_s
-        self._delayed.add(following)
-        self._throttled.discard(following)
+        self._delayed[following] = None
+        self._throttled.pop(following, None)
         self.session.leave(following.key)
 
     # Decisions
