@@ -1,6 +1,7 @@
 """Archive the classes that Spark loads for jobs, so that Java need not load and verify them at every start.
 
-Run by `make setup`. Java writes the archive at the end of a driver that has run jobs of every kind.
+Run by `make setup`. Java writes the archive at the end of a driver that has run jobs of every kind. It contains classes
+of the driver's class path: those of Spark, of its connector and of Delta.
 """
 
 import os

@@ -7,6 +7,7 @@ from headrace.pipeline.demo.deployment import demo_jobs
 from headrace.pipeline.demo.place import Options, Place
 from headrace.pipeline.demo.shipping.arrivals import Arrivals, median
 from headrace.pipeline.errors import PipelineError
+from headrace.pipeline.spec.params import seconds_of
 
 OPTIONS = Options(input="/var/log/access.log", lake="/demo/lake", bootstrap=None, prefix="")
 
@@ -58,3 +59,9 @@ def test_a_prefix_is_in_front_of_all_topics() -> None:
     assert demo.deployment.settings("events").topic == "t.access-log"
     assert demo.deployment.settings("top_pages").topic is None
     assert demo.deployment.params(demo.jobs["top_pages"]).count == 3
+
+
+def test_the_end_of_the_demo_does_not_wait_for_jobs_that_seldom_start_a_batch() -> None:
+    demo = demo_jobs(bootstrap="b:1", lake="/lake")
+    triggers = [demo.deployment.settings(name).trigger or job.trigger for name, job in demo.jobs.items()]
+    assert max(map(seconds_of, triggers)) == 2

@@ -56,8 +56,17 @@ def test_a_master_under_spark_submit_is_refused() -> None:
 
 def test_jars_of_the_user_are_added_to_the_connectors(tmp_path: Path) -> None:
     (tmp_path / "kafka.jar").touch()
-    given = settings(deployment(jars="/opt/aws.jar"), environ={"HEADRACE_SPARK_JARS": str(tmp_path)})
+    environ = {"HEADRACE_SPARK_JARS": str(tmp_path)}
+    given = settings(deployment(jars="/opt/aws.jar"), master="spark://host:7077", environ=environ)
     assert given["spark.jars"] == f"{tmp_path}/kafka.jar,/opt/aws.jar"
+
+
+def test_a_driver_alone_has_the_connectors_jars_on_its_class_path_whose_classes_java_archives(tmp_path: Path) -> None:
+    (tmp_path / "kafka.jar").touch()
+    chosen = deployment(jars="/opt/aws.jar", **{"driver.extraClassPath": "/opt/own.jar"})
+    given = settings(chosen, environ={"HEADRACE_SPARK_JARS": str(tmp_path)})
+    assert given["spark.driver.extraClassPath"] == f"{tmp_path}/kafka.jar:/opt/own.jar"
+    assert given["spark.jars"] == "/opt/aws.jar"
 
 
 def test_java_starts_with_the_archived_classes_if_there_are_any(

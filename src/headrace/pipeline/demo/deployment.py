@@ -7,6 +7,7 @@ from typing import Final
 from headrace.pipeline.spec import registry
 from headrace.pipeline.spec.deployment import Deployment
 from headrace.pipeline.spec.jobs import Changelog, Job, Topic
+from headrace.pipeline.spec.params import seconds_of
 
 ACCESS_LOG: Final = "access-log"
 """The topic with the lines of an access log."""
@@ -22,6 +23,9 @@ JOBS: Final = (
     "top_pages",
     "crawlers",
 )
+
+_TRIGGER: Final = "2 seconds"
+"""Rankings, sessions and the archive start a batch every 10 s by default; the end of the demo would wait for that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +56,12 @@ def demo_jobs(*, bootstrap: str, lake: str, prefix: str = "", overrides: Iterabl
     known = registry.find()
     jobs = {name: known.named(name) for name in JOBS}
     deployed = Deployment.default(bootstrap, lake).with_prefix(prefix).with_overrides(jobs, overrides)
-    reading = [name for name, job in jobs.items() if isinstance(job.source, Topic)]
-    settings = {name: replace(deployed.settings(name), topic=prefix + ACCESS_LOG) for name in reading}
-    return DemoJobs(jobs=jobs, deployment=replace(deployed, jobs={**deployed.jobs, **settings}))
+    settings = {
+        name: replace(
+            deployed.settings(name),
+            topic=prefix + ACCESS_LOG if isinstance(job.source, Topic) else None,
+            trigger=None if seconds_of(job.trigger) < seconds_of(_TRIGGER) else _TRIGGER,
+        )
+        for name, job in jobs.items()
+    }
+    return DemoJobs(jobs=jobs, deployment=replace(deployed, jobs=settings))

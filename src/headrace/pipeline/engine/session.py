@@ -18,6 +18,7 @@ _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 """Set by spark-submit for the Python process that it starts."""
 _OVERRIDES: Final = "HEADRACE_SPARK_CONF"
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+_CLASS_PATH: Final = "spark.driver.extraClassPath"
 _OF_RESULTS: Final = ("spark.sql.", "spark.databricks.")
 
 
@@ -54,7 +55,7 @@ def settings(
     else:
         where = master or deployment.spark.master or profiles.DEFAULT_MASTER
         found = Options(
-            {**_with_classes(profile(where)), **_with_jars(chosen, environ), **fixed, "spark.master": where}
+            {**_with_classes(profile(where)), **_with_jars(chosen, environ, where), **fixed, "spark.master": where}
         )
     for setting in filter(None, environ.get(_OVERRIDES, "").split(";")):
         name, _, value = setting.partition("=")
@@ -83,7 +84,13 @@ def _with_classes(given: Mapping[str, str]) -> dict[str, str]:
     return {**given, _JAVA_OPTIONS: options.rstrip()}
 
 
-def _with_jars(chosen: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Add the connector's jars to those of the user, such as the one that knows s3a://."""
+def _with_jars(chosen: Mapping[str, str], environ: Mapping[str, str], master: str) -> dict[str, str]:
+    """Add the connector's jars to those of the user, such as the one that knows s3a://.
+
+    If nothing else than the driver needs them, they are on its class path: Java archives only the classes from there.
+    """
     own = jars.spark_settings(environ)
-    return {**chosen, **{name: ",".join(filter(None, (jar, chosen.get(name)))) for name, jar in own.items()}}
+    separator = ","
+    if profiles.profile_of(master) == "laptop" and "spark.jars" in own:
+        own, separator = {_CLASS_PATH: own["spark.jars"].replace(",", os.pathsep)}, os.pathsep
+    return {**chosen, **{name: separator.join(filter(None, (jar, chosen.get(name)))) for name, jar in own.items()}}
