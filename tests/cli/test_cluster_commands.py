@@ -30,7 +30,7 @@ def test_a_pipe_gets_tab_separated_lines(headrace: Headrace, topic: str) -> None
     lines = headrace("cluster").stdout.splitlines()
 
     assert any(line.startswith("controller\tbroker ") for line in lines)
-    assert "broker\taddress\track\tleads\thosts\tnot_in_sync\tused\tfree" in lines
+    assert "broker\taddress\track\tleads\thosts\tnot_in_isr\tused\tfree" in lines
 
 
 def test_a_quiet_cluster_prints_nothing(headrace: Headrace) -> None:

@@ -171,7 +171,7 @@ def _print_brokers(state: State) -> None:
             Name("Rack"),
             Column("Leads", number=True),
             Column("Hosts", number=True),
-            Column("Not in sync", number=True),
+            Column("Not in ISR", number=True),
             Column("Used", number=True),
             Column("Free", number=True),
         ],

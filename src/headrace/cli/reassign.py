@@ -273,7 +273,7 @@ def cancel(
     quiet: Quiet = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Stop moves in progress: partitions keep the replicas that they had before. Moves that have ended stay."""
+    """Stop moves in progress: partitions stay on the brokers that they had before. Moves that have ended stay."""
     from headrace.cli.offset_plan import parse_selection
 
     if file is not None and places:

@@ -82,9 +82,9 @@ def _follow(cluster: Cluster, wanted: Callable[[Place], bool], show: Callable[[P
 
 def _text(progress: Progress, partitions: int, left: int | None) -> str:
     parts = [output.count(partitions, "partition")]
-    parts.append("size unknown" if left is None else f"{output.size(left)} left")
+    parts.append("size unknown" if left is None else f"{output.size(left)} to copy")
     if progress.rate:
         parts.append(f"{output.size(round(progress.rate))}/s")
     if progress.seconds_left is not None:
-        parts.append(output.seconds(max(progress.seconds_left, 1)))
+        parts.append(f"{output.seconds(max(progress.seconds_left, 1))} left")
     return ", ".join(parts)
