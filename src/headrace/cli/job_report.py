@@ -60,7 +60,7 @@ def described(job: Job, selection: Selection) -> dict[str, Any]:
         "from": selection.jobs.origin(job.name),
         "source": _source(job, selection),
         "trigger": settings.trigger or job.trigger,
-        "max_rows": settings.max_rows,
+        "max_rows": settings.rows_of(job),
         "late": job.late,
         "group": f"{deployment.prefix}headrace-{job.name}",
         "outputs": [_output(item) for item in job.outputs],

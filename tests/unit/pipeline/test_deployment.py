@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -5,6 +6,7 @@ import pytest
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.spec import deployment
 from headrace.pipeline.spec.deployment import Deployment, JobSettings
+from headrace.pipeline.spec.jobs import Table, Topic
 from headrace.pipeline.spec.params import Interval
 from headrace.pipeline.spec.secret_values import Secret
 from tests.unit.pipeline.example_jobs import JOBS, SESSIONS, SessionParams
@@ -54,6 +56,13 @@ def test_a_file_gives_every_setting(path: Path) -> None:
     assert found.settings("archive") == JobSettings(topic="access-log,orders", trigger="10 seconds", max_rows=500_000)
     assert found.params(SESSIONS) == SessionParams(gap=Interval("10 minutes"))
     assert found.settings("page_views") == JobSettings()
+
+
+def test_a_batch_of_a_table_may_be_larger_than_one_of_a_topic() -> None:
+    of_topic = replace(SESSIONS, source=Topic())
+    of_table = replace(SESSIONS, source=Table("events"))
+    assert JobSettings().rows_of(of_topic) < JobSettings().rows_of(of_table)
+    assert JobSettings(max_rows=7).rows_of(of_table) == 7
 
 
 def test_a_laptop_needs_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

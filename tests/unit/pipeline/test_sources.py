@@ -1,4 +1,4 @@
-"""The size of a table's rows, from its log."""
+"""The size of a table's rows, and the number of records in a batch, from logs and offsets."""
 
 import json
 
@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from headrace.pipeline.engine.sources import bytes_per_row
+from headrace.pipeline.engine.sources import bytes_per_row, records_between, rows_between
 from tests.unit.pipeline.memory_files import MemoryFiles
 
 
@@ -27,3 +27,32 @@ def test_rows_have_the_average_size_of_the_last_five_commits() -> None:
 
 def test_the_size_of_rows_is_unknown_without_any() -> None:
     assert bytes_per_row(log((0, 0)), "t") is None
+
+
+def test_the_number_of_records_in_a_batch_is_that_between_its_offsets() -> None:
+    before, after = {"a": {"0": 5, "1": 0}}, {"a": {"0": 7, "1": 4}, "b": {"0": 1}}
+    assert records_between(before, after) == 7
+    assert records_between(None, after) == 12
+
+
+def at(version: int, *, starting: bool = False) -> dict[str, object]:
+    return {"reservoirVersion": version, "index": -1, "isStartingVersion": starting}
+
+
+def test_offsets_of_a_table_are_not_those_of_records() -> None:
+    assert records_between(None, at(3)) is None
+
+
+def test_the_number_of_rows_in_a_batch_is_that_of_its_commits() -> None:
+    table = log((100, 10), (100, 20), (0, 0), (100, 40))
+    assert rows_between(table, "t", at(1), at(3)) == 60
+    assert rows_between(table, "t", None, at(1, starting=True)) == 30
+    assert rows_between(table, "t", at(1, starting=True), at(2)) == 30
+    assert rows_between(table, "t", at(3), at(4)) == 40
+
+
+def test_the_number_of_rows_is_unknown_without_the_commits() -> None:
+    table = log(*[(100, 10)] * 60)
+    assert rows_between(table, "t", None, at(59)) is None
+    table.delete("t/_delta_log/00000000000000000055.json")
+    assert rows_between(table, "t", at(55), at(59)) is None

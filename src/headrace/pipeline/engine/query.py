@@ -8,6 +8,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.pipeline.engine import sources, stateful
+from headrace.pipeline.engine.compiling import Compiling
 from headrace.pipeline.engine.exactly_once import changelog, positions, topic_ids
 from headrace.pipeline.engine.exactly_once.checkpoint import Checkpoint
 from headrace.pipeline.engine.exactly_once.ledger import Entry, Ledger, Offsets
@@ -28,6 +30,7 @@ from headrace.pipeline.engine.reached import Reached
 from headrace.pipeline.engine.tables import pruning
 from headrace.pipeline.engine.tables.lake import Lake
 from headrace.pipeline.engine.topics import Topics
+from headrace.pipeline.engine.turns import Turns
 from headrace.pipeline.engine.writing import Changes, TableWriter
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.spec import shape, sharing
@@ -56,6 +59,8 @@ class Surroundings:
     transactions: bool = True
     """False: batches are published with the ledger, as they are if the cluster has no transactions."""
     accepted: topic_ids.Accepted = field(default_factory=lambda: topic_ids.Accepted(()))
+    turns: Turns | None = None
+    """The turns of the jobs that read tables; None lets all run at once."""
 
 
 def _pass(_: str) -> None:
@@ -90,6 +95,7 @@ class Query:
         self._around = around
         self._source_output = source_output
         self._reached = reached
+        self._compiling = Compiling()
         self._files = Files(around.spark)
         self._checkpoint = Checkpoint(self._files, around.checkpoints, job.name, job.version)
         self._ledger = Ledger(self._files, around.checkpoints, job.name)
@@ -131,12 +137,13 @@ class Query:
             policy = "delete" if isinstance(output, Append) or not output.keys else "compact"
             self._topics.create(topic, {"cleanup.policy": policy, "retention.ms": "-1"})
         self._check_topics()
+        most = self._settings.rows_of(self.job)
         if isinstance(self.job.source, Table):
-            rows = sources.rows(self._around.lake, self.job.source.name, self._settings.max_rows)
+            rows = sources.rows(self._around.lake, self.job.source.name, most)
             rows = rows.select(*self._needed(self.job.source.name))
         else:
             options = self._around.cluster.spark_options()
-            rows = sources.records(self._around.spark, options, self.source_topics, self._ids, self._settings.max_rows)
+            rows = sources.records(self._around.spark, options, self.source_topics, self._ids, most)
         mode = "append"
         if self._stateful is not None:
             rows, mode = stateful.stream(rows, self.job, self._stateful, self._params), self._stateful.mode
@@ -202,8 +209,10 @@ class Query:
 
     def _write(self, rows: DataFrame, number: int) -> None:
         measured = Measured()
+        turns = self._around.turns if isinstance(self.job.source, Table) else None
         try:
-            self._write_batch(rows, number, measured)
+            with turns.turn() if turns is not None else nullcontext():
+                self._write_batch(rows, number, measured)
         except Exception as error:
             # Spark passes on only the text.
             self.failure = error
@@ -219,7 +228,7 @@ class Query:
             return
         with sharing.batch() as kept:
             with measured.phase("compute"):
-                frames, bad = self._computed(rows, kept)
+                frames, bad = self._computed(self._fitted(rows, number), kept)
                 before = self._reached_before(number)
                 frames, after = self._with_lateness(frames, before, kept)
             with measured.phase("ledger"):
@@ -236,6 +245,17 @@ class Query:
                 if places:
                     batch = Batch(number=number, query=self._query_id, positions=places, output_ends=entry.output_ends)
                     measured.published = self._publish(publisher, batch, changes)
+
+    def _fitted(self, rows: DataFrame, number: int) -> DataFrame:
+        """Let Spark run a small batch without what only pays off for a large one."""
+        before, after = self._checkpoint.source_offsets(number)
+        if isinstance(self.job.source, Table):
+            count = sources.rows_between(self._files, self._around.lake.path(self.job.source.name), before, after)
+        else:
+            count = sources.records_between(before, after)
+        self._compiling.choose(rows.sparkSession, count)
+        # A batch with state has a task for each partition of the state.
+        return rows if self._stateful is not None else sources.in_one_task(rows, count)
 
     def _opened(self) -> Publisher:
         """Fence older drivers of the job. The query's id is known only now: Spark chooses it when the query starts."""
@@ -319,7 +339,7 @@ class Query:
                 if not kept.shared:
                     kept.keep(rows)
                 after, count = lateness.reached(rows, before)
-                late = lateness.with_lateness(rows, before.latest)
+                late = lateness.with_lateness(rows, before.latest, count)
                 frames = {**frames, table: lateness.with_settled(late, before, after, count)}
         return frames, after
 

@@ -18,6 +18,7 @@ from headrace.pipeline.engine.supervision import DEFAULT_POLICY, ENDED, ONCE_POL
 from headrace.pipeline.engine.supervisor import Supervisor
 from headrace.pipeline.engine.tables.lake import Lake
 from headrace.pipeline.engine.topics import Topics
+from headrace.pipeline.engine.turns import Turns
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.spec.deployment import Deployment
 from headrace.pipeline.spec.jobs import Changelog, Job, Publish, Table, TableOutput
@@ -102,6 +103,8 @@ def supervisor(
         checkpoints=deployment.checkpoints,
         prefix=deployment.prefix,
         accepted=topic_ids.Accepted(accepted),
+        # Of one more than the cores, because batches also wait: for disks, and for the cluster.
+        turns=Turns(spark.sparkContext.defaultParallelism + 1),
     )
     progress_topic = deployment.prefix + TOPIC
     Topics(deployment.cluster.confluent("admin")).create(progress_topic, {"cleanup.policy": "compact"}, partitions=1)

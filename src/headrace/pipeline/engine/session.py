@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from headrace.pipeline import jars
-from headrace.pipeline.engine.java import java_class
+from headrace.pipeline.engine.java import java_class, remember
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.spec import profiles
 from headrace.pipeline.spec.deployment import Deployment
@@ -75,6 +75,7 @@ def build(deployment: Deployment, *, master: str | None = None, name: str = "hea
     # Spark creates its cache of compiled code, of the size in the settings, in the first thread that compiles. A thread
     # of its own has no settings.
     getattr(java_class(spark, "org.apache.spark.sql.catalyst.expressions.codegen.CodeGenerator$"), "MODULE$")
+    remember(spark)
     return spark
 
 

@@ -1,8 +1,8 @@
 """Streams of the records of topics, in the columns of `raw`, and of the rows of tables."""
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Final, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
@@ -11,6 +11,11 @@ from headrace.pipeline.engine.files import Files
 from headrace.pipeline.engine.tables.lake import Lake
 
 _COMMITS: Final = 5
+SMALL: Final = 20_000
+"""Up to this many rows, a batch is processed in one task."""
+_FEW: Final = 2
+_MOST_COMMITS: Final = 50
+"""Of how many commits to count the rows: looking at more would take longer than it saves."""
 
 
 def records(
@@ -60,6 +65,27 @@ def rows(lake: Lake, table: str, max_rows: int) -> DataFrame:
     return stream.load(path)
 
 
+def in_one_task(rows: DataFrame, count: int | None) -> DataFrame:
+    """Let a task process all of a small batch, which then needs no shuffle: other queries use the other cores.
+
+    `count` is the number of rows, at most; None if it is not known. A batch of one or two partitions is small, too.
+    """
+    if count is not None and count <= SMALL:
+        return rows.coalesce(1)
+    few = int(rows._jdf.queryExecution().toRdd().getNumPartitions()) <= _FEW
+    return rows.coalesce(1) if few else rows
+
+
+def records_between(before: object, after: object) -> int | None:
+    """Return the number of records between two offsets of topics, at most; None for other offsets."""
+    if not isinstance(after, Mapping) or not all(isinstance(ends, Mapping) for ends in after.values()):
+        return None
+    starts = before if isinstance(before, Mapping) else {}
+    return sum(
+        int(end) - int(starts.get(topic, {}).get(at, 0)) for topic, ends in after.items() for at, end in ends.items()
+    )
+
+
 class Reading(Protocol):
     """The files of a table's log."""
 
@@ -77,9 +103,37 @@ def bytes_per_row(files: Reading, table: str) -> float | None:
     commits = sorted(name for name in files.names(log) if name.removesuffix(".json").isdecimal())
     size = count = 0
     for name in reversed(commits[-_COMMITS:]):
-        for line in (files.read(f"{log}/{name}") or "").splitlines():
-            added = json.loads(line).get("add") if line.startswith('{"add"') else None
-            if added is not None and added.get("stats"):
-                size += added["size"]
-                count += json.loads(added["stats"])["numRecords"]
+        for file in _added(files.read(f"{log}/{name}")):
+            if file.get("stats"):
+                size += file["size"]
+                count += json.loads(file["stats"])["numRecords"]
     return size / count if count else None
+
+
+def rows_between(files: Reading, table: str, before: Any, after: Any) -> int | None:
+    """Return the number of rows between two offsets of Delta, at most; None if it is not known.
+
+    `before` is None for the first batch of a query.
+    """
+    if after is None:
+        return None
+    last = int(after["reservoirVersion"])
+    first = 0 if before is None or before.get("isStartingVersion") else int(before["reservoirVersion"])
+    if last - first >= _MOST_COMMITS:
+        return None
+    count = 0
+    for number in range(first, last + 1):
+        commit = files.read(f"{table}/_delta_log/{number:020}.json")
+        if commit is None and number < last:
+            return None  # cleaned up
+        for file in _added(commit):
+            if not file.get("stats"):
+                return None
+            count += json.loads(file["stats"])["numRecords"]
+    return count
+
+
+def _added(commit: str | None) -> Iterator[Mapping[str, Any]]:
+    for line in (commit or "").splitlines():
+        if line.startswith('{"add"'):
+            yield json.loads(line)["add"]

@@ -52,6 +52,7 @@ class TopPages:
         Changelog(topic="page-views", of="page_views"),
     ),
     params=Visitors,
+    trigger="5 seconds",
 )
 def page_views(events: "DataFrame", params: Visitors, distinct: "Count | None" = None) -> "DataFrame":
     """Count the views of each page by hour, and its visitors as a sketch or by `distinct`."""
@@ -74,6 +75,7 @@ def page_views(events: "DataFrame", params: Visitors, distinct: "Count | None" =
         Changelog(topic="visitors", of="visitors"),
     ),
     params=Visitors,
+    trigger="5 seconds",
 )
 def visitors(events: "DataFrame", params: Visitors, distinct: "Count | None" = None) -> "DataFrame":
     """Count the visitors of each day, as a sketch or by `distinct`."""
@@ -92,6 +94,7 @@ def visitors(events: "DataFrame", params: Visitors, distinct: "Count | None" = N
         Changelog(topic="referrers", of="referrers"),
     ),
     params=Referrers,
+    trigger="5 seconds",
 )
 def referrers(events: "DataFrame", params: Referrers) -> "DataFrame":
     """Count requests by the host that referred to the site.

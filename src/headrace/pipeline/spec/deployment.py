@@ -10,13 +10,16 @@ from typing import Any, Final
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.spec import client_settings, params, profiles
 from headrace.pipeline.spec.client_settings import Cluster
-from headrace.pipeline.spec.jobs import Job
+from headrace.pipeline.spec.jobs import Job, Table
 from headrace.pipeline.spec.secret_values import Secret, Value, flattened
 
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
 DEFAULT_LAKE: Final = "headrace-lake"
 """In the working directory."""
 DEFAULT_MAX_ROWS: Final = 200_000
+"""Of a job that reads a topic."""
+DEFAULT_MAX_TABLE_ROWS: Final = 1_000_000
+"""Of a job that reads a table: it reads only the columns that it needs, and aggregates the rows as it reads them."""
 _CHECKPOINTS: Final = "_checkpoints"
 """Beside the tables: a checkpoint must be resumed only with its own tables. No table starts with '_'."""
 _TABLES: Final = ("cluster", "place", "spark", "jobs")
@@ -33,10 +36,16 @@ class JobSettings:
     """The topic of a job whose source is `Topic`; several are separated by commas."""
     trigger: str | None = None
     """Time between the starts of two batches; '0 seconds' for no pause. None: as the job says."""
-    max_rows: int = DEFAULT_MAX_ROWS
-    """Maximum number of records or rows in a batch, which bounds memory and time."""
+    max_rows: int | None = None
+    """Maximum number of records or rows in a batch, which bounds memory and time. None: the default of the source."""
     params: Mapping[str, object] = field(default_factory=dict)
     """Parameters that differ from the job's defaults."""
+
+    def rows_of(self, job: Job) -> int:
+        """Return the maximum number of records or rows in a batch of the job."""
+        if self.max_rows is not None:
+            return self.max_rows
+        return DEFAULT_MAX_TABLE_ROWS if isinstance(job.source, Table) else DEFAULT_MAX_ROWS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,8 +192,8 @@ def _job(name: str, value: object) -> JobSettings:
             params.seconds_of(trigger)
     except ValueError:
         raise PipelineError(f"{where} trigger must be an interval such as '10 seconds', not '{trigger}'") from None
-    rows = value.get("max_rows", DEFAULT_MAX_ROWS)
-    if type(rows) is not int or rows < 1:
+    rows = value.get("max_rows")
+    if rows is not None and (type(rows) is not int or rows < 1):
         raise PipelineError(f"{where} max_rows must be a whole number, at least 1, not {rows!r}")
     return JobSettings(topic=_topic(value.get("topic"), where), trigger=trigger, max_rows=rows, params=given)
 

@@ -67,6 +67,7 @@ TUNING: Final = (
     Setting("spark.log.level", "WARN", "WARN", "Spark's own messages"),
     Setting("spark.sql.shuffle.partitions", "2", "32", "tasks after a shuffle; a checkpoint keeps the first value"),
     Setting("spark.sql.adaptive.enabled", "false", "true", "adapting a plan costs time, and pays off with many tasks"),
+    Setting("spark.python.sql.dataFrameDebugging.enabled", "false", "false", "Python reports each expression's line"),
     Setting("spark.sql.ui.explainMode", "simple", None, "Spark describes every plan, even if nobody looks at it"),
     Setting("spark.databricks.delta.snapshotPartitions", "2", None, "tasks that read the log of a table"),
     Setting(
@@ -75,6 +76,9 @@ TUNING: Final = (
         "60",
         "commits of a new table between two checkpoints, for which all batches would wait every ten commits",
     ),
+    # Otherwise, each partition of each stateful job may fill 128 MB outside the heap before it writes to the disk.
+    Setting("spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage", "true", None, "one limit for all state"),
+    Setting("spark.sql.streaming.stateStore.rocksdb.maxMemoryUsageMB", "64", None, "memory for state outside the heap"),
     Setting("spark.sql.codegen.cache.maxEntries", "2000", "2000", "ten queries need more than the default, 100"),
     Setting("spark.sql.inMemoryColumnarStorage.compressed", "false", None, "a batch is cached for a moment only"),
     Setting("spark.sql.maxConcurrentOutputFileWriters", "2", "8", "few partitions need no sorting"),

@@ -13,7 +13,6 @@ from pyspark.sql import functions as sf
 from headrace.pipeline.engine.exactly_once import changelog
 from headrace.pipeline.engine.tables.partials import summed
 from headrace.pipeline.jobs.archive import raw
-from headrace.pipeline.spec.deployment import DEFAULT_MAX_ROWS
 from headrace.pipeline.spec.jobs import Additive, Append, Changelog, Job, Publish, Stateful, Table, TableOutput
 from headrace.testing.pipeline.arrangement import Arrangement, arranged
 from headrace.testing.pipeline.lake import KILL_POINTS, KilledError, Lake, Records, definition_of
@@ -83,7 +82,7 @@ class _Kills:
             raise KilledError(point)
 
 
-def _run(lake: Lake, job: Job, params: object, kills: _Kills, *, max_rows: int = DEFAULT_MAX_ROWS) -> None:
+def _run(lake: Lake, job: Job, params: object, kills: _Kills, *, max_rows: int | None = None) -> None:
     """Run the job until it is not killed any more."""
     while True:
         try:

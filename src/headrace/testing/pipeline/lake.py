@@ -23,7 +23,7 @@ from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.jobs.events import events
 from headrace.pipeline.spec import client_settings
 from headrace.pipeline.spec.client_settings import Cluster
-from headrace.pipeline.spec.deployment import DEFAULT_MAX_ROWS, Deployment, JobSettings
+from headrace.pipeline.spec.deployment import Deployment, JobSettings
 from headrace.pipeline.spec.jobs import Additive, Changelog, Job, Publish, Table, TableOutput, job_of
 from headrace.testing import Broker
 
@@ -193,12 +193,13 @@ class Lake:
         job: Job,
         params: object = None,
         *,
-        max_rows: int = DEFAULT_MAX_ROWS,
+        max_rows: int | None = None,
         reached: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Run a job on what it has not read yet, in batches of about `max_rows`. Raises the exception of the job.
+        """Run a job on what it has not read yet. Raises the exception of the job.
 
-        `reached` is called with the name of each kill point. Batches of a table are whole files.
+        A batch has about `max_rows`, if given; batches of a table are whole files. `reached` is called with the name of
+        each kill point.
         """
         around = Surroundings(spark=self.spark, lake=self.tables, cluster=self.cluster, checkpoints=self.checkpoints)
         self._create_topic()

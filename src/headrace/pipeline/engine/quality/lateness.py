@@ -22,16 +22,23 @@ _POSITION: Final = ("topic_id", "source_partition", "source_offset")
 COLUMNS: Final = frozenset({*_POSITION, "event_time"})
 """Rows that have them get `late_by_s`, `settled_before` and `settled_after`."""
 _MICROSECONDS: Final = 1_000_000
-_ROWS_PER_FILE: Final = 200_000
+_ROWS_PER_FILE: Final = 50_000
+"""A larger batch is written by several tasks, a file each."""
+_SORTED_WHOLE: Final = 20_000
+"""Rows: up to this many, a sort costs less than another Spark job for the join."""
 
 
-def with_lateness(rows: DataFrame, before: Mapping[str, int], *, time: str = "event_time") -> DataFrame:
+def with_lateness(
+    rows: DataFrame, before: Mapping[str, int], count: int | None = None, *, time: str = "event_time"
+) -> DataFrame:
     """Add `late_by_s`, seconds as a double, to a batch with `topic_id`, `source_partition`, `source_offset` and `time`.
 
     `before` holds the latest times of all earlier rows. A row without an event time has no lateness. `rows` is
-    evaluated twice: cache it. To sort whole rows would be slow, so only their positions are sorted; the few late ones
-    are then joined to the batch.
+    evaluated twice: cache it. To sort many whole rows would be slow, so only their positions are sorted; the few late
+    ones are then joined to the batch. `count` is the number of rows, if it is known.
     """
+    if count is not None and count <= _SORTED_WHOLE:
+        return windowed(rows, before, time=time)
     late = (
         windowed(rows.select(*_POSITION, time), before, time=time)
         .where("late_by_s > 0")

@@ -73,8 +73,10 @@ class Totals:
         """
         if self._kept is None:
             return additive.totals(self._lake, self._output, batch)
-        both = self._kept.withColumn(_TOUCHED, sf.lit(False)).unionByName(batch.withColumn(_TOUCHED, sf.lit(True)))
-        self._replace(partials.summed(both, self._marked).localCheckpoint(eager=False))
+        # The batch comes first: its session decides how the union is run.
+        both = batch.withColumn(_TOUCHED, sf.lit(True)).unionByName(self._kept.withColumn(_TOUCHED, sf.lit(False)))
+        # So few rows need one task, and no shuffle.
+        self._replace(partials.summed(both.coalesce(1), self._marked).localCheckpoint(eager=False))
         return self._kept.where(_TOUCHED).drop(_TOUCHED)
 
     def forget(self) -> None:

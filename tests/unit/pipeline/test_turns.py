@@ -1,0 +1,62 @@
+"""Batches that take turns."""
+
+import threading
+import time
+from collections.abc import Callable
+
+from headrace.pipeline.engine.turns import Turns
+
+_TIMEOUT_S = 5.0
+
+
+def started(turns: Turns, name: str, begun: list[str], until: threading.Event) -> threading.Thread:
+    def run() -> None:
+        with turns.turn():
+            begun.append(name)
+            until.wait(_TIMEOUT_S)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def test_batches_wait_for_their_turns_in_the_order_in_which_they_come() -> None:
+    turns, begun, ends = Turns(1), list[str](), {name: threading.Event() for name in "abc"}
+    threads = []
+    for number, (name, end) in enumerate(ends.items()):
+        threads.append(started(turns, name, begun, end))
+        wait_for(lambda number=number: len(begun) + len(turns._waiting) == number + 1)  # type: ignore[misc]
+    assert begun == ["a"]
+    for number, end in enumerate(ends.values()):
+        end.set()
+        threads[number].join(_TIMEOUT_S)
+    assert begun == ["a", "b", "c"]
+
+
+def test_a_batch_that_hangs_stops_the_others_only_for_a_while() -> None:
+    turns, begun, end = Turns(1, longest_s=0.01), list[str](), threading.Event()
+    threads = [started(turns, name, begun, end) for name in "ab"]
+    wait_for(lambda: len(begun) == 2)
+    end.set()
+    for thread in threads:
+        thread.join(_TIMEOUT_S)
+    assert sorted(begun) == ["a", "b"]
+
+
+def test_a_batch_that_fails_ends_its_turn() -> None:
+    turns = Turns(1)
+    try:
+        with turns.turn():
+            raise ValueError
+    except ValueError:
+        pass
+    with turns.turn():
+        assert not turns._waiting
+        assert turns._free == 0
