@@ -54,6 +54,7 @@ class ControlApis:
         self._check(request, "UpdateMetadata")
         await self._read_configs(topic.topic_name for topic in request.topic_states)
         async with self._commands.in_order:
+            self._check(request, "UpdateMetadata")  # another controller's request may have been applied meanwhile
             update = await finish(update_of(request, self._cache.image))
             await self._cache.apply(update)
         self._commands.changes.updated(update)

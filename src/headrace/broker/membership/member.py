@@ -297,9 +297,9 @@ class Member:
                 else:
                     await self._configs.follow()
                 if self._has_failed_directory:
-                    self._has_failed_directory = False
                     notification = znodes.encode_log_dir_failure(self._config.node_id)
                     await self._store.create(znodes.LOG_DIR_EVENT, notification, sequential=True)
+                    self._has_failed_directory = False
             except StoreUnavailableError:
                 return  # the store was closed: until then its calls wait
             except KafkaError as error:

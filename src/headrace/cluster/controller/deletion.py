@@ -113,9 +113,9 @@ def _complete(work: Work, topic: str) -> None:
     context.remove_topic(topic)
     work.remove(
         (
-            znodes.topic_path(topic),
             znodes.config_path(ConfigResource(TOPIC_CONFIG, topic)),
-            # Last: until then, the next controller finishes it.
+            # In one request: a topic that is created again needs its own settings and must not be deleted.
+            znodes.topic_path(topic),
             znodes.deletion_path(topic),
         )
     )

@@ -223,7 +223,8 @@ class ControllerMachine:
     def topics_changed(self, names: Collection[str], added: Mapping[str, ReadTopic]) -> list[Effect]:
         """Handle the topics that exist now; `added` has new ones, and known ones with new partitions."""
         work, context = self._work(), self.context
-        for name in [name for name in context.topic_ids if name not in names]:
+        present = set(names)
+        for name in [name for name in context.topic_ids if name not in present]:
             context.remove_topic(name)
         new = [
             partition

@@ -17,6 +17,10 @@ log = logging.getLogger(__name__)
 class WatchedStore(MetadataStore, Protocol):
     """A store that other processes write to. Watches are lost with the connection, without a call."""
 
+    @property
+    def session(self) -> int:
+        """The id of the session, which owns the ephemeral nodes."""
+
     async def watched(self, path: str, changed: Callable[[], None]) -> Node | None:
         """Return the node, None if it does not exist. Call `changed` once when it is created, written or deleted."""
 
@@ -46,8 +50,11 @@ async def register(store: WatchedStore, broker: BrokerImage, *, now_ms: int, pat
             assert registered.stat is not None, "it was set"
             return registered.stat.czxid
         gone = asyncio.Event()
-        if await store.watched(path, gone.set) is None:
+        node = await store.watched(path, gone.set)
+        if node is None:
             continue
+        if node.stat.owner == store.session:  # the session changed while an earlier call registered the broker
+            return node.stat.czxid
         if deadline is None:
             deadline = loop.time() + patience_s
             log.warning("Broker id %d is still registered: waiting up to %d s for it to expire", broker.id, patience_s)

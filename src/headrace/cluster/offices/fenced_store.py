@@ -45,16 +45,19 @@ class FencedStore:
                 self._raise(result)
 
     async def remove(self, paths: Iterable[str]) -> None:
-        """Delete nodes with everything below them, in order. Missing ones are no error. Raises StoreError."""
-        for path in paths:
-            for attempt in range(1, _ATTEMPTS + 1):
-                found = await self._reader.below(path)
-                try:
-                    await self.write([Delete(node) for node in found])
-                    break
-                except (NoNodeError, NotEmptyError):  # somebody else writes below it
-                    if attempt == _ATTEMPTS:
-                        raise
+        """Delete nodes with everything below them, in order and the last ones in one request.
+
+        Missing ones are no error. Raises StoreError.
+        """
+        paths = tuple(paths)
+        for attempt in range(1, _ATTEMPTS + 1):
+            found = [node for path in paths for node in await self._reader.below(path)]
+            try:
+                await self.write([Delete(node) for node in found])
+                return
+            except (NoNodeError, NotEmptyError):  # somebody else writes below them
+                if attempt == _ATTEMPTS:
+                    raise
 
     def _raise(self, error: StoreError) -> None:
         if isinstance(error, BadVersionError) and error.path == znodes.CONTROLLER_EPOCH:
@@ -62,16 +65,15 @@ class FencedStore:
         raise error
 
 
-def _parts(operations: Sequence[Operation]) -> Iterable[Sequence[Operation]]:
-    """Split operations into requests that ZooKeeper accepts."""
-    part: list[Operation] = []
+def _parts(operations: Sequence[Operation]) -> list[Sequence[Operation]]:
+    """Split operations into requests that ZooKeeper accepts. The last one is full, so that the end stays together."""
+    parts: list[list[Operation]] = []
     size = 0
-    for operation in operations:
+    for operation in reversed(operations):
         bytes_of = _OPERATION_BYTES + len(operation.path) + len(getattr(operation, "data", b""))
-        if part and (len(part) == _MAX_OPERATIONS or size + bytes_of > _MAX_BYTES):
-            yield part
-            part, size = [], 0
-        part.append(operation)
+        if not parts or len(parts[-1]) == _MAX_OPERATIONS or size + bytes_of > _MAX_BYTES:
+            parts.append([])
+            size = 0
+        parts[-1].append(operation)
         size += bytes_of
-    if part:
-        yield part
+    return [part[::-1] for part in reversed(parts)]

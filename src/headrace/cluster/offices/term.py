@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeVar
 
 from headrace.cluster import znodes
@@ -16,7 +17,7 @@ from headrace.cluster.offices.event_queue import EventQueue, Figures
 from headrace.cluster.offices.fenced_store import FencedStore
 from headrace.cluster.offices.orders import REPLIES, Orders, errors_in
 from headrace.cluster.offices.tree_reader import TreeReader
-from headrace.cluster.store import Create, Delete, MalformedNodeError, Set
+from headrace.cluster.store import Create, Delete, MalformedNodeError, NoNodeError, Set
 from headrace.errors import ErrorCode, KafkaError
 from headrace.types import TopicPartition
 from headrace.wording import count
@@ -91,7 +92,8 @@ class Term:
         await self.queue.close()
         await self.channels.close()
         for request in tuple(self._requests):
-            request.set_exception(_not_controller())
+            if not request.done():
+                request.set_exception(_not_controller())
 
     # Requests
 
@@ -234,14 +236,14 @@ class Term:
 
     async def _isr_changes_notified(self) -> None:
         found = await self._reader.notifications(znodes.ISR_CHANGES, self._news_of("isr changes"))
-        partitions = {item for path, node in found for item in decoded(path, znodes.decode_partitions, node.data)}
+        partitions = {item for path, node in found for item in _decoded_or_none(path, _partitions, node.data)}
         if partitions:
             await self._carry_out(self.machine.states_read(await self._reader.states(sorted(partitions))))
         await self._store.write([Delete(path) for path, _ in found])
 
     async def _log_dirs_notified(self) -> None:
         found = await self._reader.notifications(znodes.LOG_DIR_EVENTS, self._news_of("log directories"))
-        brokers = {decoded(path, znodes.decode_log_dir_failure, node.data) for path, node in found}
+        brokers = {broker for path, node in found for broker in _decoded_or_none(path, _failed_brokers, node.data)}
         if brokers:
             log.info("Brokers %s have failed log directories", sorted(brokers))
             await self._carry_out(self.machine.directories_failed(brokers))
@@ -310,7 +312,8 @@ class Term:
             return
         self._asked_reassignments = left
         if left:
-            await self._store.write([Set(znodes.REASSIGNMENTS, znodes.encode_reassignments(left))])
+            with suppress(NoNodeError):  # an operator has deleted it
+                await self._store.write([Set(znodes.REASSIGNMENTS, znodes.encode_reassignments(left))])
         else:
             await self._store.remove([znodes.REASSIGNMENTS])
 
@@ -320,13 +323,17 @@ def _note(broker_id: int, order: Lead | Announce | Stop) -> None:
     state_changes.info("Sending %s for %s to broker %d", REQUESTS[type(order)], count(size, "partition"), broker_id)
 
 
-def _decoded_or_none(path: str, decode: Callable[[bytes], dict[TopicPartition, Any]], data: bytes) -> dict[Any, Any]:
-    """Decode what an operator has written; nothing if it is malformed."""
+def _decoded_or_none(path: str, decode: Callable[[bytes], dict[Any, Any]], data: bytes) -> dict[Any, Any]:
+    """Decode what an operator or another broker has written; nothing if it is malformed."""
     try:
         return decoded(path, decode, data)
     except MalformedNodeError as error:
         log.error("%s", error)
         return {}
+
+
+def _failed_brokers(data: bytes) -> dict[int, None]:
+    return {znodes.decode_log_dir_failure(data): None}
 
 
 def _partitions(data: bytes) -> dict[TopicPartition, None]:

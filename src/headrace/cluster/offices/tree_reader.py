@@ -69,10 +69,8 @@ class TreeReader:
             names = await self._store.children(path)
         except NoNodeError:
             return []
-        found = []
-        for name in names:
-            found += await self.below(f"{path}/{name}")
-        return [*found, path]
+        parts = await asyncio.gather(*(self.below(f"{path}/{name}") for name in names))
+        return [*(node for part in parts for node in part), path]
 
     async def _found(self, wanted: Sequence[tuple[str, str]]) -> list[tuple[str, Node]]:
         """Return the keys and nodes of (key, path) pairs whose path exists."""

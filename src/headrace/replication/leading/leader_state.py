@@ -244,7 +244,7 @@ class LeaderState:
     def low_watermark(self, log_start_offset: int) -> int:
         """Return the lowest log start offset of this replica and its live followers; -1 if one is not known."""
         starts = (follower.log_start_offset for replica, follower in self.followers.items() if self._is_alive(replica))
-        return min(log_start_offset, *starts)
+        return min((log_start_offset, *starts))
 
     # Changes of the ISR
 

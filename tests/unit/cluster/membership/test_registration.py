@@ -32,3 +32,8 @@ async def test_the_registration_of_a_dead_process_is_waited_for(tree: WatchedMem
     await tree.delete(PATH)
     await registering
     assert (await tree.get(PATH)).stat.owner == tree.session
+
+
+async def test_a_broker_that_its_own_session_has_registered_keeps_its_epoch(tree: WatchedMemory) -> None:
+    epoch = await register(tree, broker(4), now_ms=NOW_MS, patience_s=0)
+    assert await register(tree, broker(4), now_ms=NOW_MS, patience_s=0) == epoch

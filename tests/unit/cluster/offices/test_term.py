@@ -1,9 +1,13 @@
 """What a controller does about changes in the tree."""
 
 import json
+from collections.abc import Sequence
+
+import pytest
 
 from headrace.cluster import znodes
 from headrace.cluster.image import NO_LEADER, Endpoint
+from headrace.cluster.store import Delete, Done, Operation, StoreError
 from headrace.errors import ErrorCode
 from headrace.types import TopicPartition
 from headrace.wire.controls.leader_and_isr import LeaderAndIsrRequest
@@ -174,3 +178,35 @@ async def test_everything_is_read_again_after_a_lost_connection(world: OfficeWor
 
 def _stops(world: OfficeWorld, broker_id: int) -> list[StopReplicaRequest]:
     return world.sent(StopReplicaRequest, broker_id)
+
+
+async def test_a_topic_its_settings_and_its_deletion_go_in_one_write(
+    world: OfficeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.stand()
+    await world.create_topic("t", (2, 3))
+    await world.tree.create("/config/topics/t", b"{}")
+    removals = []
+    write = world.tree.multi_many
+
+    async def noted(batches: Sequence[Sequence[Operation]]) -> list[list[Done] | StoreError]:
+        removals.extend([operation.path for operation in batch if isinstance(operation, Delete)] for batch in batches)
+        return await write(batches)
+
+    monkeypatch.setattr(world.tree, "multi_many", noted)
+    await world.tree.create("/admin/delete_topics/t")
+    await world.rest()
+    (removal,) = [removal for removal in removals if removal]
+    assert removal[-1] == "/admin/delete_topics/t"
+    assert {"/brokers/topics/t", "/config/topics/t"} <= set(removal)
+
+
+async def test_malformed_notifications_do_not_end_the_term(world: OfficeWorld) -> None:
+    await world.stand()
+    await world.tree.create("/isr_change_notification/isr_change_0000000001", b"{")
+    await world.tree.create("/log_dir_event_notification/log_dir_event_0000000001", b"[]")
+    await world.rest()
+    assert await world.tree.children("/isr_change_notification") == []
+    assert await world.tree.children("/log_dir_event_notification") == []
+    await world.create_topic("t", (2, 3))
+    assert (await world.state("t", 0)).leader == 2

@@ -355,3 +355,9 @@ def test_fetches_of_a_process_before_its_restart_are_refused() -> None:
         leader.fetch(2, 50, epoch=6)
     assert caught.value.code is ErrorCode.not_leader_or_follower
     assert leader.state.followers[2].end_offset == 45
+
+
+def test_deletions_do_not_wait_for_dead_followers() -> None:
+    leader = Leader()
+    leader.dead = {2, 3}
+    assert leader.state.low_watermark(7) == 7
