@@ -186,7 +186,7 @@ async def test_a_topic_its_settings_and_its_deletion_go_in_one_write(
     await world.stand()
     await world.create_topic("t", (2, 3))
     await world.tree.create("/config/topics/t", b"{}")
-    removals = []
+    removals: list[list[str]] = []
     write = world.tree.multi_many
 
     async def noted(batches: Sequence[Sequence[Operation]]) -> list[list[Done] | StoreError]:
