@@ -1,4 +1,4 @@
-"""A Headrace broker is a member of a Kafka cluster: its controller commands it, and clients use it like any other."""
+"""A Headrace broker is a member of a Kafka cluster: it obeys the controller, and clients use it like any broker."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,7 +30,7 @@ def create(cluster: Cluster, topic: str, *replicas: list[int], config: dict[str,
 
 
 def _is_created(admin: AdminClient, new: NewTopic) -> bool:
-    """Return False while an earlier topic of that name is being deleted."""
+    """Create a topic. Return False while an earlier topic of that name is being deleted."""
     try:
         admin.create_topics([new])[new.topic].result(30)
     except KafkaException as error:
