@@ -106,9 +106,8 @@ class MemberFetchers:
                 try:
                     partition.log.flusher.flush(now_ms())
                 except KafkaError as error:
-                    log.error(
-                        "Flushing a followed partition failed: %s", error
-                    )  # the check for failed disks takes it offline
+                    # The check for failed disks takes the directory offline.
+                    log.error("Flushing a followed partition failed: %s", error)
 
         await asyncio.get_running_loop().run_in_executor(self._executor, flush)
 
