@@ -36,7 +36,7 @@ test: setup ## run the tests (TESTS=tests/unit for the unit tests)
 slow: setup ## run the tests that take a minute or more each: kills of Spark, faults planted in the broker
 	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 -m slow $(TESTS)
 
-simulation: setup ## simulate groups, transactions and, for a tenth of the seeds, replication with faults (SEEDS=20000 ARGS="--only cluster"); explains a failing seed
+simulation: setup ## simulate groups, transactions and (every tenth seed) replication with faults (SEEDS=20000 ARGS="--only cluster"); explains a failing seed
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(ARGS)
 
 soak: setup ## simulate crashes of the storage code, from many seeds (SEEDS=1000)
@@ -48,7 +48,7 @@ copier: setup ## run Kafka's TransactionalMessageCopier while clients and broker
 kills: setup ## run a pipeline on a Spark cluster while driver, workers and broker are killed (ARGS="--kills 20 --seed 1")
 	$(BIN)/python -m tests.pipeline.kills $(ARGS)
 
-proofs: setup ## move, kill and pause brokers of a cluster of Kafka and Headrace (ARGS="moves", "kills" or "pauses")
+proofs: setup ## move partitions between Kafka and Headrace, and kill and pause their brokers (ARGS="moves", "kills" or "pauses")
 	@$(BIN)/python -m tests.cluster.proofs $(ARGS)
 
 coordinators: setup ## move coordinators between Kafka and Headrace under load (ARGS="--moves 10 --seed 1 --json")

@@ -21,7 +21,7 @@ class TopicPartition(NamedTuple):
 
 
 class PartitionState(NamedTuple):
-    """The leader and the replicas of one partition, as its controller decided (LeaderAndIsr)."""
+    """The leader and the replicas of one partition, as decided by the controller (LeaderAndIsr)."""
 
     topic: str
     topic_id: uuid.UUID
@@ -31,11 +31,11 @@ class PartitionState(NamedTuple):
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     is_new: bool
-    """True if no replica has had a log."""
+    """True if no replica has ever had a log of this partition."""
     controller_epoch: int = 0
     """The epoch of the controller that elected the leader."""
     partition_epoch: int = 0
-    """The version of the state: a change of the ISR must name the latest one."""
+    """The version of the state (partition epoch): a change of the ISR must contain the latest one."""
     adding_replicas: tuple[int, ...] = ()
     removing_replicas: tuple[int, ...] = ()
     """Replicas that a reassignment adds and removes (KIP-455)."""

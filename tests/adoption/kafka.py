@@ -210,7 +210,7 @@ class WithZooKeeper(Kafka):
         self._zookeeper = zookeeper
 
     def restart_after_a_kill(self) -> None:
-        """Kill the broker, and start it again when its registration has expired."""
+        """Kill the broker, wait until its registration has expired, and start it again."""
         from kazoo.client import KazooClient
 
         self.sigkill()

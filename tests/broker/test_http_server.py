@@ -327,7 +327,7 @@ def test_a_client_that_disconnects_before_its_answer_is_not_logged(
     with asyncio.Runner(loop_factory=factory) as runner:
         runner.run(asyncio.wait_for(hang_up(), 100))
     gc.collect()  # an unretrieved exception is logged when its task is collected
-    # Brokers that still run in the process may log their own concerns.
+    # Other brokers that still run in this process may log unrelated messages.
     loggers = ("asyncio", "headrace.monitoring.http")
     assert [record.getMessage() for record in caplog.records if record.name in loggers] == []
 

@@ -87,7 +87,7 @@ def test_clients_get_a_retriable_error_while_the_file_is_locked(
         )
         assert produce(client, "before", 0) == "none"
         other.execute("ROLLBACK")
-    # Other brokers of the process may warn of their own concerns: expired transactions, a busy machine.
+    # Other brokers in this process may log unrelated warnings: expired transactions, a busy machine.
     problems = [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
     logged = [item for item in problems if item.levelname == "ERROR" or "metadata" in item.getMessage()]
     assert [item.levelname for item in logged] == ["ERROR"]

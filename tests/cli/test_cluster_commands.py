@@ -106,8 +106,8 @@ def test_an_election_in_a_missing_partition_is_an_error(headrace: Headrace, topi
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (("reassign", "plan", "--brokers", "1", "--add", "2"), "--brokers names all brokers"),
-        (("reassign", "plan", "--add", "2", "--retire", "2"), "broker 2 cannot be added and retired"),
+        (("reassign", "plan", "--brokers", "1", "--add", "2"), "--brokers cannot be combined with --add or --retire"),
+        (("reassign", "plan", "--add", "2", "--retire", "2"), "broker 2 cannot be both added and retired"),
         (("reassign", "plan", "--retire", "one"), "--retire 'one' is not a broker id"),
         (("reassign", "cancel"), "needs confirmation"),
         (("reassign", "cancel", "orders", "--plan", "plan.json"), "either partitions or --plan"),

@@ -19,7 +19,7 @@ _WITHIN_S = 40.0
 
 
 class Cluster(NamedTuple):
-    """Both brokers are running."""
+    """A cluster whose brokers are running."""
 
     zookeeper: str
     kafka: WithZooKeeper
@@ -38,7 +38,7 @@ def member(data: Path, zookeeper: str, **settings: object) -> BrokerProcess:
         "zookeeper.session.timeout.ms": SESSION_TIMEOUT_MS,
         "group.initial.rebalance.delay.ms": 0,
         "group.min.session.timeout.ms": 100,
-        # Whoever is asked first creates these topics: as in Kafka's settings.
+        # The first broker that needs these topics creates them, so use the same settings as for Kafka.
         "offsets.topic.num.partitions": 3,
         "offsets.topic.replication.factor": 1,
         "transaction.state.log.num.partitions": 2,
@@ -50,7 +50,7 @@ def member(data: Path, zookeeper: str, **settings: object) -> BrokerProcess:
 
 
 def metadata(bootstrap: str, *topics: str) -> dict[str, Any]:
-    """Return the answer to Metadata for these topics, which are not created."""
+    """Return the reply to Metadata for these topics, without creating them."""
     with WireClient(bootstrap) as client:
         fields = {
             "topics": [{"name": name, "topic_id": None} for name in topics],
@@ -61,7 +61,7 @@ def metadata(bootstrap: str, *topics: str) -> dict[str, Any]:
 
 
 def wait_for_brokers(bootstrap: str, *brokers: int) -> None:
-    """Wait until the broker at `bootstrap` announces exactly these."""
+    """Wait until Metadata from `bootstrap` contains exactly these brokers."""
 
     def announced() -> bool:
         return {broker["node_id"] for broker in metadata(bootstrap)["brokers"]} == set(brokers)
@@ -70,14 +70,14 @@ def wait_for_brokers(bootstrap: str, *brokers: int) -> None:
 
 
 def leave(broker: BrokerProcess | WithZooKeeper, cluster: Cluster) -> None:
-    """Stop a third broker, and wait until the cluster knows: otherwise it would still be given new partitions."""
+    """Stop a third broker, and wait until it has left the cluster; until then it may be assigned new partitions."""
     broker.sigterm()
     for bootstrap in cluster.bootstraps.values():
         wait_for_brokers(bootstrap, HEADRACE, KAFKA)
 
 
 def leaders(bootstrap: str, topic: str) -> dict[int, int]:
-    """Return the leaders of the topic's partitions; nothing if it does not exist."""
+    """Return the leaders of the topic's partitions; empty if the topic does not exist."""
     (found,) = metadata(bootstrap, topic)["topics"]
     return {partition["partition_index"]: partition["leader_id"] for partition in found["partitions"]}
 

@@ -21,7 +21,7 @@ _WITHIN_S: Final = 120.0
 
 
 class MixedCluster:
-    """The running brokers by id: one Headrace broker, the others Kafka. The data is below `base`."""
+    """The running brokers by id: one Headrace broker, the others Kafka. Their data is in `base`."""
 
     def __init__(
         self, base: Path, zookeeper: str, kafkas: Mapping[int, WithZooKeeper], headrace: BrokerProcess
@@ -46,7 +46,7 @@ class MixedCluster:
         return ",".join(self.bootstraps.values())
 
     def create_topic(self, name: str, replicas: Sequence[Sequence[int]], **config: object) -> None:
-        """Create a topic with these replicas per partition, and wait until every broker knows its leaders."""
+        """Create a topic with these replicas for each partition, and wait until all brokers know its leaders."""
         settings = {key.replace("_", "."): str(value) for key, value in config.items()}
         new = NewTopic(name, len(replicas), replica_assignment=[list(brokers) for brokers in replicas], config=settings)
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
@@ -54,7 +54,7 @@ class MixedCluster:
         self.wait_for_leaders(name, [brokers[0] for brokers in replicas])
 
     def wait_for_leaders(self, topic: str, expected: Sequence[int]) -> None:
-        """Wait until every broker names these leaders."""
+        """Wait until all brokers report these leaders."""
         for bootstrap in self.bootstraps.values():
             wait_for(
                 lambda bootstrap=bootstrap: leaders(bootstrap, topic) == dict(enumerate(expected)),  # type: ignore[misc]
@@ -64,7 +64,7 @@ class MixedCluster:
             )
 
     def wait_until_complete(self) -> None:
-        """Wait until every broker knows all brokers, and that every partition has a leader."""
+        """Wait until all brokers know each other, and know a leader of every partition."""
         for bootstrap in self.bootstraps.values():
             wait_for(
                 lambda bootstrap=bootstrap: self._is_complete(bootstrap),  # type: ignore[misc]

@@ -1,6 +1,6 @@
 """`python -m tests.cluster.playground` starts ZooKeeper, two Kafka brokers and a Headrace broker (`make cluster`).
 
-It shows where everything is, suggests what to try, and obeys commands such as `kill 4`. Ctrl-C stops everything.
+It prints addresses, logs and commands to try, and executes commands such as `kill 4`. Ctrl-C stops everything.
 """
 
 import argparse
@@ -42,7 +42,7 @@ _COMMANDS: Final = "kill, pause, continue or start, and the number of a broker: 
 
 
 class Playground:
-    """A running cluster that obeys the commands of a person."""
+    """A running cluster that executes commands of its user."""
 
     def __init__(self, cluster: MixedCluster) -> None:
         self._cluster = cluster
@@ -69,7 +69,7 @@ class Playground:
         (self._cluster.base / name).write_text(f'{{"version": 1, "partitions": [{moves}]}}\n')
 
     def description(self) -> list[str]:
-        """Return the lines that tell people where everything is."""
+        """Return the lines with the addresses, data directories and logs of all processes."""
         cluster = self._cluster
         rows = [("broker", "address", "data", "log")]
         rows += [("4 Headrace", cluster.headrace.bootstrap, str(cluster.headrace.data), str(cluster.headrace.log_path))]
@@ -86,13 +86,13 @@ class Playground:
         """Return the lines with commands to try."""
         base = self._cluster.base
         steps = {
-            "a topic with its replicas on all brokers": ["headrace topics create orders --partitions 6"],
-            "records through either kind of broker": [
+            "create a topic with replicas on all brokers": ["headrace topics create orders --partitions 6"],
+            "produce and consume through either kind of broker": [
                 "seq 1000 | headrace produce orders",
                 "headrace consume orders --group readers",
             ],
-            "who leads, and who is in sync": ["bin/kafka-topics --describe --topic orders"],
-            "all leaders to Headrace, then no replica there": [
+            "leaders and in-sync replicas": ["bin/kafka-topics --describe --topic orders"],
+            "move all leaders to Headrace, then all replicas away from it": [
                 "bin/kafka-reassign-partitions --reassignment-json-file to-headrace.json --execute",
                 "bin/kafka-leader-election --election-type preferred --all-topic-partitions",
                 "bin/kafka-reassign-partitions --reassignment-json-file from-headrace.json --execute",
@@ -106,7 +106,7 @@ class Playground:
         return [*lines, "", f"Here: {_COMMANDS}. Ctrl-C stops everything."]
 
     def obey(self, line: str) -> str:
-        """Carry out a command and return the answer."""
+        """Execute a command and return the message to print."""
         verb, _, number = line.strip().partition(" ")
         if not number.isdecimal() or int(number) not in self._cluster.brokers:
             return f"Not understood. Commands: {_COMMANDS}."
@@ -147,7 +147,7 @@ def main() -> int:
 
 
 def play(playground: Playground, commands: Iterable[str]) -> None:
-    """Show everything, and obey commands until Ctrl-C."""
+    """Print everything, and execute commands until Ctrl-C."""
     playground.prepare()
     say(["", *playground.description(), "", *playground.suggestions(), ""])
     for line in commands:

@@ -101,7 +101,7 @@ def settings_of(bootstrap: str, kind: ResourceType, name: str) -> dict[str, str 
 
 
 def look(brokers: dict[int, WithZooKeeper]) -> Any:
-    """Return the cluster as broker 1 describes it, healthy or not."""
+    """Describe the cluster as JSON, through broker 1."""
     words = ["cluster", "--json", "--bootstrap", brokers[1].bootstrap]
     return json.loads(CliRunner().invoke(app, words).stdout)
 
@@ -174,7 +174,7 @@ def test_a_cancelled_move_leaves_the_replicas(
 
     assert "is already being reassigned" in refused.stderr
     assert len(cancelled["cancelled"]) == 2
-    # Kafka forgets their order
+    # Kafka does not remember the order of the replicas
     assert [sorted(brokers) for brokers in replicas(headrace, topic)] == [[1, 2], [1, 2]]
     assert settings_of(bootstrap, ResourceType.BROKER, "3") == {}
 

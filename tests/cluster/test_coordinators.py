@@ -1,4 +1,4 @@
-"""Headrace and Kafka coordinate groups and transactions of one cluster, each those of the partitions that it leads."""
+"""In one cluster, Headrace and Kafka coordinate the groups and transactions of the partitions that they lead."""
 
 import uuid
 from typing import Any
@@ -19,7 +19,7 @@ GROUP, TRANSACTION = 0, 1
 INTERNAL = {GROUP: "__consumer_offsets", TRANSACTION: "__transaction_state"}
 TOPIC = "both"
 LEADERS = {
-    # Kafka reads the number of partitions from its settings, because it starts before the topics exist.
+    # Kafka uses the number of partitions in its settings, because it starts before the topics exist.
     "__consumer_offsets": [HEADRACE, KAFKA, HEADRACE],
     "__transaction_state": [HEADRACE, KAFKA],
     TOPIC: [HEADRACE, KAFKA],
@@ -30,7 +30,7 @@ COORDINATORS = pytest.mark.parametrize("coordinator", [HEADRACE, KAFKA], ids=["h
 
 @pytest.fixture(scope="module", autouse=True)
 def topics(cluster: Cluster) -> None:
-    """The internal topics, and another one, on both brokers."""
+    """Create the internal topics and another one on both brokers."""
     admin = AdminClient({"bootstrap.servers": cluster.kafka.bootstrap})
     new = [
         NewTopic(

@@ -1,4 +1,4 @@
-"""A Headrace broker follows partitions that Kafka leads, commanded by Kafka's controller: equal logs, in sync again."""
+"""A Headrace broker follows partitions that Kafka leads, under Kafka's controller: its logs are equal and in sync."""
 
 import threading
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from tests.support.wire_client import WireClient
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
 
 SECOND = 8
-"""Another Kafka broker."""
+"""Id of another Kafka broker."""
 BOTH = [KAFKA, HEADRACE]
 
 
@@ -40,7 +40,7 @@ def create(
 def produce(
     cluster: Cluster, topic: str, count: int, partitions: int = 1, *, codec: str = "none", acks: str = "all"
 ) -> None:
-    """Write records that all replicas in sync have when this returns, unless `acks` is 1."""
+    """Write records, and wait until all in-sync replicas have them, unless `acks` is 1."""
     producer = Producer(
         {"bootstrap.servers": cluster.kafka.bootstrap, "acks": acks, "linger.ms": 5, "compression.type": codec}
     )
@@ -73,7 +73,7 @@ def equal(cluster: Cluster, topic: str, partitions: int = 1) -> bool:
 
 
 def in_sync(cluster: Cluster, topic: str) -> set[int]:
-    """Return the brokers in sync in all partitions, as the leader's broker announces them."""
+    """Return the brokers that are in sync in all partitions, according to the leader."""
     (found,) = metadata(cluster.kafka.bootstrap, topic)["topics"]
     partitions = [set(partition["isr_nodes"]) for partition in found["partitions"]]
     return set.intersection(*partitions) if partitions else set()
@@ -190,7 +190,7 @@ def test_a_deleted_and_recreated_topic_is_copied_under_its_new_id(cluster: Clust
 
 
 def can_create(cluster: Cluster, topic: str) -> bool:
-    """Create a topic, and return False if its deletion is not complete."""
+    """Create a topic. Return False if its earlier deletion is not complete."""
     try:
         create(cluster, topic)
     except KafkaException as error:
@@ -223,7 +223,7 @@ def test_a_replica_moves_to_headrace_while_it_is_written_to(cluster: Cluster) ->
 
 
 def reassign(cluster: Cluster, topic: str, partitions: int) -> None:
-    """Give all partitions both replicas."""
+    """Reassign all partitions to both brokers."""
     moves = [{"partition_index": index, "replicas": BOTH} for index in range(partitions)]
     with WireClient(cluster.kafka.bootstrap) as client:
         answer = client.ask(

@@ -51,7 +51,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WithZooKeeper]:
 
 
 class Follower:
-    """The logs that are copied, and what copies them."""
+    """Logs, and the fetcher that copies into them."""
 
     def __init__(self, kafka: WithZooKeeper, directory: Path) -> None:
         self.kafka = kafka
@@ -81,7 +81,7 @@ class Follower:
         self.failures[partition.topic_partition] = reason
 
     def follow(self, topics: Sequence[str]) -> None:
-        """Follow all partitions of these topics under the epochs that Kafka says."""
+        """Follow all partitions of these topics under their leader epochs in Kafka."""
         followed = []
         for topic, topic_id, partition, epoch in described(self.kafka, topics):
             topic_partition = TopicPartition(topic, partition)

@@ -1,4 +1,4 @@
-"""A broker joins a real cluster or refuses with a reason and an advice."""
+"""A broker joins a real cluster, or refuses with a reason and advice."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -26,14 +26,14 @@ pytestmark = [pytest.mark.java, pytest.mark.timeout(240)]
 
 @pytest.fixture(scope="module")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeper]:
-    """Every test has a cluster of its own, below a path."""
+    """Every test has its own cluster, below a separate path."""
     with ZooKeeper(tmp_path_factory.mktemp("zookeeper")) as zookeeper:
         yield zookeeper
 
 
 @pytest.fixture
 def tree(zookeeper: ZooKeeper, tmp_path: Path) -> Iterator[KazooClient]:
-    """The tree of a cluster without brokers, in ZooKeeper; its address is `address_of(tree)`."""
+    """The ZooKeeper tree of a cluster without brokers; its address is `address_of(tree)`."""
     root = KazooClient(zookeeper.address)
     root.start(30)
     path = f"/{tmp_path.name}"
@@ -53,7 +53,7 @@ def address_of(tree: KazooClient) -> str:
 
 
 def refusal(data: Path, zookeeper: str, **settings: object) -> str:
-    """Start a broker that must not join, and return its error, which has at most two lines."""
+    """Start a broker that must not join, and return its error."""
     joining = member(data, zookeeper, **settings)
     with pytest.raises(AssertionError):
         joining.start()
@@ -66,15 +66,15 @@ def refusal(data: Path, zookeeper: str, **settings: object) -> str:
 def test_a_migration_to_kraft_is_refused(tree: KazooClient, tmp_path: Path) -> None:
     tree.create("/migration", json.dumps({"version": 0, "kraft_controller_id": 3000}).encode())
     assert refusal(tmp_path / "data", address_of(tree)) == (
-        "the cluster migrates from ZooKeeper to KRaft, and Headrace cannot join a KRaft cluster: finish the migration"
-        " without Headrace, or revert it and delete the node /migration"
+        "the cluster is migrating from ZooKeeper to KRaft, and Headrace cannot join a KRaft cluster: finish the"
+        " migration without Headrace, or revert it and delete the node /migration"
     )
 
 
 def test_a_kraft_controller_is_refused(tree: KazooClient, tmp_path: Path) -> None:
     claim = {"version": 2, "brokerid": 3000, "timestamp": "0", "kraftControllerEpoch": 7}
     tree.create("/controller", json.dumps(claim).encode())
-    assert "migrates from ZooKeeper to KRaft" in refusal(tmp_path / "data", address_of(tree))
+    assert "is migrating from ZooKeeper to KRaft" in refusal(tmp_path / "data", address_of(tree))
 
 
 def test_directories_of_another_cluster_are_refused(tree: KazooClient, tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_an_unsupported_inter_broker_protocol_is_refused(tree: KazooClient, tmp_
     settings = {"inter.broker.protocol.version": "3.3"}
     error = refusal(tmp_path / "data", address_of(tree), **settings)
     assert "inter.broker.protocol.version" in error
-    assert "Headrace joins clusters with 3.4 to 3.9; raise it on all brokers first" in error
+    assert "Headrace supports 3.4 to 3.9; raise it on all brokers first" in error
 
 
 def test_a_cluster_with_acls_is_refused(zookeeper: ZooKeeper, tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_a_cluster_with_acls_is_refused(zookeeper: ZooKeeper, tmp_path: Path) ->
         admin.create_acls([acl])[acl].result(30)
         error = refusal(tmp_path / "data", address)
     assert error == (
-        "the cluster has ACLs (/kafka-acl/Topic), which Headrace would not enforce: delete them to let Headrace join"
+        "the cluster has ACLs (/kafka-acl/Topic), which Headrace does not enforce: delete them before Headrace joins"
     )
 
 

@@ -24,7 +24,7 @@ MIN_ISR_2 = {"min.insync.replicas": "2"}
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Followers leave the in-sync replicas soon, and their racks count."""
+    """A cluster with a short replica.lag.time.max.ms, and with racks."""
     base = tmp_path_factory.mktemp("cluster")
     selector = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
     settings = {
@@ -96,7 +96,7 @@ def test_a_follower_that_stops_leaves_the_isr_and_returns(cluster: Cluster) -> N
     produce(cluster.headrace.bootstrap, "stopped", *values_of("stopped"))
     shrunk = "stopped-0: changing in-sync replicas [4, 7] to [4]"
 
-    # The controller stops with the follower, so the ISR cannot change, and nothing may be committed.
+    # The follower is also the controller, so the ISR cannot change, and nothing may be committed.
     with cluster.kafka.frozen():
         assert produce_once(cluster, "stopped", acks=-1, timeout_ms=200) == "request_timed_out"
         wait_for(lambda: shrunk in cluster.headrace.log(), "a proposal to shrink the ISR")

@@ -1,4 +1,4 @@
-"""A Headrace broker is a member of a Kafka cluster: its controller commands it, and clients use it like any other."""
+"""A Headrace broker is a member of a Kafka cluster: it obeys the controller, and clients use it like any broker."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,7 +30,7 @@ def create(cluster: Cluster, topic: str, *replicas: list[int], config: dict[str,
 
 
 def _is_created(admin: AdminClient, new: NewTopic) -> bool:
-    """Return False while an earlier topic of that name is being deleted."""
+    """Create a topic. Return False while an earlier topic of that name is being deleted."""
     try:
         admin.create_topics([new])[new.topic].result(30)
     except KafkaException as error:
@@ -193,7 +193,7 @@ def test_a_clean_stop_leaves_the_cluster_at_once(cluster: Cluster, extra: Broker
     wait_for_brokers(cluster.kafka.bootstrap, HEADRACE, KAFKA, 5)
     assert extra.sigterm() == 0
     wait_for_brokers(cluster.kafka.bootstrap, HEADRACE, KAFKA)
-    assert "Controlled shutdown: no partition" in extra.log()
+    assert "Controlled shutdown is complete" in extra.log()
 
 
 def test_a_broker_that_was_killed_serves_only_when_it_is_registered_again(

@@ -25,9 +25,9 @@ from tests.support.wire_client import WireClient
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
 
 TOPIC, BROKER = 2, 4
-"""Kinds of resources in requests about settings."""
+"""Resource types in requests about settings."""
 DYNAMIC_BROKER, DYNAMIC_DEFAULT = 2, 3
-"""Sources of settings in answers."""
+"""Sources of settings in replies."""
 MIB: Final = 1 << 20
 FREEZABLE: Final = ("tests.support.freezable",)
 
@@ -98,7 +98,7 @@ def wait_for_isr(cluster: Cluster, topic: str, *brokers: int) -> None:
 
 
 def metric(http: str, name: str, **labels: str) -> float:
-    """Return the sum of the samples with these labels, -1 without any."""
+    """Return the sum of the samples with these labels; -1 if there are none."""
     with urllib.request.urlopen(f"http://{http}/metrics", timeout=10) as answer:
         families = text_string_to_metric_families(answer.read().decode())
     found = [
@@ -117,7 +117,7 @@ def test_a_follower_that_pauses_is_seen_in_the_metrics_of_its_leader(cluster: Cl
     shrinks, expands = (metric(http, f"{manager}isr{change}_total") for change in ("shrinks", "expands"))
     assert metric(http, f"{manager}atminisrpartitioncount") >= 1
 
-    with cluster.kafka.frozen():  # the controller, too: it confirms the change when it continues
+    with cluster.kafka.frozen():  # this also freezes the controller, which confirms the change when it continues
         produce_to_headrace(cluster, "watched")
         wait_for(lambda: "watched-0: changing in-sync replicas" in cluster.headrace.log(), "the leader's proposal")
 
@@ -232,7 +232,7 @@ def test_a_throttle_limits_the_rate_of_a_reassignment(cluster: Cluster, role: st
     wait_for_isr(cluster, topic, first, other)
     took = time.monotonic() - began
 
-    # Kafka's windows let a second's worth pass before the first measurement, and one fetch more.
+    # Kafka measures after the first window, so up to a second's worth and one more fetch pass unthrottled.
     measured = written / took
     print(f"{role}: {written} bytes in {took:.1f} s, {measured / MIB:.2f} MiB/s; the limit is {rate / MIB:.0f} MiB/s")
     assert 0.4 * rate < measured < 1.3 * rate
@@ -296,7 +296,7 @@ OF_THE_CONTROLLER: dict[ApiKey, tuple[int, dict[str, Any]]] = {
 
 
 def errors(value: Any) -> set[str]:
-    """Return all error codes in an answer."""
+    """Return all error codes in a reply."""
     if isinstance(value, list):
         return set().union(*map(errors, value))
     if isinstance(value, dict):
@@ -391,5 +391,5 @@ def test_a_frozen_event_loop_ends_the_process_while_its_session_is_alive(cluster
         wait_for_brokers(cluster.kafka.bootstrap, HEADRACE, KAFKA, 5)
         os.kill(freezable.pid, signal.SIGUSR1)
         wait_for(lambda: not freezable.running, "the end of the process", timeout_s=30)
-        assert "The event loop has not run for 4 s: the process ends" in freezable.log()
+        assert "The event loop has been blocked for 4 s: ending the process" in freezable.log()
     wait_for_brokers(cluster.kafka.bootstrap, HEADRACE, KAFKA)

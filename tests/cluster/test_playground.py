@@ -1,4 +1,4 @@
-"""`make cluster` shows where everything is, obeys, and leaves nothing running."""
+"""`make cluster` prints addresses, executes commands, and leaves no process running."""
 
 import os
 import re
@@ -22,7 +22,7 @@ _WITHIN_S = 180.0
 
 
 class Terminal:
-    """The program, and what it has printed."""
+    """The running program and its output."""
 
     def __init__(self, base: Path) -> None:
         self.base = base

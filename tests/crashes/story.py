@@ -21,7 +21,7 @@ class Appended(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """A follower appended batches from its leader; a crash leaves some of them."""
+    """A follower appended batches from its leader; some of them survive a crash."""
 
     batches: tuple[Batch, ...]
 

@@ -68,7 +68,7 @@ def unlock(dirs: LogDirs) -> None:
 
 
 def check_follower(replicas: ReplicaManager, topic_partition: TopicPartition) -> None:
-    """Check that a follower begins with the saved high watermark, as far as its log reaches."""
+    """Check that a follower starts with the saved high watermark, limited to its log."""
     followed = replicas.readable(*topic_partition)
     saved = replicas.log_dirs.high_watermark(topic_partition)
     expected = max(followed.log_start_offset, min(saved, followed.log_end_offset))
@@ -308,7 +308,7 @@ class World:
             self.leader_epoch += 1
 
     def _diverge(self) -> None:
-        """Learn from a leader where its log is another."""
+        """Truncate to where the leader's log diverges."""
         topic_partition, followed = self._any_follower()
         offset = self._recent_batch(followed)
         if offset is None:
@@ -317,7 +317,7 @@ class World:
         epoch = epochs.epoch_for(offset - 1 if offset > followed.log.segments.first_offset else offset)
         with self._step(topic_partition, Truncated(offset)):
             assert followed.truncate_where_diverging(epoch, offset) == offset, f"{epochs.entries}: {epoch}, {offset}"
-        # No leader writes other records under an epoch of an earlier one.
+        # A leader never writes different records under an earlier leader's epoch.
         self.leader_epoch += 1
 
     def _recent_batch(self, followed: FollowedPartition) -> int | None:
@@ -337,7 +337,7 @@ class World:
         self._any_follower()
 
     def _lead_again(self) -> None:
-        """Lead what this broker has followed, alone or with a follower, with the state that it has in memory."""
+        """Lead a followed partition, with or without a follower, using the state in memory."""
         followed = self.replicas.followed()
         if followed:
             topic_partition = self.random.choice(followed).topic_partition
@@ -359,11 +359,11 @@ class World:
         topic_partition, followed = self._any_follower()
         random = self.random
         offset = followed.log_end_offset
-        # The new leader may have more of the last epoch that both know.
+        # The new leader may have more records of the last common epoch.
         epochs = followed.log.leader_epochs
         epoch = max(epochs.epoch_for(offset - 1), 0) if random.random() < 0.5 else self.leader_epoch
         if epoch < epochs.latest:
-            # This broker has led, without an append: the leader does not know that epoch, and its own one ends later.
+            # This broker has led without appending: the leader does not know that epoch, and its own epoch ends later.
             assert followed.truncate_where_diverging(epoch, offset + 1) == offset
         sent = b""
         for _ in range(random.randint(1, 8)):
@@ -387,7 +387,7 @@ class World:
         followed.learn(random.randint(followed.high_watermark, offset), 0)
 
     def _next_numbers(self, followed: FollowedPartition, sent: bytes) -> dict[str, Any]:
-        """Return the numbers of the next batch of an idempotent producer, or of none."""
+        """Return the producer id, epoch and sequence of the next batch; none for a plain producer."""
         producer = self.random.choice((-1, 12))
         if producer < 0:
             return {}

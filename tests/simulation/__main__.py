@@ -19,7 +19,7 @@ from tests.simulation.transactions import world as transaction_world
 
 _BATCH = 200
 _COST = {"cluster": 10}
-"""Worlds whose seeds take this many times longer: they play fewer."""
+"""Worlds whose seeds take this many times longer, so that fewer are played."""
 WORLDS: dict[str, tuple[Callable[[int], Any], Callable[..., Any], Callable[..., str]]] = {
     "groups": (group_history.history_of, group_world.play, group_report.explain),
     "transactions": (transaction_history.history_of, transaction_world.play, transaction_world.explain),

@@ -1,4 +1,4 @@
-"""`headrace` as a program whose event loop stands still after SIGUSR1, while its threads continue."""
+"""Run `headrace`; SIGUSR1 blocks its event loop, while its threads continue."""
 
 import signal
 import sys

@@ -1,4 +1,4 @@
-"""Clusters for the tests of plans, made of short notations."""
+"""Build clusters for tests of plans from a short notation."""
 
 from collections.abc import Iterable, Mapping, Sequence
 

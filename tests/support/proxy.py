@@ -52,7 +52,7 @@ class Protocol:
 
 KAFKA: Final = Protocol(lambda frame: int.from_bytes(frame[4:6]))
 _SETUP: Final = -100
-"""Stands for the request that begins a session, which has no number."""
+"""Stands for the API key of the request that begins a session, which has no number."""
 _WATCH_EVENT: Final = b"\xff\xff\xff\xff"
 
 

@@ -1,4 +1,4 @@
-"""Compare the logs of a partition's replicas, byte for byte, whatever broker wrote them."""
+"""Compare the logs of a partition's replicas byte for byte, whether Headrace or Kafka wrote them."""
 
 import mmap
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ class LoggedBatch(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """What was equal on all replicas."""
+    """The number of batches and bytes that are equal on all replicas."""
 
     replicas: int
     batches: int
@@ -29,7 +29,7 @@ class Compared(NamedTuple):
 
 
 class UnequalLogsError(AssertionError):
-    """The logs differ, or one of them has less than it should."""
+    """The logs differ, or one of them is too short."""
 
 
 def batches(directory: Path, *, first: int = 0, end: int | None = None) -> Iterator[LoggedBatch]:

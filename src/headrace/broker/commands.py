@@ -24,17 +24,17 @@ class Following(Protocol):
     """Copies partitions from their leaders."""
 
     def follow(self, partitions: "Sequence[FollowedPartition]") -> None:
-        """Copy these partitions from the leaders, and under the epochs, that they have now."""
+        """Fetch these partitions from their current leaders under their current leader epochs."""
 
     def forget(self, partitions: Sequence[TopicPartition]) -> None:
-        """Copy these partitions no more. Nothing is appended to their logs after this."""
+        """Stop fetching these partitions. Nothing is appended to their logs after this."""
 
     async def close_idle(self) -> None:
-        """Close the connections that no partition needs any more."""
+        """Close connections to brokers that no partition is fetched from."""
 
 
 class Commands:
-    """The broker's end of the controller's channel. A command begins after the one before it has ended."""
+    """Executes the controller's commands on this broker, one after another."""
 
     def __init__(
         self,
@@ -50,16 +50,16 @@ class Commands:
         self._executor = executor
         self.changes = changes
         self.in_order = asyncio.Lock()
-        """Held by a command while it is executed."""
+        """Held while a command is executed."""
         self.following: Following | None = None
-        """None for a broker without others."""
+        """None in a cluster of one broker."""
         self.on_led: Callable[[TopicPartition], None] = lambda _: None
-        """Called with a partition that this broker begins to lead, or leads under another epoch."""
+        """Called with a partition that this broker begins to lead, or leads under a new epoch."""
         self.on_resigned: Callable[[TopicPartition], None] = lambda _: None
-        """Called with a partition that this broker does not lead any more."""
+        """Called with a partition that this broker no longer leads."""
 
     async def deliver(self, broker_id: int, command: Command) -> None:
-        """Execute a command to this broker. Errors of partitions are logged."""
+        """Execute a command. Partition errors are logged."""
         assert broker_id == self._node_id, f"a command for broker {broker_id}"
         issuer = Issuer(broker_id, self._cache.image.controller_epoch)  # of this process
         if isinstance(command, LeaderAndIsr):
@@ -78,11 +78,11 @@ class Commands:
     async def lead_and_follow(
         self, states: Sequence[PartitionState], issuer: Issuer
     ) -> dict[TopicPartition, ErrorCode]:
-        """Lead or follow partitions. Return the result of every one, as in LeaderAndIsr."""
+        """Lead or follow partitions. Return an error code per partition, as in LeaderAndIsr."""
         async with self.in_order:
             results = {TopicPartition(state.topic, state.partition): self._check(state) for state in states}
             accepted = [state for state in states if not results[TopicPartition(state.topic, state.partition)]]
-            # It waits for the disk: use a thread.
+            # Opening logs waits for the disk: use a thread.
             loop = asyncio.get_running_loop()
             results |= await loop.run_in_executor(self._executor, self._open, accepted)
             ready = [state for state in accepted if not results[TopicPartition(state.topic, state.partition)]]
@@ -126,7 +126,7 @@ class Commands:
                 followed.append(self._replicas.follow(state))
                 self.changes.follows(issuer, state, followed[-1])
                 self.on_resigned(topic_partition)
-            else:  # the leader is dead: the partition stays as it is until it has another one
+            else:  # the leader is dead: change nothing until the controller elects another one
                 self.changes.waits(issuer, state)
             await pace.rest()
         if self.following is not None:
@@ -134,7 +134,7 @@ class Commands:
             await self.following.close_idle()
 
     async def stop(self, replicas: Sequence[StoppedReplica], issuer: Issuer) -> dict[TopicPartition, ErrorCode]:
-        """Stop replicas, and delete some. Return the result of every one, as in StopReplica."""
+        """Stop replicas, and delete some. Return an error code per partition, as in StopReplica."""
         async with self.in_order:
             results = {
                 stopped.topic_partition: self._replicas.check_stop(stopped.topic_partition, stopped.leader_epoch)

@@ -1,4 +1,4 @@
-"""Tell clients which broker leads a partition now, so that they need not ask for metadata (KIP-951)."""
+"""Return the current leader in Produce and Fetch replies, so that clients need not request metadata (KIP-951)."""
 
 import struct
 from collections.abc import Callable, Iterable
@@ -29,7 +29,7 @@ LeaderOf: TypeAlias = Callable[[str, int, str], CurrentLeader | None]
 
 
 def leader_in(cache: MetadataCache) -> LeaderOf:
-    """Return the function that looks leaders up in the metadata."""
+    """Return a function that looks up leaders in the metadata cache."""
 
     def leader_of(topic: str, partition: int, listener: str) -> CurrentLeader | None:
         image = cache.image

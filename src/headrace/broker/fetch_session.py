@@ -1,7 +1,7 @@
 """Incremental fetch sessions (KIP-227): a client names its partitions once, then only changes.
 
-Pure: the clock is passed in. A session keeps the last request and reply for every partition. Only its partitions in
-`ready` may have news; the others are watched by its `news`, and not read.
+Pure: the clock is passed in. A session keeps the last request and reply for every partition. Only partitions in
+`ready` are read; `news` watches the others for changes.
 """
 
 from collections.abc import Callable, Iterable
@@ -23,7 +23,7 @@ MAX_PARTITIONS: Final = 200_000
 clients name all partitions in every request."""
 
 READ_ALL_AFTER_MS: Final = 5000
-"""Read all partitions of a session this often: retention changes log start offsets without a report."""
+"""Read all partitions of a session this often: retention changes log start offsets without notifying sessions."""
 
 PartitionKey: TypeAlias = tuple[str | UUID, int]
 """Topic name, or topic id from version 13 on, and partition."""
@@ -60,7 +60,7 @@ class FetchPartition:
         self.preferred_replica = -1
         """The broker that the client should read from; -1 for this one (KIP-392)."""
         self.watched: Callable[[], object | None] = _nothing
-        """Returns the partition that is watched for news, if it still exists."""
+        """Returns the watched partition, if it still exists."""
 
 
 def _nothing() -> None:
@@ -68,7 +68,7 @@ def _nothing() -> None:
 
 
 class News(Protocol):
-    """Watches the partitions of a session, and adds those with news to `ready`."""
+    """Watches the partitions of a session, and adds those that have changed to `ready`."""
 
     def unwatch(self, wanted: FetchPartition) -> None: ...
 
@@ -127,7 +127,7 @@ class FetchSession:
                     self.news.unwatch(wanted)
 
     def read_all(self, isolation: int, now_ms: int) -> None:
-        """Make all partitions ready: that is due, or the isolation level is another."""
+        """Make all partitions ready if that is due or the isolation level has changed."""
         self.isolation = isolation
         self.read_all_at_ms = now_ms + READ_ALL_AFTER_MS
         self.ready = dict.fromkeys(self.partitions.values())

@@ -45,7 +45,7 @@ def refuse_own_metadata(directories: Sequence[Path], founded: str | None) -> Non
     if founded is not None:
         raise KafkaError(
             ErrorCode.inconsistent_cluster_id,
-            f"{metadata_file(directories)} is the metadata of cluster {founded}, which has only this broker: remove "
+            f"{metadata_file(directories)} belongs to cluster {founded}, which has only this broker: remove "
             "zookeeper.connect to start it, or set log.dirs to empty directories to join a cluster",
         )
 
@@ -62,7 +62,7 @@ def first_operations(adoption: "Adoption | None", node_id: int) -> Sequence[Oper
 def new_member(
     config: BrokerConfig, zookeeper: str, cache: "MetadataCache", loop: "asyncio.AbstractEventLoop"
 ) -> "Member":
-    """Return a member of the cluster at `zookeeper`, not connected. Raises ConfigError without kazoo."""
+    """Return a member of the cluster at `zookeeper`, not yet connected. Raises ConfigError if kazoo is missing."""
     try:
         from headrace.broker.membership.member import Member
     except ModuleNotFoundError as error:

@@ -117,7 +117,7 @@ class Node:
 
     @property
     def failed(self) -> asyncio.Event:
-        """Set when the broker has to stop: as in Kafka, because its last log directory has failed."""
+        """Set when the broker has to stop, for example because its last log directory has failed (as in Kafka)."""
         return self._failed_disks.all_failed
 
     # Starting and stopping
@@ -142,7 +142,7 @@ class Node:
             self._compose()
             self._start_upkeep()
             if self._member is not None:
-                # A broker that is not registered knows no topics: as with Kafka, clients that connect have to wait.
+                # A broker that is not registered knows no topics: as in Kafka, clients that connect have to wait.
                 await self._member.join(self.listeners, self.failed)
             await self._serve()
             if self._member is not None:
@@ -244,7 +244,7 @@ class Node:
         self._changes = [topics, PlacementApis(self.cache), FeaturesApi(self.features)]
 
     async def _load_cluster(self, member: "Member") -> None:
-        """Read what a member of a cluster needs to begin. Its topics follow from the controller."""
+        """Read the settings that a member needs to start. Its partitions come from the controller later."""
         cache = self.cache
         cache.begin(self.log_dirs.owned.cluster_id, await member.load())
         self._settings.apply_to_broker()
@@ -409,7 +409,7 @@ class Node:
         self._resigned(topic_partition)
 
     def _resigned(self, topic_partition: TopicPartition) -> None:
-        """Drop the coordinators' state in a partition that this broker does not lead any more."""
+        """Drop the coordinators' state in a partition that this broker no longer leads."""
         self.groups.resigned(topic_partition)
         self.transactions.resigned(topic_partition)
 

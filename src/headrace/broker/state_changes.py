@@ -1,6 +1,6 @@
-"""The state-change log, like Kafka's: a line for every partition that this broker begins to lead or follow, or stops.
+"""The state-change log, like Kafka's: a line when this broker begins to lead or follow a partition, or stops it.
 
-It is a logger of its own, so that it can be directed to a file (`headrace.state.change.log`).
+It has a separate logger, so that it can be written to a separate file (`headrace.state.change.log`).
 """
 
 import logging
@@ -32,7 +32,7 @@ class StateChanges:
     """Counts and logs the changes of this broker's partitions."""
 
     def __init__(self, *, is_logged: bool, path: str | None = None) -> None:
-        """`path` is the file of the log; it may be moved away at any time. Raises OSError."""
+        """`path` is the log file, which may be rotated at any time. Raises OSError."""
         self._is_logged = is_logged or path is not None
         self._file: logging.Handler | None = None
         if path is not None:
@@ -43,7 +43,7 @@ class StateChanges:
             log.addHandler(self._file)
             log.propagate = False
         self.elected = self.followed = 0
-        """Times that a partition began to be led or followed, or was led or followed under another leader epoch."""
+        """Number of times that a partition became led or followed, also under a new leader epoch."""
 
     def close(self) -> None:
         """Close the file."""
@@ -102,7 +102,7 @@ class StateChanges:
                 )
 
     def refused(self, issuer: Issuer, state: PartitionState, error: ErrorCode) -> None:
-        """Note that a state was not adopted."""
+        """Note that the state of a partition was ignored."""
         if self._is_logged:
             log.info(
                 "Ignored the state of %s-%d with leader %d, leader epoch %d and partition epoch %d: %s (%s)",
@@ -119,7 +119,7 @@ class StateChanges:
         """Note that the leader of a state is not alive."""
         if self._is_logged:
             log.info(
-                "%s-%d stays as it is: its leader %d of leader epoch %d is not alive (%s)",
+                "%s-%d is unchanged: its leader %d with leader epoch %d is not alive (%s)",
                 state.topic,
                 state.partition,
                 state.leader,

@@ -1,4 +1,4 @@
-"""`headrace elect`: elect the preferred replicas as leaders, or any replica where no leader is left."""
+"""`headrace elect`: make preferred replicas leaders, or elect any live replica of partitions without a leader."""
 
 import sys
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ EPILOG = examples(
     "headrace elect",
     "elect the preferred replicas",
     "headrace elect --execute",
-    "two partitions without a leader, although records may be lost",
+    "elect leaders for two partitions without one, although records may be lost",
     "headrace elect orders:0,3 --unclean --execute",
 )
 
@@ -33,15 +33,15 @@ def elect(
     ] = None,
     unclean: Annotated[
         bool,
-        typer.Option("--unclean", help="Elect replicas that are not in sync, where no leader is left: loses records."),
+        typer.Option("--unclean", help="Elect live replicas for partitions without a leader; may lose records."),
     ] = False,
     execute: Annotated[bool, typer.Option("--execute", "-x", help="Elect the leaders.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before an unclean election.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Hold an unclean election without asking.")] = False,
     json: Json = False,
     quiet: Quiet = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Elect leaders: by default, make the preferred (first) replica of every partition its leader.
+    """Elect leaders. By default, make the preferred (first) replica of every partition its leader.
 
     Without --execute, nothing changes.
     """

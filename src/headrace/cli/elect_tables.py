@@ -1,4 +1,4 @@
-"""Draw elections: a table on a terminal, tab-separated lines in a pipe, objects for JSON."""
+"""Print elections: a table on a terminal, tab-separated lines in a pipe, objects for JSON."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ def as_json(elections: Sequence[Election]) -> list[dict[str, Any]]:
 
 
 def preview_summary(elections: Sequence[Election], *, unclean: bool) -> str:
-    """Return what --execute would do."""
+    """Summarize the elections that --execute would hold."""
     count = Counter(one.state for one in elections)
     if not count[POSSIBLE] and not count[IMPOSSIBLE]:
         rest = "have a leader" if unclean else "are led by their preferred replicas"

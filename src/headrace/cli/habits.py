@@ -16,7 +16,7 @@ _ID: Final = "The transactional id is an argument: `{path} {value:TRANSACTIONAL_
 _PLACE: Final = "The partition is an argument, as TOPIC:PARTITION: `{path} orders:3`."
 _SECONDS: Final = "`--timeout` takes seconds: `--timeout {seconds}`."
 _TO: Final = "Use `--to {value:WHERE}`."
-_LACKING: Final = "`headrace cluster` lists the partitions that lack replicas or a leader."
+_LACKING: Final = "`headrace cluster` lists partitions with missing replicas or without a leader."
 _PLAN_FILE: Final = "The plan is an argument: `{path} {value:FILE}`."
 _ALL: Final = "This is the default."
 
@@ -175,7 +175,7 @@ _OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "--force": "`--yes` aborts without asking.",
         "--transactional-id": "This ends a transaction in one partition; only its producer can abort all of it.",
     },
-    "headrace cluster": {"--interval": "`--watch` looks every two seconds."},
+    "headrace cluster": {"--interval": "`--watch` refreshes every two seconds."},
     "headrace reassign plan": {
         "--topic": "Use `--topics {value:TOPIC}`.",
         "--broker": "Use `--brokers {value:ID,ID}`.",
@@ -187,7 +187,7 @@ _OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "headrace reassign execute": {
         "--reassignment-json-file": _PLAN_FILE,
         "--plan": _PLAN_FILE,
-        "--force": "`--yes` starts without asking; `--additional` adds to other moves.",
+        "--force": "`--yes` starts without asking; `--additional` starts although other partitions are moving.",
     },
     "headrace reassign verify": {
         "--reassignment-json-file": _PLAN_FILE,
@@ -201,7 +201,7 @@ _OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "headrace reassign status": {"--list": _ALL},
     "headrace elect": {
-        "--election-type": "The preferred election is the default; `--unclean` is the other one.",
+        "--election-type": "Preferred elections are the default; use `--unclean` for unclean ones.",
         "--preferred": _ALL,
         "--all-topic-partitions": _ALL,
         "--all": _ALL,

@@ -1,4 +1,4 @@
-"""`headrace cluster`: brokers, controller, missing replicas and moves in progress."""
+"""`headrace cluster`: show brokers, the controller, missing replicas and reassignments in progress."""
 
 import time
 from typing import TYPE_CHECKING, Annotated
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from headrace.cli.placement.state import State
 
 EPILOG = examples(
-    "brokers, controller and everything that is missing",
+    "brokers, the controller, and partitions with problems",
     "headrace cluster",
     "wait until all replicas are in sync, for example before the next broker is restarted",
     "until headrace cluster --quiet; do sleep 1; done",
@@ -28,20 +28,21 @@ _CLEAR = "\x1b[H\x1b[2J"
 
 
 def show_cluster(
-    watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Show it again every two seconds, until Ctrl-C.")
-    ] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh every two seconds, until Ctrl-C.")] = False,
     json: Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing; only the exit code counts.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Show brokers, the controller, partitions that lack replicas, and moves in progress.
+    """Show brokers, the controller, partitions with missing replicas, and reassignments in progress.
 
-    Exit code 3: a broker, the controller or an in-sync replica is missing.
+    Exit code 3: the controller or a broker is missing, or a replica is not in sync.
     """
     if watch and (json or quiet or not output.stdout_is_terminal()):
-        raise usage_error("--watch needs a terminal, without --json and --quiet", "For scripts, call it repeatedly.")
-    # Importing the client library takes longer than a help page may.
+        raise usage_error(
+            "--watch needs a terminal, and cannot be combined with --json or --quiet",
+            "In a script, call the command repeatedly.",
+        )
+    # Imported late: loading the client library would delay the help page.
     from headrace.cli import overview_tables
     from headrace.cli.cluster import Cluster
     from headrace.cli.placement.requests import read_state
@@ -70,9 +71,9 @@ def _watch(cluster: "Cluster") -> None:
         try:
             state = read_state(cluster)
         except CommandError as error:
-            # A broker restarts: keep looking.
+            # A broker may be restarting: keep trying.
             problem = error.what
-        output.write_lines(f"{_CLEAR}{time.strftime('%H:%M:%S')}   Ctrl-C ends this", "")
+        output.write_lines(f"{_CLEAR}{time.strftime('%H:%M:%S')}   Ctrl-C to stop", "")
         if state is None:
             output.write_lines(problem)
         else:

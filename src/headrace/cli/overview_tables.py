@@ -1,4 +1,4 @@
-"""Draw a cluster: tables on a terminal, tab-separated blocks in a pipe, an object for JSON."""
+"""Print a cluster: tables on a terminal, tab-separated blocks in a pipe, an object for JSON."""
 
 import textwrap
 from collections import Counter
@@ -12,11 +12,11 @@ from headrace.cli.output import Cell, Column
 from headrace.cli.placement.state import PROBLEMS, Partition, State, total
 
 _MOST_ROWS = 20
-"""Partitions with problems, and moves, that fit on a screen."""
+"""Maximum number of partitions with problems, and of reassignments, shown on a terminal."""
 
 
 def print_state(state: State) -> None:
-    """Print the summary, the brokers, partitions that lack replicas, and moves in progress."""
+    """Print the summary, the brokers, partitions with problems, and reassignments in progress."""
     output.print_pairs(_summary(state))
     output.write_lines("")
     _print_brokers(state)
@@ -30,7 +30,7 @@ def print_state(state: State) -> None:
 
 
 def as_json(state: State) -> dict[str, Any]:
-    """Return the cluster for JSON, with all its partitions."""
+    """Convert the cluster for JSON, including all its partitions."""
     led, hosted = _leads(state), _hosts(state)
     return {
         "cluster_id": state.cluster_id,
@@ -59,7 +59,7 @@ def as_json(state: State) -> dict[str, Any]:
 
 
 def moving_json(state: State, moving: Sequence[Partition]) -> list[dict[str, Any]]:
-    """Return reassignments in progress for JSON."""
+    """Convert reassignments in progress for JSON."""
     return [
         {
             "topic": partition.topic,
@@ -138,7 +138,7 @@ def _health(state: State) -> str:
 
 
 def _folded(text: str, before: str) -> str:
-    """Wrap between words on a terminal; lines continue below the text that comes after `before`."""
+    """Wrap between words on a terminal, and indent continuation lines by the width of `before`."""
     if not output.stdout_is_terminal():
         return text
     lines = textwrap.wrap(text, max(terminal_width() - len(before), 20), break_on_hyphens=False)

@@ -1,4 +1,4 @@
-"""`headrace reassign`: plan moves of replicas between brokers, start them, watch, verify and cancel them."""
+"""`headrace reassign`: plan, start, watch, verify and cancel moves of replicas between brokers."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -18,14 +18,16 @@ if TYPE_CHECKING:
     from headrace.cli.placement.requests import Refusal
     from headrace.cli.placement.state import Partition, Place, State
 
-app = typer.Typer(cls=Group, no_args_is_help=True, help="Plan moves of replicas between brokers, and run them.")
+app = typer.Typer(cls=Group, no_args_is_help=True, help="Move replicas between brokers.")
 
 File = Annotated[str, typer.Argument(metavar="FILE", show_default=False, help="A plan, in Kafka's JSON format.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 KeepThrottle = Annotated[bool, typer.Option("--keep-throttle", help="Do not remove throttles.")]
 Reverse = Annotated[
     str | None,
-    typer.Option("--reverse", metavar="FILE", show_default=False, help="Write the plan of the way back to this file."),
+    typer.Option(
+        "--reverse", metavar="FILE", show_default=False, help="Write a plan that undoes the moves to this file."
+    ),
 ]
 
 
@@ -34,7 +36,7 @@ Reverse = Annotated[
     epilog=examples(
         "spread replicas evenly over the brokers that have some",
         "headrace reassign plan --output plan.json",
-        "a broker is new, another one goes",
+        "add a broker and retire another one",
         "headrace reassign plan --add 4 --retire 1 --output plan.json --reverse back.json",
         "three replicas of two topics",
         "headrace reassign plan --topics orders,payments --replication-factor 3 --output plan.json",
@@ -53,7 +55,7 @@ def plan(
             "--brokers",
             metavar="ID[,ID...]",
             show_default="those that have replicas",
-            help="The brokers that shall have replicas.",
+            help="Place replicas on exactly these brokers.",
         ),
     ] = None,
     add: Annotated[
@@ -63,7 +65,10 @@ def plan(
     retire: Annotated[
         list[str] | None,
         typer.Option(
-            "--retire", metavar="ID[,ID...]", show_default=False, help="Move everything off these brokers; repeatable."
+            "--retire",
+            metavar="ID[,ID...]",
+            show_default=False,
+            help="Move all replicas off these brokers; repeatable.",
         ),
     ] = None,
     replication_factor: Annotated[
@@ -80,7 +85,8 @@ def plan(
     ] = None,
     ignore_racks: Annotated[bool, typer.Option("--ignore-racks", help="Do not spread replicas over racks.")] = False,
     to: Annotated[
-        str | None, typer.Option("--output", "-o", metavar="FILE", show_default=False, help="Write the plan here.")
+        str | None,
+        typer.Option("--output", "-o", metavar="FILE", show_default=False, help="Write the plan to this file."),
     ] = None,
     reverse: Reverse = None,
     json: Json = False,
@@ -89,10 +95,10 @@ def plan(
 ) -> None:
     """Plan moves that spread replicas and leaders evenly, with as few new replicas as possible. Changes nothing."""
     if brokers and (add or retire):
-        raise usage_error("--brokers names all brokers; it does not go with --add and --retire")
+        raise usage_error("--brokers cannot be combined with --add or --retire")
     only, added, retired = _ids("--brokers", brokers), _ids("--add", add), _ids("--retire", retire)
     if both := set(added) & set(retired):
-        raise usage_error(f"broker {min(both)} cannot be added and retired")
+        raise usage_error(f"broker {min(both)} cannot be both added and retired")
     cluster = _connect(bootstrap)
     from headrace.cli import reassign_tables
     from headrace.cli.placement import kafka_json
@@ -121,7 +127,7 @@ def plan(
 @app.command(
     cls=Command,
     epilog=examples(
-        "asks first, then shows progress, and at the end removes the throttle",
+        "ask first, show the progress, and remove the throttle at the end",
         "headrace reassign execute plan.json --throttle 50MB --watch",
         "in a script",
         "headrace reassign execute plan.json --throttle 50MB --yes",
@@ -141,7 +147,7 @@ def execute(
         ),
     ] = None,
     watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Wait for the end of the moves, then remove throttles.")
+        bool, typer.Option("--watch", "-w", help="Wait until the moves have ended, then remove throttles.")
     ] = False,
     additional: Annotated[
         bool, typer.Option("--additional", help="Start even if other partitions are moving.")
@@ -152,7 +158,7 @@ def execute(
     quiet: Quiet = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Start the moves of a plan. Again for a plan in progress, it changes only the throttle."""
+    """Start the moves of a plan. For moves already in progress, only the throttle is changed."""
     targets = _read(file)
     from headrace.cli.placement import throttles
 
@@ -193,9 +199,9 @@ def execute(
 @app.command(
     cls=Command,
     epilog=examples(
-        "the moves in progress, with the bytes that are left",
+        "moves in progress, with the bytes left to copy",
         "headrace reassign status",
-        "a bar with rate and time, until the last move has ended",
+        "a progress bar with rate and time left, until the last move has ended",
         "headrace reassign status --watch",
     ),
 )
@@ -224,9 +230,9 @@ def status(
 @app.command(
     cls=Command,
     epilog=examples(
-        "did all of it happen? If so, remove throttles",
+        "check that all moves are done, and remove throttles",
         "headrace reassign verify plan.json",
-        "in a script: wait for the end",
+        "wait in a script until all moves are done",
         "until headrace reassign verify plan.json --quiet; do sleep 10; done",
     ),
 )
@@ -248,11 +254,11 @@ def verify(
 @app.command(
     cls=Command,
     epilog=examples(
-        "all moves; asks first",
+        "all moves, after asking",
         "headrace reassign cancel",
         "some partitions, in a script",
         "headrace reassign cancel orders:0-3 payments --yes",
-        "those of a plan",
+        "the moves of a plan",
         "headrace reassign cancel --plan plan.json",
     ),
 )
@@ -277,7 +283,7 @@ def cancel(
     from headrace.cli.offset_plan import parse_selection
 
     if file is not None and places:
-        raise usage_error("give either partitions or --plan")
+        raise usage_error("give either partitions or --plan, not both")
     selection = parse_selection(places or (), "TOPIC[:PARTITIONS]")
     planned = None if file is None else _read(file)
     _check_can_ask("cancelling moves", yes=yes)
@@ -317,7 +323,7 @@ def cancel(
 
 
 def _connect(bootstrap: str) -> "Cluster":
-    # The client library takes longer to load than a help page may.
+    # Imported late: loading the client library would delay the help page.
     from headrace.cli.cluster import Cluster
 
     return Cluster.connect(bootstrap)
@@ -366,19 +372,19 @@ def _started(started: "Sequence[Move]", unchanged: int, rate: int | None) -> str
 
     parts = [f"Started: {reassign_tables.summary(started)}"]
     if unchanged:
-        parts.append(f"{output.count(unchanged, 'partition')} already there or on the way")
+        parts.append(f"{output.count(unchanged, 'partition')} already moved or moving")
     if rate is not None:
-        parts.append(f"limited to {output.size(rate)}/s per broker")
+        parts.append(f"throttled to {output.size(rate)}/s per broker")
     return "; ".join(parts)
 
 
 def _advice(state: "State", moves: "Sequence[Move]", brokers: set[int], to: str | None) -> str:
-    """Return what the plan is, and what to do next."""
+    """Summarize the plan, and suggest the next command."""
     from headrace.cli import reassign_tables
     from headrace.cli.overview_tables import ids
 
     idle = sorted(set(state.brokers) - brokers - state.hosts)
-    hint = f" Broker {ids(idle)} has no replicas: --add {ids(idle)} uses it." if idle else ""
+    hint = f" Broker {ids(idle)} has no replicas: use --add {ids(idle)} to place some on it." if idle else ""
     if len(state.brokers) == 1 and not moves:
         return "Nothing to move: this cluster has only one broker. Start another one, then plan with --add ID."
     if not moves:
@@ -386,7 +392,7 @@ def _advice(state: "State", moves: "Sequence[Move]", brokers: set[int], to: str 
         return f"Nothing to move: replicas and leaders are spread evenly over {number} ({ids(sorted(brokers))}).{hint}"
     text = f"The plan: {reassign_tables.summary(moves)}. Nothing was changed."
     if to is None:
-        return f"{text} Add --output FILE to keep this plan.{hint}"
+        return f"{text} Add --output FILE to save this plan.{hint}"
     return f"{text} `headrace reassign execute {to}` starts the moves.{hint}"
 
 

@@ -1,4 +1,4 @@
-"""Watch moves until they have ended: a bar on a terminal, a line now and then in a log."""
+"""Watch moves until they have ended: a progress bar on a terminal, a line every ten seconds in a log."""
 
 import sys
 import time
@@ -14,11 +14,11 @@ from headrace.cli.placement.state import Place, total
 _EVERY_S = 1.0
 _LINE_EVERY_S = 10.0
 _GIVE_UP_S = 60.0
-"""Brokers that do not answer for so long count as lost."""
+"""Give up if no broker answers for this time."""
 
 
 def watch(cluster: Cluster, wanted: Callable[[Place], bool], *, quiet: bool) -> None:
-    """Return when none of the wanted partitions is moving. Raises CommandError if no broker answers for long."""
+    """Wait until no wanted partition is moving. Raises CommandError if no broker answers for a long time."""
     if quiet or not output.is_terminal(sys.stderr):
         _follow(cluster, wanted, _Lines(quiet=quiet))
         return
@@ -65,7 +65,7 @@ def _follow(cluster: Cluster, wanted: Callable[[Place], bool], show: Callable[[P
         try:
             state = read_state(cluster)
         except CommandError:
-            # The controller may have failed, and the next one continues.
+            # The controller may have failed; the next one continues the moves.
             if time.monotonic() - answered > _GIVE_UP_S:
                 raise
             time.sleep(_EVERY_S)

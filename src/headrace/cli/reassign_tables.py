@@ -1,4 +1,4 @@
-"""Draw plans of moves and their outcomes: tables on a terminal, tab-separated blocks in a pipe, objects for JSON."""
+"""Print plans of moves and their outcomes: tables on a terminal, tab-separated blocks in a pipe, JSON objects."""
 
 import json
 from collections import Counter
@@ -19,7 +19,7 @@ _MOST_ROWS = 20
 
 
 def print_moves(state: State, moves: Sequence[Move]) -> None:
-    """Print what the moves change for every broker, then each of them."""
+    """Print the effect of the moves on every broker, then the moves."""
     _print_brokers(state, moves)
     output.write_lines("")
     shown = moves[:_MOST_ROWS] if output.stdout_is_terminal() else moves
@@ -61,7 +61,7 @@ def summary(moves: Sequence[Move]) -> str:
 
 
 def moves_json(moves: Sequence[Move]) -> dict[str, Any]:
-    """Return the moves for JSON, with Kafka's file of them and of the way back."""
+    """Convert the moves for JSON, with plans in Kafka's format for them and for the way back."""
     return {
         "bytes": total([move.bytes for move in moves]),
         "moves": [
@@ -82,7 +82,7 @@ def moves_json(moves: Sequence[Move]) -> dict[str, Any]:
 
 
 def print_outcomes(outcomes: Sequence[Outcome]) -> None:
-    """Print the partitions of a plan that are not done, in a pipe all of them."""
+    """Print the partitions of a plan that are not done; in a pipe, all partitions."""
     shown = [one for one in outcomes if one.state != DONE] if output.stdout_is_terminal() else outcomes
     if shown:
         print_table(

@@ -170,7 +170,7 @@ async def _serve(config: BrokerConfig, *, until_eof: bool) -> None:
 
 
 async def _joined(node: "Node", stopped: asyncio.Event) -> bool:
-    """Start a member of a cluster, which may wait for ZooKeeper. Return False if it is stopped meanwhile."""
+    """Start a member of a cluster. Return False if it is stopped while it waits for ZooKeeper."""
     starting = asyncio.ensure_future(node.start())
     stopping = asyncio.ensure_future(stopped.wait())
     await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)

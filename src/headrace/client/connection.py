@@ -15,7 +15,7 @@ class ConnectionFailedError(Exception):
 
 
 class ReplyBuffer:
-    """Memory for replies. It grows to the largest one, because a follower's replies are of similar size."""
+    """Memory for replies. It grows to the largest one, because all replies to a follower are of similar size."""
 
     __slots__ = ("content", "view")
 
@@ -25,7 +25,9 @@ class ReplyBuffer:
 
     def grow(self, size: int, filled: int) -> None:
         """Provide at least `size` bytes, and keep the first `filled` ones."""
-        content = bytearray(1 << (size - 1).bit_length())  # few steps, if every reply is a little larger
+        content = bytearray(
+            1 << (size - 1).bit_length()
+        )  # powers of two, because every reply may be a little larger than the last one
         content[:filled] = self.view[:filled]
         self.content = content
         self.view = memoryview(content)
@@ -60,7 +62,7 @@ class Connection(asyncio.BufferedProtocol):
         return await self._reply
 
     def close(self, reason: str) -> None:
-        """Close at once; a waiting `exchange` fails for `reason`."""
+        """Close at once; a waiting `exchange` fails with `reason`."""
         transport, self._transport = self._transport, None
         if transport is not None:
             transport.abort()
@@ -73,7 +75,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def get_buffer(self, sizehint: int) -> Buffer:  # noqa: ARG002
-        # Without a request, nothing may overwrite the reply, which may still be in use.
+        # Unrequested bytes must not overwrite the last reply, which may still be in use.
         return self._scrap if self._reply is None else self._buffer.view[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:

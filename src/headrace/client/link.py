@@ -1,4 +1,4 @@
-"""A link to another broker: one connection, requests in order, with a timeout and a growing pause between attempts.
+"""A link to another broker: one connection, ordered requests, a timeout, and exponential back-off for reconnects.
 
 Kafka's brokers use one such connection per purpose: a follower's fetches, requests to the controller, and the
 controller's commands to a broker. The versions of most requests between brokers are fixed, without ApiVersions.
@@ -36,7 +36,7 @@ class LinkError(Exception):
 
 
 class Link:
-    """Requests to one broker. Its address may change: `endpoint` returns the current one, None without any.
+    """Requests to one broker. `endpoint` returns its current address, which may change; None if it is unknown.
 
     With `api_versions`, a new connection begins with ApiVersions, and requests of other versions fail.
     """
@@ -68,7 +68,7 @@ class Link:
     async def call(self, message: Any, version: int, reply_type: type[Message]) -> Message:
         """Send a message, one of kio's classes or like them, and return the reply. Raises LinkError.
 
-        Calls wait for earlier ones. If a call is cancelled while its request is on the way, the connection is closed.
+        A call waits for earlier ones. If it is cancelled while its request is in flight, the connection is closed.
         """
         assert message.__version__ == version == reply_type.__version__, f"{message} has another version"  # type: ignore[attr-defined]
         body = _encoded(message)
@@ -169,7 +169,7 @@ class Link:
         return "no address" if self._connected_to is None else f"{self._connected_to[0]}:{self._connected_to[1]}"
 
     def _failed(self, reason: str) -> LinkError:
-        """Note a failure, and return the error to raise."""
+        """Close the connection, extend the back-off, and return the error to raise."""
         self._drop(reason)
         self._pause_s = min(max(2 * self._pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
         # Random, so that the followers of a broker that restarts do not all connect at the same time.
@@ -194,7 +194,7 @@ def _reader(reply_type: Any) -> Callable[[bytes, int], tuple[Any, int]]:
 
 
 def _encoded(message: Any) -> bytes:
-    # Imported late: a broker without other brokers does not need them. kio keeps the compiled writers.
+    # Imported late: a single broker does not need them. kio caches the compiled writers.
     from io import BytesIO
 
     from kio.serial import entity_writer
@@ -218,5 +218,5 @@ def _read(read: Callable[[bytes, int], tuple[Any, int]], data: bytes, start: int
 def _after_tags(reply: memoryview) -> int:
     """Return the position after the header of a flexible reply, which has no tagged fields."""
     if len(reply) <= _CORRELATION_ID.size or reply[_CORRELATION_ID.size] != 0:
-        raise LinkError("the reply's header has tagged fields, which no version of Kafka sends")
+        raise LinkError("the reply's header has tagged fields, which Kafka does not send")
     return _CORRELATION_ID.size + 1

@@ -1,4 +1,4 @@
-"""The port for the changes that any broker of a cluster makes. The controller makes all others."""
+"""The port for changes of the cluster that any broker may make. The controller makes all others."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeAlias
@@ -7,7 +7,7 @@ from headrace.cluster.image import ConfigResource, TopicImage
 from headrace.errors import KafkaError
 
 Alteration: TypeAlias = Callable[[Mapping[str, str]], Mapping[str, str]]
-"""Returns the new settings for a resource's current ones; raises KafkaError to leave them unchanged."""
+"""Computes the new settings of a resource from its current ones; raises KafkaError to leave them unchanged."""
 
 
 class ClusterAdmin(Protocol):
@@ -22,4 +22,4 @@ class ClusterAdmin(Protocol):
     async def alter_configs(
         self, alterations: Sequence[tuple[ConfigResource, Alteration]], *, validate_only: bool = False
     ) -> Sequence[KafkaError | None]:
-        """Change dynamic settings. Return None or an error per resource. Raises KafkaError."""
+        """Change dynamic settings. Return an error or None per resource. Raises KafkaError."""

@@ -10,7 +10,7 @@ from headrace.cluster.image import BrokerImage, TopicImage
 from headrace.types import PartitionState, TopicPartition
 
 DURING_DELETION: Final = -2
-"""The leader of a partition, and its epoch, while its topic is being deleted."""
+"""The leader, and the leader epoch, of a partition whose topic is being deleted."""
 
 
 class LeaderAndIsr(NamedTuple):
@@ -34,7 +34,7 @@ class StoppedReplica(NamedTuple):
 
     topic_partition: TopicPartition
     leader_epoch: int = DURING_DELETION
-    """The partition's; a replica that knows a later one is not stopped. Negative epochs override all (KIP-570)."""
+    """The leader epoch; a replica with a later one is not stopped. Negative epochs override all others (KIP-570)."""
     delete: bool = True
 
 

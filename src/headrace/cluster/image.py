@@ -45,7 +45,7 @@ class PartitionImage(NamedTuple):
     zxid: int = -1
     """The controller that wrote the state knew all registrations up to this transaction."""
     offline: tuple[int, ...] = ()
-    """Replicas that the controller knows to be offline: of dead brokers, and in failed log directories."""
+    """Replicas that the controller knows to be offline: on dead brokers, or in failed log directories."""
 
 
 class Assignment(NamedTuple):
@@ -68,7 +68,7 @@ class Assignment(NamedTuple):
         return bool(self.adding or self.removing)
 
     def reassigned_to(self, target: Iterable[int]) -> "Assignment":
-        """Return the assignment during a reassignment to `target`, in place of any that is in progress."""
+        """Return the assignment during a reassignment to `target`, which replaces one in progress."""
         target, origin = tuple(target), self.origin
         replicas = tuple(dict.fromkeys((*target, *origin)))
         return Assignment(
@@ -94,7 +94,7 @@ class LeaderState(NamedTuple):
     recovery: int = 0
     """1 while the partition recovers from an unclean election (KIP-704)."""
     zxid: int = -1
-    """The transaction that wrote it; -1 if this controller did."""
+    """The zxid of the write; -1 if this controller wrote it."""
 
     def elected(self, leader: int, isr: tuple[int, ...], *, recovery: int | None = None) -> "LeaderState":
         """Return the state under the next leader epoch. The version and the controller's epoch follow when written."""

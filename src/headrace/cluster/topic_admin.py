@@ -83,7 +83,7 @@ class TopicAdmin:
             return results
 
     async def auto_create(self, names: Sequence[str]) -> list[TopicImage | KafkaError]:
-        """Create topics with the defaults. Return a topic or an error per name."""
+        """Create topics with this broker's defaults. Return a topic or an error per name."""
         return await self.create_topics([NewTopic(name) for name in names])
 
     @_uncancellable

@@ -37,17 +37,17 @@ IN_ZOOKEEPER: Final = (
     "/consumers",
     *(path for path in PERSISTENT if path not in (f"{CONFIG}/groups", f"{CONFIG}/client-metrics")),
 )
-"""The same in ZooKeeper, as Kafka 3.9 creates them."""
+"""The nodes of a new cluster in ZooKeeper, as Kafka 3.9 creates them."""
 DELETIONS: Final = "/admin/delete_topics"
 REASSIGNMENTS: Final = "/admin/reassign_partitions"
 ELECTIONS: Final = "/admin/preferred_replica_election"
-"""The last two are obsolete ways to ask for reassignments and elections, which Kafka 3.9 still obeys."""
+"""The last two are deprecated requests for reassignments and elections, which Kafka 3.9 still executes."""
 ISR_CHANGES: Final = "/isr_change_notification"
 LOG_DIR_EVENTS: Final = "/log_dir_event_notification"
 CLUSTER_DEFAULT: Final = "<default>"
 CONFIG_CHANGE: Final = f"{CONFIG}/changes/config_change_"
 LOG_DIR_EVENT: Final = "/log_dir_event_notification/log_dir_event_"
-"""The beginnings of the paths of sequential nodes that announce changed settings and failed directories."""
+"""Path prefixes of the sequential nodes that announce changed settings and failed log directories."""
 
 
 def broker_path(broker_id: int) -> str:
@@ -215,7 +215,7 @@ def decode_leader_state(data: bytes, version: int, zxid: int) -> LeaderState:
 
 
 def decode_reassignments(data: bytes) -> dict[TopicPartition, tuple[int, ...]]:
-    """Decode the obsolete request for reassignments."""
+    """Decode the deprecated request for reassignments."""
     return {
         TopicPartition(item["topic"], item["partition"]): tuple(item["replicas"])
         for item in _decode(data).get("partitions", ())
@@ -230,7 +230,7 @@ def encode_reassignments(targets: Mapping[TopicPartition, Sequence[int]]) -> byt
 
 
 def decode_partitions(data: bytes) -> list[TopicPartition]:
-    """Decode the partitions of an obsolete request for elections, or of a notification of changed ISRs."""
+    """Decode the partitions of a deprecated request for elections, or of an ISR change notification."""
     return [TopicPartition(item["topic"], item["partition"]) for item in _decode(data).get("partitions", ())]
 
 

@@ -82,7 +82,7 @@ COORDINATOR_SETTINGS: Final[dict[str, Setting]] = table(
         "offsets.commit.timeout.ms",
         INT,
         5000,
-        "Maximum time in ms that a commit waits for the replicas of __consumer_offsets.",
+        "Maximum time in ms that an offset commit waits for the replicas of __consumer_offsets.",
         at_least(1),
         importance=HIGH,
     ),

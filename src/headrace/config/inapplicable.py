@@ -12,7 +12,7 @@ REASONS: Final[tuple[tuple[str, str], ...]] = (
     ("controller.", "Headrace has no Raft quorum; brokers coordinate through their metadata store"),
     ("process.roles", "every Headrace broker can be the controller"),
     ("metadata.", "metadata is kept in the metadata store, not in a log"),
-    ("zookeeper.", "connections to ZooKeeper are unencrypted, without authentication"),
+    ("zookeeper.", "connections to ZooKeeper use neither encryption nor authentication"),
     ("remote.log.", "tiered storage is not supported"),
     ("remote.", "tiered storage is not supported"),
     ("group.share.", "share groups are not supported"),

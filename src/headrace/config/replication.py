@@ -24,8 +24,8 @@ REPLICATION_SETTINGS: Final[dict[str, Setting]] = table(
         "zookeeper.connect",
         STRING,
         None,
-        "ZooKeeper servers of a Kafka 3.4 to 3.9 cluster to join, as host:port,host:port/path. Without it the broker "
-        "is a cluster of its own, with the metadata in a file.",
+        "ZooKeeper servers of the cluster to join or create, as host:port,host:port/path; its Kafka brokers must be "
+        "3.4 to 3.9. If unset, the broker is a cluster by itself and keeps the metadata in a file.",
         importance=HIGH,
     ),
     Setting(
@@ -40,7 +40,7 @@ REPLICATION_SETTINGS: Final[dict[str, Setting]] = table(
         "zookeeper.connection.timeout.ms",
         INT,
         None,
-        "Time in ms to wait for ZooKeeper at the start; by default zookeeper.session.timeout.ms.",
+        "Time in ms to wait for ZooKeeper at startup; by default zookeeper.session.timeout.ms.",
         at_least(1),
         importance=HIGH,
     ),
@@ -48,22 +48,22 @@ REPLICATION_SETTINGS: Final[dict[str, Setting]] = table(
         "inter.broker.protocol.version",
         STRING,
         "3.9-IV0",
-        "Version of the protocol between the brokers of a cluster with ZooKeeper, 3.4 to 3.9: the same as on its Kafka "
-        "brokers. A broker without a cluster ignores it.",
+        "Version of the protocol between brokers of a cluster with ZooKeeper, 3.4 to 3.9: the same as on its Kafka "
+        "brokers. Ignored without zookeeper.connect.",
     ),
     Setting(
         "headrace.state.change.log",
         STRING,
         None,
-        "File for the state-change log: a line for every partition that this broker begins to lead or follow. Without "
-        "it a member of a cluster writes them to its log, and a single broker does not.",
+        "File for the state-change log, with a line for every partition that this broker begins to lead or follow. If "
+        "unset, a broker with zookeeper.connect writes these lines to its log; others do not write them.",
     ),
     # Followers
     Setting(
         "num.replica.fetchers",
         INT,
         1,
-        "Number of fetchers per leading broker.",
+        "Number of fetchers for each broker that this one follows.",
         at_least(1),
         importance=HIGH,
         update=CLUSTER_WIDE,
@@ -72,26 +72,32 @@ REPLICATION_SETTINGS: Final[dict[str, Setting]] = table(
         "replica.fetch.min.bytes",
         INT,
         1,
-        "Minimum bytes for which a leader answers a follower's fetch at once.",
+        "Bytes of new records for which a leader answers a follower's fetch without waiting.",
         importance=HIGH,
     ),
-    Setting("replica.fetch.max.bytes", INT, 1_048_576, "Bytes that a follower fetches per partition.", at_least(0)),
+    Setting(
+        "replica.fetch.max.bytes", INT, 1_048_576, "Maximum bytes per partition in a follower's fetch.", at_least(0)
+    ),
     Setting(
         "replica.fetch.response.max.bytes",
         INT,
         10_485_760,
-        "Bytes that a follower fetches for all partitions together.",
+        "Maximum bytes of all partitions together in a follower's fetch.",
         at_least(0),
     ),
     Setting(
         "replica.fetch.wait.max.ms",
         INT,
         500,
-        "Maximum time in ms that a follower's fetch waits at the leader; less than replica.lag.time.max.ms.",
+        "Maximum time in ms that the leader holds a follower's fetch; must be less than replica.lag.time.max.ms.",
         importance=HIGH,
     ),
     Setting(
-        "replica.fetch.backoff.ms", INT, 1000, "Time in ms that a follower waits after a failed fetch.", at_least(0)
+        "replica.fetch.backoff.ms",
+        INT,
+        1000,
+        "Time in ms that a follower waits before it repeats a failed fetch.",
+        at_least(0),
     ),
     Setting(
         "replica.lag.time.max.ms",
@@ -111,7 +117,7 @@ REPLICATION_SETTINGS: Final[dict[str, Setting]] = table(
         "replica.socket.timeout.ms",
         INT,
         30_000,
-        "Time in ms that a follower waits for a reply.",
+        "Time in ms that a follower waits for the leader's reply.",
         importance=HIGH,
     ),
     Setting(
@@ -125,7 +131,7 @@ REPLICATION_SETTINGS: Final[dict[str, Setting]] = table(
         "replica.selector.class",
         STRING,
         None,
-        "Selection of the replica a consumer reads from (KIP-392): empty for the leader, or the name of "
+        "How to select the replica that a consumer reads from (KIP-392): empty for the leader, or the class name of "
         "Kafka's RackAwareReplicaSelector.",
     ),
     # Controller

@@ -306,8 +306,8 @@ SERVER_SETTINGS: Final[dict[str, Setting]] = table(
         "unclean.leader.election.enable",
         BOOLEAN,
         False,
-        "Allow a replica outside the in-sync replicas to become leader if no other is left; default of the "
-        "topic setting.",
+        "Allow a replica that is not in sync to become leader if no in-sync replica is alive; default of the topic "
+        "setting.",
         importance=HIGH,
         update=CLUSTER_WIDE,
     ),

@@ -126,7 +126,7 @@ TOPIC_SETTINGS: Final[dict[str, Setting]] = table(
         "follower.replication.throttled.replicas",
         LIST,
         (),
-        "Replicas whose fetches the follower's replication throttle limits, as partition:broker pairs, or * for all.",
+        "Replicas whose fetching the follower's replication throttle limits, as partition:broker pairs, or * for all.",
         THROTTLED_REPLICAS,
     ),
     Setting(
@@ -297,7 +297,8 @@ TOPIC_SETTINGS: Final[dict[str, Setting]] = table(
         "unclean.leader.election.enable",
         BOOLEAN,
         False,
-        "Allow a replica outside the in-sync replicas to become leader if no other is left, losing records.",
+        "Allow a replica that is not in sync to become leader if no in-sync replica is alive; acknowledged records may "
+        "be lost.",
         synonyms=("unclean.leader.election.enable",),
     ),
     Setting(

@@ -82,7 +82,7 @@ class GroupCoordinator:
     # Leadership
 
     def note_partition_count(self, count: int) -> None:
-        """Note the actual number of partitions of `__consumer_offsets`."""
+        """Set the actual number of partitions of `__consumer_offsets`."""
         self._shards.partition_count = count
 
     def elected(self, partition: int, coordinator_log: CoordinatorLog) -> None:

@@ -71,7 +71,7 @@ class TransactionCoordinator:
     # Leadership
 
     def note_partition_count(self, count: int) -> None:
-        """Note the actual number of partitions of `__transaction_state`."""
+        """Set the actual number of partitions of `__transaction_state`."""
         self._runtime.shards.partition_count = count
 
     def elected(self, partition: int, transaction_log: TransactionLog) -> None:
@@ -276,7 +276,7 @@ class TransactionCoordinator:
         return shard, shard.state.ids.get(name)
 
     def _find_completed(self, name: str) -> tuple[LedShard[TransactionShard], TransactionMetadata | None]:
-        """Like `_find`, after the last transaction is completed if that is possible at once."""
+        """Like `_find`, but first complete the last transaction if that is possible at once."""
         self._endings.hurry(name)
         return self._find(name)
 

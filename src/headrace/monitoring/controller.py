@@ -7,7 +7,7 @@ from headrace.cluster.offices.candidate import Candidate
 from headrace.metrics import Family, gauge
 
 _ELECTIONS: Final = ("brokers", "take office", "controlled shutdown", "election", "balance", "unclean election")
-"""Events that elect leaders."""
+"""Events in which the controller may elect leaders."""
 
 
 def controller(candidate: Candidate) -> Iterable[Family]:
@@ -16,12 +16,12 @@ def controller(candidate: Candidate) -> Iterable[Family]:
     context = None if term is None else term.machine.context
     yield gauge(
         "kafka_controller_kafkacontroller_preferredreplicaimbalancecount",
-        "Partitions that their preferred replica does not lead.",
+        "Partitions that are not led by their preferred replica.",
         0 if context is None else context.imbalance_count(),
     )
     yield gauge(
         "kafka_controller_kafkacontroller_topicstodeletecount",
-        "Topics whose deletion is not finished.",
+        "Topics that are being deleted.",
         0 if context is None else len(context.deleting),
     )
     yield gauge(
@@ -31,7 +31,7 @@ def controller(candidate: Candidate) -> Iterable[Family]:
     )
     yield Family(
         "kafka_controller_controllerstats_uncleanleaderelections",
-        "Elections of leaders that were not in sync.",
+        "Leaders elected outside the in-sync replicas.",
         [({}, candidate.unclean_elections)],
         "counter",
     )
@@ -50,12 +50,12 @@ def controller(candidate: Candidate) -> Iterable[Family]:
     )
     yield gauge(
         "kafka_controller_controllereventmanager_eventqueuesize",
-        "Events that the controller has not handled.",
+        "Events in the controller's queue.",
         0 if term is None else len(term.queue),
     )
     yield Family(
         "headrace_controller_queue_seconds",
-        "Time that events have waited.",
+        "Total time that events have waited in the controller's queue.",
         [({}, candidate.figures.waited.total_s)],
         "counter",
     )
@@ -67,6 +67,6 @@ def controller(candidate: Candidate) -> Iterable[Family]:
     )
     yield Family(
         "headrace_controller_unanswered_orders",
-        "Orders that a broker has not answered.",
+        "Requests of the controller that a broker has not answered.",
         [] if term is None else [({"broker": str(broker)}, size) for broker, size in term.channels.waiting.items()],
     )

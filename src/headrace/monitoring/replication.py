@@ -1,4 +1,4 @@
-"""Metrics of replication: the partitions that this broker leads and follows, its fetchers, and the cluster it sees."""
+"""Metrics of replication: led and followed partitions, fetchers, and the cluster as this broker sees it."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
@@ -12,7 +12,7 @@ from headrace.types import TopicPartition
 
 
 class Elections(Protocol):
-    """Changes of leaders that concern this broker, since its start."""
+    """Number of times that this broker became leader or follower, since its start."""
 
     elected: int
     followed: int
@@ -31,7 +31,7 @@ class Fetchers(Protocol):
 
     @property
     def failures(self) -> Collection[TopicPartition]:
-        """Partitions that are not fetched any more."""
+        """Partitions that are no longer fetched because of an error."""
 
     def figures(self) -> Iterable[FetcherFigures]:
         """Return the figures of every fetcher."""
@@ -44,11 +44,11 @@ class _Led(NamedTuple):
     missing: int
     """Replicas that are not in sync."""
     spare: int
-    """In-sync replicas more than min.insync.replicas requires; negative if too few."""
+    """Number of in-sync replicas above min.insync.replicas; negative if there are too few."""
 
 
 def replica_manager(replicas: ReplicaManager) -> Iterable[Family]:
-    """Yield the numbers of partitions on this broker, and how many of them lack replicas."""
+    """Yield the numbers of partitions on this broker, and of those that lack in-sync replicas."""
     led = [
         _Led(
             partition.topic_partition,
@@ -93,7 +93,7 @@ def replica_manager(replicas: ReplicaManager) -> Iterable[Family]:
 
 
 def cluster(image: MetadataImage, broker_id: int, elections: Elections) -> Iterable[Family]:
-    """Yield the controller's view, which is 0 on other brokers, as in Kafka, and the elections this broker has seen."""
+    """Yield the controller's metrics, which are 0 on other brokers (as in Kafka), and this broker's elections."""
     is_controller = image.controller_id == broker_id
     yield gauge(
         "kafka_controller_kafkacontroller_activecontrollercount",
@@ -107,7 +107,7 @@ def cluster(image: MetadataImage, broker_id: int, elections: Elections) -> Itera
     )
     yield Family(
         "headrace_replica_elections",
-        "Times that this broker began to lead or to follow a partition, or did so under another leader epoch.",
+        "Times that this broker became leader or follower of a partition, or continued under a new leader epoch.",
         [({"role": "leader"}, elections.elected), ({"role": "follower"}, elections.followed)],
         "counter",
     )
@@ -118,24 +118,24 @@ def followers(isr: IsrFigures, fetchers: Fetchers) -> Iterable[Family]:
     for name, explanation, value in (
         ("isrshrinks", "Changes that removed followers from the in-sync replicas.", isr.shrinks),
         ("isrexpands", "Changes that added followers to the in-sync replicas.", isr.expands),
-        ("failedisrupdates", "Changes of in-sync replicas that the controller has refused.", isr.failures),
+        ("failedisrupdates", "Changes of in-sync replicas that the controller has rejected.", isr.failures),
     ):
         yield Family(f"kafka_server_replicamanager_{name}", explanation, [({}, value)], "counter")
     known = tuple(fetchers.figures())
     manager = {"clientId": "Replica"}
     yield Family(
         "kafka_server_replicafetchermanager_maxlag",
-        "Largest number of records that a followed partition is behind its leader.",
+        "Largest lag of a followed partition behind its leader, in records.",
         [(manager, max((lag for item in known for _, lag in item.lags), default=0))],
     )
     yield Family(
         "kafka_server_replicafetchermanager_failedpartitionscount",
-        "Followed partitions that are not fetched any more because of an error.",
+        "Followed partitions that are no longer fetched because of an error.",
         [(manager, len(fetchers.failures))],
     )
     yield Family(
         "kafka_server_fetcherlagmetrics_consumerlag",
-        "Records that a followed partition is behind its leader.",
+        "Lag of a followed partition behind its leader, in records.",
         partial(_lags, known),
     )
     for name, explanation in (("requests", "Fetch requests to a leader."), ("bytes", "Bytes fetched from a leader.")):

@@ -26,7 +26,7 @@ class AppendResult(NamedTuple):
 
 
 class OfflineError(KafkaError):
-    """The partition is offline, which has been logged."""
+    """The partition is offline, which has already been logged."""
 
     def __init__(self, topic: str, partition: int, reason: str) -> None:
         super().__init__(ErrorCode.kafka_storage_error, f"{topic}-{partition} is offline: {reason}")

@@ -27,7 +27,7 @@ class Growth(Generic[P]):
     __slots__ = ("_find", "_of_log", "_segment", "_size", "watchers")
 
     def __init__(self, partition: P, *, of_log: bool = False) -> None:
-        """`of_log`: the growth of the log for replicas, and not that of the records that consumers see."""
+        """`of_log`: report appended records, which followers can read, not only those that consumers can read."""
         self._of_log = of_log
         self.watchers: dict[Callable[[P, int], None], None] = {}
         """Called with the partition and the number of new bytes, in the order of `add`."""
@@ -46,7 +46,7 @@ class Growth(Generic[P]):
         self.watchers.pop(watcher, None)
 
     def report(self) -> None:
-        """Call the watchers after the high watermark, or the end of the log, has risen."""
+        """Call the watchers after the high watermark or the log end offset has advanced."""
         partition = self._find()
         assert partition is not None  # it calls this
         segment, size = self._segment, self._size

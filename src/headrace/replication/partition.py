@@ -337,5 +337,5 @@ class Partition(LedReplica):
         if target > self.log.log_start_offset:
             self.log.advance_log_start(target)
             if self.growth.watchers:
-                self.growth.report()  # fetch sessions learn the new start
+                self.growth.report()  # so that fetch sessions notice the new start
         return self.log.log_start_offset

@@ -20,11 +20,11 @@ log = logging.getLogger(__name__)
 def recover_producers(opened: Log, high_watermark: int) -> tuple[ProducerState, OpenTransactions]:
     """Load the newest readable snapshot, and replay the log after it.
 
-    Transactions whose markers are not before `high_watermark` still hold the last stable offset back.
+    Transactions whose markers are at or after `high_watermark` still hold back the last stable offset.
     """
     state = ProducerState()
     transactions = OpenTransactions()
-    # Not the log start offset: batches before it are still needed for the last sequences of producers.
+    # Not from the log start offset: earlier batches are still needed for the last sequence numbers of producers.
     start = opened.segments.first_offset
     for offset, path in sorted(snapshots(opened.directory).items(), reverse=True):
         try:

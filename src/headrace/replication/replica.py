@@ -1,4 +1,4 @@
-"""The log of a partition on this broker as its readers see it, led or followed."""
+"""A partition on this broker, led or followed, as its readers see it."""
 
 import logging
 from typing import Any

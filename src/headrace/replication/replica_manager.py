@@ -163,7 +163,7 @@ class ReplicaManager:
             return ErrorCode.none
         if hosted.topic_id != state.topic_id:
             return ErrorCode.inconsistent_topic_id
-        # The controller repeats a state only if it has missed the answer.
+        # The controller repeats a state only if it did not get the reply.
         return ErrorCode.none if state.leader_epoch > hosted.leader_epoch else ErrorCode.stale_controller_epoch
 
     def check_stop(self, topic_partition: TopicPartition, leader_epoch: int) -> ErrorCode:
@@ -198,7 +198,7 @@ class ReplicaManager:
         self._opened[topic_partition] = _Opened(opened, topic_id, producers, transactions)
 
     def lead(self, state: PartitionState) -> Partition:
-        """Lead a partition, after `open`. Appends of its fetcher must have ended."""
+        """Lead a partition, after `open`. Its fetcher must have stopped appending."""
         topic_partition = TopicPartition(state.topic, state.partition)
         partition = self._lead(topic_partition, state.leader_epoch, is_only_replica=len(state.replicas) == 1)
         if self.peers is not None:
@@ -332,7 +332,7 @@ class ReplicaManager:
             self._unfollow(topic_partition)
             self._opened.pop(topic_partition, None)
             self._offline.pop(topic_partition, None)
-            # even if it is not hosted: the topic may have been deleted while this broker was down
+            # even if it is not hosted, because the topic may have been deleted while this broker was down
             if topic_partition in self.log_dirs.partitions():
                 withdrawn.append(topic_partition)
         return withdrawn

@@ -12,7 +12,7 @@ _ALL: Final = "*"
 
 
 class ReplicationThrottle:
-    """One direction of replication traffic. Times are in seconds of one monotonic clock."""
+    """One direction of replication traffic. Times are in seconds of a monotonic clock."""
 
     __slots__ = ("_all_of", "_replicas", "_samples", "_total", "_window_count", "_window_s", "rate")
 
@@ -24,7 +24,7 @@ class ReplicationThrottle:
         self._replicas: dict[str, frozenset[int]] = {}
         self._all_of: set[str] = set()
         self._samples: deque[tuple[float, int]] = deque()
-        """Begin and bytes of every window, ascending."""
+        """Start time and bytes of every window, ascending."""
         self._total = 0
 
     def configure(self, topic: str, replicas: str, broker_id: int) -> None:

@@ -107,7 +107,7 @@ class Connection:
         self._runs: deque[Parts | asyncio.Future[Parts] | InvalidRequestError] = deque()
         """Replies in order, beginning with one that waits for followers."""
         self._waits_for_runs = False
-        """True if the next request must wait for their end."""
+        """True if the next request must wait until all of them have been sent."""
 
     def start(self) -> None:
         """Start reading."""
@@ -233,7 +233,7 @@ class Connection:
         return False
 
     def _must_wait_for_runs(self, view: memoryview, position: int, stop: int) -> bool:
-        """Return True if the request there has to wait until followers have the records of earlier ones."""
+        """Return True if the request must wait until followers have the records of earlier requests."""
         self._waits_for_runs = len(self._runs) >= MAX_RUNS or not is_produce(view, position, stop)
         return self._waits_for_runs
 
@@ -245,13 +245,13 @@ class Connection:
             self._sender.queue(parts)
 
     def _await_run(self, answer: Executed[Parts]) -> None:
-        """Reply later, but continue with the client's next Produce requests."""
+        """Reply later, but handle the client's next Produce requests meanwhile."""
         run = asyncio.ensure_future(answer.reply, loop=self._loop)
         self._runs.append(run)
         run.add_done_callback(self._on_run)
 
     def _on_run(self, _: object) -> None:
-        """Send the replies that nothing earlier waits for."""
+        """Send the replies that do not follow an unfinished one."""
         runs = self._runs
         before = len(runs)
         while runs and not self.is_closed:
@@ -276,7 +276,7 @@ class Connection:
         self._go_on()
 
     def _outcome(self, run: "asyncio.Future[Parts]") -> Parts | InvalidRequestError | None:
-        """Return the reply of a run, or the error that ends the connection. Close it if there is none."""
+        """Return the reply of a run, or the error that ends the connection. Close it if there is no reply."""
         if run.cancelled():
             self.close(None)
             return None

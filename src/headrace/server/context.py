@@ -33,7 +33,7 @@ class ClientInfo:
     give_up: Callable[[], None] | None = None
     """Ends the wait of the current request, if that loses nothing; called when the client has hung up."""
     is_broker: bool = False
-    """True if it is another broker, which fetches as a follower."""
+    """True if the client is another broker, which fetches as a follower."""
     has_left: bool = False
     """True if it has hung up, as far as the broker can tell."""
 

@@ -1,4 +1,4 @@
-"""Decode the bodies of requests, after a check of their arrays and without unknown tagged fields."""
+"""Decode request bodies, after checking array lengths and removing unknown tagged fields."""
 
 from typing import Any, TypeVar
 
@@ -26,7 +26,7 @@ def count_entries(context: RequestContext, api_schema: Schema, frame: memoryview
 
 
 def strictly(context: RequestContext, api_schema: Schema, frame: Buffer, position: int) -> Steps[Buffer]:
-    """Return the body without unknown tagged fields. Raises InvalidRequestError."""
+    """Remove unknown tagged fields from the body. Raises InvalidRequestError."""
     if api_schema.strict_request is None:
         return frame[position:]
     try:
@@ -42,7 +42,7 @@ def decode(context: RequestContext, api_schema: Schema, frame: Buffer, position:
     try:
         try:
             return api_schema.decode_request(frame, position)[0]
-        except KeyError:  # kio does not skip a tagged field that it does not know
+        except KeyError:  # kio does not skip unknown tagged fields
             return api_schema.decode_request(finish_at_once(strictly(context, api_schema, frame, position)), 0)[0]
     except InvalidRequestError:
         raise

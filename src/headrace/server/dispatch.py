@@ -220,7 +220,7 @@ class Dispatcher:
         if isinstance(replies, list):
             return _encode_run(requests, schemas, replies, invalid)
         if type(replies) is Executed:
-            # Without the requests, whose records would stay in memory.
+            # Keep no reference to the requests, whose records would stay in memory.
             return Executed(_executed(replies, [context for context, _ in requests], schemas, invalid))
         return self._run_later(requests, schemas, replies, invalid)
 

@@ -125,7 +125,7 @@ _MAX_ENTRIES: Final = {
     ApiKey.STOP_REPLICA.value: 5_000_000,
     ApiKey.UPDATE_METADATA.value: 5_000_000,
 }
-"""APIs with another limit. A Produce request is decoded in one go, because most of it is records. Producers stay below
+"""APIs with a different limit. A Produce request is decoded at once, because it is mostly records. Producers stay below
 the limit: the batches of 10,000 partitions do not fit into the 1 MB that Kafka's producer sends in one request. A
 controller sends the state of all partitions in one request."""
 
@@ -135,7 +135,7 @@ _CONTROLS: Final = {
     ApiKey.UPDATE_METADATA.value: (8, "update_metadata:UpdateMetadata"),
     ApiKey.CONTROLLED_SHUTDOWN.value: (3, "controlled_shutdown:ControlledShutdown"),
 }
-"""The version and the schemas of the APIs that kio does not have."""
+"""The version and the schemas of the APIs that kio lacks."""
 
 
 class VersionRange(NamedTuple):

@@ -1,4 +1,4 @@
-"""Fetch 13 to 17 between brokers, by hand: a follower's request, and the leader's reply as views of the received bytes.
+"""Hand-written codec for Fetch 13 to 17 between brokers; records of a reply are views of the received bytes.
 
 Records are neither copied nor decoded. Layout: https://kafka.apache.org/protocol#The_Messages_Fetch; sessions: KIP-227,
 epochs: KIP-595, topic ids: KIP-516, replica epochs: KIP-903.
@@ -43,7 +43,7 @@ class MalformedReplyError(Exception):
 
 
 class FetchLimits(NamedTuple):
-    """How long the leader waits for at least `min_bytes`, and the bytes of a whole reply."""
+    """How long the leader waits for `min_bytes`, and the maximum bytes of a reply."""
 
     max_wait_ms: int
     min_bytes: int
@@ -83,7 +83,7 @@ def encode_fetch(
 ) -> bytearray:
     """Return the body of a request. `entries` are packed by `ENTRY`; `session` is its id and epoch.
 
-    `replica` is the id and epoch of the follower; None reads like a consumer, up to the high watermark.
+    `replica` is the id and epoch of the follower; None fetches like a consumer, up to the high watermark.
     """
     out = bytearray()
     if version < _FIRST_WITH_REPLICA_STATE:
@@ -129,15 +129,15 @@ def parse_fetch_reply(body: memoryview) -> FetchReply:
             position = _after_tags(body, position)
         position = _after_tags(body, position)
     except (error, IndexError, ValueError) as failure:
-        raise MalformedReplyError(f"a malformed Fetch reply: {failure}") from failure
+        raise MalformedReplyError(f"the Fetch reply is malformed: {failure}") from failure
     if position != len(body):
-        raise MalformedReplyError(f"a Fetch reply with {len(body) - position} bytes too many")
+        raise MalformedReplyError(f"the Fetch reply has {len(body) - position} bytes too many")
     return FetchReply(error_code, session_id, partitions)
 
 
 def _partition(body: memoryview, position: int, topic_id: bytes) -> tuple[FetchedPartition, int]:
     partition, error_code, high_watermark, _, log_start_offset = _PARTITION.unpack_from(body, position)
-    # followers get no aborted transactions, consumers may
+    # a reply to a follower lists no aborted transactions; one to a consumer may
     aborted, position = unsigned_varint(body, position + _PARTITION.size)
     for _ in range(aborted - 1):
         position = _after_tags(body, position + _ABORTED_SIZE)

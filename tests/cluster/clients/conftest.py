@@ -28,12 +28,12 @@ _QUICK = (
     "test_a_group_resumes_at_its_committed_offset",
     "test_offsets_are_committed_with_the_transaction_or_not_at_all",
 )
-"""The tests that always run, without the slow starts of Java; `make slow` runs the others."""
+"""The tests that always run, because they start no Java clients; `make slow` runs the others."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out the consumer protocol, which Kafka 3.9 with ZooKeeper does not have, and mark slow tests."""
+    """Deselect tests of the consumer protocol, which Kafka 3.9 with ZooKeeper lacks, and mark slow tests."""
     own = [item for item in items if "tests/cluster/clients/" in item.nodeid]
     left_out = [item for item in own if _needs_consumer_protocol(item)]
     items[:] = [item for item in items if item not in left_out]
@@ -52,7 +52,7 @@ def _needs_consumer_protocol(item: pytest.Item) -> bool:
 
 @pytest.fixture(scope="session")
 def mixed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MixedCluster]:
-    """The internal topics are on all brokers, and every broker leads a third of their partitions."""
+    """A cluster with the internal topics on all brokers, of which every broker leads a third of the partitions."""
     with mixed_cluster(tmp_path_factory.mktemp("mixed"), _SETTINGS) as cluster:
         brokers = [HEADRACE, *KAFKAS]
         for name, count in _INTERNAL.items():

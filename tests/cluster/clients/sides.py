@@ -10,7 +10,7 @@ SIDES: Final = ("kafka", "headrace")
 
 
 class Side:
-    """The brokers of one kind, by which clients find the others. Its data is that of all brokers.
+    """The brokers of one kind, from which clients bootstrap. The data is that of all brokers.
 
     A kill hits Headrace, or the Kafka broker that is not the controller.
     """
@@ -38,4 +38,4 @@ class Side:
         self._cluster.wait_until_complete()
 
     def close(self) -> None:
-        """Do nothing: other tests use the cluster."""
+        """Do nothing, because other tests use the cluster."""

@@ -63,12 +63,15 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000))
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument("--directory", type=Path, help="keep all files in this empty directory")
-    parser.add_argument("--kills", type=int, default=20, help="kills of Headrace, and as many of Kafka (kills)")
+    parser.add_argument("--kills", type=int, default=20, help="number of kills of Headrace, and of Kafka (kills)")
     parser.add_argument(
-        "--hasty", type=float, default=0.25, help="share of kills before all replicas are in sync again (kills)"
+        "--hasty",
+        type=float,
+        default=0.25,
+        help="share of kills that do not wait until all replicas are in sync again (kills)",
     )
-    parser.add_argument("--pairs", type=float, default=0.0, help="share of kills of two brokers together (kills)")
-    parser.add_argument("--rounds", type=int, default=5, help="pauses of Headrace, and as many of Kafka (pauses)")
+    parser.add_argument("--pairs", type=float, default=0.0, help="share of kills that kill two brokers at once (kills)")
+    parser.add_argument("--rounds", type=int, default=5, help="number of pauses of Headrace, and of Kafka (pauses)")
     parser.add_argument("--megabytes", type=int, default=1024, help="size of the topic in MiB (moves)")
     parser.add_argument("--throttle", type=int, default=20, help="MiB per second (moves)")
     parser.add_argument("--kill-midway", action="store_true", help="kill Headrace during each move (moves)")

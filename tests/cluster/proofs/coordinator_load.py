@@ -1,4 +1,4 @@
-"""Consumers, transactional producers and observers, each in a thread, which record what brokers have acknowledged."""
+"""Consumers, transactional producers and observers in threads, which record what brokers have acknowledged."""
 
 import contextlib
 import random
@@ -16,13 +16,13 @@ from headrace.wire.apis import ApiKey
 from tests.support.wire_client import WireClient
 
 _CALL_S: Final = 30.0
-"""Time limit of one call of a transactional producer, which is repeated if the error is retriable."""
+"""Timeout of a call of a transactional producer, which is repeated if the error is retriable."""
 _PATIENCE_S: Final = 120.0
-"""Time after which a call is not repeated any more."""
+"""Time after which a call is not repeated."""
 _ABORTS: Final = 0.2
 """Share of transactions that are aborted."""
 _LONGEST_OPEN_S: Final = 0.4
-"""A transaction stays open for a random time up to this."""
+"""Maximum time that a transaction stays open; the actual time is random."""
 _STAYS_S: Final = 4.0
 """Average time that a restless consumer stays in its group."""
 
@@ -89,7 +89,7 @@ class Worker(ABC):
     def join(self) -> None:
         self._thread.join(180)
         if self._thread.is_alive() and self.failure is None:
-            self.failure = TimeoutError(f"{self.name} does not end")
+            self.failure = TimeoutError(f"{self.name} did not stop in time")
 
     def _run(self) -> None:
         try:
@@ -105,7 +105,7 @@ class Worker(ABC):
 
 
 class GroupMember(Worker):
-    """Consumes and commits synchronously; a `restless` one leaves its group and joins it again, all the time."""
+    """Consumes and commits synchronously; a `restless` member repeatedly leaves and rejoins its group."""
 
     def __init__(
         self, bootstrap: str, topic: str, group: str, number: int, fence: Fence, *, strategy: str, restless: bool
@@ -191,7 +191,7 @@ class Source(Worker):
             self.sent += 1
             self._producer.poll(0)
         if self._producer.flush(60):
-            raise TimeoutError("records of the source are not acknowledged")
+            raise TimeoutError("the records of the source were not acknowledged in time")
 
     def _delivered(self, error: Any, _: object) -> None:
         if error is not None:
@@ -303,9 +303,9 @@ class TransactionalProducer(Worker):
 
 
 class Observer(Worker):
-    """Reads the committed offsets of groups again and again, and notes those that move backwards.
+    """Repeatedly reads the committed offsets of groups, and notes those that move backwards.
 
-    It does so without librdkafka, whose admin client crashes on NOT_COORDINATOR.
+    It does not use librdkafka, whose admin client crashes on NOT_COORDINATOR.
     """
 
     def __init__(self, bootstrap: str, groups: Mapping[str, tuple[str, int]], fence: Fence) -> None:
@@ -326,7 +326,7 @@ class Observer(Worker):
                     self.observe(group, timeout_s=0)
 
     def observe(self, group: str, *, timeout_s: float) -> dict[int, int]:
-        """Return the committed offsets of a group, after a comparison with all that were known.
+        """Return the committed offsets of a group, and compare them with all known ones.
 
         Raises NoCoordinatorError if no broker answers within `timeout_s`.
         """
@@ -367,7 +367,7 @@ class Observer(Worker):
             self.errors[answer["error_code"]] += 1
             raise NoCoordinatorError(answer["error_code"])
         partitions = [partition for topic in answer["topics"] for partition in topic["partitions"]]
-        # EndTxn is answered before the marker makes the offsets visible: until then they are unstable.
+        # The reply to EndTxn comes before the marker makes the offsets visible; until then they are unstable.
         if any(partition["error_code"] != "none" for partition in partitions):
             raise NoCoordinatorError("unstable")
         return {
@@ -388,4 +388,4 @@ class Observer(Worker):
 
 
 class NoCoordinatorError(Exception):
-    """No broker knows the offsets of a group at the moment."""
+    """No broker returned the offsets of a group in time."""

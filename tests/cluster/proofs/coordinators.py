@@ -44,7 +44,7 @@ INPUT, OUTPUT = "input", "output"
 _INPUT_PARTITIONS: Final = 8
 _OUTPUT_PARTITIONS: Final = 4
 _MEMBERS: Final = 4
-"""Consumers in a group."""
+"""Number of consumers in a group."""
 _RATE: Final = 200
 """Records per second in `INPUT`."""
 _SETTLE_S: Final = 120.0
@@ -69,8 +69,8 @@ class Plan:
 class Move:
     """The result of a move. Pauses are the longest times, in seconds, without a success of one client.
 
-    Those of commits exclude the group of the restless consumer: a member that leaves just before a move is still a
-    member for the next coordinator, until its session times out.
+    The pauses of commits exclude the group of the restless consumer: if a member leaves just before a move, the next
+    coordinator still considers it a member until its session times out.
     """
 
     number: int
@@ -92,7 +92,7 @@ class Report:
     observations: int = 0
     transactions: dict[str, int] = field(default_factory=dict)
     rejoins: int = 0
-    """Assignments of consumers that stay in their group, during the moves. A move of the coordinator needs none."""
+    """Assignments during the moves to consumers that stay in their group. Moving the coordinator should cause none."""
     errors: dict[str, int] = field(default_factory=dict)
     """Errors that clients saw and recovered from."""
     failures: list[str] = field(default_factory=list)
@@ -135,7 +135,7 @@ class Load:
 
     @property
     def clients(self) -> list[Worker]:
-        """Those that must make progress after a move."""
+        """The clients that must make progress after a move."""
         return [*self.members, *self.producers, *self.observers]
 
     @property
@@ -143,7 +143,7 @@ class Load:
         return [*self.clients, self.source]
 
     def wait_for_progress(self) -> None:
-        """Wait until every client has succeeded twice more: with one call at least that began now."""
+        """Wait until every client has succeeded twice more, so that at least one of its calls began after now."""
         before = {worker: worker.pauses.successes for worker in self.clients}
 
         def late() -> list[str]:
@@ -156,7 +156,7 @@ class Load:
         try:
             wait_for(lambda: not late(), "every client makes progress", timeout_s=_SETTLE_S, interval_s=0.1)
         except AssertionError as error:
-            raise AssertionError(f"no progress after {_SETTLE_S:g} s: {', '.join(late())}") from error
+            raise AssertionError(f"no progress within {_SETTLE_S:g} s: {', '.join(late())}") from error
 
     def values_of(self, group: str) -> set[int]:
         """Return the numbers that the members of a group have read."""
@@ -206,7 +206,7 @@ def move_coordinators(cluster: MixedCluster, plan: Plan, note: Callable[[str], N
             worker.stop()
         for worker in load.workers:
             worker.join()
-    note("The clients have ended; checking all that they have seen")
+    note("The clients have stopped; checking what they have seen")
     try:
         _check(cluster, load, report)
     finally:
@@ -216,7 +216,7 @@ def move_coordinators(cluster: MixedCluster, plan: Plan, note: Callable[[str], N
 
 
 def rotated(brokers: Sequence[int], by: int, *, within: int | None = None) -> list[int]:
-    """Return the brokers, the first `within` of them rotated."""
+    """Return the brokers with the first `within` of them rotated by `by`."""
     first, rest = list(brokers[:within]), list(brokers[len(brokers) if within is None else within :])
     by %= len(first)
     return [*first[by:], *first[:by], *rest]
@@ -231,7 +231,7 @@ def _move(cluster: MixedCluster, load: Load, number: int, note: Callable[[str], 
     for worker in load.clients:
         worker.pauses.reset()
     started = time.monotonic()
-    # A leader that keeps its replica keeps the leadership, too.
+    # A leader that stays among the replicas remains the leader.
     replicas = [to, *(broker for broker in cluster.brokers if broker != to and (by_election or broker != before))]
     _reassign(cluster, replicas)
     if by_election:
@@ -338,7 +338,7 @@ def _read_output(cluster: MixedCluster) -> list[Record]:
 def split(
     outcomes: Mapping[Transaction, Outcome], records: Sequence[Record], partitions: int = _OUTPUT_PARTITIONS
 ) -> list[str]:
-    """Return what is wrong with committed records: transactions in some partitions only, lost, repeated, or aborted."""
+    """Describe errors in committed records: transactions that are partial, lost, repeated or aborted."""
     found: dict[str, Counter[int]] = defaultdict(Counter)
     latest: dict[tuple[int, int], int] = {}
     wrong: list[str] = []

@@ -21,21 +21,21 @@ REPLICATED: Final = {
     "unclean.leader.election.enable": "false",
 }
 _DEFECTS: Final = ("Traceback", "this is a bug", "is no longer copied", "committed records are lost", "is offline")
-"""In Headrace's log."""
+"""Parts of lines in Headrace's log that show a defect."""
 _EXPECTED: Final = "; waiting for it"
-"""The end of such a line about a leader that has moved."""
+"""End of a line that is normal after a leader change."""
 
 
 class Plan(NamedTuple):
     kills: int
-    """Of Headrace, and as many of Kafka brokers."""
+    """Number of kills of Headrace, and of Kafka brokers."""
     seed: int
     partitions: int = 6
     rate: float = 100.0
     hasty: float = 0.25
     """The share of kills that do not wait until all replicas are in sync again."""
     pairs: float = 0.0
-    """The share of kills that take another broker along."""
+    """The share of kills that kill another broker at the same time."""
 
 
 def run(plan: Plan, base: Path, say: Say) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def run(plan: Plan, base: Path, say: Say) -> dict[str, Any]:
 
 
 def _led(rig: Rig, broker: int) -> int:
-    """Return the number of partitions that a broker leads; let it lead some first if there are none."""
+    """Return the number of partitions that a broker leads; if it leads none, make it lead some first."""
 
     def count() -> int:
         return sum(state.leader == broker for state in rig.states(TOPIC).values())

@@ -1,6 +1,6 @@
-"""Producers that note what was acknowledged: idempotent ones and transactional ones; another one only makes noise.
+"""Idempotent and transactional producers that record acknowledgements, and one with acks=1 whose records may be lost.
 
-Records are numbered per producer and partition, so that a full read shows losses, duplicates and a wrong order.
+Records are numbered per producer and partition, so that a full read shows losses, duplicates and wrong order.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ _PATIENCE_S: Final = 300.0
 
 
 NOISE: Final = b"-"
-"""The first byte of records with acks=1, which a killed leader may take with it: its log has to be truncated."""
+"""The first byte of records with acks=1, which a killed leader may lose, so that its log has to be truncated."""
 
 
 class Record(NamedTuple):
@@ -56,11 +56,11 @@ class Outcome(Enum):
     COMMITTED = auto()
     ABORTED = auto()
     UNKNOWN = auto()
-    """The producer failed meanwhile: all records are visible, or none."""
+    """The producer failed at the end: either all records are visible or none."""
 
 
 class Written:
-    """What one producer has sent. Offsets are those of acknowledgements; negative ones are not known."""
+    """The records that one producer has sent. Offsets are from acknowledgements; negative ones are unknown."""
 
     def __init__(self, producer: int, partitions: int) -> None:
         self.producer = producer
@@ -145,7 +145,7 @@ class Load:
             thread.join(_PATIENCE_S + _CALL_S)
 
     def progress(self) -> None:
-        """Wait until more is acknowledged: the cluster works. Raises AssertionError after a failure."""
+        """Wait until more records are acknowledged. Raises AssertionError after a failure."""
         before = self.acknowledged
         wait_for(lambda: self.failures or self.acknowledged > before + 200, "acknowledged records", timeout_s=180)
         self.check()
@@ -169,7 +169,7 @@ class Load:
             "acks": "all",
             "linger.ms": 20,
             "message.timeout.ms": 0,
-            # A stopped broker answers no request, and does not close its connections.
+            # A stopped broker neither answers requests nor closes its connections.
             "socket.timeout.ms": 10_000,
             "log_level": 0,  # otherwise every lost connection is reported
             **more,
@@ -245,7 +245,7 @@ class Load:
                 if commit:
                     producer.commit_transaction(_CALL_S)
                     return Outcome.COMMITTED
-                # Before a partition is added to it, librdkafka takes the refusal of an abort for a fatal error.
+                # If no partition was added yet, librdkafka treats a rejected abort as a fatal error.
                 producer.flush(_CALL_S)
                 producer.abort_transaction(_CALL_S)
                 return Outcome.ABORTED

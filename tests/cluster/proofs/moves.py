@@ -36,7 +36,7 @@ class Plan(NamedTuple):
     """The throttle, in bytes per second."""
     seed: int
     is_killed: bool = False
-    """Kill Headrace when it has half of the bytes."""
+    """Kill Headrace when it has copied half of the bytes."""
 
 
 def run(plan: Plan, base: Path, say: Say) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def _on_kafka() -> dict[int, list[int]]:
 
 
 def _with_headrace() -> dict[int, list[int]]:
-    """Every partition on Headrace, which is to lead half of them."""
+    """Return replicas with every partition on Headrace, which is the preferred leader of half of them."""
     return {
         partition: [HEADRACE, kafka] if partition % 2 else [kafka, HEADRACE]
         for partition, (kafka, _) in _on_kafka().items()
@@ -112,7 +112,7 @@ class _Mover:
         self._rate = rate
 
     def move(self, replicas: Mapping[int, list[int]], *, kill_at: int | None = None) -> float:
-        """Give the partitions these replicas, and return how many seconds it took.
+        """Reassign the partitions to these replicas, and return the duration in seconds.
 
         Kill Headrace, and start it again, when it has `kill_at` bytes.
         """
@@ -199,7 +199,7 @@ def _wait_for(writer: _Writer) -> None:
 
 
 def _fill(rig: Rig, plan: Plan, chance: random.Random) -> int:
-    """Write `size` bytes evenly, and return how many."""
+    """Write `size` bytes, spread evenly over the partitions, and return the number written."""
     producer = Producer(
         {"bootstrap.servers": rig.bootstrap, "acks": "all", "linger.ms": 50, "batch.size": 256_000, "log_level": 0}
     )

@@ -1,7 +1,7 @@
 """Stop leaders with SIGSTOP beyond their sessions, and let them continue with requests in their sockets.
 
-Such a leader does not know yet that it has been replaced. It may append what it is sent, and acknowledge it with
-acks=1, as Kafka does; it must not acknowledge it with acks=all, nor show it to consumers, and has to truncate it.
+Such a leader does not know yet that it has been replaced. It may append records and acknowledge them with
+acks=1, as Kafka does. It must not acknowledge them with acks=all or show them to consumers, and has to truncate them.
 """
 
 import random
@@ -21,7 +21,7 @@ from tests.support.wire_client import WireClient
 
 TOPIC: Final = "exact"
 STALE_TOPIC: Final = "stale"
-"""Gets only the requests that wait for a stopped leader."""
+"""Topic that receives only the requests that wait for a stopped leader."""
 _PARTITIONS: Final = 6
 _REQUESTS: Final = 10
 _PRODUCE_VERSION: Final = 9
@@ -31,7 +31,7 @@ _TIMEOUT_MS: Final = 3000
 
 class Plan(NamedTuple):
     rounds: int
-    """Pauses of Headrace, and as many of Kafka brokers."""
+    """Number of pauses of Headrace, and of Kafka brokers."""
     seed: int
     rate: float = 50.0
 
@@ -172,7 +172,7 @@ def _leaders(rig: Rig) -> set[int]:
 
 
 def _lead(rig: Rig, broker: int) -> None:
-    """Let a broker lead the partitions in which it is the preferred leader."""
+    """Make a broker leader of the partitions whose preferred leader it is."""
     rig.elect_preferred_leaders()
     rig.wait_for_sync()
     wait_for(lambda: broker in _leaders(rig), f"{name_of(broker)} leads", timeout_s=60)
@@ -215,7 +215,7 @@ def _fetch(client: WireClient, partition: int, offset: int) -> None:
 
 
 def _shown(client: WireClient, partition: int) -> int:
-    """Return the bytes of records in the answer to a fetch at the end: nothing is committed there."""
+    """Fetch at the end of the committed records, and return the number of bytes in the reply."""
     try:
         answer = client.receive(ApiKey.FETCH, _FETCH_VERSION)
     except ConnectionError:

@@ -1,4 +1,4 @@
-"""Read a topic whole, and compare it with what its producers know."""
+"""Read a whole topic, and compare it with its producers' acknowledgements."""
 
 import time
 from collections import Counter
@@ -13,7 +13,7 @@ _PATIENCE_S = 120.0
 
 
 class Read(NamedTuple):
-    """The visible records of a topic with their offsets, in the order of every partition. Noise is left out."""
+    """The visible records of a topic with their offsets, in partition order, without those with acks=1."""
 
     records: Mapping[int, Sequence[tuple[int, Record]]]
     ends: Mapping[int, int]
@@ -25,13 +25,13 @@ class Read(NamedTuple):
 
 
 class Findings(NamedTuple):
-    """What is wrong, as sentences; empty lists if everything is right."""
+    """Errors by kind, as sentences; all lists are empty if the topic is correct."""
 
     lost: list[str]
     duplicated: list[str]
     disordered: list[str]
     split: list[str]
-    """Transactions that are visible in part, or although they were aborted."""
+    """Transactions that are only partly visible, or visible although they were aborted."""
     misplaced: list[str]
     """Records that are not at the offset that was acknowledged."""
 
@@ -41,7 +41,7 @@ class Findings(NamedTuple):
 
 
 def read(bootstrap: str, topic: str, partitions: int) -> Read:
-    """Read everything that is committed, but for the noise. Raises AssertionError for a damaged record."""
+    """Read all committed records except those with acks=1. Raises AssertionError for a damaged record."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,

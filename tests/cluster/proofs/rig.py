@@ -25,7 +25,7 @@ HEADRACE: Final = 4
 SESSION_TIMEOUT_MS: Final = 6000
 INTERNAL_TOPICS: Final = ("__consumer_offsets", "__transaction_state")
 _WITHIN_S: Final = 180.0
-"""Limit of waits that have an end: it says nothing about speed."""
+"""Generous limit for waits; it does not measure speed."""
 
 _SETTINGS: Final[Mapping[str, str]] = {
     "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
@@ -80,7 +80,7 @@ class Rig:
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as exits:
             zookeeper = exits.enter_context(ZooKeeper(self._base / "zookeeper"))
-            logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # it reports every attempt to connect
+            logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # it logs every attempt to connect
             self._zookeeper = KazooClient(zookeeper.address)
             self._zookeeper.start(60)
             exits.callback(self._zookeeper.close)
@@ -127,7 +127,7 @@ class Rig:
         return {int(name) for name in self._zookeeper.get_children("/brokers/ids")}
 
     def wait_for_brokers(self, *brokers: int) -> None:
-        """Wait until exactly these are registered."""
+        """Wait until exactly these brokers are registered."""
         wait_for(lambda: self.live_brokers() == set(brokers), f"brokers {brokers}", timeout_s=_WITHIN_S)
 
     def topics(self) -> list[str]:
@@ -191,7 +191,7 @@ class Rig:
         self.wait_for_sync(topic)
 
     def elect_preferred_leaders(self) -> None:
-        """Let the first replica of every partition lead it, where it is in sync."""
+        """Make the first replica of every partition its leader, if it is in sync."""
         controller = json.loads(self._zookeeper.get("/controller")[0])["brokerid"]
         with WireClient(self.brokers[controller].bootstrap) as client:
             fields = {"election_type": 0, "topic_partitions": None, "timeout": 60_000}
@@ -215,7 +215,7 @@ class Rig:
     # Results
 
     def high_watermarks(self, topic: str) -> dict[int, int]:
-        """Ask the leaders."""
+        """Return the high watermarks by partition, as the leaders report them."""
         consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "watermarks", "log_level": 0})
         try:
             return {

@@ -1,5 +1,5 @@
-"""A broker in the simulation: the real storage, replicas, fetchers and handlers of requests, as `broker/node.py` joins
-them, on a fake network and with virtual time.
+"""A broker in the simulation: the real storage, replicas, fetchers and request handlers, composed as in
+`broker/node.py`, on a fake network and in virtual time.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ def address_of(broker_id: int) -> Address:
 
 
 class Broker:
-    """One life of a broker: from its start to its death."""
+    """One process of a broker, from its start to its death."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Broker:
         replicas = self.replicas = ReplicaManager(dirs, self._config_of, purgatory)
         cache = self.cache
         replicas.exists = lambda partition: cache.image.topic_id_of(partition) is not None
-        executor: Any = None  # the loop runs everything itself
+        executor: Any = None  # the loop runs the work itself
         commands = Commands(self.id, replicas, cache, executor, StateChanges(is_logged=False))
         leaders = MemberLeaders(
             config,
@@ -155,7 +155,7 @@ class Broker:
         )
 
     def kill(self) -> None:
-        """End the process at once. What it has written stays."""
+        """Kill the process. Its files remain."""
         self._loop.kill(self.process)
         self._network.died(self.process)
         self.unlock()

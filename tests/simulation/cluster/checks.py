@@ -27,7 +27,7 @@ class Held(NamedTuple):
 
 
 class Copy:
-    """The batches of one log, as they were when it last changed."""
+    """The batches of one log after its last change."""
 
     def __init__(self) -> None:
         self.log: Log | None = None
@@ -88,7 +88,7 @@ class Committed:
 
 
 class Checks:
-    """The invariants. `copies` outlive the brokers' lives, as disks do."""
+    """The invariants. `copies` survive the processes of brokers, as disks do."""
 
     def __init__(self, store: Store, min_isr: int) -> None:
         self._store = store
@@ -112,7 +112,7 @@ class Checks:
                 self._check_isr(name)
 
     def lost_power(self, broker_id: int) -> None:
-        """Forget what a broker had: its disk may have lost some of it."""
+        """Forget the copies of a broker, whose disk may have lost data."""
         for key in [key for key in self.copies if key[0] == broker_id]:
             del self.copies[key]
             self._seen.pop(key, None)
@@ -126,7 +126,7 @@ class Checks:
             self._seen.pop(key, None)
 
     def _check_isr(self, name: TopicPartition) -> None:
-        """Check that every member of the ISR has all that consumers have seen: it may be elected."""
+        """Check that every member of the ISR has all records that consumers have seen, because it may be elected."""
         state = self._store.partitions[name]
         for held in self.committed.setdefault(name, Committed()).batches.values():
             for member in state.isr:
@@ -190,7 +190,7 @@ class Checks:
             raise ViolationError(f"brokers {known.id} and {broker.id} (or two lives) lead {name} under epoch {epoch}")
         last = self._high_watermarks.get((name, epoch))
         if last is None:
-            if epoch == state.leader_epoch:  # otherwise its successor may already have committed more
+            if epoch == state.leader_epoch:  # otherwise the next leader may already have committed more
                 self._check_elected(broker, partition, copy)
         elif partition.high_watermark < last:
             raise ViolationError(f"{name}: the high watermark goes back from {last} to {partition.high_watermark}")
@@ -204,7 +204,7 @@ class Checks:
         self._commit(broker, partition, copy)
 
     def _check_elected(self, broker: Broker, partition: Partition, copy: Copy) -> None:
-        """Check that a new leader has everything that consumers have seen."""
+        """Check that a new leader has all records that consumers have seen."""
         name = partition.topic_partition
         committed = self.committed.setdefault(name, Committed())
         for held in committed.batches.values():
@@ -239,7 +239,7 @@ class Checks:
             committed.add(held)
 
     def _check_committed(self, broker: Broker, partition: Partition | FollowedPartition, copy: Copy) -> None:
-        """Check that everything below a high watermark is what was committed there."""
+        """Check that all batches below a high watermark equal the committed ones."""
         name = partition.topic_partition
         committed = self.committed.setdefault(name, Committed())
         if partition.high_watermark > committed.end:

@@ -1,4 +1,4 @@
-"""Producers and consumers of the simulated cluster. They find leaders in the image of any live broker."""
+"""Producers and consumers of the simulated cluster. They find leaders in the metadata of any live broker."""
 
 import asyncio
 from collections.abc import Callable
@@ -36,14 +36,14 @@ RETRIABLE: Final = frozenset(
 
 
 class ClientError(AssertionError):
-    """A client got an answer that it may not get."""
+    """A client got an invalid reply."""
 
 
 class Cluster(Protocol):
-    """What clients know."""
+    """The cluster as clients see it."""
 
     def leader_of(self, name: TopicPartition) -> int:
-        """Return the leader, as some live broker knows it."""
+        """Return the leader according to some live broker."""
 
     def leads(self, name: TopicPartition, broker: int) -> bool:
         """Return True if the broker is the leader, and knows it."""
@@ -90,7 +90,7 @@ class Links:
 
 
 class Producer:
-    """Writes until it is stopped. With an id it is idempotent, and repeats a batch until it is acknowledged."""
+    """Writes until it is stopped. With a producer id it is idempotent, and retries batches until acknowledged."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class Producer:
                     # A former leader that does not know of its successor may lack the batches before this one.
                     raise ClientError(f"{self.name} gets {error.name} from {name} for sequence {sequence}")
             if self.producer_id < 0:
-                return  # it does not know what has been written
+                return  # the producer does not know if the batch was written
             await asyncio.sleep(_BACKOFF_S)
         if offset >= 0:
             self._cluster.acknowledged(name, offset, values, self.acks)
@@ -158,7 +158,7 @@ class Producer:
         self._sequences[name] = sequence + len(values)
 
     async def _ask(self, leader: int, name: TopicPartition, batch: bytes) -> tuple[ErrorCode, int] | None:
-        """Return error and base offset; None without an answer."""
+        """Return error and base offset; None without a reply."""
         body = bytearray()
         fields = {
             "transactional_id": None,
@@ -179,7 +179,7 @@ class Producer:
 
 
 class Consumer:
-    """Reads a partition from its leader, and again from the beginning after the end."""
+    """Reads a partition from its leader; at the end, starts again from the beginning."""
 
     def __init__(self, name: TopicPartition, cluster: Cluster, loop: ProcessLoop, random: Random) -> None:
         self.process = Process(f"c{name.partition}")

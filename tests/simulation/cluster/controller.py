@@ -1,7 +1,7 @@
 """A controller that follows a script: it elects leaders as Kafka's does, and its commands may arrive late or twice.
 
-It is always right about the brokers that it knows to be alive. Its commands go to each broker in order, over a real
-link; copies of them may arrive again, over another connection, at any later time.
+It always knows correctly which brokers are alive. Commands reach a broker in order, over a real link; copies of them
+may arrive later over another connection.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ class Chances(NamedTuple):
 
 
 class Controller:
-    """One controller, from its election on. A newer one deposes it."""
+    """One controller after its election, until a newer one deposes it."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Controller:
         self.registrations_changed()
 
     def registrations_changed(self) -> None:
-        """Handle brokers that have died, or started; one that did both within a moment has died first."""
+        """Handle brokers that died or started; if a broker did both, handle its death first."""
         store = self.store
         if not self.is_active:
             return
@@ -114,7 +114,7 @@ class Controller:
         if not gone and not new:
             return
         self._note(f"controller {self.id} handles gone {sorted(gone)}, new {sorted(new)}")
-        # As in Kafka, brokers first learn of the live ones.
+        # As in Kafka, brokers first learn which brokers are alive.
         self._send_metadata(store.partitions)
         self._send_states({*changed, *elected}, set(store.handled) - new)
         for broker in sorted(new):
@@ -150,7 +150,7 @@ class Controller:
         return True
 
     def elect(self, name: TopicPartition, preferred: int) -> None:
-        """Let a member of the ISR lead."""
+        """Elect a member of the ISR as leader."""
         state = self.store.partitions[name]
         if self.is_active and preferred in state.isr and self._is_live(preferred) and state.leader != preferred:
             self._write(name, state._replace(leader=preferred, leader_epoch=state.leader_epoch + 1))
@@ -207,7 +207,7 @@ class Controller:
         }
 
     def _error_of(self, state: State, change: Any, sender: int) -> ErrorCode:
-        """Return the refusal of a change, with Kafka's checks and their order."""
+        """Return the error of a change, with Kafka's checks in Kafka's order."""
         if change.leader_epoch != state.leader_epoch or sender != state.leader:
             return ErrorCode.fenced_leader_epoch
         if {member.broker_id for member in change.new_isr_with_epochs} == set(state.isr):
@@ -225,7 +225,7 @@ class Controller:
     # Reassignment
 
     def reassign(self, name: TopicPartition, target: tuple[int, ...]) -> None:
-        """Begin to move a partition to other brokers."""
+        """Start moving a partition to other brokers."""
         state = self.store.partitions[name]
         if not self.is_active or state.target is not None or set(target) == set(state.replicas):
             return
@@ -335,7 +335,7 @@ class Controller:
             self._send(broker, ApiKey.LEADER_AND_ISR, {"topic_states": topics, "live_leaders": []})
 
     def _send_stops(self, brokers: Iterable[int]) -> None:
-        """Let brokers delete what they have no longer to have."""
+        """Tell brokers to delete replicas that are no longer assigned to them."""
         for (name, broker), leader_epoch in tuple(self.store.stopping.items()):
             if broker not in brokers:
                 continue
@@ -370,7 +370,7 @@ class Controller:
             self._loop.spawn(self.process, lambda: self._deliver_copy(command, self._random.expovariate(0.7)))
 
     async def _deliver_all(self, channel: "asyncio.Queue[Command]", broker: int, epoch: int) -> None:
-        """Send commands in order, each until it is answered or the registration is gone."""
+        """Send commands in order; repeat a command until it is answered or the registration is gone."""
         link = self._link_to(broker)
         while True:
             command = await channel.get()
@@ -386,7 +386,7 @@ class Controller:
             self._in_flight -= 1
 
     async def _deliver_copy(self, command: Command, later_s: float) -> None:
-        """Send a command once more, late, and perhaps to the next life of the broker."""
+        """Send a command again later, perhaps to the next process of the broker."""
         await asyncio.sleep(later_s)
         self._note(f"a copy of {command.api_key.name} with controller epoch {self.epoch} to {command.broker_id}")
         link = self._link_to(command.broker_id)
@@ -399,7 +399,7 @@ class Controller:
         link.close()
 
     def repeat_latest(self, broker: int) -> None:
-        """Send the latest LeaderAndIsr to the next life of its broker, as if the answer had been lost."""
+        """Send the latest LeaderAndIsr to the next process of its broker, as if the reply had been lost."""
         command = self._latest.get(broker)
         if command is not None and self.process.is_alive and ApiKey.LEADER_AND_ISR in self.chances.copied:
             self._loop.spawn(self.process, lambda: self._deliver_copy(command, 0.0))

@@ -11,7 +11,7 @@ class Disks:
     """One directory per broker, and another one after each power failure. `close` stops the recording."""
 
     def __init__(self, directory: Path, random: Random, *, recorded: bool) -> None:
-        """Without `recorded` files are plain, which is faster, and the power may not fail."""
+        """Without `recorded`, files are plain files, which is faster, but the power must not fail."""
         self._directory = directory
         self._random = random
         self._is_recorded = recorded
@@ -20,7 +20,7 @@ class Disks:
         self._recording = ExitStack()
 
     def root(self, host: str) -> Path:
-        """Return the directory of a broker, which exists."""
+        """Return the existing directory of a broker."""
         root = self._directory / f"{host}-{self._failures.setdefault(host, 0)}"
         if not root.exists():
             root.mkdir()
@@ -34,7 +34,7 @@ class Disks:
         return self._boot(host) if self._is_recorded else None
 
     def fail(self, host: str) -> None:
-        """Leave what a disk may have after a power failure."""
+        """Replace the directory by one that a power failure may leave."""
         disk = self._disks[host]
         files = disk.after_power_loss(len(disk.journal), self._random)
         self._failures[host] += 1

@@ -14,7 +14,7 @@ PARTITIONS: Final = 2
 
 @dataclass(frozen=True)
 class Act:
-    """An event `at` some seconds after the start."""
+    """An event `at` seconds after the start."""
 
     at: float
     kind: str
@@ -88,7 +88,7 @@ def history_of(seed: int) -> History:
         at = round(chance.uniform(0.5, _LAST_ACT_S), 3)
         acts.append(Act(at, kind, makers[kind][1]()))
         if kind in ("crash", "depose") and chance.random() < 0.6:
-            # A command that is still under way when its broker, or its controller, is another.
+            # Commands that are in flight while their broker restarts or their controller is replaced.
             acts.append(Act(round(at + chance.uniform(0.0, 0.3), 3), "elect", makers["elect"][1]()))
     return History(
         seed,

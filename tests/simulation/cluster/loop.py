@@ -1,7 +1,7 @@
 """An event loop in virtual time that runs the tasks and callbacks of several processes.
 
-Everything that a process starts belongs to it, because contexts are inherited. After `Process.kill` nothing of it runs
-any more; while it is frozen, its callbacks wait.
+Everything that a process starts belongs to it, because contexts are inherited. After `Process.kill` none of it
+runs; while it is frozen, its callbacks wait.
 """
 
 import asyncio
@@ -85,7 +85,7 @@ class ProcessLoop(asyncio.BaseEventLoop):
         process.parked.clear()
 
     def end(self) -> None:
-        """Cancel everything that is left, of dead processes too, and close the loop."""
+        """Cancel all remaining tasks, including those of dead processes, and close the loop."""
         self.after_step = lambda: None
         for process in self._processes:
             process.is_alive = True
@@ -103,7 +103,7 @@ class ProcessLoop(asyncio.BaseEventLoop):
         return await self.connect(factory, (host, port))
 
     def run_in_executor(self, _: Any, work: Callable[..., Any], *arguments: Any) -> "asyncio.Future[Any]":  # type: ignore[override]
-        """Run the work at once, but some time later: the disk takes it."""
+        """Run the work without a thread, after a delay for the disk."""
         done: asyncio.Future[Any] = self.create_future()
 
         def run() -> None:
@@ -121,7 +121,7 @@ class ProcessLoop(asyncio.BaseEventLoop):
 
     def _create_task(self, loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> "asyncio.Task[Any]":
         task = asyncio.Task(work, loop=loop, **options)
-        # The tasks of a dead process stay as they are; collecting them would run their `finally` blocks.
+        # Keep the tasks of a dead process; collecting them would run their `finally` blocks.
         self._all_tasks.append(task)
         return task
 
@@ -172,7 +172,7 @@ async def _refuse(_: object, __: object) -> Any:
 
 @contextmanager
 def virtual_clocks(loop: ProcessLoop) -> Iterator[None]:
-    """Replace the system's clocks by that of the loop, with the skew of the process that asks for the time of day."""
+    """Replace the system's clocks by that of the loop; the wall clock has the skew of the current process."""
 
     def time_ns() -> int:
         process = _PROCESS.get()

@@ -1,6 +1,6 @@
-"""A network between processes: connections with delays, that break, and that hosts can be cut from, by direction.
+"""A network between processes with delays, broken connections, and cuts between hosts in one direction.
 
-As with TCP, bytes arrive in order or the connection breaks. Nobody notices a cut: what is sent waits until it is over.
+As with TCP, bytes arrive in order or the connection breaks. A cut is not noticed: messages wait until it is over.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ class Network:
         self.slowest_s = 0.002
         self.slow_reads = 0.02
         self.cuts: set[tuple[str, str]] = set()
-        """Pairs of hosts: nothing gets from the first to the second."""
+        """Pairs of hosts: the first cannot send to the second."""
         self._healed = asyncio.Event()
         self._listeners: dict[Address, Listener] = {}
         self._open: list[End] = []
@@ -69,11 +69,11 @@ class Network:
         return self.random.uniform(0.0001, self.slowest_s)
 
     def delay_of_file(self) -> float:
-        """Return how long it takes until a region of a file is read: rarely long, if the receiver is slow."""
+        """Return the time until a region of a file is read: rarely long, for a slow receiver."""
         return self.random.uniform(0.0, 0.5) if self.random.random() < self.slow_reads else 0.0
 
     def heal(self, cuts: set[tuple[str, str]] | None = None) -> None:
-        """End these cuts, or all."""
+        """End these cuts; by default, all."""
         self.cuts -= self.cuts if cuts is None else cuts
         self._healed.set()
         self._healed = asyncio.Event()
@@ -152,7 +152,7 @@ class End(asyncio.Transport):
 
 
 def _receiver(protocol: Any) -> Callable[[bytes], None]:
-    """Return the function that gives bytes to a BufferedProtocol."""
+    """Return a function that passes bytes to a BufferedProtocol."""
 
     def receive(data: bytes) -> None:
         while data:
@@ -166,7 +166,7 @@ def _receiver(protocol: Any) -> Callable[[bytes], None]:
 
 
 class Served:
-    """The server's end: frames to replies, in order."""
+    """The server's end: handles frames, and sends replies in order."""
 
     def __init__(self, end: End, dispatch: Dispatch) -> None:
         self._end = end

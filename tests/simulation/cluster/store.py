@@ -1,4 +1,4 @@
-"""The state of the cluster, as the controllers write it to ZooKeeper. Every write checks versions and epochs."""
+"""The state of the cluster in ZooKeeper, written by controllers. Every write checks versions and epochs."""
 
 from collections.abc import Mapping
 from typing import Final, NamedTuple
@@ -36,7 +36,7 @@ class Store:
         self.brokers: dict[int, int] = {}
         """Epochs of the registered brokers."""
         self.handled: dict[int, int] = {}
-        """The registrations whose consequences have been written."""
+        """The registrations that a controller has handled."""
         self.stopping: dict[tuple[TopicPartition, int], int] = {}
         """Leader epochs of replicas that have to be deleted."""
         self.controller_epoch = 0
@@ -49,7 +49,7 @@ class Store:
         return self.zxid
 
     def write(self, topic_partition: TopicPartition, state: State, controller_epoch: int) -> State:
-        """Write a state over the version that it has, and return it with its new version."""
+        """Replace the state of this version, and return it with its new version."""
         if controller_epoch != self.controller_epoch:
             raise DeposedError
         known = self.partitions[topic_partition]

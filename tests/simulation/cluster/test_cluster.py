@@ -1,4 +1,4 @@
-"""Replication keeps its promises whatever happens to brokers, network and controllers (see `world`)."""
+"""Replication keeps its guarantees despite failures of brokers, network and controllers (see `world`)."""
 
 import pytest
 

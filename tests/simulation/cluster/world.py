@@ -1,9 +1,9 @@
 """A simulated cluster: real replication on a fake network, with virtual time, under a scripted controller.
 
-`play` returns the first broken promise:
+`play` returns the first violation of these guarantees:
 
-- After every step, the invariants of `checks`.
-- No acknowledged record is lost, idempotent producers leave no record twice, and their order is kept.
+- The invariants of `checks` hold after every step.
+- No acknowledged record is lost; records of idempotent producers are in order and without duplicates.
 - After the faults, the ISR is full, all replicas and high watermarks are equal, and images equal the store.
 """
 
@@ -183,7 +183,7 @@ class World:
                 controller.registrations_changed()
 
     def _new_controller(self) -> None:
-        # Nothing but their order protects a replica that was deleted from an older LeaderAndIsr, as in Kafka.
+        # As in Kafka, only the order of commands protects a deleted replica from an older LeaderAndIsr.
         may_delete = len(self.history.brokers) > REPLICAS
         copied = (ApiKey.STOP_REPLICA,) if may_delete else (ApiKey.LEADER_AND_ISR,)
         chances = Chances(self.history.late_copies, copied, 0.05, 0.05)
@@ -202,7 +202,7 @@ class World:
     def _do_crash(
         self, broker_id: int, down_s: float, noticed_s: float, loses_checkpoint: bool, is_repeated: bool
     ) -> None:
-        """Kill a broker. With `is_repeated` its next life gets a command that was meant for this one."""
+        """Kill a broker. With `is_repeated`, its next process gets a command meant for this one."""
         broker = self.brokers[broker_id]
         if not broker.process.is_alive:
             return
@@ -216,7 +216,7 @@ class World:
                 self.loop.call_later(down_s, controller.repeat_latest, broker_id)
 
     def _do_power(self, broker_id: int, down_s: float) -> None:
-        """Let the power of a broker fail, unless it is the last one with records that are committed."""
+        """Fail the power of a broker, unless it is the last one with committed records."""
         broker = self.brokers[broker_id]
         if not broker.process.is_alive or not all(map(self._has_others, self.names, (broker_id, broker_id))):
             return
@@ -235,7 +235,7 @@ class World:
         )
 
     def _expire(self, broker: Broker) -> None:
-        """Let the session of a broker's life end."""
+        """Expire the session of a broker's process."""
         if self.store.brokers.get(broker.id) == broker.broker_epoch:
             del self.store.brokers[broker.id]
             self._registrations_changed()
@@ -254,7 +254,7 @@ class World:
         self.network.heal(cuts)
 
     def _do_isolate(self, broker_id: int, duration: float) -> None:
-        """Cut a broker from the controllers, but from no other broker."""
+        """Cut a broker from the controllers, but not from other brokers."""
         host = host_of(broker_id)
         cuts = {pair for controller in self.controllers for pair in self._both(host, controller.process.host)}
         self.network.cuts |= cuts
@@ -277,7 +277,7 @@ class World:
         self.loop.call_later(later + duration, self._heal, cuts)
 
     def _do_alone(self, index: int, duration: float, down_s: float) -> None:
-        """Cut a leader from its followers until the ISR is small, then let it die and forget its high watermark."""
+        """Cut a leader from its followers until the ISR is small, then kill it and drop its high watermark."""
         leader = self.store.partitions[self.names[index]].leader
         if leader == NO_LEADER:
             return
@@ -327,7 +327,7 @@ class World:
             self._register(broker)
 
     def _do_expire(self, broker_id: int) -> None:
-        """End the session of a broker that goes on."""
+        """Expire the session of a broker that keeps running."""
         broker = self.brokers[broker_id]
         if broker.is_up and not broker.process.is_frozen:
             self._expire(broker)
@@ -383,7 +383,7 @@ class World:
         self._check_records()
 
     def _unsettled(self) -> str | None:
-        """Return the reason why the cluster is not as it should be without faults; None if it is."""
+        """Return the reason why the cluster has not settled after the faults; None if it has."""
         if any(not controller.is_idle for controller in self.controllers if controller.is_active):
             return "commands are under way"
         for producer in self.producers:
@@ -432,7 +432,7 @@ class World:
         return None
 
     def _check_records(self) -> None:
-        """Read everything, and compare it with what producers know."""
+        """Read everything, and compare it with the producers' acknowledgements."""
         for name in self.names:
             values: list[bytes] = []
             offsets: dict[bytes, int] = {}
@@ -501,7 +501,7 @@ def _quiet() -> Iterator[None]:
 
 
 def play(history: History, trace: list[str] | None = None) -> AssertionError | None:
-    """Play a history and return the first broken promise, if any."""
+    """Play a history and return the first violation, if any."""
     directory = Path(tempfile.mkdtemp(prefix="headrace-cluster-", dir=_MEMORY if _MEMORY.is_dir() else None))
     state = random.getstate()
     random.seed(history.seed)

@@ -34,7 +34,7 @@ NONE = ErrorCode.none
 
 
 class Broker:
-    """Broker 4, commanded by the controller 1."""
+    """Broker 4; broker 1 is the controller."""
 
     def __init__(self, directory: Path) -> None:
         self.executor = ThreadPoolExecutor(1)
@@ -65,7 +65,7 @@ class Broker:
             self.copied.pop(partition, None)
 
     async def close_idle(self) -> None:
-        """Has no connections."""
+        """Do nothing: there are no connections."""
 
     async def ask(self, key: ApiKey, version: int, fields: dict[str, Any]) -> Any:
         return await ask(self.routes, key, version, fields)
@@ -281,7 +281,7 @@ async def test_a_replica_deleted_while_the_broker_was_down_is_deleted(tmp_path: 
 
 
 async def refused(broker: Broker, **changed: Any) -> set[ErrorCode]:
-    """Return the errors of all requests."""
+    """Send all requests, and return their errors."""
     errors = set()
     for ask_it in (broker.update, lambda **fields: broker.assign(OWN, **fields)):
         with pytest.raises(KafkaError) as caught:

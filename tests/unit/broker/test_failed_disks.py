@@ -10,7 +10,7 @@ A, B = Path("/a"), Path("/b")
 
 
 def failed(*working: Path) -> list[object]:
-    """Return what is called after a directory has failed while `working` ones are left."""
+    """Fail a directory while `working` ones are left, and return the calls of the callbacks."""
     called: list[object] = []
     replicas: Any = SimpleNamespace(
         take_offline=lambda directory, why: [T0], log_dirs=SimpleNamespace(directories=working)

@@ -1,4 +1,4 @@
-"""Fetches of followers through the API: what they read, report and wait for."""
+"""Fetches of followers through the API: reads, reported offsets and waits."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -11,7 +11,7 @@ Answer = Callable[[bytes], bytes | None]
 
 
 class Peer:
-    """Stands for the event loop of a `Link`: its connections end in `answer`."""
+    """An event loop for a `Link`, whose connections are answered by `answer`."""
 
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
@@ -70,7 +70,7 @@ class _Transport(asyncio.Transport):
             asyncio.get_running_loop().call_soon(self.deliver, len(answer).to_bytes(4, "big") + answer)
 
     def deliver(self, data: bytes) -> None:
-        """Let the link receive these bytes."""
+        """Send these bytes to the link."""
         while data and not self._is_closing:
             target = memoryview(self._connection.get_buffer(-1))
             piece = data[: min(len(target), self._peer.piece_size)]

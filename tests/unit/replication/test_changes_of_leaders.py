@@ -1,4 +1,4 @@
-"""A partition of a cluster that another broker led until now."""
+"""A partition whose leadership this broker takes over from another one."""
 
 from pathlib import Path
 from uuid import UUID
@@ -16,7 +16,7 @@ from headrace.wire.records import RecordData, build_batch
 
 NOW = 1_700_000_000_000
 FOLLOWING = PartitionState("t", UUID(int=5), 0, 2, 3, (2, 1), (2, 1), is_new=True)
-"""Broker 2 leads."""
+"""The partition state while broker 2 leads."""
 
 
 class _NoController:

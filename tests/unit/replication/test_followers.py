@@ -1,4 +1,4 @@
-"""A partition with followers, over a real log: high watermark, ISR, min ISR, and what waits for them."""
+"""A partition with followers, over a real log: high watermark, ISR, min ISR, and the requests that wait for them."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -71,7 +71,7 @@ class Setup:
             self.partition.fetched_by(follower, self.partition.log_end_offset if offset is None else offset, 0, -1)
 
     def lag(self, *followers: int) -> None:
-        """Let these followers lag."""
+        """Make these followers lag."""
         self.now_ms += MAX_LAG_MS + 1
         self.fetch(*({2, 3} - set(followers)))
         self.followers.check()

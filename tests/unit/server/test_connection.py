@@ -532,7 +532,7 @@ class Waits:
         return Executed(run)
 
     async def send(self, *bodies: bytes) -> None:
-        for body in bodies:  # one by one, so that they do not arrive as one run
+        for body in bodies:  # one by one, so that they are not combined into one run
             await self.peer.send(frame(body))
             await self.peer.turns()
 

@@ -128,7 +128,7 @@ def _check(
 ) -> None:
     try:
         if resource.kind != BROKER_CONFIG:
-            # Others were checked when they were set, perhaps by a Kafka with other rules.
+            # Others were checked when they were set, perhaps by a Kafka version with other rules.
             checked = set(touched)
             values = {name: text for name, text in values.items() if name in checked or _is_valid(resource, name, text)}
             _PARSERS[resource.kind](values)

@@ -1,4 +1,4 @@
-"""The requests that the controller of a cluster answers. All other brokers refuse them: clients find it by Metadata."""
+"""Requests to the controller of a cluster. Other brokers reject them; clients find the controller with Metadata."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
@@ -27,7 +27,7 @@ _WITH_EPOCHS: Final = 3
 
 
 class ControllerApis:
-    """Handlers for clients and brokers. `topics` are those that create, grow and delete topics."""
+    """Handlers for clients and brokers. `topics` has the handlers that create, grow and delete topics."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class ControllerApis:
         }
 
     async def alter_partition_reassignments(self, _: RequestContext, request: Request) -> Reply:
-        """Begin, change and cancel reassignments (KIP-455)."""
+        """Start, change and cancel reassignments (KIP-455)."""
         targets = {
             TopicPartition(topic.name, partition.partition_index): partition.replicas
             for topic in request.topics
@@ -154,7 +154,7 @@ class ControllerApis:
         }
 
     def update_features(self, _: RequestContext, request: Request) -> Reply:
-        """Refuse all features: a cluster with ZooKeeper has none (KIP-584)."""
+        """Reject all features: a cluster with ZooKeeper has none (KIP-584)."""
         raise KafkaError(
             ErrorCode.invalid_request,
             "Could not apply finalized feature update because the provided feature is not supported.",
@@ -198,7 +198,7 @@ class ControllerApis:
         return {"error_code": ErrorCode.none, "producer_id_start": first, "producer_id_len": size}
 
     async def controlled_shutdown(self, _: RequestContext, request: Request) -> Reply:
-        """Move the leaders of a broker that is going to stop."""
+        """Move leadership away from a broker that is about to stop."""
         remaining = await self._candidate.current().ask(
             "controlled shutdown", lambda machine: machine.shut_down(request.broker_id, request.broker_epoch)
         )
@@ -231,7 +231,7 @@ def _proposal(partition: TopicPartition, proposed: Any, version: int) -> Proposa
 
 
 def _altered(topic: Any, name: str | None, answers: Mapping[TopicPartition, LeaderState | ErrorCode]) -> dict[str, Any]:
-    """Return the answer for the partitions of a topic; `name` is None if no topic has its id."""
+    """Return the reply for the partitions of a topic; `name` is None if no topic has this id."""
     partitions = []
     for proposed in topic.partitions:
         index = proposed.partition_index

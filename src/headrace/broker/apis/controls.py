@@ -1,7 +1,7 @@
-"""The requests of the cluster's controller: UpdateMetadata, LeaderAndIsr and StopReplica.
+"""Requests from the cluster's controller: UpdateMetadata, LeaderAndIsr and StopReplica.
 
-They are rejected as a whole if they come from a controller that has been replaced, or are meant for this broker before
-its last registration; single partitions have errors of their own.
+A request is rejected as a whole if its controller has been replaced, or if it was meant for this broker before its
+latest registration. Otherwise errors are per partition.
 """
 
 import logging
@@ -35,7 +35,7 @@ class ControlApis:
         broker_epoch: Callable[[], int],
         read_configs: Callable[[Iterable[str]], Awaitable[None]],
     ) -> None:
-        """`read_configs` reads the settings of topics, unless they are known."""
+        """`read_configs` reads the settings of those topics whose settings are not known yet."""
         self._commands = commands
         self._cache = cache
         self._broker_epoch = broker_epoch
@@ -108,18 +108,18 @@ class ControlApis:
         """Raise KafkaError: stale_controller_epoch, stale_broker_epoch, unsupported_version for a KRaft controller."""
         if request.is_kraft_controller:
             log.error(
-                "%s of KRaft controller %d is refused: Headrace cannot be part of a migration to KRaft",
+                "Rejected %s from KRaft controller %d: Headrace does not support a migration to KRaft",
                 name,
                 request.controller_id,
             )
             raise KafkaError(ErrorCode.unsupported_version)
         epoch = self._broker_epoch()
         if request.broker_epoch not in (_UNKNOWN_EPOCH, epoch) and request.broker_epoch < epoch:
-            log.info("%s is for broker epoch %d; this broker has %d", name, request.broker_epoch, epoch)
+            log.info("Rejected %s for broker epoch %d: this broker's epoch is %d", name, request.broker_epoch, epoch)
             raise KafkaError(ErrorCode.stale_broker_epoch)
         if request.controller_epoch < self._controller_epoch:
             log.warning(
-                "%s of controller %d is refused: its epoch %d is older than %d",
+                "Rejected %s from controller %d: its epoch %d is older than %d",
                 name,
                 request.controller_id,
                 request.controller_epoch,

@@ -37,7 +37,7 @@ _ABORTED = struct.Struct(">qq")
 """Producer id and first offset of an aborted transaction."""
 
 SHARED_BYTES: Final = 32 * 1024
-"""Regions up to this size are read once for all followers in sync, instead of a `sendfile` for each."""
+"""Regions up to this size are read once for all in-sync followers, instead of one `sendfile` per follower."""
 
 
 class Copied(NamedTuple):
@@ -61,7 +61,7 @@ def encode(
     read_committed: bool,
     leaders: Mapping[FetchPartition, CurrentLeader] = NO_LEADERS,
 ) -> RawReply:
-    """Encode the reply for the partitions in `changed`, some of which have other `leaders`."""
+    """Encode the reply for the partitions in `changed`; `leaders` are returned with errors (KIP-951)."""
     by_topic: dict[str | UUID, list[Answered]] = {}
     topic: str | UUID | None = None
     of_topic: list[Answered] = []

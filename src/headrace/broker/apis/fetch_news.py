@@ -1,7 +1,7 @@
-"""News of the partitions in a fetch session, so that a fetch reads only the partitions that may have some.
+"""Watch the partitions of a fetch session, so that a fetch reads only those that may have changed.
 
-A partition of a session is either in its `ready` set or watched here. A watcher that nobody waits for leaves with the
-first news, so the sessions of clients that have gone cost one call per partition.
+A partition of a session is either in its `ready` set or watched here. If no fetch is waiting, a watcher is
+removed after the first change, so the sessions of clients that have gone cost one call per partition.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from headrace.replication.replica import Replica
 
 
 class SessionNews:
-    """The news for one session, of a consumer or of the follower with id `follower`."""
+    """Watches the partitions of one session, of a consumer or of the follower with id `follower`."""
 
     __slots__ = ("_follower", "_session", "listeners")
 
@@ -52,7 +52,7 @@ class SessionNews:
             partition.growth.discard(self._visible)
 
     def _appended(self, partition: LedReplica, size: int) -> None:
-        """Note records that a follower has not read. It had everything at the latest request of its session."""
+        """Note records that a follower has not read. It was caught up at the latest request of its session."""
         if self._note(partition) and partition.followers is not None and self._follower is not None:
             partition.followers.state.was_idle(self._follower, self._session.last_used_ms)
         if self.listeners:
@@ -62,7 +62,7 @@ class SessionNews:
             partition.log_growth.discard(self._appended)
 
     def _committed(self, partition: Replica, _: int) -> None:
-        """Note a new high watermark for a follower. It learns it with its next reply, and does not wait for it."""
+        """Note a new high watermark for a follower. The next reply contains it; no fetch waits for it."""
         self._note(partition)
         partition.growth.discard(self._committed)
 

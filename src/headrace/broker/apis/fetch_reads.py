@@ -19,11 +19,11 @@ from headrace.replication.throttle import UNLIMITED, ReplicationThrottle
 _REPLICA_STATE: Final = 15
 _LEADER_AND_ONE: Final = 2
 _CACHED_BYTES: Final = 8 * 1024 * 1024
-"""Records that a follower has read, for the others."""
+"""Records read for one follower, to be shared with the others."""
 
 
 class Follower(NamedTuple):
-    """The broker that sends a fetch; epoch -1 if it does not say it (KIP-903)."""
+    """The broker that sends a fetch; epoch -1 if the request does not contain it (KIP-903)."""
 
     broker_id: int
     broker_epoch: int
@@ -39,9 +39,9 @@ def follower_of(request: Any, version: int) -> Follower | None:
 
 
 def _divergence(partition: Replica, wanted: FetchPartition) -> tuple[int, int] | None:
-    """Return the last epoch and its end offset that both logs have, if the client's has diverged (KIP-595).
+    """Return the last common leader epoch and its end offset if the client's log has diverged (KIP-595).
 
-    Raises KafkaError(offset_out_of_range) for an epoch that this log does not know.
+    Raises KafkaError(offset_out_of_range) if this log does not know the epoch.
     """
     if wanted.last_fetched_epoch < 0:
         return None
@@ -90,7 +90,7 @@ class FetchReads:
     ) -> Answered:
         """Return the available data of a partition for a consumer in `rack`, or the error.
 
-        `may_follow`: the consumer reads from followers, too.
+        `may_follow`: the consumer supports reading from followers (KIP-392).
         """
         partition: Replica | None = None
         try:
@@ -116,7 +116,7 @@ class FetchReads:
     def read_as_follower(
         self, wanted: FetchPartition, max_bytes: int, follower: Follower, *, is_new: bool, min_one_batch: bool
     ) -> Answered:
-        """Like `read`, for a follower. A new request says where its log ends, which may raise the high watermark."""
+        """Like `read`, for a follower. A new request has its log end offset, which may raise the high watermark."""
         partition: Partition | None = None
         try:
             partition = self._replicas.get(self._name_of(wanted), wanted.index)
@@ -153,9 +153,9 @@ class FetchReads:
     def _shared_part(
         self, partition: Partition, replica: int, offset: int, max_bytes: int, min_one_batch: bool
     ) -> Part | None:
-        """Like `LedReplica.read_as_follower`, with a read that followers in sync share, because they ask for the same.
+        """Like `LedReplica.read_as_follower`, but in-sync followers share one read: they fetch the same records.
 
-        They fetch what was just written, so that reading it does not wait for the disk.
+        These were just written, so reading them does not wait for the disk.
         """
         state = partition.log.state
         end = state.log_end_offset
@@ -185,7 +185,7 @@ class FetchReads:
         return copied
 
     def leaders_of(self, answers: Iterable[Answered], listener: str) -> dict[FetchPartition, CurrentLeader]:
-        """Return the leaders of partitions that this broker does not lead, or leads under another epoch."""
+        """Return the leaders of partitions that this broker does not lead, or leads under a newer epoch (KIP-951)."""
         found: dict[FetchPartition, CurrentLeader] = {}
         if self._leader_of is not None:
             for wanted, error, _, _, _ in answers:
@@ -197,7 +197,7 @@ class FetchReads:
         return found
 
     def is_throttled(self, partition: Replica, follower: Follower) -> bool:
-        """Return True if a follower outside the ISR has to wait until less is sent to throttled replicas (KIP-73)."""
+        """Return True if the throttle is exceeded and the follower is outside the ISR (KIP-73)."""
         throttle = self._throttle
         return (
             throttle is not None
@@ -208,7 +208,7 @@ class FetchReads:
         )
 
     def sent(self, answers: Iterable[Answered]) -> None:
-        """Count what a reply sends to a follower."""
+        """Count the bytes that a reply sends to throttled followers."""
         throttle = self._throttle
         if throttle is not None and throttle.rate != UNLIMITED:
             size = sum(

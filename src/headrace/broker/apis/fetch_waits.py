@@ -23,11 +23,11 @@ _READ_COMMITTED: Final = 1
 _RACKS: Final = 11
 _CURRENT_LEADERS: Final = 16
 _MANY_PARTITIONS: Final = 100
-"""Fetches of more partitions reserve memory while they wait, and then queue with costly requests."""
+"""Fetches of more partitions reserve memory while they wait, and are then queued with the costly requests."""
 
 
 class Reads(Protocol):
-    """What a fetch needs of its API."""
+    """The part of the API that a fetch uses."""
 
     loop: asyncio.AbstractEventLoop
     turns: Turns
@@ -125,15 +125,15 @@ class Fetch:
             client.is_broker = True
         self._rack: str = request.rack_id if version >= _RACKS else ""
         self._is_new = True
-        """True until a follower's log end has been noted."""
+        """True until the follower's log end offset has been recorded."""
         self._answered: list[Answered] = []
         self._bytes = 0
         self._has_error = False
-        """True if the reply contains more than records, and may not wait."""
+        """True if the reply contains something other than records, and must not wait."""
         self._has_idle = False
         """True if a partition that was read may be watched instead."""
         self._is_cut = False
-        """True if `max_bytes` may have left out records: then the next reply begins with other partitions."""
+        """True if `max_bytes` may have cut off records; the next reply then begins with other partitions."""
         self._reserved = 0
         self._news: SessionNews | None = None
         """Watches the partitions of a session; a fetch without a session watches them itself."""
@@ -184,7 +184,7 @@ class Fetch:
         return self._api.read_as_follower(wanted, max_bytes, self._follower, is_new=is_new, min_one_batch=min_one_batch)
 
     def _collect_in_steps(self, partitions: list[FetchPartition], *, watch: bool = False) -> Steps[None]:
-        """Like `collect`. With `watch`, count the growth of every partition from its read on."""
+        """Like `collect`. With `watch`, count the growth of every partition after it has been read."""
         self._bytes = 0
         self._has_error = False
         self._answered = []
@@ -245,7 +245,7 @@ class Fetch:
         return True
 
     def wait(self) -> "asyncio.Future[Reply]":
-        """Return the reply once enough data is available or the time is over."""
+        """Return the reply when enough data is available or `max_wait` has passed."""
         self._prepare_wait()
         self._is_new = False
         self._missing -= self._bytes
@@ -259,7 +259,7 @@ class Fetch:
         self._missing = self._min_bytes
         self._is_large = False
         self._is_queued = False
-        # The rest of a partition's limit; partitions without data are missing.
+        # The unused part of each partition's limit; partitions without data are missing.
         self._room: dict[Replica, int] = {}
         self._watched: list[Replica] = []
 
@@ -330,9 +330,9 @@ class Fetch:
         return (partition.topic_id if self._session.uses_topic_ids else topic), index
 
     def _end(self) -> None:
-        """Queue the reply, because many fetches may end their wait together."""
+        """Queue the reply, because many fetches may end their wait at the same time."""
         if self._timer is None:
-            self._missing = 0  # it has not started to wait
+            self._missing = 0  # the fetch has not started to wait
         elif not self._is_queued:
             self._is_queued = True
             self._api.turns.add(self, HEAVY if len(self._watched) > _MANY_PARTITIONS or self._is_large else LIGHT)
@@ -341,7 +341,7 @@ class Fetch:
         if self._future.done():
             return
         if self._is_large:
-            self._future.set_result(NO_REPLY)  # it is answered in steps
+            self._future.set_result(NO_REPLY)  # the reply is sent in steps
             return
         try:
             self.collect()
@@ -418,7 +418,7 @@ class Fetch:
                 self._session.served(wanted)
 
     def _settle(self, read: list[Answered]) -> None:
-        """Watch the partitions without further news, so that the next request does not read them."""
+        """Watch the partitions that have nothing left to read, so that the next request skips them."""
         assert self._news is not None
         session = self._session
         for wanted, error, partition, part, diverging in read:

@@ -44,13 +44,13 @@ _NOT_JOINED: Final[Fields] = {"generation_id": -1, "protocol_name": "", "leader"
 
 
 Locate: TypeAlias = Callable[[RequestContext, str, str], Endpoint]
-"""Returns the address, for a client, of the coordinator of a key, which is the leader of a partition of an internal
-topic. Raises KafkaError(coordinator_not_available) without one."""
+"""Returns the client-facing address of the coordinator of a key: the leader of its partition of an internal topic.
+Raises KafkaError(coordinator_not_available) if it has no leader."""
 
 
 class GroupApis:
     """`endpoint` returns this broker's address for a client; `create_offsets_topic` and `create_state_topic` (for
-    transactions) return when the topic exists. Without `locate` this broker is the coordinator of everything.
+    transactions) return when the topic exists. Without `locate` this broker coordinates all groups and transactions.
     """
 
     def __init__(
@@ -228,7 +228,7 @@ def _check_metadata(context: RequestContext, request: Request) -> None:
 
 
 def _located(locate: Locate, context: RequestContext, request: Request, topic: str) -> Fields:
-    """Return the reply of FindCoordinator. Before version 4 it has one key. Raises KafkaError for that key."""
+    """Return the reply to FindCoordinator. Before version 4 it has a single key, for which this raises KafkaError."""
 
     def coordinator(key: str) -> Fields:
         try:

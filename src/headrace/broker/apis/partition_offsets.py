@@ -56,7 +56,7 @@ _Found: TypeAlias = tuple[int, ErrorCode, tuple[int, int, int]]
 
 
 class _Deletion(NamedTuple):
-    """Fields of the reply for a partition, and the offset at which all its replicas will begin; -1 for an error."""
+    """Fields of a partition's reply, and the log start offset to wait for on all replicas; -1 for an error."""
 
     fields: dict[str, Any]
     partition: Partition | None
@@ -203,7 +203,7 @@ class PartitionOffsetsApi:
         }
 
     async def delete_records(self, _: RequestContext, request: Any) -> Reply:
-        """Raise log start offsets, and flush them. Wait until all live replicas have done so, too."""
+        """Raise log start offsets, and flush them. Wait until all live replicas have raised theirs."""
         began = asyncio.get_running_loop().time()
         pace = Pace()
         topics: list[Fields] = []

@@ -178,7 +178,7 @@ class ProduceApi:
         if not incomplete:
             return replies_to(answered, results)
         replies = self._once_complete(answered, results, incomplete)
-        # While the disk is slow, the client has to wait: it must not send more.
+        # While the disk is slow, the client has to wait before it may send more.
         return Executed(replies) if all(item.waits_for_followers for item in incomplete) else replies
 
     async def _append_many(self, requests: Requests, prepared: Prepared) -> Replies:

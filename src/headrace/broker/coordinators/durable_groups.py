@@ -18,10 +18,10 @@ from headrace.wire.apis import ApiKey
 
 
 class Replicated(NamedTuple):
-    """How groups wait for followers."""
+    """The parts of a cluster that groups need to wait for followers."""
 
     uncommitted: Callable[[Request], Sequence[Partition]]
-    """Returns the partitions that a request's groups are in, if followers do not have all of their records."""
+    """Returns the partitions of a request's groups that have records which followers have not fetched yet."""
     timeout_s: float
     """`offsets.commit.timeout.ms`."""
 
@@ -29,7 +29,7 @@ class Replicated(NamedTuple):
 def durable(
     routes: Mapping[ApiKey, Handler], purgatory: Purgatory, replicated: Replicated | None = None
 ) -> dict[ApiKey, Handler]:
-    """Wrap handlers so that replies wait until the records that they may depend on are committed.
+    """Wrap handlers so that replies wait until all records they may depend on are committed.
 
     These are all records of `__consumer_offsets` that wait for a flush, and with `replicated` those of the request's
     groups that wait for followers. The handlers raise KafkaError(coordinator_not_available) if that fails.
@@ -38,7 +38,7 @@ def durable(
 
 
 def uncommitted_in(replicas: ReplicaManager, cache: MetadataCache) -> Callable[[Request], Sequence[Partition]]:
-    """Return a function that finds the partitions of a request's groups whose records followers do not have yet."""
+    """Return a function that finds the partitions of a request's groups with records that are not committed yet."""
 
     def uncommitted(request: Request) -> list[Partition]:
         topic = cache.image.topics.get(NAME)

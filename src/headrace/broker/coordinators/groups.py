@@ -69,7 +69,7 @@ class Groups:
         locate: "Locate | None" = None,
     ) -> None:
         """`opened` is called after the imports; `create_state_topic` creates `__transaction_state`; without `locate`
-        this broker is the coordinator of everything.
+        this broker coordinates all groups.
         """
         self._locate = locate
         self._create_state_topic = create_state_topic

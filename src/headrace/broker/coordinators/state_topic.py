@@ -56,7 +56,7 @@ class PartitionMarkers:
     ) -> None:
         """`on_offsets` is called after a marker in `__consumer_offsets` with (partition, producer id, is commit).
 
-        Without `elsewhere`, markers for partitions that this broker does not lead are refused.
+        Without `elsewhere`, markers for partitions that this broker does not lead are rejected.
         """
         self._elsewhere = elsewhere
         self._replicas = replicas

@@ -174,7 +174,7 @@ class Transactions:
             self._offsets_partition,
             lambda: config.transaction_partition_verification_enable,
         )
-        # A marker from another broker is not passed on: it might arrive after its coordinator has sent it again.
+        # Do not forward a marker from another broker: it might arrive after the coordinator has sent it again.
         for family in (producers, TransactionAdminApis(coordinator, markers()), offsets):
             self._handlers.update(family.routes())
         for partition in self._replicas.partitions():

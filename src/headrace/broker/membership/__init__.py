@@ -1,1 +1,1 @@
-"""Run a broker as a member of a cluster that Kafka's controller commands, over ZooKeeper."""
+"""Run a broker as a member of a cluster with ZooKeeper: requests to and from other brokers and the controller."""

@@ -1,4 +1,4 @@
-"""Requests to the cluster's controller: blocks of producer ids, and the move of leaders before a stop."""
+"""Requests to the cluster's controller: allocation of producer ids, and controlled shutdown."""
 
 import asyncio
 import logging
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class Controller:
-    """The controller as this broker's peer. `address` returns its current one, `broker_epoch` this broker's."""
+    """Sends requests to the controller at its current `address`; `broker_epoch` returns this broker's epoch."""
 
     def __init__(
         self,
@@ -65,17 +65,20 @@ class Controller:
         return reply.producer_id_start, reply.producer_id_len
 
     async def shut_down(self) -> None:
-        """Ask the controller to move the leaders of this broker to others, as often as configured."""
+        """Ask the controller to move leadership to other brokers, at most `controlled.shutdown.max.retries` times."""
         config = self._config
         link = self._new_link(api_versions=False)
         try:
             for attempt in range(1, config.controlled_shutdown_max_retries + 1):
                 if await self._leaders_have_moved(link):
-                    log.info("Controlled shutdown: no partition with other replicas is led by this broker")
+                    log.info("Controlled shutdown is complete: this broker leads no partition that has other replicas")
                     return
                 if attempt < config.controlled_shutdown_max_retries:
                     await asyncio.sleep(config.controlled_shutdown_retry_backoff_ms / 1000)
-            log.warning("Stopping although not all leaders have moved: clients will notice it")
+            log.warning(
+                "Controlled shutdown failed: stopping anyway; partitions that this broker leads are unavailable until"
+                " the controller elects other leaders"
+            )
         finally:
             link.close()
 
@@ -84,19 +87,17 @@ class Controller:
         try:
             reply = await link.call(request, 3, ControlledShutdownResponse)
         except LinkError as error:
-            log.warning("The controller did not answer a controlled shutdown: %s", error)
+            log.warning("The controller did not answer ControlledShutdown: %s", error)
             return False
         if reply.error_code is not ErrorCode.none:
-            log.warning("The controller refused a controlled shutdown: %s", reply.error_code.name)
+            log.warning("The controller rejected ControlledShutdown: %s", reply.error_code.name)
             return False
         if reply.remaining_partitions:
             left = count(len(reply.remaining_partitions), "partition")
-            log.info("Controlled shutdown: %s still to be moved to other brokers", left)
+            log.info("Controlled shutdown: this broker still leads %s", left)
             return False
         return True
 
 
 def _no_block(reason: str) -> KafkaError:
-    return KafkaError(
-        ErrorCode.coordinator_load_in_progress, f"The controller has allocated no block of producer ids: {reason}"
-    )
+    return KafkaError(ErrorCode.coordinator_load_in_progress, f"The controller did not allocate producer ids: {reason}")

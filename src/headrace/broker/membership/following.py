@@ -20,13 +20,13 @@ from headrace.types import TopicPartition
 from headrace.wire.fetched import FetchLimits
 
 THROTTLED_REPLICAS: Final = "follower.replication.throttled.replicas"
-"""The topic's list of throttled followers."""
+"""Topic setting with the replicas that followers throttle."""
 
 log = logging.getLogger(__name__)
 
 
 class MemberFetchers:
-    """`link_to` returns a link to a broker whose id and client id are given, `address_of` a live broker's address.
+    """`link_to` returns a link for a broker id and a client id, `address_of` the address of a live broker.
 
     `broker_epoch` returns this broker's epoch.
     """
@@ -51,16 +51,16 @@ class MemberFetchers:
         )
         self._fetchers = Fetchers(self._create, per_leader=config.num_replica_fetchers)
         self.failures: set[TopicPartition] = set()
-        """Partitions that are not copied any more because of an error."""
+        """Partitions that are no longer fetched because of an error."""
 
     def follow(self, partitions: Sequence[FollowedPartition]) -> None:
-        """Copy these partitions from the leaders, and under the epochs, that they have now."""
+        """Fetch these partitions from their current leaders under their current leader epochs."""
         self.failures.difference_update(partition.topic_partition for partition in partitions)
         self._throttle.rate = self._config.follower_replication_throttled_rate
         self._fetchers.follow(partitions)
 
     def forget(self, partitions: Sequence[TopicPartition]) -> None:
-        """Copy these partitions no more. Nothing is appended to their logs after this."""
+        """Stop fetching these partitions. Nothing is appended to their logs after this."""
         self.failures.difference_update(partitions)
         self._fetchers.forget(partitions)
 
@@ -71,14 +71,14 @@ class MemberFetchers:
             self._throttle.configure(topic, values.get(THROTTLED_REPLICAS, ""), self._config.node_id)
 
     async def close_idle(self) -> None:
-        """Close the connections that no partition needs any more."""
+        """Close connections to brokers that no partition is fetched from."""
         await self._fetchers.close_idle()
 
     async def close(self) -> None:
         """Stop copying."""
         await self._fetchers.close()
 
-    # What the fetchers need
+    # Called by the fetchers
 
     def _create(self, leader: int, number: int) -> Fetcher:
         config = self._config
@@ -99,19 +99,20 @@ class MemberFetchers:
         return Fetcher(self._link_to(leader, client_id), settings, self, self._throttle, SYSTEM)
 
     async def flush(self, partitions: list[FollowedPartition]) -> None:
-        """Flush logs that `flush.messages` requires to be on disk before the leader learns of the append."""
+        """Flush logs that `flush.messages` requires to be on disk before the next fetch confirms the append."""
 
         def flush() -> None:
             for partition in partitions:
                 try:
                     partition.log.flusher.flush(now_ms())
                 except KafkaError as error:
-                    log.error("Flushing failed: %s", error)  # the check for failed disks takes it offline
+                    # The check for failed disks takes the directory offline.
+                    log.error("Flushing a followed partition failed: %s", error)
 
         await asyncio.get_running_loop().run_in_executor(self._executor, flush)
 
     def failed(self, partition: FollowedPartition, _: str) -> None:
-        """Count the partition. The leader notices that it is not copied, and removes it from the ISR."""
+        """Count the partition. Its leader will remove this broker from the ISR."""
         self.failures.add(partition.topic_partition)
 
     def figures(self) -> Iterable[FetcherFigures]:

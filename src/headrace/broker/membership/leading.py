@@ -1,4 +1,4 @@
-"""What the leaders on a member need: changes of the ISR, live brokers, racks, and the leaders' throttle."""
+"""Services for the leaders on a member: ISR changes, live brokers, racks, and the leaders' throttle."""
 
 import asyncio
 import logging
@@ -17,7 +17,7 @@ from headrace.replication.replica_manager import ReplicaManager
 from headrace.replication.throttle import ReplicationThrottle
 
 THROTTLED_REPLICAS: Final = "leader.replication.throttled.replicas"
-"""The topic's list of replicas that leaders throttle."""
+"""Topic setting with the replicas that leaders throttle."""
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class MemberLeaders:
             self.throttle.configure(topic, values.get(THROTTLED_REPLICAS, ""), self._config.node_id)
 
     async def _check(self) -> None:
-        """Remove followers that lag from the ISR, as often as Kafka does."""
+        """Remove lagging followers from the ISR, as often as Kafka does."""
         while True:
             await asyncio.sleep(self._config.replica_lag_time_max_ms / 2000)
             for partition in self._replicas.partitions():
@@ -77,7 +77,7 @@ class MemberLeaders:
         try:
             followers.check()
         except Exception:
-            log.exception("A check for followers that lag failed: this is a bug, please report it")
+            log.exception("The check for lagging followers failed: this is a bug, please report it")
 
     async def close(self) -> None:
         """Stop checking and reporting."""

@@ -1,4 +1,4 @@
-"""A broker's place in a cluster with ZooKeeper: its session, its registration, and the settings that it follows."""
+"""A broker as a member of a cluster with ZooKeeper: session, registration, dynamic settings, controller election."""
 
 import asyncio
 import logging
@@ -47,7 +47,7 @@ from headrace.server.context import RequestContext
 from headrace.types import TopicPartition
 
 _PATIENCE_S = 5.0
-"""Time beyond the session timeout for a registration before a crash to expire."""
+"""Time to wait beyond the session timeout until a registration from before a crash has expired."""
 _RETRY_S = 1.0
 
 log = logging.getLogger(__name__)
@@ -101,7 +101,10 @@ class Member:
         self._failed: asyncio.Event | None = None
 
     async def connect(self) -> str:
-        """Begin a session, and return the id of the cluster. Raises StoreError, and KafkaError for a refusal."""
+        """Begin a session, and return the cluster id; create the cluster if the tree has none.
+
+        Raises StoreError, and KafkaError if this broker cannot join the cluster.
+        """
         config = self._config
         timeout_ms = config.zookeeper_connection_timeout_ms or config.zookeeper_session_timeout_ms
         await self._store.connect(timeout_ms / 1000)
@@ -127,7 +130,7 @@ class Member:
         self._following = self._loop.create_task(self._follow())
 
     def leaders(self, replicas: ReplicaManager) -> MemberLeaders:
-        """Return what the partitions that this broker leads need."""
+        """Return the services for partitions that this broker leads."""
         return MemberLeaders(
             self._config,
             self._cache,
@@ -138,7 +141,7 @@ class Member:
         )
 
     def fetchers(self, executor: Executor) -> MemberFetchers:
-        """Return what copies the partitions that this broker follows. `executor` waits for disks."""
+        """Return the fetchers of the partitions that this broker follows. `executor` waits for disks."""
         return MemberFetchers(
             self._config,
             executor,
@@ -148,7 +151,7 @@ class Member:
         )
 
     def apis(self, commands: Commands) -> Sequence[ControlApis | ControllerApis]:
-        """Return the requests of the controller, and those to it."""
+        """Return the handlers of requests from the controller, and of requests to it."""
         config, cache = self._config, self._cache
         controls = ControlApis(commands, cache, broker_epoch=lambda: self.broker_epoch, read_configs=self._read_configs)
         admin = ClusterTopicAdmin(self._store, cache, self.candidate, self.admin, config, self._failures)
@@ -163,7 +166,7 @@ class Member:
         http.add_metrics(partial(controller, self.candidate))
 
     def locate(self, context: RequestContext, topic: str, key: str) -> Endpoint:
-        """Return the address, for a client, of the leader of a key's partition.
+        """Return the client-facing address of the coordinator of `key`: the leader of its partition of `topic`.
 
         Raises KafkaError(coordinator_not_available).
         """
@@ -180,28 +183,28 @@ class Member:
         raise KafkaError(ErrorCode.coordinator_not_available, "The coordinator is not available.")
 
     async def _read_configs(self, topics: Iterable[str]) -> None:
-        """Read the settings of topics that are new."""
+        """Read the settings of new topics."""
         unknown = {topic for topic in topics if topic not in self._cache.image.topics}
         if unknown:
             self._cache.note_configs(await self._configs.read_topics(unknown))
 
     def note_failed_directory(self) -> None:
-        """Let the controller ask for the partitions that are offline now (KIP-112)."""
+        """Notify the controller, which then asks for the offline partitions (KIP-112)."""
         self._has_failed_directory = True
         self._wake()
 
     def controller_address(self) -> tuple[str, int] | None:
-        """Return the controller's address for brokers; None if it is not known."""
+        """Return the controller's address on the inter-broker listener; None if it is not known."""
         return self.address_of(self._cache.image.controller_id)
 
     def address_of(self, broker_id: int) -> tuple[str, int] | None:
-        """Return a live broker's address for brokers."""
+        """Return a live broker's address on the inter-broker listener; None if it is not alive."""
         broker = self._cache.image.brokers.get(broker_id)
         endpoint = None if broker is None else broker.endpoint(self._listener)
         return None if endpoint is None else (endpoint.host, endpoint.port)
 
     def _leader_of(self, partition: TopicPartition) -> int:
-        """Return the other broker that leads a partition; -1 without one."""
+        """Return the leader of a partition; -1 if it has none or this broker leads it."""
         topic = self._cache.image.topics.get(partition.topic)
         if topic is None or partition.partition >= len(topic.partitions):
             return NO_LEADER
@@ -209,7 +212,7 @@ class Member:
         return NO_LEADER if leader == self._config.node_id else leader
 
     def _coordinator_of(self, transactional_id: str) -> int | None:
-        """Return the other broker that coordinates the transactions of an id, -1 without one; None for this broker."""
+        """Return the coordinator of a transactional id: a broker, None for this one, or -1 if there is none."""
         topic = self._cache.image.topics.get(TRANSACTION_STATE)
         if topic is None:
             return NO_LEADER
@@ -231,7 +234,7 @@ class Member:
         )
 
     async def leave(self) -> None:
-        """Let the controller move the leaders of this broker to others, which takes no longer than configured."""
+        """Ask the controller to move leadership to other brokers, within the configured attempts."""
         if self._config.controlled_shutdown_enable and self.broker_epoch >= 0 and self._is_connected:
             await self.controller.shut_down()
 
@@ -273,14 +276,20 @@ class Member:
         address = self._store.address
         if change is SessionChange.CONNECTED:
             if not self._is_connected:
-                log.info("Connected to ZooKeeper %s again", address)
+                log.info("Reconnected to ZooKeeper %s", address)
             self._is_connected = self._must_rejoin = True
             self._wake()
         elif change is SessionChange.LOST:
-            log.warning("The session with ZooKeeper %s has expired: the cluster considers this broker dead", address)
+            log.warning(
+                "The session with ZooKeeper %s has expired: registering again; until then this broker counts as dead",
+                address,
+            )
         elif self._is_connected:
             self._is_connected = False
-            log.warning("The connection to ZooKeeper %s is lost; topics and leaders stay as they are", address)
+            log.warning(
+                "Lost the connection to ZooKeeper %s; this broker keeps serving its partitions while it reconnects",
+                address,
+            )
 
     def _wake(self) -> None:
         self._news.set()
@@ -301,14 +310,14 @@ class Member:
                     await self._store.create(znodes.LOG_DIR_EVENT, notification, sequential=True)
                     self._has_failed_directory = False
             except StoreUnavailableError:
-                return  # the store was closed: until then its calls wait
+                return  # the store was closed; before that, its calls wait
             except KafkaError as error:
                 log.critical("%s The broker stops.", error)
                 if self._failed is not None:
                     self._failed.set()
                 return
             except StoreError as error:
-                log.error("Changes in ZooKeeper cannot be followed: %s", error)
+                log.error("Reading changes from ZooKeeper failed; trying again in %g s: %s", _RETRY_S, error)
                 await asyncio.sleep(_RETRY_S)
                 self._must_rejoin = True
                 self._wake()
@@ -338,7 +347,7 @@ class Member:
 
 
 def inter_broker_listener(config: BrokerConfig) -> str:
-    """Return the name of the listener for brokers. Raises ConfigError if other brokers cannot connect to it."""
+    """Return the name of the inter-broker listener. Raises ConfigError if other brokers cannot connect to it."""
     name = (config.inter_broker_listener_name or config.security_inter_broker_protocol).upper()
     listeners = config.parsed_advertised_listeners or config.parsed_listeners
     for listener in listeners:

@@ -1,4 +1,4 @@
-"""Transactions that span brokers: markers for partitions on other brokers, and questions to other coordinators."""
+"""Transactions across brokers: write markers on other brokers, and verify transactions with other coordinators."""
 
 import asyncio
 import logging
@@ -18,7 +18,7 @@ from headrace.errors import ErrorCode, KafkaError
 from headrace.types import TopicPartition
 
 _MOST_MARKERS: Final = 1000
-"""Markers in one request."""
+"""Maximum number of markers in a request."""
 
 log = logging.getLogger(__name__)
 
@@ -43,8 +43,8 @@ class _Waiting(NamedTuple):
 class OtherBrokers:
     """The transaction protocol between brokers. `link_to` returns a new link to a broker, with or without ApiVersions.
 
-    `leader_of` returns the other broker that leads a partition, -1 without one; `coordinator_of` that of a
-    transactional id, None if this broker is its coordinator.
+    `leader_of` returns the broker that leads a partition, -1 if none or this one does; `coordinator_of` returns the
+    coordinator of a transactional id, None for this broker.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class OtherBrokers:
         }
 
     async def close(self) -> None:
-        """Stop sending. Markers that were not written are written by the next coordinator."""
+        """Stop sending. The next coordinator writes the remaining markers."""
         for link in self._coordinators.values():
             link.close()
         for writer in self._writers.values():
@@ -139,7 +139,7 @@ class OtherBrokers:
 
 
 class _MarkerWriter:
-    """Sends markers to one broker, those that have come together in one request."""
+    """Sends markers to one broker, and combines those that arrive together in one request."""
 
     def __init__(self, link: Link, loop: asyncio.AbstractEventLoop) -> None:
         self._link = link
@@ -170,7 +170,7 @@ class _MarkerWriter:
                 failure = KafkaError(ErrorCode.not_leader_or_follower, str(error))
                 results: Mapping[tuple[int, TopicPartition], ErrorCode] = {}
             else:
-                failure = KafkaError(ErrorCode.unknown_server_error, "the reply lacks the partition")
+                failure = KafkaError(ErrorCode.unknown_server_error, "the reply to WriteTxnMarkers lacks the partition")
                 results = _results(reply)
             for waiting in sent:
                 code = results.get((waiting.marker.producer_id, waiting.partition))

@@ -1,1 +1,1 @@
-"""Where the replicas of a cluster are, and moves between brokers: planned here, requested over the Kafka protocol."""
+"""Describe the replicas of a cluster, plan their moves between brokers, and request them over the Kafka protocol."""

@@ -1,8 +1,8 @@
-"""Spread items over brokers evenly, at the lowest cost. Knows nothing of replicas and of requests. Pure.
+"""Spread items over brokers evenly, at the lowest cost. Knows neither replicas nor requests. Pure.
 
-This is a minimum-cost flow: every item sends `count` units to as many brokers. The cost of a load is its square, so
-that the optimum is even, and so large that evenness is worth more than any saving of the items. Negative cycles of the
-residual graph are cancelled until none is left, which proves the optimum (Klein 1967).
+This is a minimum-cost flow: every item sends one unit to each of `count` brokers. A load costs its square, which makes
+the optimum even, times a weight so large that evenness outweighs any saving by the items. Negative cycles of the
+residual graph are cancelled until none is left, which proves that the flow is optimal (Klein 1967).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,19 +12,19 @@ from typing import Final, NamedTuple
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """Something that `count` different brokers take."""
+    """Something to place on `count` different brokers."""
 
     group: str
-    """Among equally good solutions, one is preferred that also spreads each group evenly."""
+    """Of equally good solutions, one that also spreads every group evenly is preferred."""
     count: int
     brokers: frozenset[int]
-    """The brokers that may take it, at least `count`."""
+    """The brokers on which it may be placed, at least `count`."""
     costs: Mapping[int, int]
     """Cost by broker. The sum of all costs is minimal among the most even solutions."""
     other_cost: int
-    """Cost at a broker that is not in `costs`."""
+    """Cost of a broker that is not in `costs`."""
     size: int
-    """Among moves of the same cost and the same effect on groups, the item with the smallest size is moved."""
+    """Of moves with the same cost and effect on groups, the one of the smallest item is chosen."""
 
     def cost(self, broker: int) -> int:
         return self.costs.get(broker, self.other_cost)
@@ -33,8 +33,8 @@ class Item:
 def spread(items: Sequence[Item], racks: Mapping[int, str], preference: Mapping[int, int]) -> list[frozenset[int]]:
     """Return the brokers of every item.
 
-    `racks` has the rack of every broker: an item takes as equal numbers from all racks as they permit. Where everything
-    else is equal, brokers with a low `preference` are chosen.
+    `racks` has the rack of every broker: the brokers of an item are spread over the racks as evenly as possible. If
+    everything else is equal, brokers with a low `preference` are chosen.
     """
     solver = _Solver(items, racks, preference)
     solver.improve()
@@ -57,7 +57,7 @@ class _Move(NamedTuple):
 
 
 _SINK: Final = -1
-"""A node beside the brokers, which takes what they have taken."""
+"""The node of the graph that receives the units of all brokers."""
 _NO_ITEM: Final = -1
 
 
@@ -72,7 +72,7 @@ class _Solver:
         self._moves: dict[tuple[int, int], dict[int, set[int]]] = {}
         """The items that can move between two brokers, by the change of costs."""
         self._listed: list[list[tuple[int, int, int]]] = [[] for _ in items]
-        """The places of each item in `_moves`: source, target, change of costs."""
+        """The entries of every item in `_moves`: source, target, change of costs."""
         self._load_weight = 1 + sum(max([item.other_cost, *item.costs.values()]) * item.count for item in items)
         self.taken: list[set[int]] = []
         for number in range(len(items)):
@@ -89,7 +89,7 @@ class _Solver:
                     self._move(move.item, move.source, move.target)
 
     def _cheapest(self, number: int) -> set[int]:
-        """Return the cheapest valid choice for an item, if possible at brokers with low loads."""
+        """Return the cheapest valid brokers for an item, preferring those with low loads."""
         item, limits = self._items[number], self._limits[number]
         order = sorted(
             item.brokers,
@@ -103,7 +103,7 @@ class _Solver:
         )
         chosen: set[int] = set()
         used = dict.fromkeys(limits, 0)
-        for which in (0, 1):  # first the lower limit of every rack, then up to the upper one
+        for which in (0, 1):  # first reach the lower limit of every rack, then fill up to the upper limits
             for broker in order:
                 rack = self._racks[broker]
                 if len(chosen) < item.count and broker not in chosen and used[rack] < limits[rack][which]:
@@ -112,7 +112,7 @@ class _Solver:
         return chosen
 
     def _edges(self) -> Iterator[_Edge]:
-        """Return the residual graph: the cheapest moves between brokers, and the costs of one unit more or less."""
+        """Yield the residual graph: the cheapest moves between brokers, and the costs of adding or removing a unit."""
         for (source, target), by_cost in self._moves.items():
             weights = [cost for cost, found in by_cost.items() if found]
             if weights:
@@ -123,7 +123,7 @@ class _Solver:
                 yield _Edge(_SINK, broker, -self._load_weight * (2 * load - 1))
 
     def _chosen(self, cycle: Sequence[_Edge]) -> list[_Move]:
-        """Choose the items that move along a cycle, if possible a different one for each edge."""
+        """Choose the items to move along a cycle, preferably a different one for every edge."""
         used: set[int] = set()
         moves = []
         for source, target, weight in cycle:
@@ -136,7 +136,7 @@ class _Solver:
         return moves
 
     def _effect(self, number: int, source: int, target: int) -> tuple[int, int, int, int]:
-        """Return the effect of a move on everything except costs and loads, as something to be minimal."""
+        """Rank a move of equal cost: lower is better."""
         item = self._items[number]
         crowded = self._group_loads.get((item.group, target), 0) - self._group_loads.get((item.group, source), 0)
         preferred = self._preference.get(target, 0) - self._preference.get(source, 0)
@@ -146,7 +146,7 @@ class _Solver:
         """Return a negative cycle in which no item makes two moves that exclude each other.
 
         Two moves of an item, a to b and c to d, can be replaced by c to b and a to d, which closes two cycles. Their
-        costs add up to those of the first, so that one of them is negative.
+        costs add up to those of the original cycle, so one of them is negative.
         """
         seen: dict[int, int] = {}
         for place, second in enumerate(cycle):
@@ -179,7 +179,7 @@ class _Solver:
         return used.count(here) > limits[here][0] and used.count(there) < limits[there][1]
 
     def _move(self, number: int, source: int, target: int) -> None:
-        assert self._can_move(number, source, target), "the moves of a cycle do not exclude each other"
+        assert self._can_move(number, source, target), "moves of a cycle conflict with each other"
         self.taken[number].remove(source)
         self.taken[number].add(target)
         self._add_load(number, source, -1)
@@ -192,7 +192,7 @@ class _Solver:
         self._group_loads[place] = self._group_loads.get(place, 0) + units
 
     def _list_moves(self, number: int) -> None:
-        """List the possible moves of an item, instead of those before its last move."""
+        """Replace the listed moves of an item by those that are possible after its last move."""
         for source, target, cost in self._listed[number]:
             self._moves[source, target][cost].discard(number)
         item, taken = self._items[number], self.taken[number]
@@ -207,7 +207,7 @@ class _Solver:
 
 
 def _rack_limits(racks: Sequence[str], count: int) -> dict[str, tuple[int, int]]:
-    """Return how few and how many of `count` units each rack takes; `racks` has the rack of every broker."""
+    """Return the minimum and maximum of `count` units for every rack; `racks` has the rack of every broker."""
     sizes = {rack: racks.count(rack) for rack in racks}
     level = 0
     while level < max(sizes.values()) and sum(min(size, level + 1) for size in sizes.values()) <= count:
@@ -216,7 +216,7 @@ def _rack_limits(racks: Sequence[str], count: int) -> dict[str, tuple[int, int]]
 
 
 def _negative_cycle(edges: Sequence[_Edge]) -> list[_Edge] | None:
-    """Return the edges of a negative cycle, in order, or None (Bellman and Ford)."""
+    """Return the edges of a negative cycle in order, or None without one (Bellman-Ford)."""
     distances = {node: 0 for edge in edges for node in edge[:2]}
     arrived: dict[int, _Edge] = {}
     while True:

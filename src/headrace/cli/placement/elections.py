@@ -1,4 +1,4 @@
-"""Which partitions need a leader election, whether it is possible, and its result."""
+"""Preview and hold leader elections."""
 
 import time
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ IMPOSSIBLE: Final = "impossible"
 ELECTED: Final = "elected"
 FAILED: Final = "failed"
 _SETTLED_S = 5.0
-"""Brokers learn of a new leader a moment after the controller."""
+"""Maximum time to wait until brokers know a new leader, which they learn after the controller."""
 _PAUSE_S = 0.2
 
 
@@ -25,21 +25,21 @@ class Election:
 
     place: Place
     before: int | None
-    """The leader before the election, None without one."""
+    """The leader before the election; None without one."""
     after: int | None
-    """The leader after it; before an election, the one that is expected, None if that is not known."""
+    """The leader after the election. In a preview, the expected leader; None if it is not known."""
     state: str
     reason: str | None
-    """Why the state is not `POSSIBLE` or `ELECTED`, or what is lost."""
+    """The reason for a state other than `POSSIBLE` and `ELECTED`, or a warning about lost records."""
 
 
 def preview(state: State, partition: Partition, *, unclean: bool) -> Election:
-    """Return what an election would do."""
+    """Predict the result of an election."""
     return _unclean(state, partition) if unclean else _preferred(state, partition)
 
 
 def hold(cluster: Cluster, election: int, planned: Sequence[Election]) -> list[Election]:
-    """Hold the elections that are possible, and return the results of all."""
+    """Hold the elections that are possible, and return all results, including those of impossible elections."""
     asked = {one.place for one in planned if one.state == POSSIBLE}
     refused = requests.elect(cluster, election, asked) if asked else {}
     deadline = time.monotonic() + _SETTLED_S
@@ -84,5 +84,5 @@ def _result(state: State, planned: Election, refused: dict[Place, requests.Refus
     if error is not None:
         return replace(planned, after=leader, state=FAILED, reason=f"{error.description} ({error.name})")
     if leader is None or leader == planned.before:
-        return replace(planned, after=leader, state=FAILED, reason="the brokers do not show a new leader yet")
+        return replace(planned, after=leader, state=FAILED, reason="the brokers do not report a new leader yet")
     return replace(planned, after=leader, state=ELECTED)

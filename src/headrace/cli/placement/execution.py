@@ -16,7 +16,7 @@ DONE: Final = "done"
 MOVING: Final = "moving"
 DIFFERENT: Final = "different"
 _SETTLED_S = 5.0
-"""Brokers learn of the end of a reassignment a moment after the controller."""
+"""Maximum time to wait until brokers know that a reassignment has ended, which they learn after the controller."""
 _PAUSE_S = 0.2
 
 
@@ -27,12 +27,12 @@ class Outcome:
     place: Place
     wanted: tuple[int, ...]
     replicas: tuple[int, ...]
-    """The present ones; empty if the partition does not exist."""
+    """The current replicas; empty if the partition does not exist."""
     state: str
 
 
 def moves(state: State, targets: Mapping[Place, tuple[int, ...]], bootstrap: str) -> list[Move]:
-    """Return the moves of a plan that are not done and not in progress.
+    """Return the moves of a plan that are neither done nor in progress.
 
     Raises CommandError if a partition does not exist, or if a new replica is on a broker that is not alive.
     """
@@ -44,7 +44,7 @@ def moves(state: State, targets: Mapping[Place, tuple[int, ...]], bootstrap: str
                 known = ", ".join(map(str, state.brokers))
                 raise CommandError(
                     f"{place[0]}:{place[1]} cannot move to broker {broker}, which is not alive",
-                    f"Live brokers: {known}. Start the broker, or make another plan.",
+                    f"Live brokers: {known}. Start the broker, or make a new plan.",
                 )
         if partition.target != wanted:
             found.append(Move(*place, partition.replicas, wanted, state.size(place)))
@@ -52,20 +52,20 @@ def moves(state: State, targets: Mapping[Place, tuple[int, ...]], bootstrap: str
 
 
 def check_nothing_else_moves(state: State, targets: Mapping[Place, tuple[int, ...]]) -> None:
-    """Raise CommandError if a partition is moving that the plan does not move to the same brokers."""
+    """Raise CommandError if a partition is moving, unless the plan moves it to the same brokers."""
     others = [partition for partition in state.moving if targets.get(partition.place) != partition.target]
     if others:
         count = "1 partition is" if len(others) == 1 else f"{len(others):,} partitions are"
         raise CommandError(
             f"{count} already being reassigned, for example {others[0].topic}:{others[0].number}",
-            "Wait for the end (`headrace reassign status --watch`), or start this plan too with --additional.",
+            "Wait for their end (`headrace reassign status --watch`), or start this plan too with --additional.",
         )
 
 
 def start(cluster: Cluster, state: State, planned: Sequence[Move], throttle: int | None) -> dict[Place, Refusal]:
-    """Begin the moves. With `throttle`, limit them and the moves in progress to so many bytes per second and broker.
+    """Start the moves, and return the partitions that the controller rejects.
 
-    Returns the partitions that the controller refuses.
+    `throttle` limits these moves and those in progress, in bytes per second and broker.
     """
     if throttle is not None:
         in_progress = [_as_move(partition) for partition in state.moving]
@@ -88,7 +88,7 @@ def outcomes(state: State, targets: Mapping[Place, tuple[int, ...]]) -> list[Out
 
 
 def settled(cluster: Cluster, targets: Mapping[Place, tuple[int, ...]]) -> tuple[State, list[Outcome]]:
-    """Return the cluster and the outcomes when brokers have heard of the last changes."""
+    """Return the cluster and the outcomes after brokers have learned of the last changes."""
     deadline = time.monotonic() + _SETTLED_S
     while True:
         state = requests.read_state(cluster, sizes=False)
@@ -99,7 +99,7 @@ def settled(cluster: Cluster, targets: Mapping[Place, tuple[int, ...]]) -> tuple
 
 
 def cancel(cluster: Cluster, places: Collection[Place]) -> tuple[State, dict[Place, Refusal]]:
-    """Cancel the moves of these partitions. Returns the cluster afterwards, and the partitions that were refused."""
+    """Cancel the moves of these partitions. Return the resulting cluster, and the partitions that were rejected."""
     refused = requests.reassign(cluster, dict.fromkeys(places))
     deadline = time.monotonic() + _SETTLED_S
     while True:
@@ -139,5 +139,5 @@ def _existing(state: State, place: Place, bootstrap: str) -> Partition:
     if not numbers:
         raise missing_topic(topic, bootstrap, {name for name, _ in state.partitions})
     raise CommandError(
-        f"topic '{topic}' has no partition {number}", f"Its partitions are 0 to {max(numbers)}: make another plan."
+        f"topic '{topic}' has no partition {number}", f"Its partitions are 0 to {max(numbers)}: make a new plan."
     )

@@ -8,12 +8,12 @@ from headrace.cli.failures import CommandError
 from headrace.cli.placement.state import Place
 
 _ANY: Final = "any"
-"""The broker chooses the log directory."""
+"""Value for a log directory that the broker chooses."""
 _HINT: Final = "`headrace reassign plan --output FILE` and Kafka's kafka-reassign-partitions write such files."
 
 
 def written(replicas: Mapping[Place, tuple[int, ...]]) -> str:
-    """Return the text of a file with the wanted replicas of partitions."""
+    """Return the JSON text of a plan with these replicas."""
     partitions = [
         {"topic": topic, "partition": partition, "replicas": list(brokers), "log_dirs": [_ANY] * len(brokers)}
         for (topic, partition), brokers in sorted(replicas.items())
@@ -23,7 +23,7 @@ def written(replicas: Mapping[Place, tuple[int, ...]]) -> str:
 
 
 def parsed(text: str, name: str) -> dict[Place, tuple[int, ...]]:
-    """Return the replicas in the file `name`. Raises CommandError if it is invalid."""
+    """Parse a plan, and return the replicas of every partition; errors mention the file `name`. Raises CommandError."""
     try:
         content = json.loads(text)
     except ValueError as error:
@@ -39,7 +39,7 @@ def parsed(text: str, name: str) -> dict[Place, tuple[int, ...]]:
             raise CommandError(f"{name} has {place[0]}:{place[1]} twice", "Leave only one of them in the file.")
         found[place] = replicas
     if not found:
-        raise CommandError(f"{name} contains no partitions", "There is nothing to do.")
+        raise CommandError(f"{name} contains no partitions", "Check that this is the right file.")
     return found
 
 
@@ -53,10 +53,10 @@ def _entry(entry: Any, where: str) -> tuple[Place, tuple[int, ...]]:
     if not replicas or not valid:
         raise CommandError(f"{where} ({topic}:{partition}) has no list of broker ids as replicas", _HINT)
     if len(set(replicas)) < len(replicas):
-        raise CommandError(f"{where} ({topic}:{partition}) names a broker twice", "Replicas are on different brokers.")
+        raise CommandError(f"{where} ({topic}:{partition}) names a broker twice", "List every broker at most once.")
     if any(directory != _ANY for directory in entry.get("log_dirs", ())):
         raise CommandError(
-            f"{where} ({topic}:{partition}) names log directories",
-            'This command leaves them to the brokers ("any"); kafka-reassign-partitions can choose them.',
+            f"{where} ({topic}:{partition}) chooses log directories",
+            'Remove "log_dirs" to let the brokers choose them, or use kafka-reassign-partitions.',
         )
     return (topic, partition), tuple(replicas)

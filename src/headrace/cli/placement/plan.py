@@ -1,6 +1,6 @@
-"""Plan moves of replicas: as many on every broker, spread over racks, with as few new replicas as possible. Pure.
+"""Plan moves that spread replicas evenly over brokers and racks, with as few new replicas as possible. Pure.
 
-A plan never leaves a partition with fewer live replicas than before, unless a lower replication factor is asked for:
+A plan never leaves a partition with fewer live replicas than before, unless a lower replication factor was requested:
 new replicas are placed on live brokers only, and replicas in the ISR are kept before others.
 """
 
@@ -13,7 +13,7 @@ from headrace.cli.placement.state import Partition, Place, State, total
 from headrace.wording import count
 
 _OUT_OF_SYNC = 1
-"""Cost of a replica that exists, but would have to catch up."""
+"""Cost of an existing replica that is not in sync and has to catch up."""
 _NEW = 2
 """Cost of a new replica."""
 _NO_RACK = ""
@@ -21,7 +21,7 @@ _NO_RACK = ""
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A partition's replicas before and after; the first one is the preferred leader."""
+    """The replicas of a partition before and after a move; the first one is the preferred leader."""
 
     topic: str
     partition: int
@@ -69,7 +69,7 @@ class Plan:
 def target_brokers(
     state: State, *, only: Collection[int] = (), add: Collection[int] = (), retire: Collection[int] = ()
 ) -> set[int]:
-    """Return the brokers that shall have replicas: `only` these, or those that have some, with `add`, without `retire`.
+    """Return the brokers to place replicas on: `only` these, or those with replicas, plus `add`, minus `retire`.
 
     Raises CommandError if one of them is not alive.
     """
@@ -89,10 +89,10 @@ def target_brokers(
     if dead:
         raise CommandError(
             f"broker {dead[0]} has replicas, but is not alive",
-            f"Start it first; or move its replicas to other brokers with --retire {dead[0]}.",
+            f"Start it, or move its replicas to other brokers with --retire {dead[0]}.",
         )
     if not brokers:
-        raise CommandError("no broker would be left", "Keep at least one: `headrace cluster` lists them.")
+        raise CommandError("no broker would be left", "Keep at least one broker: `headrace cluster` lists them.")
     return brokers
 
 
@@ -104,7 +104,7 @@ def plan(
     replication_factor: int | None = None,
     ignore_racks: bool = False,
 ) -> Plan:
-    """Plan to spread these partitions over `brokers`, with their present numbers of replicas or `replication_factor`.
+    """Plan to spread these partitions over `brokers`, with their current number of replicas or `replication_factor`.
 
     Raises CommandError if that is impossible, or if one of them is moving already.
     """
@@ -112,7 +112,7 @@ def plan(
     if moving:
         raise CommandError(
             f"{_named(moving[0].place)} is already being reassigned",
-            "Wait for the end (`headrace reassign status --watch`), or stop it with `headrace reassign cancel`.",
+            "Wait until it has moved (`headrace reassign status --watch`), or use `headrace reassign cancel`.",
         )
     racks = _racks(state, brokers, ignore_racks)
     movable = [partition for partition in partitions if partition.leader is not None]
@@ -121,7 +121,7 @@ def plan(
         if needed > len(brokers):
             raise CommandError(
                 f"{_named(partition.place)} cannot have {needed} replicas on {count(len(brokers), 'broker')}",
-                "Give more brokers (--brokers, --add), or a lower --replication-factor.",
+                "Use more brokers (--brokers, --add) or a lower --replication-factor.",
             )
     sizes = {partition.place: state.size(partition.place) for partition in movable}
     chosen = _choose_brokers(state, movable, brokers, racks, replication_factor, sizes)
@@ -137,7 +137,7 @@ def plan(
 
 
 def _racks(state: State, brokers: Collection[int], ignore_racks: bool) -> dict[int, str]:
-    """Return the rack of every broker, the same one if racks do not matter."""
+    """Return the rack of every broker, or the same rack for all brokers if racks do not matter."""
     racks = {broker: state.brokers[broker].rack for broker in brokers}
     named = [broker for broker, rack in racks.items() if rack is not None]
     if ignore_racks or not named:
@@ -180,7 +180,7 @@ def _choose_brokers(
 
 
 def _choose_leaders(partitions: Sequence[Partition], chosen: Sequence[frozenset[int]]) -> list[int]:
-    """Choose preferred leaders: as many on every broker, if possible the present ones, rather not a new replica."""
+    """Spread preferred leaders evenly over brokers; keep current ones if possible, and avoid new replicas."""
     items = [
         Item(
             group=partition.topic,

@@ -1,4 +1,4 @@
-"""How far a reassignment is: share, rate and time left. Pure."""
+"""Progress of a reassignment: share copied, rate and time left. Pure."""
 
 from collections import deque
 from typing import Final
@@ -8,11 +8,11 @@ _WINDOW_S: Final = 15.0
 
 
 class Progress:
-    """Bytes that are left to copy, observed from time to time."""
+    """Track the bytes that are left to copy."""
 
     def __init__(self) -> None:
         self.total = 0
-        """Bytes that were left at most; producers may add some."""
+        """The largest number of bytes left so far; producers may add some."""
         self.left = 0
         self._seen: deque[tuple[float, int]] = deque()
 
@@ -31,5 +31,5 @@ class Progress:
 
     @property
     def seconds_left(self) -> float | None:
-        """None if nothing is copied at present."""
+        """Estimated seconds until the end; None if nothing is being copied."""
         return self.left / self.rate if self.rate else None

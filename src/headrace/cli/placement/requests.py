@@ -1,4 +1,4 @@
-"""The requests about replicas, over the wire: Apache Kafka answers them too. Failures are CommandErrors."""
+"""Requests about replicas, which Headrace and Apache Kafka answer. Failures are CommandErrors."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,19 +20,19 @@ UNCLEAN: Final = 1
 """Types of elections (KIP-460)."""
 _PAUSE_S = 0.2
 _A_REQUEST = 1000
-"""Partitions in one request."""
+"""Maximum number of partitions in a request."""
 
 
 class Refusal(NamedTuple):
     """The error of one partition."""
 
     name: str
-    """Of Kafka's error, for example 'PREFERRED_LEADER_NOT_AVAILABLE'."""
+    """Name of the Kafka error, for example 'PREFERRED_LEADER_NOT_AVAILABLE'."""
     description: str
 
 
 def read_state(cluster: Cluster, *, sizes: bool = True) -> State:
-    """Return the brokers, partitions and reassignments; without `sizes`, brokers do not describe log directories."""
+    """Return the brokers, partitions and reassignments; `sizes` also asks brokers for their log directories."""
     with python_admin(cluster, "describing the cluster") as admin:
         described = admin.describe_cluster()
         topics = [topic for topic in admin.describe_topics() if not topic["error_code"]]
@@ -66,7 +66,7 @@ def read_state(cluster: Cluster, *, sizes: bool = True) -> State:
 
 
 def reassign(cluster: Cluster, targets: Mapping[Place, Sequence[int] | None]) -> dict[Place, Refusal]:
-    """Begin to move partitions to these replicas, or cancel moves if None (KIP-455). Returns refused partitions."""
+    """Start moving partitions to these replicas; None cancels a move (KIP-455). Return rejected partitions."""
     from kafka import TopicPartition
 
     refused: dict[Place, Refusal] = {}
@@ -84,7 +84,7 @@ def reassign(cluster: Cluster, targets: Mapping[Place, Sequence[int] | None]) ->
 
 
 def elect(cluster: Cluster, election: int, places: Iterable[Place]) -> dict[Place, Refusal]:
-    """Elect leaders (KIP-460). Returns refused partitions; ELECTION_NOT_NEEDED is a refusal too."""
+    """Elect leaders (KIP-460). Return rejected partitions, including those with ELECTION_NOT_NEEDED."""
     from kafka.errors import NoError, for_code
 
     refused: dict[Place, Refusal] = {}
@@ -137,12 +137,12 @@ def _change(cluster: Cluster, resource: ConfigResource) -> None:
 
 
 def _ask_controller(cluster: Cluster, doing: str, ask: Callable[[Any], T]) -> T:
-    """Return the answer of the controller; if it moves or is missing, try again for a while."""
+    """Return the reply of the controller. If another broker becomes controller or none is, try again for a while."""
     from kafka.errors import KafkaConnectionError, NodeNotReadyError, NotControllerError, UnknownBrokerIdError
 
     deadline = time.monotonic() + REQUEST_TIMEOUT_S
     while True:
-        # A new client, because a client remembers who was the controller.
+        # A new client, because a client caches the controller.
         with python_admin(cluster, doing) as admin:
             if admin.describe_cluster()["controller_id"] >= 0:
                 try:
@@ -158,8 +158,8 @@ def _ask_controller(cluster: Cluster, doing: str, ask: Callable[[Any], T]) -> T:
                     pass
         if time.monotonic() > deadline:
             raise CommandError(
-                f"{doing}: no broker is the controller",
-                "Try again when `headrace cluster` shows a controller; if none appears, look at the brokers' logs.",
+                f"{doing}: the cluster has no controller",
+                "Try again when `headrace cluster` shows a controller; if none appears, check the brokers' logs.",
             )
         time.sleep(_PAUSE_S)
 
@@ -170,7 +170,7 @@ def _reassignments(cluster: Cluster) -> dict[Place, dict[str, list[int]]]:
 
 
 def _quorum_epoch(admin: Any) -> int | None:
-    """Return the epoch of the controller in KRaft mode; with ZooKeeper, no request returns it."""
+    """Return the epoch of the controller in KRaft mode, None with ZooKeeper, where no request returns it."""
     from kafka.errors import KafkaError
 
     try:
@@ -229,7 +229,7 @@ def _summed(directories: Sequence[Mapping[str, Any]], field: str) -> int | None:
 
 
 def _with_min_isr(cluster: Cluster, state: State) -> State:
-    """Add the topics' min.insync.replicas to partitions that lack replicas."""
+    """Add the topic's min.insync.replicas to partitions with missing replicas."""
     lacking = [partition for partition in state.partitions.values() if len(partition.isr) < len(partition.replicas)]
     resources = {name: ConfigResource(ResourceType.TOPIC, name) for name in {partition.topic for partition in lacking}}
     if not resources:

@@ -1,4 +1,4 @@
-"""Brokers and partitions of a cluster, as brokers describe them, and what is wrong with them. Pure."""
+"""Brokers and partitions of a cluster, as brokers describe them, and their problems. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ OFFLINE: Final = "offline"
 UNDER_MIN_ISR: Final = "under min ISR"
 UNDER_REPLICATED: Final = "under-replicated"
 PROBLEMS: Final = (OFFLINE, UNDER_MIN_ISR, UNDER_REPLICATED)
-"""From worst to mildest; a partition has at most one."""
+"""Problems from worst to mildest; a partition has at most one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Disk:
     used: int
     """By replicas."""
     total: int | None
-    """Of the file systems; None if the broker does not say (Kafka before 3.3)."""
+    """Free bytes of the file systems; None if the broker does not report them (Kafka before 3.3)."""
     free: int | None
 
 
@@ -49,7 +49,7 @@ class Partition:
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
     min_isr: int | None = None
-    """`min.insync.replicas` of the topic; read only where replicas are missing."""
+    """`min.insync.replicas` of the topic; read only for partitions with missing replicas."""
 
     @property
     def place(self) -> Place:
@@ -86,7 +86,7 @@ class State:
     cluster_id: str | None
     controller: int | None
     controller_epoch: int | None
-    """The protocol shows it only in KRaft mode."""
+    """The controller epoch; the protocol returns it only in KRaft mode."""
     brokers: Mapping[int, Broker]
     partitions: Mapping[Place, Partition]
     sizes: Mapping[tuple[Place, int], int]
@@ -130,7 +130,7 @@ class State:
         return sum(max((size or 0) - self.sizes.get((partition.place, broker), 0), 0) for broker in copying)
 
     def bytes_copied(self, partition: Partition) -> int:
-        """Return the bytes that the replicas added by a reassignment have already."""
+        """Return the bytes that have been copied to replicas that a reassignment adds."""
         return sum(self.sizes.get((partition.place, broker), 0) for broker in partition.adding)
 
 

@@ -22,7 +22,7 @@ def parse_rate(text: str, option: str) -> int:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]?)(?:i?b)?(?:/s)?", text.strip().lower())
     rate = int(float(found[1]) * _UNITS[found[2]]) if found else 0
     if not 0 < rate <= _HIGHEST:
-        raise usage_error(f"{option} '{text}' is not a rate", "Give bytes per second, for example 50MB or 1000000.")
+        raise usage_error(f"{option} '{text}' is not a rate", "Use bytes per second, for example 50MB or 1000000.")
     return rate
 
 
@@ -32,7 +32,7 @@ def brokers(moves: Sequence[Move]) -> list[int]:
 
 
 def topic_settings(moves: Sequence[Move]) -> dict[str, dict[str, str]]:
-    """Return the settings of each topic with new replicas.
+    """Return the settings of every topic with new replicas.
 
     Leaders are throttled on all brokers that have a replica, because the leader may change during the move.
     """

@@ -1,1 +1,1 @@
-"""A broker as a member of a cluster that another broker controls: registration, settings, topics it creates."""
+"""A broker as a member of a cluster with ZooKeeper: registration, dynamic settings, and topics that it creates."""

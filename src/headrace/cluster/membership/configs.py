@@ -1,6 +1,6 @@
-"""The dynamic settings of topics and of this broker, as ZooKeeper has them.
+"""The dynamic settings of topics and of this broker in ZooKeeper.
 
-Whoever changes settings writes them, and then a notification below `/config/changes`, which all brokers watch.
+A broker or tool that changes settings then creates a notification below `/config/changes`, which all brokers watch.
 """
 
 import json
@@ -19,13 +19,13 @@ Configs: TypeAlias = Mapping[ConfigResource, Mapping[str, str]]
 _CHANGES: Final = f"{znodes.CONFIG}/changes"
 _PREFIX: Final = "config_change_"
 _NOTIFICATION_LIFE_MS: Final = 15 * 60 * 1000
-"""Kafka deletes notifications after this time, too."""
+"""Notifications are deleted after this time, as in Kafka."""
 
 log = logging.getLogger(__name__)
 
 
 class ConfigWatch:
-    """Follows the settings. `apply` gets those that may have changed; empty ones are deleted."""
+    """Follows the settings. `apply` receives those that may have changed; empty ones were deleted."""
 
     def __init__(
         self,
@@ -36,19 +36,19 @@ class ConfigWatch:
         changed: Callable[[], None],
         now_ms: Callable[[], int],
     ) -> None:
-        """`changed` is called for a new notification; then `follow` has to be called."""
+        """`changed` is called for a new notification; call `follow` after it."""
         self._store = store
         self._apply = apply
         self._changed = changed
         self._now_ms = now_ms
         self._brokers = (ConfigResource(BROKER_CONFIG, ""), ConfigResource(BROKER_CONFIG, str(broker_id)))
         self._latest = ""
-        """The name of the latest notification that was followed."""
+        """The name of the latest notification that was applied."""
         self.topics: set[str] = set()
         """Topics whose settings were read."""
 
     async def load(self) -> Configs:
-        """Read all settings, and watch for changes. Call it again after the connection was lost."""
+        """Read all settings, and watch for changes. Call it again after a lost connection."""
         self._latest = max(await self._notifications(), default="")
         names = await self._children(f"{znodes.CONFIG}/{TOPIC_CONFIG}")
         topics = [ConfigResource(TOPIC_CONFIG, znodes.desanitize(name)) for name in names]
@@ -57,7 +57,7 @@ class ConfigWatch:
         return await self._read({*topics, *known, *self._brokers})
 
     async def read_topics(self, names: Iterable[str]) -> Configs:
-        """Read the settings of topics that were created since: a creation is not notified."""
+        """Read the settings of topics that were created since, for which there are no notifications."""
         return await self._read({ConfigResource(TOPIC_CONFIG, name) for name in names})
 
     async def follow(self) -> None:
@@ -91,7 +91,7 @@ class ConfigWatch:
         try:
             resource = decoded(f"{_CHANGES}/{name}", changed_resource, node.data)
         except MalformedNodeError as error:
-            log.error("A change of settings is ignored: %s", error)
+            log.error("Ignored a malformed notification of changed settings: %s", error)
             return ()
         return (resource,) if resource.kind == TOPIC_CONFIG or resource in self._brokers else ()
 

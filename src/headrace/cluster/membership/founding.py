@@ -1,4 +1,4 @@
-"""Create the nodes that every cluster in ZooKeeper has, as its first broker does."""
+"""Create a cluster in ZooKeeper, as its first broker does."""
 
 from headrace.cluster import znodes
 from headrace.cluster.store import Create, MetadataStore, NodeExistsError
@@ -6,7 +6,7 @@ from headrace.wire.ids import id_to_text, new_id
 
 
 async def found_cluster(store: MetadataStore) -> None:
-    """Create a cluster in a tree without one."""
+    """Create the nodes of a cluster, unless the tree has a cluster already."""
     while await store.exists(znodes.CLUSTER_ID) is None:
         nodes = await store.get_many(znodes.IN_ZOOKEEPER)
         missing = [Create(path) for path, node in zip(znodes.IN_ZOOKEEPER, nodes, strict=True) if node is None]

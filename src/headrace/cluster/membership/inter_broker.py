@@ -1,4 +1,4 @@
-"""`inter.broker.protocol.version`: the versions of the requests that brokers send each other without asking. Pure."""
+"""`inter.broker.protocol.version`: fixed request versions between brokers, which use no ApiVersions. Pure."""
 
 import re
 from typing import Final, NamedTuple
@@ -8,7 +8,7 @@ from headrace.config import ConfigError
 SETTING: Final = "inter.broker.protocol.version"
 _VERSION: Final = re.compile(r"(\d+)\.(\d+)(?:\.\d+)*(?:-IV(\d+))?")
 _LATEST: Final = {(3, 4): 0, (3, 5): 2, (3, 6): 2, (3, 7): 4, (3, 8): 0, (3, 9): 0}
-"""The last internal version (IV) of every release that Headrace can join."""
+"""The last internal version (IV) of every supported release."""
 
 
 class InterBrokerVersions(NamedTuple):
@@ -37,13 +37,13 @@ def inter_broker_versions(text: str) -> InterBrokerVersions:
         raise ConfigError(SETTING, text, "must be a version of Kafka such as 3.9 or 3.9-IV0")
     release = int(match[1]), int(match[2])
     if release < (3, 4):
-        raise ConfigError(
-            SETTING, text, "is too old: Headrace joins clusters with 3.4 to 3.9; raise it on all brokers first"
-        )
+        raise ConfigError(SETTING, text, "is too old: Headrace supports 3.4 to 3.9; raise it on all brokers first")
     latest = _LATEST.get(release)
     if latest is None:
         raise ConfigError(
-            SETTING, text, "is too new: Kafka 3.9 is the last version with ZooKeeper; set the same as on other brokers"
+            SETTING,
+            text,
+            "is too new: Kafka 3.9 is the last version with ZooKeeper; use the value of the other brokers",
         )
     internal = latest if match[3] is None else int(match[3])
     if internal > latest:

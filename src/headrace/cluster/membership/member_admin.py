@@ -1,6 +1,6 @@
 """Changes of topics and settings that a broker makes without being the controller, written as Kafka's brokers do.
 
-The controller notices new topics in ZooKeeper, and tells all brokers. All other changes belong to it.
+The controller notices new topics in ZooKeeper, and informs all brokers. Only the controller makes other changes.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ _ANY_NUMBER_OF_BROKERS: Final = 1 << 30
 
 
 class MemberAdmin:
-    """The changes of one broker. `image` returns the broker's current one."""
+    """The changes by one broker. `image` returns its current metadata."""
 
     def __init__(
         self,
@@ -40,14 +40,14 @@ class MemberAdmin:
         self._random = random or Random()
 
     async def auto_create(self, names: Sequence[str]) -> Sequence[TopicImage | KafkaError]:
-        """Write the assignments of topics. A client that retries finds them once the controller has elected leaders."""
+        """Write the assignments of topics. Clients retry until the controller has elected leaders."""
         return [await self._created(NewTopic(name), ErrorCode.leader_not_available) for name in names]
 
     async def create_internal_topic(self, name: str) -> TopicImage:
         """Return the internal topic of that name; write its assignment if it is missing.
 
-        The replication factor is never lowered: the first broker of a cluster would make the topic unreplicated for
-        ever. Raises KafkaError(coordinator_not_available) until the controller has elected leaders.
+        The replication factor is never lowered; otherwise the first broker of a cluster would create the topic with one
+        replica. Raises KafkaError(coordinator_not_available) until the controller has elected leaders.
         """
         existing = self._image().topics.get(name)
         if existing is not None:
@@ -65,10 +65,12 @@ class MemberAdmin:
         except KafkaError as error:
             if error.code != ErrorCode.topic_already_exists:
                 return error.with_traceback(None)
-        return KafkaError(created, f"Topic {new.name} has been created; its partitions have no leaders yet.")
+        return KafkaError(
+            created, f"Topic {new.name} has been created, but its partitions have no leaders yet: try again."
+        )
 
     async def write_topic(self, topic: TopicImage, draft: Draft) -> None:
-        """Write the nodes of a topic that brokers write: the settings, then the assignment.
+        """Write the nodes of a new topic: its settings, then its assignment.
 
         Raises StoreError, and KafkaError(topic_already_exists).
         """
@@ -78,7 +80,7 @@ class MemberAdmin:
         assignment = znodes.encode_topic(
             topic.topic_id, {index: partition.replicas for index, partition in enumerate(topic.partitions)}
         )
-        # They may be left from a topic that was not created.
+        # Settings may be left from an earlier attempt.
         exists = await self._store.exists(path) is not None
         try:
             await self._store.multi(
@@ -107,7 +109,10 @@ class MemberAdmin:
 
     async def _alter(self, resource: ConfigResource, alteration: Alteration, *, validate_only: bool) -> None:
         if resource.kind not in (TOPIC_CONFIG, BROKER_CONFIG):
-            raise KafkaError(ErrorCode.invalid_request, f"A cluster with ZooKeeper has no settings of {resource.kind}.")
+            raise KafkaError(
+                ErrorCode.invalid_request,
+                f"A cluster with ZooKeeper has no settings for resources of type {resource.kind}.",
+            )
         path = znodes.config_path(resource)
         while True:
             (node,) = await self._store.get_many([path])

@@ -1,4 +1,4 @@
-"""Check that this broker can be a member of the cluster in a ZooKeeper tree, before it changes anything."""
+"""Check that this broker can join the cluster in a ZooKeeper tree."""
 
 import json
 from collections.abc import Mapping
@@ -12,11 +12,11 @@ from headrace.errors import ErrorCode, KafkaError
 _ACL_ROOTS = ("/kafka-acl", "/kafka-acl-extended/prefixed")
 _MIGRATION = "/migration"
 _FIRST_REGISTRATION = 5
-"""The version of registrations since inter-broker protocol 2.7."""
+"""Version of the registration nodes since inter-broker protocol 2.7."""
 
 
 async def check_cluster(store: MetadataStore, *, broker_id: int, listener: str) -> str:
-    """Return the id of the cluster, whose brokers must be reachable by PLAINTEXT on `listener`.
+    """Return the id of the cluster. Its brokers must have the PLAINTEXT listener `listener`.
 
     Raises KafkaError(unsupported_version) with the reason why this broker cannot join it.
     """
@@ -35,7 +35,7 @@ async def _refuse_migration(store: MetadataStore) -> None:
     if epoch >= 0 or await store.exists(_MIGRATION) is not None:
         raise KafkaError(
             ErrorCode.unsupported_version,
-            "the cluster migrates from ZooKeeper to KRaft, and Headrace cannot join a KRaft cluster: finish the "
+            "the cluster is migrating from ZooKeeper to KRaft, and Headrace cannot join a KRaft cluster: finish the "
             "migration without Headrace, or revert it and delete the node /migration",
         )
 
@@ -50,8 +50,8 @@ async def _refuse_acls(store: MetadataStore) -> None:
             if await _children(store, f"{root}/{kind}"):
                 raise KafkaError(
                     ErrorCode.unsupported_version,
-                    f"the cluster has ACLs ({root}/{kind}), which Headrace would not enforce: delete them to let "
-                    "Headrace join",
+                    f"the cluster has ACLs ({root}/{kind}), which Headrace does not enforce: delete them before "
+                    "Headrace joins",
                 )
 
 

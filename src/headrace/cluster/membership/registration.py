@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 class WatchedStore(MetadataStore, Protocol):
-    """A store that other processes write to. Watches are lost with the connection, without a call."""
+    """A store that other processes write to. If the connection is lost, watches are lost without a call."""
 
     @property
     def session(self) -> int:
@@ -34,8 +34,8 @@ class WatchedStore(MetadataStore, Protocol):
 async def register(store: WatchedStore, broker: BrokerImage, *, now_ms: int, patience_s: float) -> int:
     """Create the broker's node, and return its epoch, the czxid.
 
-    The node of another session may be this broker's before a crash, so it is given `patience_s` to expire. Raises
-    KafkaError(duplicate_broker_registration) if it does not.
+    A node of another session may be left from before a crash of this broker, so wait `patience_s` for it to expire.
+    Raises KafkaError(duplicate_broker_registration) if it does not.
     """
     path, data = znodes.broker_path(broker.id), znodes.encode_broker(broker, now_ms)
     loop = asyncio.get_running_loop()
@@ -47,7 +47,7 @@ async def register(store: WatchedStore, broker: BrokerImage, *, now_ms: int, pat
         except NodeExistsError:
             pass
         else:
-            assert registered.stat is not None, "it was set"
+            assert registered.stat is not None, "every Set returns a stat"
             return registered.stat.czxid
         gone = asyncio.Event()
         node = await store.watched(path, gone.set)
@@ -57,7 +57,11 @@ async def register(store: WatchedStore, broker: BrokerImage, *, now_ms: int, pat
             return node.stat.czxid
         if deadline is None:
             deadline = loop.time() + patience_s
-            log.warning("Broker id %d is still registered: waiting up to %d s for it to expire", broker.id, patience_s)
+            log.warning(
+                "Broker id %d is already registered: waiting up to %d s for the old session to expire",
+                broker.id,
+                patience_s,
+            )
         elif loop.time() >= deadline:
             raise KafkaError(
                 ErrorCode.duplicate_broker_registration,

@@ -1,4 +1,4 @@
-"""Translate UpdateMetadata as a controller sends it, with single partitions, to whole topics. Pure."""
+"""Convert UpdateMetadata, which contains single partitions, to changes of whole topics. Pure."""
 
 import uuid
 from collections.abc import Mapping
@@ -9,16 +9,16 @@ from headrace.cluster.image import NO_LEADER, BrokerImage, Endpoint, MetadataIma
 from headrace.slices import Steps
 
 SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-"""Names by their numbers."""
+"""Names of security protocols by number."""
 UNASSIGNED: Final = PartitionImage(NO_LEADER, -1, (), ())
-"""A partition that the controller has not announced, while it has announced later ones."""
+"""Placeholder for a partition that the controller has not announced although it has announced later ones."""
 _PARTITIONS_A_STEP: Final = 1000
 
 
 def update_of(request: Any, image: MetadataImage) -> Steps[UpdateMetadata]:
     """Return the changes that a request of version 8 makes to `image`.
 
-    A topic that was deleted and created again, which the topic id shows, is deleted and new.
+    If the topic id has changed, the topic was deleted and created again: its old partitions are dropped.
     """
     topics: dict[str, TopicImage] = {}
     deleted: dict[str, None] = {}
@@ -54,7 +54,7 @@ def update_of(request: Any, image: MetadataImage) -> Steps[UpdateMetadata]:
 def _changed(
     partitions: tuple[PartitionImage, ...], changes: Mapping[int, PartitionImage | None]
 ) -> tuple[PartitionImage, ...]:
-    """Return the partitions after `changes`, where None removes one. Removed ones at the end leave no gap."""
+    """Apply `changes`, where None removes a partition. Removed partitions at the end leave no placeholders."""
     merged: dict[int, PartitionImage] = dict(enumerate(partitions))
     for index, partition in changes.items():
         merged[index] = UNASSIGNED if partition is None else partition

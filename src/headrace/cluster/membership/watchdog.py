@@ -1,4 +1,4 @@
-"""End the process if the event loop stands still: ZooKeeper's client has its own thread, and would keep the session."""
+"""End the process if its event loop is blocked, because ZooKeeper's client thread would keep the session alive."""
 
 import asyncio
 import logging
@@ -8,7 +8,7 @@ from threading import Event, Thread
 from typing import Final
 
 _CHECKS: Final = 20
-"""Checks per session timeout."""
+"""Number of checks per session timeout."""
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class Watchdog:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop watching, if it was started."""
+        """Stop watching."""
         self._stopped.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -54,7 +54,10 @@ class Watchdog:
                 continue
             missed += 1
             if missed >= _CHECKS:
-                log.critical("The event loop has not run for %d s: the process ends", self._timeout_s)
+                log.critical(
+                    "The event loop has been blocked for %d s: ending the process, so that other brokers take over",
+                    self._timeout_s,
+                )
                 self._end()
                 return
 

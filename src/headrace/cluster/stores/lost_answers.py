@@ -1,7 +1,6 @@
-"""Decide from the nodes if a write was applied whose answer was lost with the connection. Pure.
+"""Decide from the nodes if a write was applied, after its reply was lost with the connection. Pure.
 
-A write must not simply be repeated: a second create or conditional set would be refused although the first one was
-applied.
+A write must not simply be repeated: a second create or conditional set would fail although the first one was applied.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,7 @@ class Sent(NamedTuple):
 
     operations: Sequence[Operation]
     zxid: int
-    """The latest transaction that the session had seen before: effects of the write have larger numbers."""
+    """The latest zxid that the session had seen before: the write has a larger one."""
     session: int
 
 
@@ -40,10 +39,10 @@ def parents_to_list(sent: Sent) -> list[str]:
 def results_of(
     sent: Sent, nodes: Mapping[str, Node | None], sequential: Mapping[str, Sequence[tuple[str, Node]]]
 ) -> list[Done] | None:
-    """Return the results of the operations if they were applied, otherwise None.
+    """Return the results of the operations if they were applied; otherwise None.
 
     `nodes` are those of `paths_to_read`, `sequential` the children of `parents_to_list` with their paths. A write of
-    another session with the same data counts as this one.
+    the same data by another session is taken for this one.
     """
     done: list[Done] = []
     taken: set[str] = set()

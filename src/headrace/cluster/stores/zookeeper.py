@@ -75,7 +75,7 @@ _CHANGES: Final = {
 
 
 class _Lost(NamedTuple):
-    """The answer was lost."""
+    """The outcome of a request whose reply was lost."""
 
     reason: str
 
@@ -87,7 +87,7 @@ class ZooKeeperStore:
     """
 
     def __init__(self, address: str, *, session_timeout_ms: int, loop: asyncio.AbstractEventLoop) -> None:
-        logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # our lines say more
+        logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # this module logs the same with more details
         self.address = address
         self._loop = loop
         self._client: Any = KazooClient(
@@ -111,7 +111,10 @@ class ZooKeeperStore:
                 root = await self.exists("/")
         except (TimeoutError, KazooTimeoutError, ValueError, OSError) as error:
             await self.close()
-            raise StoreUnavailableError(self.address, f"ZooKeeper did not answer within {timeout_s:g} s") from error
+            raise StoreUnavailableError(
+                self.address,
+                f"ZooKeeper did not answer within {timeout_s:g} s: check zookeeper.connect and the ZooKeeper servers",
+            ) from error
         if root is None:
             await asyncio.to_thread(self._client.ensure_path, "/")
 
@@ -153,7 +156,7 @@ class ZooKeeperStore:
         try:
             return await self.get(path)
         except NoNodeError:
-            return None  # deleted meanwhile: the watch reports it
+            return None  # deleted meanwhile, which the watch reports
 
     async def watched_children(self, path: str, changed: Callable[[], None]) -> list[str]:
         """Return the names of the node's children, sorted. Call `changed` once when one is created or deleted.
@@ -248,9 +251,9 @@ class ZooKeeperStore:
         ]
 
     async def _read_back(self, path: str, sent: Sent) -> list[Done] | None:
-        """Return the results of a write if it was applied. Otherwise it never will be: the session has moved on."""
+        """Return the results of a write if it was applied. Otherwise it never will be: the session has moved."""
         await self._reconnected(path)
-        # A server may be behind the one that had the write; after a sync it has all earlier transactions.
+        # This server may lag behind the one that applied the write; after a sync it has all earlier transactions.
         await self._read(path, lambda: self._client.sync_async("/"))
         paths = paths_to_read(sent)
         nodes = dict(zip(paths, await self.get_many(paths), strict=True))
@@ -283,7 +286,7 @@ class ZooKeeperStore:
         return future
 
     def _post(self, call: Callable[[], None]) -> None:
-        """Run `call` on the event loop, which wakes once for calls that come together. Used in kazoo's threads."""
+        """Run `call` on the event loop, which wakes once for calls that arrive together. Called in kazoo's threads."""
         self._posted.append(call)
         if not self._is_posted:
             self._is_posted = True
@@ -296,7 +299,7 @@ class ZooKeeperStore:
             self._posted.popleft()()
 
     def _note_state(self, state: str) -> None:
-        """Called in kazoo's thread, so the session's id is read here: the connection may be lost a moment later."""
+        """Read the session id at once, in kazoo's thread: the connection may be lost a moment later."""
         session = self._client.client_id[0] if state == KazooState.CONNECTED else 0
         self._post(partial(self._changed, _CHANGES[state], session))
 
@@ -312,7 +315,7 @@ class ZooKeeperStore:
 
     async def _reconnected(self, path: str) -> None:
         """Wait for the next connection. Raises StoreUnavailableError if the store is closed."""
-        await asyncio.sleep(0)  # the change of the session is posted in another thread than the lost answer
+        await asyncio.sleep(0)  # another thread posts the session change, perhaps after the lost reply
         await self._connected.wait()
         if self._closed:
             raise StoreUnavailableError(path, "the session was closed")

@@ -186,7 +186,7 @@ class Shards(Generic[S]):
         while self._to_load and self._clock.monotonic() < deadline:
             shard = self._to_load[0]
             if not self.leads(shard):
-                self._to_load.popleft()  # it was dropped meanwhile
+                self._to_load.popleft()  # the partition was dropped meanwhile
                 continue
             try:
                 if next(shard.steps, None) is not None:

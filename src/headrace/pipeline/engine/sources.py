@@ -12,10 +12,10 @@ from headrace.pipeline.engine.tables.lake import Lake
 
 _COMMITS: Final = 5
 SMALL: Final = 20_000
-"""Up to this many rows, a batch is processed in one task."""
+"""Batches of up to this many rows are processed in one task."""
 _FEW: Final = 2
 _MOST_COMMITS: Final = 50
-"""Of how many commits to count the rows: looking at more would take longer than it saves."""
+"""Maximum number of commits whose rows are counted; reading more would take longer than it saves."""
 
 
 def records(
@@ -66,7 +66,7 @@ def rows(lake: Lake, table: str, max_rows: int) -> DataFrame:
 
 
 def in_one_task(rows: DataFrame, count: int | None) -> DataFrame:
-    """Let a task process all of a small batch, which then needs no shuffle: other queries use the other cores.
+    """Process a small batch in one task, without a shuffle, and leave the other cores to other queries.
 
     `count` is the number of rows, at most; None if it is not known. A batch of one or two partitions is small, too.
     """

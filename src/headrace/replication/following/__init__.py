@@ -1,1 +1,1 @@
-"""Copies the partitions that other brokers lead: a fetcher per leader, its pure state, and the appends to the logs."""
+"""Copies partitions that other brokers lead: fetchers for every leader, their pure state, and appends to the logs."""

@@ -8,7 +8,7 @@ from headrace.wire.fetched import PartitionKey
 
 _NO_SESSION: Final = 0
 _FULL: Final = 0
-"""The epoch of a request with all partitions, which begins a session."""
+"""The epoch of a request that contains all partitions and begins a session."""
 _LAST_EPOCH: Final = 2**31 - 1
 
 
@@ -21,25 +21,25 @@ class SessionRequest(NamedTuple):
 
 
 class FetchSession:
-    """One session with one leader. `wanted` are the packed entries of the partitions to fetch."""
+    """One session with one leader. `wanted` has the packed entries of the partitions to fetch."""
 
     __slots__ = ("_epoch", "_id", "_known", "_touched", "wanted")
 
     def __init__(self) -> None:
         self.wanted: dict[PartitionKey, bytes] = {}
         self._known: dict[PartitionKey, bytes] = {}
-        """The entries that the leader has."""
+        """The entries that the leader knows from earlier requests."""
         self._touched: dict[PartitionKey, None] = {}
         self._id = _NO_SESSION
         self._epoch = _FULL
 
     def want(self, key: PartitionKey, entry: bytes) -> None:
-        """Fetch a partition from now on, as `entry` says."""
+        """Add or update a partition, with the packed `entry` for the next request."""
         self.wanted[key] = entry
         self._touched[key] = None
 
     def leave(self, key: PartitionKey) -> None:
-        """Fetch a partition no more."""
+        """Remove a partition."""
         if self.wanted.pop(key, None) is not None:
             self._touched[key] = None
 
@@ -72,7 +72,7 @@ class FetchSession:
         return SessionRequest((self._id, self._epoch), changed, forgotten)
 
     def answered(self, session_id: int, error_code: int) -> bool:
-        """Note a reply with this session id. Return False if the session is lost: then the reply has no partitions."""
+        """Note a reply with this session id. Return False if the session is lost; the reply then has no partitions."""
         if error_code != ErrorCode.none:
             if error_code == ErrorCode.fetch_session_id_not_found:
                 self._id = _NO_SESSION
@@ -87,5 +87,5 @@ class FetchSession:
         return True
 
     def failed(self) -> None:
-        """Note that the reply was lost: the next request begins a new session instead of this one."""
+        """Note that the reply was lost: the next request replaces the session."""
         self._epoch = _FULL

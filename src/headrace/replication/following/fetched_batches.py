@@ -1,4 +1,4 @@
-"""Check the batches that a leader sent, and join them to runs that one write appends. Pure.
+"""Check the batches that a leader sent, and join them into runs that are appended with one write. Pure.
 
 A follower accepts what producers may not send: gaps between batches and batches without records, both from compaction,
 and control batches. Neither records nor sequence numbers are checked: the leader has done that.
@@ -54,9 +54,9 @@ class UnexpectedOffsetError(Exception):
 def runs_of(records: memoryview, next_offset: int, leader_epoch: int) -> list[Run]:
     """Return the whole batches in `records`, which must begin at `next_offset` or after it, in ascending order.
 
-    An incomplete last batch is ignored, as are batches with a later epoch than `leader_epoch`, under which the follower
-    fetches: it must first learn of that epoch. Raises KafkaError: corrupt_message for a wrong checksum or header,
-    unsupported_for_message_format for v0 and v1; UnexpectedOffsetError.
+    An incomplete last batch is ignored, as are batches with a later epoch than `leader_epoch`, the epoch of the
+    fetch: the follower must first learn of the later epoch. Raises KafkaError: corrupt_message for a wrong checksum or
+    header, unsupported_for_message_format for v0 and v1; UnexpectedOffsetError.
     """
     position, size = 0, len(records)
     runs: list[Run] = []
@@ -66,7 +66,7 @@ def runs_of(records: memoryview, next_offset: int, leader_epoch: int) -> list[Ru
     max_timestamp = offset_of_max_timestamp = -1
     while size - position >= HEADER_SIZE:
         header = parse_header(records, position)
-        # Unpacked once: locals are several times faster than fields.
+        # Unpacked once, because locals are several times faster than fields.
         base_offset, length, batch_epoch, magic, crc, _, last_delta, _, timestamp, producer_id, _, _, _ = header
         end = position + LOG_OVERHEAD + length
         if magic != MAGIC_V2 or length < _MIN_LENGTH or last_delta < 0:

@@ -1,4 +1,4 @@
-"""Copies partitions from one leader over one connection: asks, appends, truncates. A thin shell of `follower_state`."""
+"""Copies partitions from one leader over one connection: fetch, append, truncate. A thin shell of `follower_state`."""
 
 import asyncio
 import logging
@@ -36,7 +36,7 @@ from headrace.wire.fetched import (
 )
 
 _SLICE_BYTES: Final = 1024 * 1024
-"""Bytes to append before other work of the event loop runs."""
+"""Maximum bytes to append before the event loop may run other work."""
 
 log = logging.getLogger(__name__)
 
@@ -54,13 +54,13 @@ class FetcherSettings(NamedTuple):
 
 
 class Reports(Protocol):
-    """The fetcher reports to this."""
+    """Callbacks of the fetcher."""
 
     def flush(self, partitions: list[FollowedPartition]) -> Awaitable[None]:
-        """Flush logs that `flush.messages` requires to be on disk before the leader learns of the append."""
+        """Flush logs that `flush.messages` requires to be on disk before the next fetch confirms the append."""
 
     def failed(self, partition: FollowedPartition, reason: str, /) -> None:
-        """The partition is no longer fetched, until it is led or followed under another epoch."""
+        """Called when the partition is no longer fetched, until its leader epoch changes."""
 
 
 class Fetcher:
@@ -92,12 +92,12 @@ class Fetcher:
             await asyncio.wait([self._task])
 
     def follow(self, partitions: Iterable[FollowedPartition]) -> None:
-        """Begin to fetch these partitions, under the leader epochs that they have now."""
+        """Start fetching these partitions under their current leader epochs."""
         for partition in partitions:
             topic_partition = partition.topic_partition
             end = partition.log_end()
             if end.last_epoch < 0 and partition.high_watermark < end.offset:
-                # Without epochs nothing but the committed part is known to be equal.
+                # Without leader epochs, only the committed part is known to be equal.
                 if not self._safely(partition, partial(partition.truncate_to, partition.high_watermark)):
                     continue
                 end = partition.log_end()
@@ -117,7 +117,7 @@ class Fetcher:
         return not self._partitions
 
     def lags(self) -> Iterable[tuple[TopicPartition, int]]:
-        """Yield the records that partitions are behind the leader, of those that it has answered for."""
+        """Yield the lag in records of every partition that had a reply."""
         for following in self._state.partitions():
             if following.lag is not None:
                 yield following.topic_partition, following.lag
@@ -131,11 +131,11 @@ class Fetcher:
             except asyncio.CancelledError:
                 raise
             except Exception:
-                log.exception("A fetcher failed, and continues")
+                log.exception("A fetcher failed, and starts again: this is a bug, please report it")
                 self._begin_again()
 
     def _begin_again(self) -> None:
-        """Fetch everything from where the logs end, after the back-off."""
+        """Fetch all partitions from their log end offsets, after the back-off."""
         now = self._clock.monotonic()
         self._state.lost(now)
         for following in self._state.partitions():
@@ -178,7 +178,7 @@ class Fetcher:
     async def _process(self, reply: FetchReply) -> None:
         actions = self._state.answered(reply, self._clock.monotonic())
         if reply.error_code:
-            log.info("The fetch session is lost (error %d); beginning another", reply.error_code)
+            log.info("The fetch session was lost (error %d); starting a new one", reply.error_code)
             if reply.error_code != ErrorCode.fetch_session_id_not_found:
                 await asyncio.sleep(self._settings.backoff_s)
         to_flush: list[FollowedPartition] = []
@@ -190,7 +190,7 @@ class Fetcher:
                 await asyncio.sleep(0)
             partition = self._partitions.get(action.following.topic_partition)
             if partition is None or not self._is_due(action):
-                continue  # removed, or under a new epoch, during a pause
+                continue  # removed, or followed under a new epoch, during a pause
             if isinstance(action, Append):
                 unyielded += self._append(partition, action.following, action.fetched)
                 if partition.needs_flush:
@@ -219,14 +219,14 @@ class Fetcher:
             if error.code is ErrorCode.unsupported_for_message_format:
                 self._fail(partition, str(error))
                 return 0
-            # A failed directory is taken offline by whoever watches the disks; a full one may get space again.
-            log.error("%s cannot be copied; trying again: %s", partition.topic_partition, error)
+            # The check for failed disks takes a failed directory offline; a full one may get space again.
+            log.error("%s: appending fetched records failed; trying again: %s", partition.topic_partition, error)
             self._state.failed(following, partition.log_end(), self._clock.monotonic())
             return 0
         except UnexpectedOffsetError as error:
             self._fail(partition, str(error))
             return 0
-        except Exception as error:  # a defect: as in Kafka, other partitions do not suffer from it
+        except Exception as error:  # a defect: as in Kafka, other partitions continue
             log.exception("Appending to %s failed", partition.topic_partition)
             self._fail(partition, repr(error))
             return 0
@@ -240,7 +240,7 @@ class Fetcher:
         if isinstance(action, Truncate):
             if self._safely(partition, lambda: partition.truncate_where_diverging(action.epoch, action.end_offset)):
                 log.info(
-                    "%s: truncated to offset %d, as the leader's epoch %d ends at %d",
+                    "%s: truncated to offset %d, because the leader's epoch %d ends at %d",
                     partition.topic_partition,
                     partition.log_end_offset,
                     action.epoch,
@@ -251,10 +251,10 @@ class Fetcher:
             self._fail(partition, action.reason, is_expected=action.is_expected)
         elif isinstance(action, Retry):
             level = logging.INFO if action.is_expected else logging.ERROR
-            log.log(level, "%s: the leader answers %s; trying again", partition.topic_partition, action.reason)
+            log.log(level, "%s: the leader returned %s; trying again", partition.topic_partition, action.reason)
 
     async def _reset(self, following: Following) -> None:
-        """Move the log's end into the leader's log (KIP-320 calls this an unclean election or a log that was cut)."""
+        """Truncate or restart a log whose end is outside the leader's log, as after an unclean election (KIP-320)."""
         topic_partition = following.topic_partition
         epoch = following.leader_epoch
         try:
@@ -262,7 +262,7 @@ class Fetcher:
             earliest = await self._leader_offset(topic_partition, epoch, earliest=True)
         except (LinkError, OffsetsRefusedError) as error:
             if following in self._state:
-                log.info("%s: the leader's offsets are not known; trying again: %s", topic_partition, error)
+                log.info("%s: the leader did not return its log's offsets; trying again: %s", topic_partition, error)
                 self._state.delay(following, self._clock.monotonic())
             return
         if following not in self._state:
@@ -270,7 +270,7 @@ class Fetcher:
         partition = self._partitions[topic_partition]
         end_offset = partition.log_end_offset
         log.warning(
-            "%s ends at offset %d, outside the leader's log from %d to %d",
+            "%s ends at offset %d, outside the leader's log (%d to %d): moving it to the nearest of these offsets",
             topic_partition,
             end_offset,
             earliest,
@@ -297,7 +297,7 @@ class Fetcher:
         )
 
     def _safely(self, partition: FollowedPartition, change: Callable[[], object]) -> bool:
-        """Change a log. If that fails, its state is unknown: give the partition up, and return False."""
+        """Change a log. If that fails, its state is unknown: stop fetching the partition, and return False."""
         try:
             change()
         except KafkaError as error:

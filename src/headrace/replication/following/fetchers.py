@@ -1,4 +1,4 @@
-"""The fetchers of this broker: `num.replica.fetchers` per leader, begun and closed as partitions come and go."""
+"""The fetchers of this broker: `num.replica.fetchers` per leader, started and closed as partitions come and go."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
@@ -12,10 +12,10 @@ log = logging.getLogger(__name__)
 
 
 class Fetchers:
-    """All fetchers. `create` returns one for a leader that has not begun. Belongs to the event loop."""
+    """All fetchers. Use it on the event loop only."""
 
     def __init__(self, create: Callable[[int, int], Fetcher], *, per_leader: int) -> None:
-        """`create` gets the leader's id and the number of the fetcher."""
+        """`create` returns a fetcher that is not started, for a leader's id and the fetcher's number."""
         self._create = create
         self._per_leader = per_leader
         self._fetchers: dict[tuple[int, int], Fetcher] = {}
@@ -27,7 +27,7 @@ class Fetchers:
         return self._fetchers
 
     def follow(self, partitions: Iterable[FollowedPartition]) -> None:
-        """Copy these partitions from the leaders, and under the epochs, that they have now."""
+        """Fetch these partitions from their current leaders under their current leader epochs."""
         by_place: dict[tuple[int, int], list[FollowedPartition]] = {}
         for partition in partitions:
             topic_partition = partition.topic_partition
@@ -44,16 +44,16 @@ class Fetchers:
             fetcher.follow(followed)
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Copy these partitions no more. Nothing is appended to their logs after this."""
+        """Stop fetching these partitions. Nothing is appended to their logs after this."""
         for topic_partition in partitions:
             place = self._places.pop(topic_partition, None)
-            # It is closed if it has given up all its partitions.
+            # The fetcher may be closed already, if it has stopped fetching all its partitions.
             fetcher = None if place is None else self._fetchers.get(place)
             if fetcher is not None:
                 fetcher.forget((topic_partition,))
 
     async def close_idle(self) -> None:
-        """Close the fetchers that have no partitions left, after the last change of a command."""
+        """Close the fetchers that have no partitions left. Call it after the last change of a command."""
         for place, fetcher in list(self._fetchers.items()):
             if fetcher.is_idle:
                 del self._fetchers[place]
@@ -67,5 +67,5 @@ class Fetchers:
             await fetcher.close()
 
     def _number_of(self, topic_partition: TopicPartition) -> int:
-        # as in Kafka, neighbouring partitions are spread
+        # as in Kafka, spread the partitions of a topic over the fetchers
         return (31 * crc32(topic_partition.topic.encode()) + topic_partition.partition) % self._per_leader

@@ -1,4 +1,4 @@
-"""The state of the partitions that one fetcher copies from one leader: what to fetch next, and what a reply requires.
+"""The state of the partitions that one fetcher copies from one leader: the next fetch, and the actions after a reply.
 
 Pure: replies and outcomes of actions in, actions out. Follows Kafka's AbstractFetcherThread with truncation on fetch
 (KIP-595): a follower fetches from its log end offset under its last epoch. If the leader's log has another history,
@@ -20,7 +20,7 @@ from headrace.wire.fetched import ENTRY, FetchedPartition, FetchReply, Partition
 
 
 class Stage(Enum):
-    """What a partition does now."""
+    """The stage of a partition."""
 
     FETCHING = "fetching"
     BUSY = "busy"
@@ -28,7 +28,7 @@ class Stage(Enum):
 
 
 class LogEnd(NamedTuple):
-    """The facts about a log that a request contains; `last_epoch` is -1 without one."""
+    """The fields of a request that describe a log; `last_epoch` is -1 if the log has none."""
 
     offset: int
     last_epoch: int
@@ -36,7 +36,7 @@ class LogEnd(NamedTuple):
 
 
 class Following:
-    """One partition: the log's end as of the last request or action, and the lag in records, None before a reply."""
+    """One partition: its log end after the last request or action, and its lag in records (None before a reply)."""
 
     __slots__ = ("end", "key", "lag", "leader_epoch", "retry_at", "stage", "topic_partition")
 
@@ -51,14 +51,14 @@ class Following:
 
 
 class Append(NamedTuple):
-    """Append the records, and take over the leader's high watermark and log start offset. Outcome: `appended`."""
+    """Append the records, and adopt the leader's high watermark and log start offset. Outcome: `appended`."""
 
     following: Following
     fetched: FetchedPartition
 
 
 class Truncate(NamedTuple):
-    """Truncate to where the log differs from the leader's, whose `epoch` ends at `end_offset`. Outcome: `moved`."""
+    """Truncate to the point of divergence; the leader's `epoch` ends at `end_offset`. Outcome: `moved`."""
 
     following: Following
     epoch: int
@@ -72,7 +72,7 @@ class Reset(NamedTuple):
 
 
 class Fail(NamedTuple):
-    """The partition is no longer fetched until its leader epoch changes. `is_expected`: it is about to change."""
+    """The partition is not fetched until its leader epoch changes. `is_expected`: it is about to change."""
 
     following: Following
     reason: str
@@ -80,7 +80,7 @@ class Fail(NamedTuple):
 
 
 class Retry(NamedTuple):
-    """The partition is fetched again after the back-off. `is_expected`: leaders answer so while metadata spreads."""
+    """The partition is fetched again after the back-off. `is_expected`: the error is normal after a leader change."""
 
     following: Following
     reason: str
@@ -101,7 +101,7 @@ _WHILE_METADATA_SPREADS: Final = frozenset(
 
 
 class FollowerState:
-    """The partitions of one fetcher. Times are in seconds of one monotonic clock."""
+    """The partitions of one fetcher. Times are in seconds of a monotonic clock."""
 
     __slots__ = ("_by_key", "_delayed", "_max_bytes", "_partitions", "_throttled", "backoff_s", "session")
 
@@ -130,7 +130,7 @@ class FollowerState:
     # Events
 
     def follow(self, topic_partition: TopicPartition, topic_id: bytes, leader_epoch: int, end: LogEnd) -> Following:
-        """Begin to fetch a partition, or continue if the epoch has not changed."""
+        """Start fetching a partition, or continue if its leader epoch has not changed."""
         known = self._partitions.get(topic_partition)
         key = (topic_id, topic_partition.partition)
         if known is not None and known.leader_epoch == leader_epoch and known.key == key:
@@ -143,7 +143,7 @@ class FollowerState:
         return following
 
     def forget(self, topic_partition: TopicPartition) -> None:
-        """Fetch a partition no more."""
+        """Stop fetching a partition."""
         following = self._partitions.pop(topic_partition, None)
         if following is not None:
             del self._by_key[following.key]
@@ -152,7 +152,7 @@ class FollowerState:
             self.session.leave(following.key)
 
     def request(self, now: float, is_throttled: Callable[[TopicPartition], bool] | None) -> SessionRequest | None:
-        """Return the next request; None if nothing is to be fetched now.
+        """Return the next request; None if no partition can be fetched now.
 
         `is_throttled` is given while the quota is exceeded: then partitions for which it returns True are left out,
         unless they have caught up, so that they stay in sync.
@@ -173,7 +173,7 @@ class FollowerState:
         return None if self.session.is_empty else self.session.next_request()
 
     def next_retry(self) -> float | None:
-        """Return the time at which the next delayed partition is due; None without one."""
+        """Return the time at which the first delayed partition is due; None if no partition is delayed."""
         return min((following.retry_at for following in self._delayed), default=None)
 
     def answered(self, reply: FetchReply, now: float) -> list[Action]:
@@ -190,7 +190,7 @@ class FollowerState:
         return actions
 
     def lost(self, now: float) -> None:
-        """Note that a request got no usable answer."""
+        """Note that a request got no usable reply."""
         self.session.failed()
         for following in self._partitions.values():
             if following.stage is Stage.FETCHING:
@@ -241,7 +241,7 @@ class FollowerState:
         if code == ErrorCode.none:
             following.stage = Stage.BUSY
             if fetched.diverging is not None:
-                # Neither the records nor the high watermark count before the truncation.
+                # Ignore the records and the high watermark before the truncation.
                 return Truncate(following, *fetched.diverging)
             return Append(following, fetched)
         if code == ErrorCode.offset_out_of_range:
@@ -261,7 +261,7 @@ def truncation_offset(end: tuple[int, int], log_end_offset: int, *, leader_epoch
     """Return the offset to truncate to if the leader's `leader_epoch` ends at `leader_end_offset` (KIP-101, KIP-279).
 
     `end` is the follower's largest epoch up to that one, and its end offset: see `LeaderEpochs.end_offset_for`. If the
-    follower does not know the leader's epoch, it keeps what it has up to the epoch before, and asks again.
+    follower does not know the leader's epoch, it keeps its log up to its previous epoch, and fetches again.
     """
     epoch, end_offset = end
     if end_offset < 0:

@@ -1,4 +1,4 @@
-"""Ask a leader for the bounds of its log, with ListOffsets as a follower."""
+"""Request the log start and log end offsets of a leader, with ListOffsets as a follower."""
 
 from importlib import import_module
 from typing import Any, Final
@@ -27,7 +27,7 @@ async def leader_offset(
     version: int = OFFSETS_VERSION,
 ) -> int:
     """Return the log start offset or the log end offset of the leader. Raises LinkError, OffsetsRefusedError."""
-    # Imported late: needed only after an unclean election, or by a follower that was away for long.
+    # Imported late: needed only after an unclean election, or after a follower was down for long.
     from kio.schema.types import BrokerId, TopicName
     from kio.static.primitive import i8, i32, i64
 

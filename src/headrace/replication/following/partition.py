@@ -28,7 +28,7 @@ class AppendedRecords(NamedTuple):
 class FollowedPartition(Replica):
     """A partition that this broker follows. Its log, producers and transactions become a `Partition` when it leads.
 
-    `high_watermark` is at most the log end offset; begin with the one from the checkpoint.
+    `high_watermark` begins with the value of the checkpoint, limited to the log end offset.
     """
 
     __slots__ = ("leader",)
@@ -56,7 +56,7 @@ class FollowedPartition(Replica):
         self.transactions.markers.loaded(log.log_end_offset)
 
     def log_end(self) -> LogEnd:
-        """Return what the next fetch contains."""
+        """Return the log end for the next fetch."""
         state = self.log.state
         return LogEnd(state.log_end_offset, self.log.leader_epochs.latest, state.log_start_offset)
 
@@ -89,7 +89,7 @@ class FollowedPartition(Replica):
         return AppendedRecords(size, batches)
 
     def _is_cut_by_log_start(self, error: UnexpectedOffsetError) -> bool:
-        """Return True if the log is empty and begins within the first batch, as after DeleteRecords on the leader."""
+        """Return True if the log is empty and starts within the first batch, as after DeleteRecords on the leader."""
         end_offset = self.log.log_end_offset
         return end_offset == self.log.log_start_offset and error.first_offset < end_offset <= error.last_offset
 
@@ -131,7 +131,7 @@ class FollowedPartition(Replica):
             now_ms=now_ms,
         )
         if rolled:
-            # With the state at the beginning of the new segment, recovery does not read earlier ones.
+            # With a snapshot at the beginning of the new segment, recovery does not read earlier segments.
             self.write_producer_snapshot(self.log.segments.active_base_offset)
         if header.producer_id >= 0:
             self._note(records, batch)
@@ -158,7 +158,7 @@ class FollowedPartition(Replica):
             self.log.note_aborted(aborted)
 
     def learn(self, high_watermark: int, log_start_offset: int) -> None:
-        """Take over the leader's high watermark and log start offset, as far as this log reaches."""
+        """Adopt the leader's high watermark and log start offset, limited to this log."""
         state = self.log.state
         high_watermark = max(state.log_start_offset, min(high_watermark, state.log_end_offset))
         if high_watermark != self.high_watermark:
@@ -172,10 +172,10 @@ class FollowedPartition(Replica):
     # Truncating
 
     def truncate_where_diverging(self, leader_epoch: int, leader_end_offset: int) -> int:
-        """Truncate to the end of what this log has in common with the leader's, and return the offset.
+        """Truncate to the point where this log diverges from the leader's, and return the offset.
 
         The leader's largest epoch up to this log's last is `leader_epoch`, and ends at `leader_end_offset`. The logs
-        may still differ before that; the next fetch shows. Raises KafkaError(kafka_storage_error).
+        may still differ before that, which the next fetch shows. Raises KafkaError(kafka_storage_error).
         """
         offset = truncation_offset(
             self.log.leader_epochs.end_offset_for(leader_epoch),
@@ -187,7 +187,7 @@ class FollowedPartition(Replica):
         return offset
 
     def truncate_to(self, offset: int) -> None:
-        """Delete everything from the batch that contains `offset` on, with the state that came from it.
+        """Delete everything from the batch that contains `offset`, and the producer state that depends on it.
 
         Raises KafkaError(kafka_storage_error).
         """
@@ -210,7 +210,7 @@ class FollowedPartition(Replica):
         self.high_watermark = offset
 
     def _reload(self) -> None:
-        """Read the state of producers again, from what is left of the log."""
+        """Reload the producer state from the rest of the log."""
         self.high_watermark = max(self.log_start_offset, min(self.high_watermark, self.log_end_offset))
         self.producers, self.transactions = recover_producers(self.log, self.high_watermark)
         self.transactions.markers.loaded(self.log_end_offset)

@@ -1,1 +1,1 @@
-"""What a broker does for the partitions that it leads with followers: in-sync replicas, high watermark, throttle."""
+"""Leads partitions that have followers: in-sync replicas, high watermark, and replica selection."""

@@ -10,7 +10,7 @@ _MAX_TIMEOUT_S: Final = 86_400.0
 
 
 class Deletions:
-    """The waits of one partition. Use it on the event loop only."""
+    """The waiting deletions of one partition. Use it on the event loop only."""
 
     __slots__ = ("_waits",)
 
@@ -22,7 +22,9 @@ class Deletions:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[KafkaError | None] = loop.create_future()
         self._waits[future] = offset
-        late = KafkaError(ErrorCode.request_timed_out, f"not all replicas deleted the records before {offset} in time")
+        late = KafkaError(
+            ErrorCode.request_timed_out, f"not all replicas deleted the records before offset {offset} in time"
+        )
         timer = loop.call_later(min(max(timeout_s, 0), _MAX_TIMEOUT_S), _finish, future, late)
         future.add_done_callback(partial(self._forget, timer))
         return future
@@ -32,13 +34,13 @@ class Deletions:
         self._waits.pop(future, None)
 
     def advanced(self, low_watermark: int) -> None:
-        """End the waits for offsets up to `low_watermark`."""
+        """Complete the deletions up to `low_watermark`."""
         for future, offset in self._waits.items():
             if offset <= low_watermark:
                 _finish(future, None)
 
     def end(self, error: KafkaError | None) -> None:
-        """End all waits."""
+        """Complete all deletions with this outcome."""
         for future in self._waits:
             _finish(future, error)
 

@@ -1,4 +1,4 @@
-"""The followers of one partition: a shell that gives the log's offsets and the clock to the pure leader state."""
+"""The followers of one partition: a shell that passes log offsets and times to the pure leader state."""
 
 import asyncio
 import logging
@@ -44,7 +44,7 @@ class Followers:
     __slots__ = ("_find", "_peers", "deletions", "state")
 
     def __init__(self, partition: Led, peers: Peers, own_end: int) -> None:
-        """`own_end`: the end of what this broker has flushed, if it has to."""
+        """`own_end`: the end of the records that this broker has flushed, if it has to flush them."""
         # Weak: a reference cycle would keep files of deleted partitions open until the next garbage collection.
         self._find = ref(partition)
         self._peers = peers
@@ -60,16 +60,16 @@ class Followers:
         return partition
 
     def lead(self, state: Leadership) -> None:
-        """Take over a state of the controller. Raises KafkaError(kafka_storage_error)."""
+        """Adopt a state from the controller. Raises KafkaError(kafka_storage_error)."""
         partition = self._partition
         if state.leader_epoch > self.state.leader_epoch:
-            # Even without records: a follower may have some of a later epoch than the last one in this log.
+            # Even without records: a follower may have records of a later epoch than the last one in this log.
             partition.log.begin_epoch(state.leader_epoch)
         if self.state.lead(state, log_end=partition.log.log_end_offset, now_ms=self._peers.now_ms()):
             self._note(partition)
 
     def fetched(self, replica: int, offset: int, log_start_offset: int, broker_epoch: int) -> None:
-        """Account for a fetch at `offset`: see `LeaderState.fetched`. Call it before the reply."""
+        """Record a fetch at `offset`: see `LeaderState.fetched`. Call it before the reply."""
         partition = self._partition
         state = self.state
         now_ms = self._peers.now_ms()
@@ -111,7 +111,7 @@ class Followers:
             self.deletions.advanced(self.low_watermark())
 
     def appended(self, own_end: int) -> None:
-        """Account for records that this broker has as durably as it must."""
+        """Record the end of the records that this broker has stored as durably as configured."""
         self.state.own_end = own_end
         self.commit()
 
@@ -142,7 +142,7 @@ class Followers:
             return None
         return KafkaError(
             ErrorCode.not_enough_replicas_after_append,
-            f"{partition.topic_partition} has {count} replicas in sync since the append; min.insync.replicas requires"
+            f"{partition.topic_partition} has {count} in-sync replicas after the append; min.insync.replicas requires"
             f" {required}",
         )
 
@@ -156,10 +156,14 @@ class Followers:
     def _answered(self, proposal: Proposal, answer: Answer) -> None:
         partition = self._find()
         if partition is None or partition.followers is not self:
-            return  # this broker does not lead it any more
+            return  # this broker no longer leads it
         if isinstance(answer, ErrorCode):
             if answer is not ErrorCode.operation_not_attempted:
-                log.warning("%s: the in-sync replicas stay as they are: %s", partition.topic_partition, answer.name)
+                log.warning(
+                    "%s: the controller rejected the change of in-sync replicas: %s",
+                    partition.topic_partition,
+                    answer.name,
+                )
             if self.state.refused(proposal, answer):
                 self._propose(partition, proposal)
         elif self.state.confirmed(proposal, answer):

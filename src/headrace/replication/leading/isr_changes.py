@@ -1,6 +1,6 @@
 """The exchange of ISR changes with the controller: one AlterPartition request at a time carries all waiting changes.
 
-Pure: changes and replies go in, requests and the answers for the partitions come out (KIP-497).
+Pure: changes and replies go in, requests and answers per partition come out (KIP-497).
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from headrace.replication.leading.leader_state import Committed, Proposal
 from headrace.types import TopicPartition
 
 Answer: TypeAlias = Committed | ErrorCode
-"""The state that the controller has written, or its refusal."""
+"""The state that the controller has written, or its error."""
 
 
 class IsrChange(NamedTuple):
@@ -24,14 +24,14 @@ class IsrChange(NamedTuple):
 
 
 class IsrChanges:
-    """The changes that wait for an answer of the controller, at most one per partition."""
+    """The changes that the controller has not answered, at most one per partition."""
 
     def __init__(self) -> None:
         self._waiting: dict[TopicPartition, IsrChange] = {}
         self._sent: tuple[IsrChange, ...] = ()
 
     def submit(self, change: IsrChange) -> bool:
-        """Queue a change. Return False if an earlier one of the partition has no answer yet: try again later."""
+        """Queue a change. Return False if an earlier change of the partition has no answer yet: try again later."""
         return self._waiting.setdefault(change.topic_partition, change) is change
 
     def next_request(self) -> tuple[IsrChange, ...]:
@@ -53,5 +53,5 @@ class IsrChanges:
         return answered
 
     def failed(self) -> None:
-        """End the request in flight, which got no answer or an error as a whole: its changes are sent again."""
+        """End the request in flight after no answer or a top-level error: its changes are sent again."""
         self._sent = ()

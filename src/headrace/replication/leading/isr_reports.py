@@ -13,7 +13,7 @@ from headrace.replication.leading.leader_state import Committed
 
 _VERSION: Final = 3
 _RETRY_S: Final = 0.05
-"""As Kafka's brokers wait after a request that failed as a whole."""
+"""Pause after a request without an answer or with a top-level error, as in Kafka."""
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class IsrReports:
         self._done: dict[IsrChange, Callable[[Answer], None]] = {}
         self._sending: asyncio.Task[None] | None = None
         self.shrinks = self.expands = self.failures = 0
-        """Changes that the controller has made, and those that it has refused or that came too early."""
+        """Changes that the controller has applied; failures were rejected or submitted while another was pending."""
 
     def submit(self, change: IsrChange, done: Callable[[Answer], None]) -> None:
         if not self._changes.submit(change):
@@ -59,7 +59,7 @@ class IsrReports:
         try:
             await self._send_all()
         except Exception:
-            log.exception("Changes of in-sync replicas cannot be sent")
+            log.exception("Sending changes of in-sync replicas failed: this is a bug, please report it")
         finally:
             # At once: a change that is submitted before the task's callbacks run needs a new task.
             self._sending = None
@@ -69,7 +69,7 @@ class IsrReports:
             try:
                 answers = await self._ask(changes)
             except LinkError as error:
-                log.warning("The controller did not answer a change of in-sync replicas; trying again: %s", error)
+                log.warning("The controller did not answer AlterPartition; trying again: %s", error)
                 answers = None
             if answers is None:
                 self._changes.failed()
@@ -91,8 +91,8 @@ class IsrReports:
             self.shrinks += 1
 
     async def _ask(self, changes: Sequence[IsrChange]) -> dict[tuple[Any, int], Answer] | None:
-        """Return the answers; None if the request was refused as a whole. Raises LinkError."""
-        # Loaded late: a single broker has no use for it.
+        """Return the answers; None after a top-level error. Raises LinkError."""
+        # Imported late: a single broker does not need it.
         from kio.schema.alter_partition.v3.request import (
             AlterPartitionRequest,
             BrokerState,
@@ -130,9 +130,7 @@ class IsrReports:
         }
         reply = await self._controller.call(AlterPartitionRequest(**fields), _VERSION, AlterPartitionResponse)
         if reply.error_code is not ErrorCode.none:
-            log.warning(
-                "The controller refused changes of in-sync replicas with %s; trying again", reply.error_code.name
-            )
+            log.warning("The controller rejected AlterPartition with %s; trying again", reply.error_code.name)
             return None
         return {
             (topic.topic_id, partition.partition_index): Committed(

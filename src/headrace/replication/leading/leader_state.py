@@ -1,8 +1,8 @@
 """The leader's view of a partition's replicas: the followers' log ends, the in-sync replicas and the high watermark.
 
 Pure: fetches of followers, answers of the controller and times go in, proposed changes of the ISR and high watermarks
-come out. A proposed change counts at once where that is safe (KIP-497): a joining replica holds the high watermark
-back, and a leaving one does so until the controller has confirmed that it has left. With fewer in-sync replicas than
+come out. The high watermark waits for a joining replica as soon as the change is proposed, and for a leaving one until
+the controller has confirmed the change (KIP-497). With fewer in-sync replicas than
 `min.insync.replicas` the high watermark does not move (KIP-966).
 """
 
@@ -20,9 +20,9 @@ _OUT_OF_DATE: Final = (
     ErrorCode.invalid_update_version,
     ErrorCode.new_leader_elected,
 )
-"""The controller has a newer state, and sends it."""
+"""The controller has a newer state, and will send it."""
 _UNKNOWN: Final = (ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id, ErrorCode.invalid_request)
-"""The controller does not know the partition in this form, and sends its state."""
+"""The controller does not know this partition state, and will send its own."""
 
 
 class Leadership(Protocol):
@@ -58,7 +58,7 @@ class Follower:
         self.leader_end_at_fetch = UNKNOWN_OFFSET
         """The leader's log end at the latest fetch."""
         self.caught_up_ms = 0
-        """The latest time at which the follower had everything that the leader had then."""
+        """The latest time at which the follower was caught up with the leader's log end at that time."""
         self.broker_epoch = UNKNOWN_EPOCH
 
 
@@ -84,7 +84,7 @@ class Committed(NamedTuple):
 
 
 class LeaderState:
-    """The replicas of one partition, under one leader at a time: this broker. Times are ms of a monotonic clock."""
+    """The replicas of one partition, under one leader at a time: this broker. Times are in ms of a monotonic clock."""
 
     __slots__ = (
         "_broker_id",
@@ -107,18 +107,18 @@ class LeaderState:
         self._max_lag_ms = max_lag_ms
         self._is_alive = is_alive
         self._needs_newer = False
-        """True if only a newer state than the known one may replace the pending change."""
+        """True if only a newer state may replace the pending change."""
         self.leader_epoch = UNKNOWN_EPOCH
         self.partition_epoch = UNKNOWN_EPOCH
         self.epoch_start = UNKNOWN_OFFSET
         """The log end when the leader epoch began. A follower that has not reached it may lack committed records."""
         self.own_end = 0
-        """The end of the records that this broker has as durably as its configuration requires."""
+        """The end of the records that this broker has stored as durably as configured."""
         self.followers: dict[int, Follower] = {}
         self.isr: frozenset[int] = frozenset()
         """The in-sync replicas that the controller has confirmed."""
         self.maximal_isr: frozenset[int] = frozenset()
-        """The in-sync replicas and those that may have joined them: the high watermark waits for all of these."""
+        """The in-sync replicas and those that may have joined: the high watermark waits for all of them."""
         self.pending: Proposal | None = None
         self._needs_newer = False
 
@@ -133,7 +133,7 @@ class LeaderState:
     # The controller
 
     def lead(self, state: Leadership, *, log_end: int, now_ms: int) -> bool:
-        """Take over a state of the controller. Return False if it is older than the known one."""
+        """Adopt a state from the controller. Return False if it is older than the known one."""
         if state.partition_epoch < self.partition_epoch:
             return False
         is_new_leader = self.leader_epoch == UNKNOWN_EPOCH
@@ -157,14 +157,14 @@ class LeaderState:
 
     @staticmethod
     def _begin_epoch(follower: Follower, log_end: int, now_ms: int, *, is_in_sync: bool, is_new_leader: bool) -> None:
-        """Give followers in the ISR the whole lag time again; others must catch up before they count."""
+        """Restart the lag time of followers in the ISR; others must catch up before they may join."""
         since_ms = now_ms if is_in_sync else 0
         follower.caught_up_ms = since_ms
         follower.last_fetch_ms = 0 if is_new_leader else since_ms
         follower.leader_end_at_fetch = UNKNOWN_OFFSET if is_new_leader else log_end
 
     def confirmed(self, proposal: Proposal, committed: Committed) -> bool:
-        """Handle the controller's consent. Return False if the answer is out of date."""
+        """Handle the controller's confirmation. Return False if it is out of date."""
         if self.pending is not proposal:
             return False
         if committed.leader_epoch != self.leader_epoch or committed.partition_epoch < self.partition_epoch:
@@ -174,10 +174,10 @@ class LeaderState:
         return True
 
     def refused(self, proposal: Proposal, error: ErrorCode) -> bool:
-        """Handle a refusal. Return True if the proposal has to be sent again.
+        """Handle a rejection. Return True if the proposal has to be sent again.
 
-        Only if the controller surely has not applied the change, the previous ISR counts again. In other cases the
-        change stays pending until it is repeated, or until LeaderAndIsr arrives.
+        Return to the previous ISR only if the controller has certainly not applied the change. Otherwise the change
+        stays pending until it is sent again or LeaderAndIsr arrives.
         """
         if self.pending is not proposal:
             return False
@@ -195,28 +195,28 @@ class LeaderState:
     # Followers
 
     def follower(self, replica: int) -> Follower:
-        """Return a follower. Raises KafkaError(unknown_leader_epoch): the broker is no replica under this epoch."""
+        """Return a follower. Raises KafkaError(unknown_leader_epoch) if it has no replica in this epoch."""
         try:
             return self.followers[replica]
         except KeyError:
             raise KafkaError(
                 ErrorCode.unknown_leader_epoch,
-                f"broker {replica} is no follower under leader epoch {self.leader_epoch}",
+                f"broker {replica} has no replica of this partition in leader epoch {self.leader_epoch}",
             ) from None
 
     def fetched(
         self, replica: int, *, offset: int, log_start_offset: int, log_end: int, broker_epoch: int, now_ms: int
     ) -> bool:
-        """Account for a fetch at `offset`, the end of the follower's log. Return True if its end has changed.
+        """Record a fetch at `offset`, the log end offset of the follower. Return True if it has changed.
 
-        `log_end` is that of the leader, before anything that the reply may contain was appended. Raises KafkaError:
-        unknown_leader_epoch for a broker that is no replica, not_leader_or_follower for a process before its restart.
+        `log_end` is the leader's, read before any append that the reply may contain. Raises KafkaError:
+        unknown_leader_epoch for a broker without a replica, not_leader_or_follower for an old broker epoch.
         """
         follower = self.follower(replica)
         if UNKNOWN_EPOCH != broker_epoch < follower.broker_epoch:
             raise KafkaError(
                 ErrorCode.not_leader_or_follower,
-                f"broker {replica} fetches with epoch {broker_epoch}, but has already had {follower.broker_epoch}",
+                f"broker {replica} fetched with broker epoch {broker_epoch}, after it had {follower.broker_epoch}",
             )
         if offset >= log_end:
             follower.caught_up_ms = max(follower.caught_up_ms, now_ms)
@@ -231,14 +231,14 @@ class LeaderState:
         return has_moved
 
     def was_idle(self, replica: int, until_ms: int) -> None:
-        """Account for fetches of a follower until `until_ms`, all of them at the end of the leader's log."""
+        """Record that a follower was caught up and kept fetching until `until_ms`."""
         follower = self.followers.get(replica)
         if follower is not None:
             follower.caught_up_ms = max(follower.caught_up_ms, until_ms)
             follower.last_fetch_ms = max(follower.last_fetch_ms, until_ms)
 
     def is_caught_up(self, follower: Follower, log_end: int, now_ms: int) -> bool:
-        """Return True if the follower has everything, or had it less than `replica.lag.time.max.ms` ago."""
+        """Return True if the follower is caught up, or was less than `replica.lag.time.max.ms` ago."""
         return follower.end_offset == log_end or now_ms - follower.caught_up_ms <= self._max_lag_ms()
 
     def low_watermark(self, log_start_offset: int) -> int:
@@ -249,7 +249,7 @@ class LeaderState:
     # Changes of the ISR
 
     def expand(self, replica: int, high_watermark: int) -> Proposal | None:
-        """Propose to add a follower that has caught up; None if it has not or another change is pending."""
+        """Propose to add a follower; None if it has not caught up or another change is pending."""
         if self.pending is not None or replica in self.isr:
             return None
         if not self._may_join(self.followers[replica], high_watermark) or not self._is_alive(replica):
@@ -262,7 +262,7 @@ class LeaderState:
         return follower.end_offset >= high_watermark and follower.end_offset >= self.epoch_start
 
     def shrink(self, log_end: int, now_ms: int) -> Proposal | None:
-        """Propose to remove the followers that lag; None without any or if another change is pending."""
+        """Propose to remove lagging followers; None if no follower lags or another change is pending."""
         if self.pending is not None:
             return None
         lagging = {
@@ -270,7 +270,7 @@ class LeaderState:
             for replica in self.isr
             if replica != self._broker_id and self._lags(self.followers.get(replica), log_end, now_ms)
         }
-        # The maximal ISR stays as it is: the controller may refuse, and elect one of them.
+        # Keep the maximal ISR: the controller may reject the change, and elect one of the leaving replicas.
         return self._propose(self.isr - lagging, is_expansion=False) if lagging else None
 
     def _lags(self, follower: Follower | None, log_end: int, now_ms: int) -> bool:
@@ -289,14 +289,14 @@ class LeaderState:
     # The high watermark
 
     def has_enough_in_sync(self, min_insync_replicas: int) -> bool:
-        """Return False if records with acks=all have to be refused."""
+        """Return False if records with acks=all have to be rejected."""
         return len(self.isr) >= self.required_in_sync(min_insync_replicas)
 
     def committed_end(self, *, log_end: int, min_insync_replicas: int, now_ms: int) -> int:
-        """Return the end of the records that all in-sync replicas have; -1 if it is unknown or may not be used.
+        """Return the end of the records that all in-sync replicas have; -1 if it is unknown or must not be used.
 
-        A follower outside the ISR counts while it keeps up: otherwise it could never reach the high watermark, and
-        join. The high watermark is the largest value ever returned.
+        A follower outside the ISR counts while it keeps up: otherwise it could never reach the high watermark
+        and join. The high watermark is the largest value ever returned.
         """
         if len(self.isr) < min_insync_replicas and not self.has_enough_in_sync(min_insync_replicas):
             return UNKNOWN_OFFSET

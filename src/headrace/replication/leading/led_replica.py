@@ -1,4 +1,4 @@
-"""The leader's replica as its followers and readers see it: in-sync replicas, high watermark, growth."""
+"""The replica of a leader: in-sync replicas, high watermark, and growth for its followers and readers."""
 
 from typing import Any
 from uuid import UUID
@@ -86,7 +86,7 @@ class LedReplica(Replica):
             if own_end > self.high_watermark:
                 self.show(own_end)
         if is_update:
-            # Fetches under the previous leader epoch have to be refused.
+            # Waiting fetches under the previous leader epoch must fail.
             self.growth.wake_all()
             self.log_growth.wake_all()
         return True
@@ -105,7 +105,7 @@ class LedReplica(Replica):
 
     @property
     def low_watermark(self) -> int:
-        """The offset before which no live replica has records, as far as it is known (KIP-107)."""
+        """The lowest log start offset of all live replicas; -1 if one is not known (KIP-107)."""
         return self.log_start_offset if self.followers is None else self.followers.low_watermark()
 
     def read_as_follower(self, replica: int, offset: int, max_bytes: int, *, min_one_batch: bool) -> FileSlice | None:
@@ -114,10 +114,10 @@ class LedReplica(Replica):
         return self._read(offset, max_bytes, self.log.state.log_end_offset, min_one_batch=min_one_batch)
 
     def fetched_by(self, replica: int, offset: int, log_start_offset: int, broker_epoch: int) -> None:
-        """Account for a follower's fetch at `offset`, the end of its log. Call it before the reply.
+        """Record a follower's fetch at `offset`, its log end offset. Call it before the reply.
 
-        Raises KafkaError: unknown_leader_epoch unless it is a follower, not_leader_or_follower for a process that has
-        been replaced.
+        Raises KafkaError: unknown_leader_epoch unless it is a follower, not_leader_or_follower for an old broker
+        epoch.
         """
         self.follower(replica).fetched(replica, offset, log_start_offset, broker_epoch)
 
@@ -156,5 +156,5 @@ class LedReplica(Replica):
         if self.isr_size < required:
             raise KafkaError(
                 ErrorCode.not_enough_replicas,
-                f"{self.topic_partition} has {self.isr_size} replica in sync; min.insync.replicas requires {required}",
+                f"{self.topic_partition} has {self.isr_size} replicas in sync; min.insync.replicas requires {required}",
             )

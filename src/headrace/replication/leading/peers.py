@@ -1,4 +1,4 @@
-"""What a leader needs of its broker and of the other brokers."""
+"""The services of the cluster that a leader uses."""
 
 from collections.abc import Callable
 from typing import NamedTuple, Protocol

@@ -1,4 +1,4 @@
-"""The replica that a consumer should read from: one in its own rack, if one has the records (KIP-392). Pure."""
+"""Select the replica that a consumer should read from: one in its rack that has the records (KIP-392). Pure."""
 
 from collections.abc import Callable
 from typing import Final

@@ -174,8 +174,8 @@ class Log:
         try:
             rolls = segment.should_roll(size, last_offset, max_timestamp, config, now_ms)
             if rolls:
-                # At the log end even if the batch comes after a gap, which the leader's compaction left: recovery
-                # takes a gap between two segments for lost records.
+                # Begin at the log end even if the batch comes after a gap left by the leader's compaction, because
+                # recovery treats a gap between two segments as lost records.
                 end_offset = state.log_end_offset
                 fits = last_offset - end_offset <= MAX_RELATIVE_OFFSET
                 segment = self._roll_to(end_offset if fits else base_offset, now_ms)
@@ -245,7 +245,7 @@ class Log:
         """
         if offset >= self.log_end_offset:
             try:
-                # A leader may have been deposed before the first append of its epoch, which no other broker knows.
+                # A leader may be replaced before the first append of its epoch; then no other broker knows the epoch.
                 self.leader_epochs.truncate_from_end(self.log_end_offset)
             except OSError as error:
                 raise self.state.storage_error("truncate", error) from error

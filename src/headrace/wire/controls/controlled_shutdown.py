@@ -1,4 +1,4 @@
-"""ControlledShutdown version 3: a broker asks the controller to move its leaders before it stops."""
+"""ControlledShutdown version 3: a broker asks the controller to move its leadership before it stops."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar

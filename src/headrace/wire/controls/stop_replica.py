@@ -1,4 +1,4 @@
-"""StopReplica version 4: a controller stops replicas of partitions, and deletes them."""
+"""StopReplica version 4: a controller stops replicas, and deletes some of them."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar

@@ -1,4 +1,4 @@
-"""UpdateMetadata version 8: a controller tells a broker which brokers are alive, and who leads which partition."""
+"""UpdateMetadata version 8: a controller sends the live brokers and the partition states to a broker."""
 
 import uuid
 from dataclasses import dataclass, field

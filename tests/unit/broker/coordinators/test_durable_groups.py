@@ -71,7 +71,7 @@ class Setup:
         return self.replicas.get(NAME, partition_for(group, COUNT))
 
     def copy(self, group: str) -> None:
-        """Let the follower fetch everything."""
+        """Fetch everything as the follower."""
         partition = self.partition(group)
         partition.fetched_by(2, partition.log_end_offset, 0, -1)
 

@@ -40,7 +40,7 @@ class FakeLink:
 
 
 class World:
-    """Broker 1 and 2 are others."""
+    """A broker whose others are brokers 1 and 2."""
 
     def __init__(self) -> None:
         self.links: list[FakeLink] = []

@@ -1,4 +1,4 @@
-"""What an election would do."""
+"""Previews of leader elections."""
 
 import pytest
 

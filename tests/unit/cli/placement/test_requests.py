@@ -147,7 +147,7 @@ def test_a_request_waits_for_a_controller(admin: Admin) -> None:
 
 def test_without_a_controller_requests_end_with_advice(admin: Admin) -> None:
     admin.controllers = [-1]
-    with pytest.raises(CommandError, match="reassigning partitions: no broker is the controller"):
+    with pytest.raises(CommandError, match="reassigning partitions: the cluster has no controller"):
         requests.reassign(CLUSTER, {("t", 0): [1, 2]})
 
 

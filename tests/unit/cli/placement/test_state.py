@@ -1,4 +1,4 @@
-"""What is wrong with a cluster."""
+"""Problems of a cluster."""
 
 from dataclasses import replace
 

@@ -28,7 +28,7 @@ def test_the_versions_are_those_of_kafkas_followers(setting: str, fetch: int, li
 @pytest.mark.parametrize(
     ("setting", "reason"),
     [
-        ("3.3", "too old: Headrace joins clusters with 3.4 to 3.9; raise it on all brokers first"),
+        ("3.3", "too old: Headrace supports 3.4 to 3.9; raise it on all brokers first"),
         ("0.10.2", "too old"),
         ("4.0-IV0", "too new: Kafka 3.9 is the last version with ZooKeeper"),
         ("3.10", "too new"),

@@ -35,12 +35,12 @@ async def test_acls_are_refused(tree: WatchedMemory) -> None:
 
 async def test_a_migration_to_kraft_is_refused(tree: WatchedMemory) -> None:
     await tree.create("/migration", b"{}")
-    assert "migrates from ZooKeeper to KRaft" in await refusal(tree)
+    assert "is migrating from ZooKeeper to KRaft" in await refusal(tree)
 
 
 async def test_a_kraft_controller_is_refused(tree: WatchedMemory) -> None:
     await tree.create("/controller", b'{"version":2,"brokerid":3000,"kraftControllerEpoch":7}')
-    assert "migrates from ZooKeeper to KRaft" in await refusal(tree)
+    assert "is migrating from ZooKeeper to KRaft" in await refusal(tree)
 
 
 async def test_an_old_inter_broker_protocol_is_refused(tree: WatchedMemory) -> None:

@@ -8,7 +8,7 @@ from headrace.cluster.stores.embedded import EmbeddedStore
 
 
 class WatchedMemory(EmbeddedStore):
-    """A write calls the watchers of the node, and of its parent's children, once."""
+    """A store whose writes call the watchers of the node, and of its parent's children, once."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, durable=False)
@@ -39,7 +39,7 @@ class WatchedMemory(EmbeddedStore):
         return names
 
     def forget_watches(self) -> None:
-        """Lose all watches, as with the connection."""
+        """Drop all watches, as a lost connection does."""
         self._watchers.clear()
 
     def _written(self, operations: Sequence[Operation]) -> None:

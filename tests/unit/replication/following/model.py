@@ -1,8 +1,8 @@
 """A random history of one partition: a leader and followers with real logs, fetchers and frames, without sockets.
 
-The controller is always right and at once: it elects leaders from the in-sync replicas only. Appends, fetches, lost and
-damaged answers, leader changes, restarts, torn tails, DeleteRecords and retention happen in random order, and `check`
-compares the logs after every step.
+The controller acts at once and without errors: it elects leaders only from the in-sync replicas. Appends, fetches, lost
+and damaged answers, leader changes, restarts, torn tails, DeleteRecords and retention happen in random order, and
+`check` compares the logs after every step.
 """
 
 import asyncio
@@ -78,7 +78,7 @@ class Replica:
         return holder.producers, holder.transactions
 
     def open(self) -> None:
-        """Start, with whatever is on disk."""
+        """Start with the data on the disk."""
         config = self.model.config
         opened = Log.open(
             self.directory, TP, config, recovery_point=0, clean_shutdown=False, log_start_offset=0, now_ms=NOW
@@ -135,7 +135,7 @@ class Replica:
         self.followed.leader, self.followed.leader_epoch = leader, epoch
         self.fetcher.follow([self.followed])
 
-    # What the fetcher reports to
+    # Callbacks of the fetcher
 
     async def flush(self, partitions: list[FollowedPartition]) -> None:
         for partition in partitions:
@@ -226,7 +226,7 @@ class _LinkToLeader:
     def _records(self, log: Log, offset: int) -> bytes:
         random = self._replica.model.random
         if random.random() < self._replica.model.damage:
-            # a leader with a defect, which begins too early
+            # a defective leader whose records begin too early
             offset = max(log.log_start_offset, offset - 1)
         part = log.reader.read(offset, random.choice((10, 300, 3000)), upto_offset=log.log_end_offset)
         data = bytearray(b"" if part is None else part.read())
@@ -253,9 +253,9 @@ class Model:
         self.high_watermark = 0
         self.in_sync = set(range(REPLICAS))
         self.failed: set[int] = set()
-        """Replicas that a fetcher gave up."""
+        """Replicas that a fetcher has stopped fetching."""
         self.committed: dict[int, bytes] = {}
-        """Batches by base offset that were ever below the high watermark."""
+        """All batches that were ever below the high watermark, by base offset."""
         self._ends: dict[int, int] = {}
         self._epoch_start = 0
         self._serial = 0
@@ -381,7 +381,7 @@ class Model:
         self._advance()
 
     def _restart(self, number: int) -> None:
-        """Let a broker die and start again at once, with all its data but an old high watermark."""
+        """Kill a broker and restart it at once, with all its data but an old high watermark."""
         self.replicas[number].fetcher.forget([TP])
         self.replicas[number].open()
         if number == self.leader:
@@ -390,7 +390,7 @@ class Model:
             self.replicas[number].follow(self.leader, self.epoch)
 
     def _tear(self) -> None:
-        """Let a broker lose the end of its log. Others have been elected meanwhile, and it is out of sync."""
+        """Remove the end of a broker's log. It is out of sync, because others have been elected meanwhile."""
         number = self.random.randrange(REPLICAS)
         others = self.in_sync - {number}
         if not others:

@@ -48,7 +48,7 @@ class Broker:
         self.state: State | None = None
         self.new_state = new_state
         self.waiting: list[int] = []
-        """Ends of acks=all appends that are not acknowledged."""
+        """End offsets of acks=all appends that are not acknowledged yet."""
 
 
 class World:
@@ -119,7 +119,7 @@ class World:
             if ours != theirs:
                 break
             common += 1
-        if common < len(follower.log):  # as the diverging epoch in a reply makes it do
+        if common < len(follower.log):  # as the diverging epoch in a reply requires
             del follower.log[common:]
             follower.high_watermark = min(follower.high_watermark, common)
             return
@@ -194,7 +194,7 @@ class World:
             return ErrorCode.ineligible_replica
         self.store = store._replace(partition_epoch=store.partition_epoch + 1, isr=tuple(sorted(proposal.members)))
         if self.random.random() < 0.1:
-            return ErrorCode.unknown_server_error  # it does not know that the change was written
+            return ErrorCode.unknown_server_error  # the controller does not know that the change was written
         return Committed(store.leader_epoch, self.store.partition_epoch, self.store.isr)
 
     def answer(self) -> None:
@@ -312,7 +312,7 @@ def test_the_histories_exercise_every_change() -> None:
 
 
 class ShowsItsOwnEnd(LeaderState):
-    """The high watermark is beyond the ISR."""
+    """Planted fault: the high watermark is beyond the log ends of the ISR."""
 
     def committed_end(self, *, log_end: int, min_insync_replicas: int, now_ms: int) -> int:
         return self.own_end if self.has_enough_in_sync(min_insync_replicas) else -1
@@ -327,7 +327,7 @@ class ShrinksBeforeTheAnswer(LeaderState):
 
 
 class ExpandsAfterTheAnswer(LeaderState):
-    """A joining follower does not hold the high watermark back."""
+    """Planted fault: the high watermark does not wait for a joining follower."""
 
     def expand(self, replica: int, high_watermark: int) -> Proposal | None:
         proposal = super().expand(replica, high_watermark)
@@ -352,14 +352,14 @@ class AcknowledgesUnderMinIsr(LeaderState):
 
 
 class UndoesUnknownOutcomes(LeaderState):
-    """The previous ISR counts again after any refusal."""
+    """Planted fault: the leader returns to the previous ISR after any error."""
 
     def refused(self, proposal: Proposal, error: ErrorCode) -> bool:
         return super().refused(proposal, ErrorCode.ineligible_replica)
 
 
 class ForgetsPendingChanges(LeaderState):
-    """A repeated LeaderAndIsr ends a change that the controller may still apply."""
+    """Planted fault: a repeated LeaderAndIsr ends a change that the controller may still apply."""
 
     def lead(self, state: object, *, log_end: int, now_ms: int) -> bool:
         self._needs_newer = False
@@ -367,7 +367,7 @@ class ForgetsPendingChanges(LeaderState):
 
 
 class IgnoresLeaderEpochs(LeaderState):
-    """An answer to an earlier change counts."""
+    """Planted fault: an answer to an earlier change is accepted."""
 
     def confirmed(self, proposal: Proposal, committed: Committed) -> bool:
         self.isr = self.maximal_isr = frozenset(committed.isr)

@@ -49,7 +49,7 @@ class Leader:
         return self.state.shrink(self.log_end, self.now_ms)
 
     def shrunk(self, *leaving: int) -> Proposal:
-        """Let followers lag; return the proposal to remove them."""
+        """Make followers lag, and return the proposal to remove them."""
         self.now_ms += MAX_LAG_MS + 1
         for follower in {2, 3} - set(leaving):
             self.fetch(follower, self.log_end)

@@ -171,7 +171,7 @@ class TransactionalOffsetsApi:
 
 
 def _client_error(code: ErrorCode, context: RequestContext) -> ErrorCode:
-    """Convert the error of a partition to a coordinator's, and to one that the client's version supports."""
+    """Convert a partition error to the coordinator error that the client's request version supports."""
     code = AS_COORDINATOR_ERROR.get(code, code)
     if code is ErrorCode.producer_fenced:
         return ErrorCode.invalid_producer_epoch
