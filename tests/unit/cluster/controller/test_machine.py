@@ -147,6 +147,17 @@ def test_a_leader_that_restarted_between_two_controllers_gets_another_epoch() ->
     assert (world.states()[T0].leader, world.states()[T0].leader_epoch) == (1, 1)
 
 
+def test_a_follower_that_restarted_between_two_controllers_leaves_the_isr() -> None:
+    world = World(1, 2, 3)
+    world.create("t", (1, 2, 3))
+    world.register(2)
+    world.take_office()
+    state = world.states()[T0]
+    assert (state.leader, state.leader_epoch, state.isr) == (1, 1, (1, 3))
+    orders = [send.order for send in world.orders(Lead) if isinstance(send.order, Lead)]
+    assert [order.partitions[T0].isr for order in orders] == [(1, 3)] * 3
+
+
 def test_a_new_controller_keeps_the_epochs_of_leaders_that_stayed() -> None:
     world = World(1, 2)
     world.create("t", (1, 2))
