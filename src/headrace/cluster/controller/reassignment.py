@@ -83,11 +83,20 @@ def _move(work: Work, partition: TopicPartition, assignment: Assignment) -> None
         unneeded = [replica for replica in before.replicas if replica not in assignment.replicas]
         if unneeded:  # an earlier reassignment was adding them
             _delete(work, partition, unneeded)
+            _replace_leader(work, partition)
     context.moving.add(partition)
     if not _is_complete(context, partition, assignment):
         _begin(work, partition, assignment)
     else:
         _end(work, partition, assignment)
+
+
+def _replace_leader(work: Work, partition: TopicPartition) -> None:
+    """Elect another leader if it was one of the replicas that were deleted."""
+    state = work.context.states.get(partition)
+    if state is not None and not work.context.is_online(state.leader, partition):
+        partitions.to_offline(work, [partition])
+        partitions.to_online(work, [partition], selectors.offline(unclean=work.may_be_unclean))
 
 
 def _is_complete(context: Context, partition: TopicPartition, assignment: Assignment) -> bool:

@@ -278,6 +278,34 @@ def test_a_cancelled_reassignment_deletes_what_it_added() -> None:
     assert T0 not in world.brokers[3].logs
 
 
+def reassignment_led_by_an_added_replica() -> World:
+    """Return a world whose partition moves from broker 1 to 2 and 3, and is led by 2 already."""
+    world = World(1, 2, 3, 4)
+    world.create("t", (1,))
+    world.reassign({T0: (2, 3)})
+    change_isr(world, 1, 2)
+    _, effects = world.machine.elect([T0])
+    world.carry_out(effects)
+    assert world.states()[T0].leader == 2
+    return world
+
+
+def test_a_reassignment_whose_leader_is_not_in_the_next_target_gets_another() -> None:
+    world = reassignment_led_by_an_added_replica()
+    assert world.reassign({T0: (3, 4)}) == {T0: NONE}
+    assert (world.states()[T0].leader, world.states()[T0].isr) == (1, (1,))
+
+
+def test_a_cancelled_reassignment_waits_for_the_replica_that_can_lead() -> None:
+    world = reassignment_led_by_an_added_replica()
+    del world.brokers[1]
+    world.take_office()
+    assert world.reassign({T0: None}) == {T0: NONE}
+    assert world.machine.context.offline_count() == 1
+    world.start(1)
+    assert (world.states()[T0].leader, world.states()[T0].isr) == (1, (1,))
+
+
 def test_a_reassignment_that_would_leave_no_replica_in_sync_is_refused() -> None:
     world = World(1, 2, 3)
     world.create("t", (1, 2))
