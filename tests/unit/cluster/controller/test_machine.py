@@ -248,6 +248,23 @@ def test_a_reassignment_adds_before_it_removes() -> None:
     assert T0 not in world.brokers[2].logs
 
 
+def test_a_large_reassignment_writes_a_topic_once_when_it_begins_and_once_when_it_ends() -> None:
+    world = World(1, 2, 3)
+    world.create("t", *[(1, 2)] * 20)
+    written: list[str] = []
+    world.on_write = lambda operation: written.append(operation.path)
+    world.reassign({TopicPartition("t", index): (3, 1) for index in range(20)})
+    assert written.count("/brokers/topics/t") == 1
+    proposals = [
+        Proposal(partition, state.leader_epoch, state.version, [(1, -1), (2, -1), (3, -1)])
+        for partition, state in world.states().items()
+    ]
+    _, effects = world.machine.alter_partitions(1, world.brokers[1].epoch, proposals)
+    world.carry_out(effects)
+    assert written.count("/brokers/topics/t") == 2
+    assert {assignment.replicas for assignment in world.topics()["t"].assignments.values()} == {(3, 1)}
+
+
 def test_a_reassigned_partition_gets_a_leader_of_the_target() -> None:
     world = World(1, 2, 3)
     world.create("t", (1, 2))
