@@ -1,5 +1,6 @@
 """The requests that only the controller of a cluster answers."""
 
+import asyncio
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from headrace.broker.apis.controller import ControllerApis
 from headrace.broker.apis.topics import TopicApis
+from headrace.cluster import znodes
 from headrace.cluster.commands import UpdateMetadata
 from headrace.cluster.failures import StoreFailures
 from headrace.cluster.image import PartitionImage, TopicImage
@@ -18,6 +20,7 @@ from headrace.cluster.offices.topic_admin import ClusterTopicAdmin
 from headrace.cluster.producer_id_blocks import ProducerIdBlocks
 from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode, KafkaError
+from headrace.types import TopicPartition
 from headrace.wire.apis import ApiKey
 from tests.unit.broker.asking import ask
 from tests.unit.cluster.clusters import broker
@@ -233,3 +236,45 @@ async def test_a_topic_whose_replicas_move_does_not_grow(controller: Controller)
     topics = [{"name": "t", "count": 2, "assignments": None}]
     answer = await controller.ask(ApiKey.CREATE_PARTITIONS, 3, topics=topics, timeout=0, validate_only=False)
     assert answer.results[0].error_code is ErrorCode.reassignment_in_progress
+
+
+async def grow(controller: Controller) -> ErrorCode:
+    """Let the topic `t` grow to two partitions, and return the error at once."""
+    topics = [{"name": "t", "count": 2, "assignments": [{"broker_ids": [2, 3]}]}]
+    answer = await controller.ask(ApiKey.CREATE_PARTITIONS, 3, topics=topics, timeout=0, validate_only=False)
+    code: ErrorCode = answer.results[0].error_code
+    return code
+
+
+async def replicas(controller: Controller) -> dict[int, tuple[int, ...]]:
+    _, assignments = znodes.decode_assignments((await controller.world.tree.get("/brokers/topics/t")).data)
+    return {index: assignment.replicas for index, assignment in assignments.items()}
+
+
+async def test_a_topic_does_not_lose_added_partitions_to_a_reassignment(controller: Controller) -> None:
+    await controller.world.stand()
+    topic_id = await controller.world.create_topic("t", (1, 2))
+    await controller.announce(TopicImage("t", topic_id, (PartitionImage(1, 0, (1, 2), (1, 2)),)))
+    term, busy = controller.world.candidate.current(), asyncio.Event()
+
+    async def work() -> None:
+        await busy.wait()
+
+    term.queue.put("busy", work)
+    moving = asyncio.create_task(term.ask("move", lambda machine: machine.reassign({TopicPartition("t", 0): (2, 1)})))
+    growing = asyncio.create_task(grow(controller))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    busy.set()
+    await asyncio.gather(moving, growing)
+    await controller.world.rest()
+    assert await replicas(controller) == {0: (2, 1), 1: (2, 3)}
+
+
+async def test_a_controller_that_was_deposed_adds_no_partitions(controller: Controller) -> None:
+    await controller.world.stand()
+    topic_id = await controller.world.create_topic("t", (1, 2))
+    await controller.announce(TopicImage("t", topic_id, (PartitionImage(1, 0, (1, 2), (1, 2)),)))
+    await controller.world.tree.set("/controller_epoch", b"2")
+    assert await grow(controller) is ErrorCode.not_controller
+    assert await replicas(controller) == {0: (1, 2)}

@@ -1,10 +1,14 @@
-"""Decide about the changes of the ISR that leaders propose: AlterPartition (KIP-497, KIP-841, KIP-903). Pure."""
+"""Decide about the changes of the ISR that leaders propose: AlterPartition (KIP-497, KIP-841, KIP-903). Pure.
+
+Only a new controller removes members itself: those that restarted before it took office.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from headrace.cluster.controller.context import UNKNOWN_EPOCH, Context
-from headrace.cluster.controller.selectors import RECOVERING
+from headrace.cluster.controller.selectors import RECOVERING, has_restarted
+from headrace.cluster.controller.work import Work
 from headrace.cluster.image import LeaderState
 from headrace.errors import ErrorCode
 from headrace.types import TopicPartition
@@ -50,3 +54,16 @@ def decide(context: Context, leader: int, proposal: Proposal) -> LeaderState | E
 def _is_eligible(context: Context, broker: int, epoch: int) -> bool:
     """Return False for a broker that is dead, shuts down, or has started again since it fetched."""
     return broker in context.live and epoch in (UNKNOWN_EPOCH, context.brokers[broker].epoch)
+
+
+def remove_restarted(work: Work) -> None:
+    """Remove followers that have restarted since another controller wrote the state: they may have lost records."""
+    context = work.context
+    for partition, state in context.states.items():
+        steady = tuple(
+            member for member in state.isr if member == state.leader or not has_restarted(context, member, state)
+        )
+        if len(steady) < len(state.isr) and partition.topic not in context.deleting:
+            work.set_state(partition, state.elected(state.leader, steady))
+            assignment = context.assignment(partition)
+            work.batch.lead(assignment.replicas, partition, assignment)

@@ -74,6 +74,7 @@ class ControllerMachine:
         work.flush()
         self._begin_replicas(work)
         self._begin_partitions(work)
+        isr.remove_restarted(work)
         work.flush()
         deletion.begin(work, ())
         reassignment.resume(work)

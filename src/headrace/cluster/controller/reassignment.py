@@ -50,44 +50,68 @@ def _safe(context: Context, partition: TopicPartition, wanted: Assignment) -> As
 
 
 def reassign(work: Work, wanted: Mapping[TopicPartition, Assignment]) -> None:
-    """Begin reassignments in place of earlier ones, and finish those whose target is in sync."""
-    for partition, assignment in wanted.items():
-        _move(work, partition, assignment)
+    """Begin reassignments in place of earlier ones, and finish those whose target is in sync.
+
+    Every step is done for all partitions together: the replicas of a topic are one node, which is written as a whole.
+    """
+    context = work.context
+    before = {partition: context.assignment(partition) for partition in wanted}
+    changed = {partition: replaced for partition, replaced in before.items() if replaced != wanted[partition]}
+    for partition in changed:
+        context.assign(partition, wanted[partition])
+    _write_assignments(work, changed)
+    # Earlier reassignments were adding them.
+    unneeded = [
+        Replica(partition, broker)
+        for partition, replaced in changed.items()
+        for broker in replaced.replicas
+        if broker not in wanted[partition].replicas
+    ]
+    if unneeded:
+        _delete(work, unneeded)
+        _replace_leaders(work, dict.fromkeys(replica.partition for replica in unneeded))
+    context.moving.update(wanted)
+    finished = _complete_among(context, wanted)
+    _begin(work, {partition: assignment for partition, assignment in wanted.items() if partition not in finished})
+    _end(work, finished)
 
 
 def resume(work: Work, targets: Iterable[int] | None = None) -> None:
     """Repeat the current step of all reassignments, or of those to `targets`."""
     context = work.context
     brokers = None if targets is None else set(targets)
-    for partition in sorted(context.moving):
-        assignment = context.assignment(partition)
-        if brokers is None or not brokers.isdisjoint(assignment.target):
-            _move(work, partition, assignment)
+    assignments = {partition: context.assignment(partition) for partition in sorted(context.moving)}
+    reassign(
+        work,
+        {
+            partition: assignment
+            for partition, assignment in assignments.items()
+            if brokers is None or not brokers.isdisjoint(assignment.target)
+        },
+    )
 
 
 def complete(work: Work, changed: Iterable[TopicPartition]) -> None:
     """Finish the reassignments among these partitions, whose ISR has changed, if their target is in sync."""
     context = work.context
-    for partition in changed:
-        if partition in context.moving and _is_complete(context, partition, context.assignment(partition)):
-            _move(work, partition, context.assignment(partition))
+    moving = {partition: context.assignment(partition) for partition in changed if partition in context.moving}
+    _end(work, _complete_among(context, moving))
 
 
-def _move(work: Work, partition: TopicPartition, assignment: Assignment) -> None:
+def _replace_leaders(work: Work, changed: Iterable[TopicPartition]) -> None:
+    """Elect other leaders where they were among the replicas that were deleted."""
     context = work.context
-    before = context.assignment(partition)
-    if before != assignment:
-        context.assign(partition, assignment)
-        work.write_assignments(partition.topic)
-        context.moving.add(partition)
-        unneeded = [replica for replica in before.replicas if replica not in assignment.replicas]
-        if unneeded:  # an earlier reassignment was adding them
-            _delete(work, partition, unneeded)
-    context.moving.add(partition)
-    if not _is_complete(context, partition, assignment):
-        _begin(work, partition, assignment)
-    else:
-        _end(work, partition, assignment)
+    leaderless = [
+        partition
+        for partition in changed
+        if partition in context.states and not context.is_online(context.states[partition].leader, partition)
+    ]
+    partitions.to_offline(work, leaderless)
+    partitions.to_online(work, leaderless, selectors.offline(unclean=work.may_be_unclean))
+
+
+def _complete_among(context: Context, moving: Mapping[TopicPartition, Assignment]) -> dict[TopicPartition, Assignment]:
+    return {item: assignment for item, assignment in moving.items() if _is_complete(context, item, assignment)}
 
 
 def _is_complete(context: Context, partition: TopicPartition, assignment: Assignment) -> bool:
@@ -95,36 +119,45 @@ def _is_complete(context: Context, partition: TopicPartition, assignment: Assign
     return not assignment.is_moving or (state is not None and set(assignment.target) <= set(state.isr))
 
 
-def _begin(work: Work, partition: TopicPartition, assignment: Assignment) -> None:
-    """Tell all replicas of the assignment, under the next leader epoch, and start the new ones."""
-    if partition in work.context.states:
-        _raise_epoch(work, partition, assignment)
-        work.flush()
-    added = [Replica(partition, broker) for broker in assignment.adding]
+def _begin(work: Work, wanted: Mapping[TopicPartition, Assignment]) -> None:
+    """Tell all replicas of the assignments, under the next leader epoch, and start the new ones."""
+    for partition, assignment in wanted.items():
+        if partition in work.context.states:
+            _raise_epoch(work, partition, assignment)
+    work.flush()
+    added = [Replica(partition, broker) for partition, assignment in wanted.items() for broker in assignment.adding]
     replicas.to_new(work, [replica for replica in added if replica not in work.context.replica_phases])
     work.flush()
 
 
-def _end(work: Work, partition: TopicPartition, assignment: Assignment) -> None:
+def _end(work: Work, finished: Mapping[TopicPartition, Assignment]) -> None:
     context = work.context
-    replicas.to_online(work, [Replica(partition, broker) for broker in assignment.adding])
+    added = [Replica(partition, broker) for partition, assignment in finished.items() for broker in assignment.adding]
+    replicas.to_online(work, added)
     work.flush()
-    final = Assignment(assignment.target)
-    context.assign(partition, final)
-    state = context.states.get(partition)
-    if state is not None:
+    for partition, assignment in finished.items():
+        final = Assignment(assignment.target)
+        context.assign(partition, final)
+        state = context.states.get(partition)
+        if state is None:
+            continue
         if state.leader in final.replicas and context.is_online(state.leader, partition):
             # Leaders must not add removed replicas to the ISR again.
             _raise_epoch(work, partition, final)
         else:
             partitions.to_online(work, [partition], selectors.reassigned)
-        work.flush()
-    _delete(work, partition, assignment.removing)
-    work.write_assignments(partition.topic)
-    context.moving.discard(partition)
-    work.batch.announce([partition])
     work.flush()
-    work.note(f"{partition} has the replicas {list(final.replicas)} now")
+    _delete(
+        work,
+        [Replica(partition, broker) for partition, assignment in finished.items() for broker in assignment.removing],
+    )
+    _write_assignments(work, finished)
+    context.moving.difference_update(finished)
+    if finished:
+        work.batch.announce(finished)
+    work.flush()
+    for partition in finished:
+        work.note(f"{partition} has the replicas {list(context.assignment(partition).replicas)} now")
 
 
 def _raise_epoch(work: Work, partition: TopicPartition, assignment: Assignment) -> None:
@@ -135,15 +168,19 @@ def _raise_epoch(work: Work, partition: TopicPartition, assignment: Assignment) 
     work.batch.lead(assignment.adding, partition, assignment, is_new=True)
 
 
-def _delete(work: Work, partition: TopicPartition, brokers: Sequence[int]) -> None:
+def _delete(work: Work, gone: Sequence[Replica]) -> None:
     """Remove replicas from the ISR, and delete them. As in Kafka, the log of a broker that is away stays there."""
-    gone = [Replica(partition, broker) for broker in brokers]
     replicas.to_offline(work, gone)
     work.flush()
     replicas.to_deletion_started(work, gone)
     work.flush()
     replicas.to_deletion_successful(work, gone)
     replicas.to_non_existent(work, gone)
+
+
+def _write_assignments(work: Work, changed: Iterable[TopicPartition]) -> None:
+    for topic in dict.fromkeys(partition.topic for partition in changed):
+        work.write_assignments(topic)
 
 
 def _invalid(reason: str) -> KafkaError:

@@ -17,7 +17,7 @@ from headrace.cluster.offices.event_queue import EventQueue, Figures
 from headrace.cluster.offices.fenced_store import FencedStore
 from headrace.cluster.offices.orders import REPLIES, Orders, errors_in
 from headrace.cluster.offices.tree_reader import TreeReader
-from headrace.cluster.store import Create, Delete, MalformedNodeError, NoNodeError, Set
+from headrace.cluster.store import BadVersionError, Create, Delete, MalformedNodeError, NoNodeError, Set
 from headrace.errors import ErrorCode, KafkaError
 from headrace.types import TopicPartition
 from headrace.wording import count
@@ -124,15 +124,32 @@ class Term:
         """Write a node that only the controller writes. Raises StoreError, DeposedError."""
         await self._store.write([operation])
 
-    def note_partitions(self, topic: str) -> None:
-        """Read a topic whose partitions have been added by a request."""
+    async def grow(self, topic: str, operation: Set) -> None:
+        """Write a topic's node with more partitions, and begin these, before any later event writes the node.
+
+        Raises BadVersionError, NoNodeError, and KafkaError(not_controller) if the term ends before.
+        """
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._requests.add(future)
+        future.add_done_callback(self._requests.discard)
 
         async def handle() -> None:
+            try:
+                await self._store.write([operation])
+            except (BadVersionError, NoNodeError) as error:
+                if error.path != operation.path:
+                    raise
+                if not future.done():
+                    future.set_exception(error)
+                return
             topics, _ = await self._reader.topics([topic])
             known = self.machine.context.topic_ids
             await self._carry_out(self.machine.topics_changed(known, {k: v for k, v in topics.items() if k in known}))
+            if not future.done():
+                future.set_result(None)
 
         self.queue.put("partitions", handle)
+        await future
 
     def note_unclean(self, topic: str | None) -> None:
         """Elect leaders after a change of `unclean.leader.election.enable`, of a topic or of all."""

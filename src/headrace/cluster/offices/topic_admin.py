@@ -1,6 +1,7 @@
 """Create, grow and delete topics at the request of clients, on the broker that is the controller.
 
-As in Kafka, this only writes what any broker may write; the controller notices it. The answer waits until this broker
+As in Kafka, this only writes what any broker may write, and the controller notices it; except that the controller
+itself grows topics, because it also writes their nodes when it moves replicas. The answer waits until this broker
 announces the change to clients.
 """
 
@@ -124,10 +125,9 @@ class ClusterTopicAdmin:
                 assignments[index] = Assignment(grown.partitions[index].replicas)
             data = znodes.encode_assignments(topic_id or grown.topic_id, assignments)
             try:
-                await self._store.multi([Set(path, data, node.stat.version)])
-            except BadVersionError:
-                continue  # the controller has begun a reassignment
-            self._candidate.current().note_partitions(new.name)
+                await self._candidate.current().grow(new.name, Set(path, data, node.stat.version))
+            except (BadVersionError, NoNodeError):
+                continue  # the controller has begun a reassignment, or deleted the topic
             return
 
     async def delete_topics(

@@ -147,6 +147,17 @@ def test_a_leader_that_restarted_between_two_controllers_gets_another_epoch() ->
     assert (world.states()[T0].leader, world.states()[T0].leader_epoch) == (1, 1)
 
 
+def test_a_follower_that_restarted_between_two_controllers_leaves_the_isr() -> None:
+    world = World(1, 2, 3)
+    world.create("t", (1, 2, 3))
+    world.register(2)
+    world.take_office()
+    state = world.states()[T0]
+    assert (state.leader, state.leader_epoch, state.isr) == (1, 1, (1, 3))
+    orders = [send.order for send in world.orders(Lead) if isinstance(send.order, Lead)]
+    assert [order.partitions[T0].isr for order in orders] == [(1, 3)] * 3
+
+
 def test_a_new_controller_keeps_the_epochs_of_leaders_that_stayed() -> None:
     world = World(1, 2)
     world.create("t", (1, 2))
@@ -237,6 +248,23 @@ def test_a_reassignment_adds_before_it_removes() -> None:
     assert T0 not in world.brokers[2].logs
 
 
+def test_a_large_reassignment_writes_a_topic_once_when_it_begins_and_once_when_it_ends() -> None:
+    world = World(1, 2, 3)
+    world.create("t", *[(1, 2)] * 20)
+    written: list[str] = []
+    world.on_write = lambda operation: written.append(operation.path)
+    world.reassign({TopicPartition("t", index): (3, 1) for index in range(20)})
+    assert written.count("/brokers/topics/t") == 1
+    proposals = [
+        Proposal(partition, state.leader_epoch, state.version, [(1, -1), (2, -1), (3, -1)])
+        for partition, state in world.states().items()
+    ]
+    _, effects = world.machine.alter_partitions(1, world.brokers[1].epoch, proposals)
+    world.carry_out(effects)
+    assert written.count("/brokers/topics/t") == 2
+    assert {assignment.replicas for assignment in world.topics()["t"].assignments.values()} == {(3, 1)}
+
+
 def test_a_reassigned_partition_gets_a_leader_of_the_target() -> None:
     world = World(1, 2, 3)
     world.create("t", (1, 2))
@@ -265,6 +293,34 @@ def test_a_cancelled_reassignment_deletes_what_it_added() -> None:
     world.settle()
     assert sorted(world.assignment("t", 0).replicas) == [1, 2]
     assert T0 not in world.brokers[3].logs
+
+
+def reassignment_led_by_an_added_replica() -> World:
+    """Return a world whose partition moves from broker 1 to 2 and 3, and is led by 2 already."""
+    world = World(1, 2, 3, 4)
+    world.create("t", (1,))
+    world.reassign({T0: (2, 3)})
+    change_isr(world, 1, 2)
+    _, effects = world.machine.elect([T0])
+    world.carry_out(effects)
+    assert world.states()[T0].leader == 2
+    return world
+
+
+def test_a_reassignment_whose_leader_is_not_in_the_next_target_gets_another() -> None:
+    world = reassignment_led_by_an_added_replica()
+    assert world.reassign({T0: (3, 4)}) == {T0: NONE}
+    assert (world.states()[T0].leader, world.states()[T0].isr) == (1, (1,))
+
+
+def test_a_cancelled_reassignment_waits_for_the_replica_that_can_lead() -> None:
+    world = reassignment_led_by_an_added_replica()
+    del world.brokers[1]
+    world.take_office()
+    assert world.reassign({T0: None}) == {T0: NONE}
+    assert world.machine.context.offline_count() == 1
+    world.start(1)
+    assert (world.states()[T0].leader, world.states()[T0].isr) == (1, (1,))
 
 
 def test_a_reassignment_that_would_leave_no_replica_in_sync_is_refused() -> None:
