@@ -25,9 +25,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 KeepThrottle = Annotated[bool, typer.Option("--keep-throttle", help="Do not remove throttles.")]
 Reverse = Annotated[
     str | None,
-    typer.Option(
-        "--reverse", metavar="FILE", show_default=False, help="Write a plan that undoes the moves to this file."
-    ),
+    typer.Option("--reverse", metavar="FILE", show_default=False, help="Write a plan that undoes the moves."),
 ]
 
 
