@@ -58,6 +58,13 @@ def test_a_deletion_was_applied_if_the_node_is_gone() -> None:
     assert results_of(sent(Delete("/a")), {"/a": node()}, {}) is None
 
 
+def test_a_node_that_was_set_twice_has_the_data_of_the_second_set() -> None:
+    found = node(b"2", mzxid=AFTER)
+    write = sent(Set("/a", b"1", 4), Set("/a", b"2", 5))
+    assert results_of(write, {"/a": found}, {}) == [Done("/a", found.stat)] * 2
+    assert results_of(write, {"/a": node(b"1", mzxid=AFTER)}, {}) is None
+
+
 def test_a_sequential_node_is_found_among_the_children() -> None:
     write = sent(Create("/a/c_", b"1", sequential=True))
     children = [("/a/c_1", node(czxid=BEFORE)), ("/a/c_2", node(b"2", czxid=AFTER)), ("/a/c_3", node(czxid=AFTER))]

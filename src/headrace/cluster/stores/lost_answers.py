@@ -46,8 +46,8 @@ def results_of(
     """
     done: list[Done] = []
     taken: set[str] = set()
-    written = {operation.path for operation in sent.operations if isinstance(operation, Set)}
-    for operation in sent.operations:
+    last = {operation.path: index for index, operation in enumerate(sent.operations) if isinstance(operation, Set)}
+    for index, operation in enumerate(sent.operations):
         path = operation.path
         node = nodes.get(path)
         if isinstance(operation, Create) and operation.sequential:
@@ -56,7 +56,7 @@ def results_of(
                 return None
             taken.add(found)
             done.append(Done(found))
-        elif isinstance(operation, Check) or _shows(sent, operation, node, is_written_later=path in written):
+        elif isinstance(operation, Check) or _shows(sent, operation, node, is_written_later=index < last.get(path, -1)):
             done.append(Done(path, node.stat if isinstance(operation, Set) and node is not None else None))
         else:
             return None
@@ -71,7 +71,7 @@ def _shows(sent: Sent, operation: Operation, node: Node | None, *, is_written_la
         case Create(_, data):
             return node is not None and node.stat.czxid > sent.zxid and (node.data == data or is_written_later)
         case Set(_, data):
-            return node is not None and node.stat.mzxid > sent.zxid and node.data == data
+            return node is not None and node.stat.mzxid > sent.zxid and (node.data == data or is_written_later)
         case Delete():
             return node is None
     return False
