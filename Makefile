@@ -33,7 +33,7 @@ cluster: setup ## start ZooKeeper, two Kafka brokers and a Headrace broker to ex
 test: setup ## run the tests (TESTS=tests/unit for the unit tests)
 	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 -m "not slow" $(TESTS)
 
-slow: setup ## run the tests that take a minute or more each: kills of Spark, faults planted in the broker
+slow: setup ## run the tests that take long: kills of Spark, planted faults, clients and tools on clusters
 	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 -m slow $(TESTS)
 
 simulation: setup ## simulate groups, transactions and (every tenth seed) replication with faults (SEEDS=20000 ARGS="--only cluster"); explains a failing seed

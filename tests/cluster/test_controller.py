@@ -121,6 +121,7 @@ def test_a_clean_stop_of_the_controller_moves_its_leaders_first(trio: Trio) -> N
     trio.settle()
 
 
+@pytest.mark.slow
 def test_a_controller_that_was_paused_beyond_its_session_is_deposed(trio: Trio) -> None:
     trio.create("paused", (1, 2, 3), (2, 3, 1), (3, 1, 2))
     controller = trio.controller()
@@ -137,6 +138,7 @@ def test_a_controller_that_was_paused_beyond_its_session_is_deposed(trio: Trio) 
     ]
 
 
+@pytest.mark.slow
 def test_replicas_move_and_the_old_ones_are_deleted(trio: Trio, tmp_path: Path) -> None:
     trio.create("moved", (1, 2), (2, 3))
     load = Load(trio, "moved", 2)
@@ -210,6 +212,7 @@ def script(trio: Trio, directory: Path) -> None:
     trio.settle()
 
 
+@pytest.mark.slow
 def test_the_tree_is_the_same_as_under_kafkas_controller(tmp_path: Path) -> None:
     trees = []
     for kind in (headrace, kafka):

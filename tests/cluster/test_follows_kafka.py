@@ -36,6 +36,9 @@ SETTINGS: Final = {"log.cleaner.backoff.ms": "100", "zookeeper.session.timeout.m
 SMALL: Final = LogConfig(segment_bytes=100_000)
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture(scope="module")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WithZooKeeper]:
     base = tmp_path_factory.mktemp("follows")

@@ -25,6 +25,7 @@ def report(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Report
     return move_coordinators(both, Plan(moves=2, consumers=8, producers=2, seed=1, pause_s=1), lambda _: None)
 
 
+@pytest.mark.slow
 @pytest.mark.java
 @pytest.mark.timeout(280)
 def test_commits_never_move_backwards_and_no_transaction_is_split(report: Report) -> None:
@@ -33,6 +34,7 @@ def test_commits_never_move_backwards_and_no_transaction_is_split(report: Report
     assert report.transactions["committed"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.java
 @pytest.mark.timeout(280)
 def test_members_keep_their_partitions_when_their_coordinator_moves(report: Report) -> None:

@@ -212,6 +212,7 @@ def reassign(cluster: Cluster, topic: str, *replicas: int) -> None:
         assert client.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, fields)["error_code"] == "none"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("role", "first", "other"), [("follower", KAFKA, HEADRACE), ("leader", HEADRACE, KAFKA)])
 def test_a_throttle_limits_the_rate_of_a_reassignment(cluster: Cluster, role: str, first: int, other: int) -> None:
     rate, size = 2 * MIB, 16 * MIB
@@ -360,6 +361,7 @@ def common(partition: dict[str, Any]) -> dict[str, Any]:
 # The session with ZooKeeper
 
 
+@pytest.mark.slow
 def test_a_broker_that_lost_its_session_reads_settings_again_and_follows_later_ones(cluster: Cluster) -> None:
     create(cluster, "absent", [HEADRACE, KAFKA])
     registrations = cluster.headrace.log().count("Registered as broker")

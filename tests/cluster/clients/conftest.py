@@ -24,13 +24,6 @@ _SETTINGS = {
 }
 
 
-_QUICK = (
-    "test_a_group_resumes_at_its_committed_offset",
-    "test_offsets_are_committed_with_the_transaction_or_not_at_all",
-)
-"""The tests that always run, because they start no Java clients; `make slow` runs the others."""
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Deselect tests of the consumer protocol, which Kafka 3.9 with ZooKeeper lacks, and mark slow tests."""
@@ -39,9 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items[:] = [item for item in items if item not in left_out]
     for item in own:
         item.add_marker(pytest.mark.timeout(400))
-        name = item.nodeid.partition("::")[2]
-        if not name.startswith(_QUICK) or "[java" in name:
-            item.add_marker(pytest.mark.slow)
+        item.add_marker(pytest.mark.slow)
 
 
 def _needs_consumer_protocol(item: pytest.Item) -> bool:
