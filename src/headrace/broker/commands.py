@@ -86,7 +86,7 @@ class Commands:
             loop = asyncio.get_running_loop()
             results |= await loop.run_in_executor(self._executor, self._open, accepted)
             ready = [state for state in accepted if not results[TopicPartition(state.topic, state.partition)]]
-            await self._take_over(ready, issuer)
+            results |= await self._take_over(ready, issuer)
             for state in states:
                 error = results[TopicPartition(state.topic, state.partition)]
                 if error:
@@ -111,8 +111,9 @@ class Commands:
         self._sync_names()
         return errors
 
-    async def _take_over(self, states: Sequence[PartitionState], issuer: Issuer) -> None:
-        """Lead and follow partitions whose logs are open."""
+    async def _take_over(self, states: Sequence[PartitionState], issuer: Issuer) -> dict[TopicPartition, ErrorCode]:
+        """Lead and follow partitions whose logs are open, and return the errors."""
+        errors: dict[TopicPartition, ErrorCode] = {}
         followed = []
         pace = Pace()
         for state in states:
@@ -120,8 +121,13 @@ class Commands:
             if state.leader == self._node_id:
                 if self.following is not None:
                     self.following.forget((topic_partition,))
-                self.changes.led(issuer, state, self._replicas.lead(state))
-                self.on_led(topic_partition)
+                try:
+                    self.changes.led(issuer, state, self._replicas.lead(state))
+                except KafkaError as error:  # it is offline now
+                    errors[topic_partition] = error.code
+                    self.on_resigned(topic_partition)
+                else:
+                    self.on_led(topic_partition)
             elif state.leader in self._cache.image.brokers:
                 followed.append(self._replicas.follow(state))
                 self.changes.follows(issuer, state, followed[-1])
@@ -132,6 +138,7 @@ class Commands:
         if self.following is not None:
             self.following.follow(followed)
             await self.following.close_idle()
+        return errors
 
     async def stop(self, replicas: Sequence[StoppedReplica], issuer: Issuer) -> dict[TopicPartition, ErrorCode]:
         """Stop replicas, and delete some. Return the result of every one, as in StopReplica."""

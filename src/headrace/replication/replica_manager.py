@@ -198,14 +198,15 @@ class ReplicaManager:
         self._opened[topic_partition] = _Opened(opened, topic_id, producers, transactions)
 
     def lead(self, state: PartitionState) -> Partition:
-        """Lead a partition, after `open`. Appends of its fetcher must have ended."""
+        """Lead a partition, after `open`. Appends of its fetcher must have ended. Raises KafkaError if it fails."""
         topic_partition = TopicPartition(state.topic, state.partition)
         partition = self._lead(topic_partition, state.leader_epoch, is_only_replica=len(state.replicas) == 1)
         if self.peers is not None:
             try:
                 partition.lead(state, self.peers)
             except KafkaError as error:
-                log.error("%s", error)  # the check for failed disks takes it offline
+                self.give_up(partition, str(error))
+                raise
         return partition
 
     def follow(self, state: PartitionState) -> "FollowedPartition":

@@ -1,5 +1,6 @@
 """A broker executes the requests of a controller, and answers as Kafka's brokers do."""
 
+import errno
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,10 +17,12 @@ from headrace.cluster.commands import DURING_DELETION
 from headrace.cluster.metadata_cache import MetadataCache
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.following.partition import FollowedPartition
+from headrace.replication.leading.peers import Peers
 from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.storage.dirs.log_dirs import LogDirs
 from headrace.storage.log.config import LogConfig
+from headrace.storage.log.leader_epochs import LeaderEpochs
 from headrace.types import TopicPartition
 from headrace.wire.apis import ApiKey
 from headrace.wire.records import RecordData, build_batch
@@ -31,6 +34,10 @@ T0 = TopicPartition("t", 0)
 BROKER_EPOCH = 70
 RECORD = build_batch([RecordData(None, b"v", 1_700_000_000_000)])
 NONE = ErrorCode.none
+
+
+class NoController:
+    def submit(self, *_: object) -> None: ...
 
 
 class Broker:
@@ -228,6 +235,17 @@ async def test_a_partition_without_a_readable_log_has_a_storage_error(broker: Br
     (tmp_path / "t-0").write_bytes(b"a file")
     assert await broker.assign(OWN) is ErrorCode.kafka_storage_error
     assert await broker.assign(OWN, 1) is ErrorCode.kafka_storage_error
+
+
+async def test_a_leader_that_cannot_note_its_epoch_is_offline(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    def is_full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    broker.replicas.peers = Peers(OWN, lambda _: True, lambda: 100, lambda: 1000, NoController())
+    monkeypatch.setattr(LeaderEpochs, "assign", is_full)
+    assert await broker.assign(OWN) is ErrorCode.kafka_storage_error
+    assert broker.refusal() is ErrorCode.kafka_storage_error
+    assert broker.coordinators == [("resigned", T0)]
 
 
 async def test_a_partition_elsewhere_is_refused_as_not_led(broker: Broker) -> None:
