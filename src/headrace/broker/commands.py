@@ -118,25 +118,25 @@ class Commands:
         pace = Pace()
         for state in states:
             topic_partition = TopicPartition(state.topic, state.partition)
-            if state.leader == self._node_id:
-                if self.following is not None:
-                    self.following.forget((topic_partition,))
-                try:
+            try:
+                if state.leader == self._node_id:
+                    if self.following is not None:
+                        self.following.forget((topic_partition,))
                     self.changes.led(issuer, state, self._replicas.lead(state))
-                except KafkaError as error:  # it is offline now
-                    errors[topic_partition] = error.code
-                    self.on_resigned(topic_partition)
-                else:
                     self.on_led(topic_partition)
-            elif state.leader in self._cache.image.brokers:
-                followed.append(self._replicas.follow(state))
-                self.changes.follows(issuer, state, followed[-1])
+                elif state.leader in self._cache.image.brokers:
+                    followed.append(self._replicas.follow(state))
+                    self.changes.follows(issuer, state, followed[-1])
+                    self.on_resigned(topic_partition)
+                else:  # the leader is dead: the partition stays as it is until it has another one
+                    self.changes.waits(issuer, state)
+            except KafkaError as error:  # it is offline: its disk has failed meanwhile
+                errors[topic_partition] = error.code
                 self.on_resigned(topic_partition)
-            else:  # the leader is dead: the partition stays as it is until it has another one
-                self.changes.waits(issuer, state)
             await pace.rest()
         if self.following is not None:
-            self.following.follow(followed)
+            online = set(self._replicas.followed())  # a directory may have failed during a pause
+            self.following.follow([partition for partition in followed if partition in online])
             await self.following.close_idle()
         return errors
 
