@@ -109,7 +109,7 @@ class Trio:
         wait_for(lambda: not self.unsettled(running), "a settled cluster", timeout_s=_WITHIN_S)
 
     def unsettled(self, running: set[int]) -> list[str]:
-        """Return what is in progress, offline or out of sync."""
+        """Return what is in progress, offline although a replica runs, or out of sync."""
         found = [f"/admin/{name}" for name in self.zookeeper.get_children("/admin") if name != "delete_topics"]
         found += self.zookeeper.get_children("/admin/delete_topics")
         for topic in self.zookeeper.get_children("/brokers/topics"):
@@ -119,7 +119,7 @@ class Trio:
             for index, replicas in node.get("partitions", {}).items():
                 state = self.state(topic, int(index))
                 alive = running & set(replicas)
-                if state.get("leader") not in alive or not alive <= set(state["isr"]):
+                if alive and (state.get("leader") not in alive or not alive <= set(state["isr"])):
                     found.append(f"{topic}-{index}: {state}")
         return found
 

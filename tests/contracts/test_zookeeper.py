@@ -154,8 +154,11 @@ async def test_a_server_that_cannot_be_reached_is_reported() -> None:
         await store.connect(0.5)
 
 
-async def test_a_path_that_does_not_exist_is_reported(zookeeper: str) -> None:
+async def test_a_path_that_does_not_exist_is_created(zookeeper: str) -> None:
     loop = asyncio.get_running_loop()
-    store = ZooKeeperStore(f"{zookeeper}/nowhere", session_timeout_ms=SHORT_TIMEOUT_MS, loop=loop)
-    with pytest.raises(StoreUnavailableError, match="its path does not exist"):
+    store = ZooKeeperStore(f"{zookeeper}/nowhere/yet", session_timeout_ms=SHORT_TIMEOUT_MS, loop=loop)
+    try:
         await store.connect(30)
+        assert await store.exists("/") is not None
+    finally:
+        await store.close()

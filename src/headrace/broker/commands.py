@@ -86,7 +86,7 @@ class Commands:
             loop = asyncio.get_running_loop()
             results |= await loop.run_in_executor(self._executor, self._open, accepted)
             ready = [state for state in accepted if not results[TopicPartition(state.topic, state.partition)]]
-            await self._take_over(ready, issuer)
+            results |= await self._take_over(ready, issuer)
             for state in states:
                 error = results[TopicPartition(state.topic, state.partition)]
                 if error:
@@ -111,27 +111,34 @@ class Commands:
         self._sync_names()
         return errors
 
-    async def _take_over(self, states: Sequence[PartitionState], issuer: Issuer) -> None:
-        """Lead and follow partitions whose logs are open."""
+    async def _take_over(self, states: Sequence[PartitionState], issuer: Issuer) -> dict[TopicPartition, ErrorCode]:
+        """Lead and follow partitions whose logs are open, and return the errors."""
+        errors: dict[TopicPartition, ErrorCode] = {}
         followed = []
         pace = Pace()
         for state in states:
             topic_partition = TopicPartition(state.topic, state.partition)
-            if state.leader == self._node_id:
-                if self.following is not None:
-                    self.following.forget((topic_partition,))
-                self.changes.led(issuer, state, self._replicas.lead(state))
-                self.on_led(topic_partition)
-            elif state.leader in self._cache.image.brokers:
-                followed.append(self._replicas.follow(state))
-                self.changes.follows(issuer, state, followed[-1])
+            try:
+                if state.leader == self._node_id:
+                    if self.following is not None:
+                        self.following.forget((topic_partition,))
+                    self.changes.led(issuer, state, self._replicas.lead(state))
+                    self.on_led(topic_partition)
+                elif state.leader in self._cache.image.brokers:
+                    followed.append(self._replicas.follow(state))
+                    self.changes.follows(issuer, state, followed[-1])
+                    self.on_resigned(topic_partition)
+                else:  # the leader is dead: change nothing until the controller elects another one
+                    self.changes.waits(issuer, state)
+            except KafkaError as error:  # it is offline: its disk has failed meanwhile
+                errors[topic_partition] = error.code
                 self.on_resigned(topic_partition)
-            else:  # the leader is dead: change nothing until the controller elects another one
-                self.changes.waits(issuer, state)
             await pace.rest()
         if self.following is not None:
-            self.following.follow(followed)
+            online = set(self._replicas.followed())  # a directory may have failed during a pause
+            self.following.follow([partition for partition in followed if partition in online])
             await self.following.close_idle()
+        return errors
 
     async def stop(self, replicas: Sequence[StoppedReplica], issuer: Issuer) -> dict[TopicPartition, ErrorCode]:
         """Stop replicas, and delete some. Return an error code per partition, as in StopReplica."""

@@ -1,7 +1,7 @@
 """A partition on this broker, led or followed, as its readers see it."""
 
 import logging
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from headrace.errors import ErrorCode, KafkaError
@@ -14,6 +14,15 @@ from headrace.storage.log.producers.producer_snapshot import write_snapshot
 from headrace.types import TopicPartition
 
 log = logging.getLogger(__name__)
+
+
+class OpenedLog(NamedTuple):
+    """A log that is open, and belongs to no partition yet."""
+
+    log: Log
+    topic_id: UUID
+    producers: ProducerState
+    transactions: OpenTransactions
 
 
 class Replica:

@@ -4,7 +4,7 @@ import logging
 import threading
 from collections.abc import Callable, Container, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from headrace.clock import now_ms
@@ -13,14 +13,12 @@ from headrace.replication.appends import Completions, OfflineError
 from headrace.replication.leading.peers import Peers
 from headrace.replication.partition import Partition
 from headrace.replication.producer_recovery import recover_producers
-from headrace.replication.producer_state import ProducerState
-from headrace.replication.replica import Replica
+from headrace.replication.replica import OpenedLog, Replica
 from headrace.slices import Steps
 from headrace.storage.dirs.log_dirs import LogDirs
 from headrace.storage.dirs.partition_dir import stray_advice
 from headrace.storage.log.config import LogConfig
 from headrace.storage.log.log import Log
-from headrace.storage.log.producers.open_transactions import OpenTransactions
 from headrace.types import PartitionState, TopicPartition
 
 if TYPE_CHECKING:
@@ -30,15 +28,6 @@ _NEVER_MS: Final = 2**63 - 1
 _SHORTEST_FLUSH_MS: Final = 10
 
 log = logging.getLogger(__name__)
-
-
-class _Opened(NamedTuple):
-    """A log that is open, and belongs to no partition yet."""
-
-    log: Log
-    topic_id: UUID
-    producers: ProducerState
-    transactions: OpenTransactions
 
 
 class ReplicaManager:
@@ -58,7 +47,7 @@ class ReplicaManager:
         self._checkpointing = threading.Lock()
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._followed: dict[tuple[str, int], FollowedPartition] = {}
-        self._opened: dict[TopicPartition, _Opened] = {}
+        self._opened: dict[TopicPartition, OpenedLog] = {}
         self.exists: Callable[[TopicPartition], bool] = lambda _: False
         """Returns True for a partition that the cluster has, perhaps on other brokers."""
         self.peers: Peers | None = None
@@ -195,21 +184,22 @@ class ReplicaManager:
             raise KafkaError(ErrorCode.kafka_storage_error, f"its log cannot be read: {error}") from error
         self._offline.pop(topic_partition, None)
         self._note_flush_ms(opened.config)
-        self._opened[topic_partition] = _Opened(opened, topic_id, producers, transactions)
+        self._opened[topic_partition] = OpenedLog(opened, topic_id, producers, transactions)
 
     def lead(self, state: PartitionState) -> Partition:
-        """Lead a partition, after `open`. Its fetcher must have stopped appending."""
+        """Lead a partition, after `open`. Its fetcher must have stopped appending. Raises KafkaError if it fails."""
         topic_partition = TopicPartition(state.topic, state.partition)
         partition = self._lead(topic_partition, state.leader_epoch, is_only_replica=len(state.replicas) == 1)
         if self.peers is not None:
             try:
                 partition.lead(state, self.peers)
             except KafkaError as error:
-                log.error("%s", error)  # the check for failed disks takes it offline
+                self.give_up(partition, str(error))
+                raise
         return partition
 
     def follow(self, state: PartitionState) -> "FollowedPartition":
-        """Follow a partition, after `open`."""
+        """Follow a partition, after `open`. Raises KafkaError(kafka_storage_error) if it is offline."""
         from headrace.replication.following.partition import FollowedPartition
 
         topic_partition = TopicPartition(state.topic, state.partition)
@@ -220,7 +210,7 @@ class ReplicaManager:
         led = self._partitions.pop(topic_partition, None)
         if led is not None:
             led.gone(_not_leader(topic_partition))
-        source = led or self._opened.pop(topic_partition)
+        source = led or self._take_opened(topic_partition)
         high_watermark = self.log_dirs.high_watermark(topic_partition) if led is None else led.high_watermark
         followed = FollowedPartition(
             source.log,
@@ -240,7 +230,7 @@ class ReplicaManager:
             partition.leader_epoch = leader_epoch
             return partition
         followed = self._unfollow(topic_partition)
-        source = followed or self._opened.pop(topic_partition)
+        source = followed or self._take_opened(topic_partition)
         high_watermark = None
         if not is_only_replica:
             known = self.log_dirs.high_watermark(topic_partition) if followed is None else followed.high_watermark
@@ -266,6 +256,12 @@ class ReplicaManager:
         partition.completions = self._completions
         self._partitions[topic_partition] = partition
         return partition
+
+    def _take_opened(self, topic_partition: TopicPartition) -> OpenedLog:
+        reason = self._offline.get(topic_partition)
+        if reason is not None:  # its directory has failed since `open`
+            raise OfflineError(*topic_partition, reason)
+        return self._opened.pop(topic_partition)
 
     def _unfollow(self, topic_partition: TopicPartition) -> "FollowedPartition | None":
         followed = self._followed.pop(topic_partition, None)
@@ -371,8 +367,13 @@ class ReplicaManager:
     def take_offline(self, directory: Path, why: str) -> list[TopicPartition]:
         """Take the partitions in a failed log directory offline, and return them."""
         affected = [partition for partition in self.hosted() if partition.log.directory.parent == directory]
+        reason = f"log directory {directory} has failed: {why}"
         for partition in affected:
-            self._take_offline(partition, f"log directory {directory} has failed: {why}")
+            self._take_offline(partition, reason)
+        for topic_partition, opened in tuple(self._opened.items()):
+            if opened.log.directory.parent == directory:
+                self._offline[topic_partition] = reason
+                del self._opened[topic_partition]
         return [partition.topic_partition for partition in affected]
 
     def refuse_records(self, directory: Path, reason: str | None) -> None:

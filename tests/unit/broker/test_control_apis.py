@@ -1,5 +1,7 @@
 """A broker executes the requests of a controller, and answers as Kafka's brokers do."""
 
+import asyncio
+import errno
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,10 +18,13 @@ from headrace.cluster.commands import DURING_DELETION
 from headrace.cluster.metadata_cache import MetadataCache
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.following.partition import FollowedPartition
+from headrace.replication.leading.peers import Peers
 from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
+from headrace.slices import Pace
 from headrace.storage.dirs.log_dirs import LogDirs
 from headrace.storage.log.config import LogConfig
+from headrace.storage.log.leader_epochs import LeaderEpochs
 from headrace.types import TopicPartition
 from headrace.wire.apis import ApiKey
 from headrace.wire.records import RecordData, build_batch
@@ -31,6 +36,10 @@ T0 = TopicPartition("t", 0)
 BROKER_EPOCH = 70
 RECORD = build_batch([RecordData(None, b"v", 1_700_000_000_000)])
 NONE = ErrorCode.none
+
+
+class NoController:
+    def submit(self, *_: object) -> None: ...
 
 
 class Broker:
@@ -228,6 +237,59 @@ async def test_a_partition_without_a_readable_log_has_a_storage_error(broker: Br
     (tmp_path / "t-0").write_bytes(b"a file")
     assert await broker.assign(OWN) is ErrorCode.kafka_storage_error
     assert await broker.assign(OWN, 1) is ErrorCode.kafka_storage_error
+
+
+async def test_a_leader_that_cannot_note_its_epoch_is_offline(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    def is_full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    broker.replicas.peers = Peers(OWN, lambda _: True, lambda: 100, lambda: 1000, NoController())
+    monkeypatch.setattr(LeaderEpochs, "assign", is_full)
+    assert await broker.assign(OWN) is ErrorCode.kafka_storage_error
+    assert broker.refusal() is ErrorCode.kafka_storage_error
+    assert broker.coordinators == [("resigned", T0)]
+
+
+@pytest.mark.parametrize("leader", [OWN, OTHER])
+async def test_a_directory_that_fails_after_a_log_is_opened_takes_the_partition_offline(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, leader: int
+) -> None:
+    await broker.update()
+    loop = asyncio.get_running_loop()
+
+    def sync_names() -> None:
+        loop.call_soon_threadsafe(broker.replicas.take_offline, tmp_path, "an I/O error")
+
+    monkeypatch.setattr(broker.replicas.log_dirs, "sync_names", sync_names)
+    assert await broker.assign(leader) is ErrorCode.kafka_storage_error
+    assert broker.refusal() is ErrorCode.kafka_storage_error
+
+
+@pytest.mark.parametrize("leader", [OWN, OTHER])
+async def test_a_directory_that_fails_during_a_request_takes_its_hosted_partition_offline(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, leader: int
+) -> None:
+    await broker.update()
+    await broker.assign(OTHER if leader == OWN else OWN)
+    loop = asyncio.get_running_loop()
+
+    def sync_names() -> None:
+        loop.call_soon_threadsafe(broker.replicas.take_offline, tmp_path, "an I/O error")
+
+    monkeypatch.setattr(broker.replicas.log_dirs, "sync_names", sync_names)
+    assert await broker.assign(leader, 1) is ErrorCode.kafka_storage_error
+
+
+async def test_a_follower_whose_directory_fails_during_a_pause_is_not_copied(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async def fail(_: Pace) -> None:
+        broker.replicas.take_offline(tmp_path, "an I/O error")
+
+    await broker.update()
+    monkeypatch.setattr(Pace, "rest", fail)
+    await broker.assign(OTHER)
+    assert broker.copied == {}
 
 
 async def test_a_partition_elsewhere_is_refused_as_not_led(broker: Broker) -> None:

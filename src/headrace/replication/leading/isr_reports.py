@@ -71,6 +71,9 @@ class IsrReports:
             except LinkError as error:
                 log.warning("The controller did not answer AlterPartition; trying again: %s", error)
                 answers = None
+            except Exception:  # a defect: without another attempt the in-sync replicas would never change again
+                log.exception("Changes of in-sync replicas cannot be sent; trying again")
+                answers = None
             if answers is None:
                 self._changes.failed()
                 await asyncio.sleep(_RETRY_S)

@@ -300,7 +300,7 @@ class Log:
     def advance_log_start(self, offset: int) -> None:
         """Hide records before `offset` (DeleteRecords); retention later deletes segments that have no other records.
 
-        Raises KafkaError(offset_out_of_range) if `offset` is after the log end offset.
+        Raises KafkaError: offset_out_of_range if `offset` is after the log end offset; kafka_storage_error.
         """
         if offset > self.log_end_offset:
             raise KafkaError(
@@ -309,7 +309,10 @@ class Log:
             )
         if offset > self.log_start_offset:
             self.state.log_start_offset = offset
-            self.leader_epochs.truncate_from_start(offset)
+            try:
+                self.leader_epochs.truncate_from_start(offset)
+            except OSError as error:
+                raise self.state.storage_error("move the start of", error) from error
 
     def apply_retention(self, now_ms: int, high_watermark: int) -> int:
         """Drop segments past the retention time or size or before the log start offset, and return their number.

@@ -22,13 +22,14 @@ class Controller:
 
     def __init__(self) -> None:
         self.failures = 0
+        self.error: Exception = LinkError("lost")
         self.requests: list[list[int]] = []
 
     async def call(self, message: Any, version: int, reply_type: type[Any]) -> Any:
         await asyncio.sleep(0)
         if self.failures:
             self.failures -= 1
-            raise LinkError("lost")
+            raise self.error
         [topic] = message.topics
         self.requests.append([partition.partition_index for partition in topic.partitions])
         partitions = [
@@ -85,6 +86,13 @@ async def test_changes_that_wait_together_are_sent_together(world: World) -> Non
 
 async def test_a_lost_request_is_repeated(world: World) -> None:
     world.controller.failures = 1
+    world.submit(0)
+    assert (await world.answer())[0] == 0
+
+
+async def test_a_request_that_fails_unexpectedly_is_repeated(world: World) -> None:
+    world.controller.failures = 1
+    world.controller.error = ValueError("a malformed reply")
     world.submit(0)
     assert (await world.answer())[0] == 0
 

@@ -1,3 +1,4 @@
+import errno
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -7,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import ErrorCode, KafkaError
+from headrace.storage.log.leader_epochs import LeaderEpochs
 from headrace.storage.log.log import Log
 from headrace.storage.log.timestamps import timestamp_at
 from headrace.wire.compression import Codec
@@ -514,3 +516,14 @@ def test_a_log_behaves_like_a_list_of_batches(
     for each in log.segments.ordered[:-1]:
         assert each.time_index.last[0] == each.max_timestamp
     assert [base for base, _, _ in content] == sorted(base for base, _, _ in content)
+
+
+def test_a_log_start_that_cannot_be_noted_is_a_storage_error(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    def is_full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    append(log, 2)
+    monkeypatch.setattr(LeaderEpochs, "truncate_from_start", is_full)
+    with pytest.raises(KafkaError) as caught:
+        log.advance_log_start(1)
+    assert caught.value.code is ErrorCode.kafka_storage_error
