@@ -225,10 +225,17 @@ def test_a_replica_moves_to_headrace_while_it_is_written_to(cluster: Cluster) ->
 def reassign(cluster: Cluster, topic: str, partitions: int) -> None:
     """Reassign all partitions to both brokers."""
     moves = [{"partition_index": index, "replicas": BOTH} for index in range(partitions)]
-    with WireClient(cluster.kafka.bootstrap) as client:
+    with WireClient(controller(cluster)) as client:
         answer = client.ask(
             ApiKey.ALTER_PARTITION_REASSIGNMENTS,
             0,
             {"timeout": 30_000, "topics": [{"name": topic, "partitions": moves}]},
         )
     assert answer["error_code"] == "none", answer
+
+
+def controller(cluster: Cluster) -> str:
+    """Return the address of the controller, which is Headrace once Kafka was killed."""
+    found = metadata(cluster.kafka.bootstrap)
+    addresses = {broker["node_id"]: f"{broker['host']}:{broker['port']}" for broker in found["brokers"]}
+    return addresses[found["controller_id"]]

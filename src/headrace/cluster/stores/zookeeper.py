@@ -116,7 +116,16 @@ class ZooKeeperStore:
                 f"ZooKeeper did not answer within {timeout_s:g} s: check zookeeper.connect and the ZooKeeper servers",
             ) from error
         if root is None:
-            await asyncio.to_thread(self._client.ensure_path, "/")
+            await asyncio.to_thread(self._create_root)
+
+    def _create_root(self) -> None:
+        """Create the path of `zookeeper.connect`, with all nodes above it, which are outside the client's root."""
+        client = self._client
+        root, client.chroot = client.chroot, ""
+        try:
+            client.ensure_path(root)
+        finally:
+            client.chroot = root
 
     @property
     def session(self) -> int:
