@@ -4,7 +4,7 @@ import uuid
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.coordinator.runtime.partitioner import partition_for
@@ -108,9 +108,19 @@ def read_until(consumer: Consumer, last: bytes) -> list[bytes]:
 
 def committed(bootstrap: str, group: str) -> dict[int, int]:
     consumer = consumer_of(bootstrap, group)
-    try:
-        found = consumer.committed([TopicPartition(TOPIC, index) for index in range(2)], timeout=20)
+
+    def offsets() -> dict[int, int]:
+        try:
+            found = consumer.committed([TopicPartition(TOPIC, index) for index in range(2)], timeout=20)
+        except KafkaException as error:
+            # the other broker may name a new coordinator before that broker has learnt of it; librdkafka does not retry
+            if error.args[0].code() == KafkaError.NOT_COORDINATOR:
+                return {}
+            raise
         return {position.partition: position.offset for position in found}
+
+    try:
+        return wait_for(offsets, "the committed offsets", timeout_s=30)
     finally:
         consumer.close()
 
