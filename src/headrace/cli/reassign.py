@@ -209,7 +209,7 @@ def status(
     quiet: Quiet = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Show the moves in progress, whoever started them."""
+    """Show all moves in progress, also those that other tools have started."""
     cluster = _connect(bootstrap)
     from headrace.cli import overview_tables, reassign_progress
     from headrace.cli.placement.requests import read_state

@@ -74,7 +74,7 @@ class Connection(asyncio.BufferedProtocol):
         # uvloop's transports are not instances of asyncio's classes
         self._transport = cast(asyncio.Transport, transport)
 
-    def get_buffer(self, sizehint: int) -> Buffer:  # noqa: ARG002
+    def get_buffer(self, sizehint: int) -> Buffer:  # noqa: ARG002  asyncio passes it
         # Unrequested bytes must not overwrite the last reply, which may still be in use.
         return self._scrap if self._reply is None else self._buffer.view[self._filled :]
 

@@ -70,10 +70,10 @@ class Link:
 
         A call waits for earlier ones. If it is cancelled while its request is in flight, the connection is closed.
         """
-        assert message.__version__ == version == reply_type.__version__, f"{message} has another version"  # type: ignore[attr-defined]
+        assert message.__version__ == version == reply_type.__version__, f"{message} has another version"  # type: ignore[attr-defined]  # of kio's classes
         body = _encoded(message)
         flexible = message.__header_schema__.__version__ == 2
-        flexible_reply = reply_type.__header_schema__.__version__ == 1  # type: ignore[attr-defined]
+        flexible_reply = reply_type.__header_schema__.__version__ == 1  # type: ignore[attr-defined]  # as above
         async with self._in_order:
             reply = await self._exchange(message.__api_key__, version, body, flexible=flexible)
             # The reader needs read-only memory.

@@ -125,7 +125,7 @@ def followers(isr: IsrFigures, fetchers: Fetchers) -> Iterable[Family]:
     manager = {"clientId": "Replica"}
     yield Family(
         "kafka_server_replicafetchermanager_maxlag",
-        "Largest lag of a followed partition behind its leader, in records.",
+        "Largest lag of the partitions that this broker follows, in records.",
         [(manager, max((lag for item in known for _, lag in item.lags), default=0))],
     )
     yield Family(
@@ -135,7 +135,7 @@ def followers(isr: IsrFigures, fetchers: Fetchers) -> Iterable[Family]:
     )
     yield Family(
         "kafka_server_fetcherlagmetrics_consumerlag",
-        "Lag of a followed partition behind its leader, in records.",
+        "Lag of a partition that this broker follows, in records.",
         partial(_lags, known),
     )
     for name, explanation in (("requests", "Fetch requests to a leader."), ("bytes", "Bytes fetched from a leader.")):

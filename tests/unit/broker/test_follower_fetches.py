@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from headrace.broker.apis.fetch import FetchApi
-from headrace.broker.apis.partition_offsets import LATEST, find_bound
+from headrace.broker.apis.partition_offsets import LATEST, PartitionOffsetsApi, find_bound
 from headrace.broker.current_leader import CurrentLeader
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.leading.isr_changes import Answer, IsrChange
@@ -24,6 +24,7 @@ from headrace.storage.log.config import LogConfig
 from headrace.types import PartitionState, TopicPartition
 from headrace.wire.apis import ApiKey, request_encoder, response_reader, schema
 from headrace.wire.records import RecordData, build_batch
+from tests.unit.broker.asking import ask
 
 NOW = 1_700_000_000_000
 TOPIC_ID = UUID(int=5)
@@ -72,6 +73,14 @@ class Broker:
     def append(self, index: int) -> Partition:
         self.partitions[index].append_as_leader(RECORD, now_ms=NOW)
         return self.partitions[index]
+
+    async def list_offset(self, version: int, timestamp: int) -> Any:
+        """Ask for an offset of the first partition as a consumer, and return the partition's response."""
+        partition = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": timestamp}
+        fields = {"replica_id": -1, "isolation_level": 0, "topics": [{"name": "t", "partitions": [partition]}]}
+        routes = PartitionOffsetsApi(self.replicas, lambda _: False).routes()
+        response = await ask(routes, ApiKey.LIST_OFFSETS, version, fields)
+        return response.topics[0].partitions[0]
 
     def fetch(
         self,
@@ -361,6 +370,18 @@ async def test_the_latest_offset_is_unknown_until_the_followers_have_fetched_fro
     assert find_bound(partition, LATEST, read_committed=False, is_follower=True) == (-1, 1, 4)
     await broker.fetch({0: 1}, epoch=4)
     assert find_bound(partition, LATEST, read_committed=False) == (-1, 1, 4)
+
+
+@pytest.mark.parametrize("timestamp", [LATEST, NOW + 1], ids=["latest", "by timestamp"])
+@pytest.mark.parametrize(
+    ("version", "code"), [(4, ErrorCode.leader_not_available), (5, ErrorCode.offset_not_available)]
+)
+async def test_clients_retry_while_the_latest_offset_is_unknown(
+    broker: Broker, timestamp: int, version: int, code: ErrorCode
+) -> None:
+    broker.append(0).lead(State(leader_epoch=4, partition_epoch=1), broker.peers)
+    answer = await broker.list_offset(version, timestamp)
+    assert (answer.error_code, answer.offset) == (code, -1)
 
 
 class Followed:

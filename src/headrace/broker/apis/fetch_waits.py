@@ -346,7 +346,7 @@ class Fetch:
         try:
             self.collect()
             self._future.set_result(self.reply())
-        except Exception as error:  # noqa: BLE001  handled like a handler's error
+        except Exception as error:  # noqa: BLE001  the dispatcher awaits the reply and handles it
             self._future.set_exception(error)
 
     def _stop_waiting(self, _: object) -> None:

@@ -29,6 +29,7 @@ _SINCE_VERSION: Final = {
     LATEST_TIERED: 9,
     EARLIEST_PENDING_UPLOAD: 11,
 }
+_OFFSET_NOT_AVAILABLE_SINCE: Final = 5
 _READ_COMMITTED: Final = 1
 _TO_HIGH_WATERMARK: Final = -1
 _NOWHERE = (-1, -1, -1)
@@ -138,7 +139,7 @@ class PartitionOffsetsApi:
                 is_follower=request.replica_id >= 0,
             )
         except KafkaError as failure:
-            return self._offset_missing(asked, failure)
+            return self._offset_missing(context, asked, failure)
         return asked.partition_index, ErrorCode.none, found
 
     async def _look_up_one(self, context: RequestContext, request: Any, topic: str, asked: Any) -> _Found:
@@ -146,15 +147,19 @@ class PartitionOffsetsApi:
             partition = self._partition(context, topic, asked)
             end = partition.visible_end(read_committed=_is_read_committed(request))
             found = await self._looked_up(partition, asked.timestamp)
+            if not 0 <= found[1] < end:
+                _check_end_is_known(partition)
+                found = _NOWHERE
         except KafkaError as failure:
-            return self._offset_missing(asked, failure)
-        if found[1] >= end:
-            found = _NOWHERE
+            return self._offset_missing(context, asked, failure)
         return asked.partition_index, ErrorCode.none, found
 
-    def _offset_missing(self, asked: Any, failure: KafkaError) -> _Found:
+    def _offset_missing(self, context: RequestContext, asked: Any, failure: KafkaError) -> _Found:
         self._replicas.report_damage(failure)
-        return asked.partition_index, failure.code, _NOWHERE
+        code = failure.code
+        if code is ErrorCode.offset_not_available and context.api_version < _OFFSET_NOT_AVAILABLE_SINCE:
+            code = ErrorCode.leader_not_available  # older clients know this one, and retry
+        return asked.partition_index, code, _NOWHERE
 
     async def _looked_up(self, partition: Partition, timestamp: int) -> tuple[int, int, int]:
         """Call `find_by_timestamp` in a thread. Equal concurrent lookups share one call."""
@@ -320,11 +325,7 @@ def find_bound(
     if timestamp == LATEST:
         if is_follower:
             return -1, partition.log_end_offset, partition.leader_epoch
-        if partition.followers is not None and partition.followers.state.epoch_start > partition.high_watermark:
-            raise KafkaError(
-                ErrorCode.offset_not_available,
-                f"the followers of {partition.topic_partition} have not fetched from its new leader yet: try again",
-            )
+        _check_end_is_known(partition)
         return -1, partition.visible_end(read_committed=read_committed), partition.leader_epoch
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         start = log.log_start_offset
@@ -332,6 +333,15 @@ def find_bound(
         # The next record in an empty log will have the current epoch.
         return -1, start, partition.leader_epoch if epoch < 0 and start == log.log_end_offset else epoch
     return _NOWHERE
+
+
+def _check_end_is_known(partition: Partition) -> None:
+    """Raise KafkaError(offset_not_available) until the high watermark of a new leader has reached its first offset."""
+    if partition.followers is not None and partition.followers.state.epoch_start > partition.high_watermark:
+        raise KafkaError(
+            ErrorCode.offset_not_available,
+            f"the followers of {partition.topic_partition} have not fetched from its new leader yet: try again",
+        )
 
 
 def find_by_timestamp(partition: Partition, timestamp: int) -> tuple[int, int, int]:

@@ -34,7 +34,7 @@ from headrace.cluster.offices.candidate import Candidate
 from headrace.cluster.offices.term import TermSettings
 from headrace.cluster.offices.topic_admin import ClusterTopicAdmin
 from headrace.cluster.producer_id_blocks import ProducerIdBlocks
-from headrace.cluster.store import StoreError, StoreUnavailableError
+from headrace.cluster.store import StoreError
 from headrace.cluster.stores.zookeeper import SessionChange, ZooKeeperStore
 from headrace.cluster.topic_names import TRANSACTION_STATE
 from headrace.config import BrokerConfig, ConfigError, Listener
@@ -309,15 +309,19 @@ class Member:
                     notification = znodes.encode_log_dir_failure(self._config.node_id)
                     await self._store.create(znodes.LOG_DIR_EVENT, notification, sequential=True)
                     self._has_failed_directory = False
-            except StoreUnavailableError:
-                return  # the store was closed; before that, its calls wait
             except KafkaError as error:
                 log.critical("%s The broker stops.", error)
                 if self._failed is not None:
                     self._failed.set()
                 return
-            except StoreError as error:
-                log.error("Reading changes from ZooKeeper failed; trying again in %g s: %s", _RETRY_S, error)
+            except Exception as error:
+                if self._store.is_closed:
+                    return
+                # Without another attempt this broker would never register again, and stay dead for the others.
+                if isinstance(error, StoreError):
+                    log.error("Following changes in ZooKeeper failed; trying again in %g s: %s", _RETRY_S, error)
+                else:
+                    log.exception("Following changes in ZooKeeper failed; trying again in %g s", _RETRY_S)
                 await asyncio.sleep(_RETRY_S)
                 self._must_rejoin = True
                 self._wake()

@@ -1,4 +1,4 @@
-"""What the controller knows of the cluster: brokers, assignments, leaders, and the phases of everything. Pure.
+"""The controller's view of the cluster: brokers, assignments, leaders, and phases of partitions and replicas. Pure.
 
 Only the functions of this package change it, one event at a time, together with the writes that make it durable.
 """

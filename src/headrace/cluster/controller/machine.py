@@ -28,7 +28,7 @@ class ReadTopic(NamedTuple):
 
 
 class Tree(NamedTuple):
-    """What a new controller reads from the store."""
+    """The state of the cluster that a new controller has read from the store."""
 
     brokers: Sequence[BrokerImage]
     topics: Mapping[str, ReadTopic]

@@ -70,7 +70,11 @@ def _elect(work: Work, partition: TopicPartition, select: Selector) -> bool:
     state = context.states.get(partition)
     elected = None if state is None else select(context, partition, state)
     if elected is None:
-        work.note(f"{partition} gets no leader by {getattr(select, '__name__', select)}: {state}")
+        isr = [] if state is None else list(state.isr)
+        work.note(
+            f"{partition} gets no leader: none of its replicas {list(context.assignment(partition).replicas)} "
+            f"is alive and may lead (in-sync replicas {isr})"
+        )
         return False
     if state is not None and elected.state.recovery == RECOVERING and elected.state.leader not in state.isr:
         work.unclean_elections += 1

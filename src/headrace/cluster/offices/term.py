@@ -32,7 +32,7 @@ state_changes = logging.getLogger("headrace.state_change")
 
 
 class TermSettings(NamedTuple):
-    """What a controller needs to know. `listener` is that of connections between brokers."""
+    """Settings of the broker that a controller uses. `listener` is the inter-broker listener."""
 
     listener: str
     timeout_s: float
@@ -79,7 +79,7 @@ class Term:
             loop=loop,
         )
         self._asked_reassignments: dict[TopicPartition, tuple[int, ...]] = {}
-        """What the node of the obsolete request for reassignments contains."""
+        """The moves in `/admin/reassign_partitions`, which older tools write."""
         self._requests: set[asyncio.Future[Any]] = set()
         self.queue = EventQueue(ended, figures, loop)
         self.queue.put("take office", self._take_office)

@@ -10,7 +10,7 @@ from headrace.cluster.store import Check, Create, Delete, Done, Node, Operation,
 
 
 class Sent(NamedTuple):
-    """A write as it was sent."""
+    """A write that was sent, and the state of the session before it."""
 
     operations: Sequence[Operation]
     zxid: int

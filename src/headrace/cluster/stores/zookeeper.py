@@ -131,6 +131,10 @@ class ZooKeeperStore:
     def session(self) -> int:
         return self._session
 
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
     # Reads
 
     async def get(self, path: str) -> Node:
@@ -262,7 +266,7 @@ class ZooKeeperStore:
     async def _read_back(self, path: str, sent: Sent) -> list[Done] | None:
         """Return the results of a write if it was applied. Otherwise it never will be: the session has moved."""
         await self._reconnected(path)
-        # This server may lag behind the one that applied the write; after a sync it has all earlier transactions.
+        # This server may not have the write yet that another one applied; after a sync it has all earlier ones.
         await self._read(path, lambda: self._client.sync_async("/"))
         paths = paths_to_read(sent)
         nodes = dict(zip(paths, await self.get_many(paths), strict=True))

@@ -1,4 +1,4 @@
-"""Whether Spark compiles the code of a batch.
+"""Choose if Spark compiles or interprets the plans of a batch.
 
 Before it can run compiled code, Spark writes the source of every stage of every batch, and looks up or compiles its
 class. For a few rows, that costs far more than to interpret the plan.

@@ -14,8 +14,14 @@ from headrace.replication.leading.leader_state import Committed
 _VERSION: Final = 3
 _RETRY_S: Final = 0.05
 """Pause after a request without an answer or with a top-level error, as in Kafka."""
+_LOG_INTERVAL_S: Final = 10.0
+"""Least time between two lines about requests that fail one after another."""
 
 log = logging.getLogger(__name__)
+
+
+class _RejectedError(Exception):
+    """The controller answered with a top-level error."""
 
 
 class Controller(Protocol):
@@ -43,6 +49,7 @@ class IsrReports:
         self._changes = IsrChanges()
         self._done: dict[IsrChange, Callable[[Answer], None]] = {}
         self._sending: asyncio.Task[None] | None = None
+        self._log_again_at = 0.0
         self.shrinks = self.expands = self.failures = 0
         """Changes that the controller has applied; failures were rejected or submitted while another was pending."""
 
@@ -68,22 +75,31 @@ class IsrReports:
         while changes := self._changes.next_request():
             try:
                 answers = await self._ask(changes)
-            except LinkError as error:
-                log.warning("The controller did not answer AlterPartition; trying again: %s", error)
-                answers = None
-            except Exception:  # a defect: without another attempt the in-sync replicas would never change again
-                log.exception("Changes of in-sync replicas cannot be sent; trying again")
-                answers = None
-            if answers is None:
+            except Exception as error:  # noqa: BLE001  it is logged
+                # Even after a defect: without another attempt the in-sync replicas would never change again.
+                self._log_failure(error)
                 self._changes.failed()
                 await asyncio.sleep(_RETRY_S)
                 continue
+            self._log_again_at = 0.0
             answered = self._changes.answered(answers)
             for change, answer in answered:
                 self._count(change, answer)
                 self._done.pop(change)(answer)
             if len(answered) < len(changes) or any(answer is ErrorCode.unknown_server_error for _, answer in answered):
                 await asyncio.sleep(_RETRY_S)
+
+    def _log_failure(self, error: Exception) -> None:
+        now = self._loop.time()
+        if now < self._log_again_at:
+            return
+        self._log_again_at = now + _LOG_INTERVAL_S
+        is_known = isinstance(error, LinkError | _RejectedError)
+        log.warning(
+            "The controller has not accepted changes of in-sync replicas; trying again: %s",
+            error if is_known else repr(error),
+            exc_info=None if is_known else error,
+        )
 
     def _count(self, change: IsrChange, answer: Answer) -> None:
         if isinstance(answer, ErrorCode):
@@ -93,8 +109,8 @@ class IsrReports:
         else:
             self.shrinks += 1
 
-    async def _ask(self, changes: Sequence[IsrChange]) -> dict[tuple[Any, int], Answer] | None:
-        """Return the answers; None after a top-level error. Raises LinkError."""
+    async def _ask(self, changes: Sequence[IsrChange]) -> dict[tuple[Any, int], Answer]:
+        """Return the answers. Raises LinkError, and _RejectedError."""
         # Imported late: a single broker does not need it.
         from kio.schema.alter_partition.v3.request import (
             AlterPartitionRequest,
@@ -133,8 +149,7 @@ class IsrReports:
         }
         reply = await self._controller.call(AlterPartitionRequest(**fields), _VERSION, AlterPartitionResponse)
         if reply.error_code is not ErrorCode.none:
-            log.warning("The controller rejected AlterPartition with %s; trying again", reply.error_code.name)
-            return None
+            raise _RejectedError(f"it answered {reply.error_code.name}")
         return {
             (topic.topic_id, partition.partition_index): Committed(
                 partition.leader_epoch, partition.partition_epoch, tuple(partition.isr)

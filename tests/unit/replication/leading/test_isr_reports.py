@@ -9,6 +9,7 @@ import pytest
 
 from headrace.client.link import LinkError
 from headrace.errors import ErrorCode
+from headrace.replication.leading import isr_reports
 from headrace.replication.leading.isr_changes import Answer, IsrChange
 from headrace.replication.leading.isr_reports import IsrReports
 from headrace.replication.leading.leader_state import Committed, Proposal
@@ -95,6 +96,18 @@ async def test_a_request_that_fails_unexpectedly_is_repeated(world: World) -> No
     world.controller.error = ValueError("a malformed reply")
     world.submit(0)
     assert (await world.answer())[0] == 0
+
+
+@pytest.mark.parametrize("error", [LinkError("lost"), ValueError("a malformed reply")], ids=["lost", "malformed"])
+async def test_a_series_of_failures_is_logged_once(
+    world: World, error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(isr_reports, "_RETRY_S", 0.0)
+    for failures in (3, 2):
+        world.controller.failures, world.controller.error = failures, error
+        world.submit(0)
+        await world.answer()
+    assert [str(error) in line.getMessage() for line in caplog.records] == [True, True]
 
 
 async def test_a_change_right_after_the_last_answer_is_sent(world: World) -> None:

@@ -1,0 +1,67 @@
+"""A member's work after changes in ZooKeeper, with a store that fails."""
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from headrace.broker.membership import member as members
+from headrace.broker.membership.member import Member
+from headrace.cluster.metadata_cache import MetadataCache
+from headrace.cluster.store import StoreUnavailableError
+from headrace.config import BrokerConfig
+
+
+class FailingStore:
+    """Has `errors` for the next attempts."""
+
+    address = "zk:2181"
+    session = 0
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = list(errors)
+        self.is_closed = False
+
+
+@pytest.fixture
+async def member(monkeypatch: pytest.MonkeyPatch) -> Member:
+    monkeypatch.setattr(members, "_RETRY_S", 0.0)
+    loop = asyncio.get_running_loop()
+    config = BrokerConfig({"listeners": "PLAINTEXT://127.0.0.1:0"})
+    return Member(config, "127.0.0.1:1", MetadataCache(), loop)
+
+
+async def follow(member: Member, store: FailingStore) -> int:
+    """Let the member follow changes until the errors are used up; return the number of attempts to rejoin."""
+    attempts = 0
+
+    async def rejoin() -> None:
+        nonlocal attempts
+        attempts += 1
+        if store.errors:
+            raise store.errors.pop(0)
+
+    member._store = cast("Any", store)
+    member._rejoin = rejoin  # type: ignore[method-assign]
+    member._must_rejoin = True
+    member._wake()
+    task = asyncio.create_task(member._follow())
+    for _ in range(50):
+        await asyncio.sleep(0)
+    if task.done():
+        task.result()
+    task.cancel()
+    return attempts
+
+
+@pytest.mark.parametrize(
+    "error", [StoreUnavailableError("/brokers/ids/1"), RuntimeError("a defect")], ids=["the store", "a defect"]
+)
+async def test_a_member_tries_again_after_every_error(member: Member, error: Exception) -> None:
+    assert await follow(member, FailingStore(error)) == 2
+
+
+async def test_a_member_stops_with_its_store(member: Member) -> None:
+    store = FailingStore(StoreUnavailableError("/brokers/ids/1"))
+    store.is_closed = True
+    assert await follow(member, store) == 1
