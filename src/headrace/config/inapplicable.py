@@ -115,7 +115,6 @@ _NAMES: Final = """
 """
 INAPPLICABLE: Final[frozenset[str]] = frozenset(_NAMES.split())
 
-_ONE_BROKER: Final = "a cluster has one broker"
 _PLAINTEXT: Final = "all listeners are PLAINTEXT, without authentication"
 _ONE_THREAD: Final = "one thread serves connections, requests and groups"
 _QUOTAS: Final = "quotas are not supported"
@@ -151,11 +150,14 @@ _IDLE: Final[tuple[tuple[str, str], ...]] = (
     ("queued.max.requests", "only queued.max.request.bytes limits requests in progress"),
     ("quota.", _QUOTAS),
     ("remote.log.", "tiered storage is not supported"),
-    ("replica.high.watermark.", _ONE_BROKER),
-    ("replica.socket.receive.", _ONE_BROKER),
-    ("request.timeout.ms", _ONE_BROKER),
+    ("replica.high.watermark.", "high watermarks are written with the recovery points"),
+    ("replica.socket.receive.", "the operating system sizes the buffers of connections to other brokers"),
+    (
+        "request.timeout.ms",
+        "controller.socket.timeout.ms and replica.socket.timeout.ms limit requests to other brokers",
+    ),
     ("sasl.", _PLAINTEXT),
-    ("socket.connection.setup.timeout.", _ONE_BROKER),
+    ("socket.connection.setup.timeout.", "the timeouts of requests to other brokers include the connection"),
     ("ssl.", _PLAINTEXT),
     ("super.users", _PLAINTEXT),
     ("transaction.state.log.load.buffer.size", "transactional ids are read a megabyte at a time"),
