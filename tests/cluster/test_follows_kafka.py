@@ -76,9 +76,10 @@ class Follower:
         settings = FetcherSettings(limits, 1_048_576, 0.1, AS_CONSUMER, lambda: -1)
         return Fetcher(link, settings, self, ReplicationThrottle(window_count=11, window_s=1.0), SYSTEM)
 
-    async def flush(self, partitions: list[FollowedPartition]) -> None:
+    async def flush(self, partitions: list[FollowedPartition]) -> list[tuple[FollowedPartition, str]]:
         for partition in partitions:
             partition.log.flusher.flush()
+        return []
 
     def failed(self, partition: FollowedPartition, reason: str) -> None:
         self.failures[partition.topic_partition] = reason

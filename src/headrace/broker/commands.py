@@ -158,12 +158,13 @@ class Commands:
                 self.on_resigned(topic_partition)
             if self.following is not None:
                 await self.following.close_idle()
-            await asyncio.get_running_loop().run_in_executor(self._executor, self._delete, withdrawn)
-            return results
+            loop = asyncio.get_running_loop()
+            return results | await loop.run_in_executor(self._executor, self._delete, withdrawn)
 
-    def _delete(self, partitions: Sequence[TopicPartition]) -> None:
-        self._replicas.delete_files(partitions)
+    def _delete(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, ErrorCode]:
+        errors = self._replicas.delete_files(partitions)
         self._sync_names()
+        return errors
 
     def _sync_names(self) -> None:
         try:

@@ -79,6 +79,7 @@ class FetchSession:
     __slots__ = (
         "counted",
         "epoch",
+        "is_followers",
         "isolation",
         "last_used_ms",
         "news",
@@ -101,6 +102,7 @@ class FetchSession:
         self.isolation = 0
         self.read_all_at_ms = 0
         """Time of the next request that reads all partitions."""
+        self.is_followers = False
         self.counted = 0
         """Partitions counted towards the limit."""
 
@@ -159,8 +161,12 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def begin(self, session_id: int, epoch: int, *, uses_topic_ids: bool, now_ms: int) -> tuple[FetchSession, bool]:
+    def begin(
+        self, session_id: int, epoch: int, *, uses_topic_ids: bool, now_ms: int, is_follower: bool = False
+    ) -> tuple[FetchSession, bool]:
         """Return the session of a request, and True if the reply is incremental.
+
+        If there is no room, a follower's session replaces a consumer's.
 
         Raises KafkaError: fetch_session_id_not_found, invalid_fetch_session_epoch, fetch_session_topic_id_error.
         """
@@ -168,7 +174,7 @@ class FetchSessions:
             self.end(session_id)
             if epoch == FULL_EPOCH:
                 return FetchSession(NO_SESSION, uses_topic_ids=uses_topic_ids), False
-            return self._create(now_ms, uses_topic_ids=uses_topic_ids), False
+            return self._create(now_ms, uses_topic_ids=uses_topic_ids, is_follower=is_follower), False
         session = self._sessions.get(session_id)
         if session is None:
             raise KafkaError(ErrorCode.fetch_session_id_not_found)
@@ -200,16 +206,26 @@ class FetchSessions:
             self._partitions -= session.counted
             session.end()
 
-    def _create(self, now_ms: int, *, uses_topic_ids: bool) -> FetchSession:
+    def _create(self, now_ms: int, *, uses_topic_ids: bool, is_follower: bool) -> FetchSession:
         if len(self._sessions) >= self._max_sessions or self._partitions >= MAX_PARTITIONS:
-            oldest = next(iter(self._sessions.values()), None)
-            if oldest is None or now_ms - oldest.last_used_ms < EVICTABLE_AFTER_MS:
+            evictable = self._evictable(now_ms, is_follower=is_follower)
+            if evictable is None:
                 return FetchSession(NO_SESSION, uses_topic_ids=uses_topic_ids)
-            self.end(oldest.session_id)
+            self.end(evictable.session_id)
         session_id = NO_SESSION
         while session_id == NO_SESSION or session_id in self._sessions:
             session_id = self._random.randint(1, 0x7FFFFFFF)
         session = FetchSession(session_id, uses_topic_ids=uses_topic_ids)
         session.last_used_ms = now_ms
+        session.is_followers = is_follower
         self._sessions[session_id] = session
         return session
+
+    def _evictable(self, now_ms: int, *, is_follower: bool) -> FetchSession | None:
+        """Return the session that a new one may replace, the least recently used first."""
+        oldest = next(iter(self._sessions.values()), None)
+        if oldest is not None and now_ms - oldest.last_used_ms >= EVICTABLE_AFTER_MS:
+            return oldest
+        if not is_follower:
+            return None
+        return next((session for session in self._sessions.values() if not session.is_followers), None)

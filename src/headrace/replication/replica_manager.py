@@ -333,19 +333,19 @@ class ReplicaManager:
                 withdrawn.append(topic_partition)
         return withdrawn
 
-    def delete_files(self, partitions: Iterable[TopicPartition]) -> None:
-        """Delete the files of withdrawn partitions after `file.delete.delay.ms`.
+    def delete_files(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, ErrorCode]:
+        """Delete the files of withdrawn partitions after `file.delete.delay.ms`, and return the errors.
 
         Slow: call it in a thread.
         """
+        errors = {}
         for topic_partition in partitions:
-            self._delete_files(topic_partition)
-
-    def _delete_files(self, topic_partition: TopicPartition) -> None:
-        try:
-            self.log_dirs.delete(topic_partition, now_ms=now_ms())
-        except KafkaError as error:
-            log.error("The files of %s cannot be deleted; the next start sets them aside: %s", topic_partition, error)
+            try:
+                self.log_dirs.delete(topic_partition, now_ms=now_ms())
+            except KafkaError as error:
+                log.error("The files of %s cannot be deleted: %s", topic_partition, error)
+                errors[topic_partition] = error.code
+        return errors
 
     def reconfigure(self, topics: Container[str]) -> Steps[None]:
         """Apply the current configs to the topics' logs."""

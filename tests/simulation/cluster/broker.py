@@ -3,7 +3,7 @@
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Final, cast
@@ -172,5 +172,5 @@ class Broker:
         return {partition.topic_partition: partition.high_watermark for partition in self.replicas.hosted()}
 
 
-def _read_configs(_: Iterable[str]) -> Awaitable[None]:
+def _read_configs(_: object) -> Awaitable[None]:
     return asyncio.sleep(0)

@@ -63,7 +63,7 @@ class Broker:
         ).routes()
 
     async def _read_configs(self, topics: Any) -> None:
-        self.configs_read += topics
+        self.configs_read += [name for name, _ in topics]
 
     def follow(self, partitions: Sequence[FollowedPartition]) -> None:
         for partition in partitions:
@@ -321,6 +321,15 @@ async def test_a_stop_under_an_older_epoch_is_fenced(broker: Broker) -> None:
     await broker.assign(OWN, 3)
     assert await broker.stop(2, delete=True) is ErrorCode.fenced_leader_epoch
     assert isinstance(broker.replicas.get("t", 0), Partition)
+
+
+async def test_files_that_cannot_be_deleted_are_reported(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise KafkaError(ErrorCode.kafka_storage_error, "the directory is read-only")
+
+    await broker.assign(OWN, 3)
+    monkeypatch.setattr(broker.replicas.log_dirs, "delete", fail)
+    assert await broker.stop(DURING_DELETION, delete=True) is ErrorCode.kafka_storage_error
 
 
 async def test_an_unknown_replica_is_stopped(broker: Broker) -> None:

@@ -70,6 +70,17 @@ def test_a_full_cache_evicts_only_idle_sessions(sessions: FetchSessions) -> None
     assert len(sessions) == 2
 
 
+def test_a_followers_session_replaces_the_consumers_that_was_used_least_recently(sessions: FetchSessions) -> None:
+    first, second = begin(sessions, 0, 0), begin(sessions, 0, 0)
+    begin(sessions, first.session_id, 1)
+    followers = [sessions.begin(0, 0, uses_topic_ids=False, now_ms=0, is_follower=True)[0] for _ in range(3)]
+    assert [session.is_kept for session in followers] == [True, True, False]
+    assert [refused(sessions, session.session_id, 2) for session in (second, first)] == [
+        ErrorCode.fetch_session_id_not_found,
+        ErrorCode.fetch_session_id_not_found,
+    ]
+
+
 def test_the_epoch_wraps_around_to_1(sessions: FetchSessions) -> None:
     session = begin(sessions, 0, 0)
     session.epoch = 2**31 - 1

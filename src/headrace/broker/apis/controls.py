@@ -7,6 +7,7 @@ latest registration. Otherwise errors are per partition.
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
+from uuid import UUID
 
 from headrace.broker.commands import Commands
 from headrace.broker.state_changes import Issuer
@@ -33,9 +34,9 @@ class ControlApis:
         cache: MetadataCache,
         *,
         broker_epoch: Callable[[], int],
-        read_configs: Callable[[Iterable[str]], Awaitable[None]],
+        read_configs: Callable[[Iterable[tuple[str, UUID | None]]], Awaitable[None]],
     ) -> None:
-        """`read_configs` reads the settings of those topics whose settings are not known yet."""
+        """`read_configs` gets the names and ids of topics, and reads the settings that are not known yet."""
         self._commands = commands
         self._cache = cache
         self._broker_epoch = broker_epoch
@@ -52,7 +53,7 @@ class ControlApis:
     async def update_metadata(self, _: RequestContext, request: Request) -> Reply:
         """Update the metadata that clients see."""
         self._check(request, "UpdateMetadata")
-        await self._read_configs(topic.topic_name for topic in request.topic_states)
+        await self._read_configs((topic.topic_name, topic.topic_id) for topic in request.topic_states)
         async with self._commands.in_order:
             self._check(request, "UpdateMetadata")  # another controller's request may have been applied meanwhile
             update = await finish(update_of(request, self._cache.image))
@@ -63,7 +64,7 @@ class ControlApis:
     async def leader_and_isr(self, _: RequestContext, request: Request) -> Reply:
         """Lead and follow partitions."""
         self._check(request, "LeaderAndIsr")
-        await self._read_configs(topic.topic_name for topic in request.topic_states)
+        await self._read_configs((topic.topic_name, topic.topic_id) for topic in request.topic_states)
         results: list[dict[str, Any]] = []
         states: list[PartitionState] = []
         pace = Pace()

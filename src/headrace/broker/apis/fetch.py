@@ -12,7 +12,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from headrace.broker.apis.fetch_answers import AT_ONCE, FLEXIBLE, OFTEN
-from headrace.broker.apis.fetch_reads import FetchReads
+from headrace.broker.apis.fetch_reads import FetchReads, follower_of
 from headrace.broker.apis.fetch_waits import Fetch
 from headrace.broker.current_leader import LeaderOf
 from headrace.broker.fetch_session import FULL_EPOCH, FetchSession, FetchSessions, PartitionKey
@@ -101,7 +101,11 @@ class FetchApi(FetchReads):
         epoch = getattr(request, "session_epoch", FULL_EPOCH)
         now_ms = time.monotonic_ns() // 1_000_000
         session, is_incremental = self._sessions.begin(
-            session_id, epoch, uses_topic_ids=version >= _TOPIC_IDS, now_ms=now_ms
+            session_id,
+            epoch,
+            uses_topic_ids=version >= _TOPIC_IDS,
+            now_ms=now_ms,
+            is_follower=follower_of(request, version) is not None,
         )
         isolation = getattr(request, "isolation_level", 0)
         if isolation != session.isolation or now_ms >= session.read_all_at_ms:

@@ -98,18 +98,23 @@ class MemberFetchers:
         client_id = f"broker-{config.node_id}-fetcher-{number}"
         return Fetcher(self._link_to(leader, client_id), settings, self, self._throttle, SYSTEM)
 
-    async def flush(self, partitions: list[FollowedPartition]) -> None:
-        """Flush logs that `flush.messages` requires to be on disk before the next fetch confirms the append."""
+    async def flush(self, partitions: list[FollowedPartition]) -> list[tuple[FollowedPartition, str]]:
+        """Flush logs that `flush.messages` requires to be on disk before the next fetch confirms the append.
 
-        def flush() -> None:
+        Return the partitions whose logs could not be flushed, with the reasons. The check for failed disks takes their
+        directories offline.
+        """
+
+        def flush() -> list[tuple[FollowedPartition, str]]:
+            failures = []
             for partition in partitions:
                 try:
                     partition.log.flusher.flush(now_ms())
                 except KafkaError as error:
-                    # The check for failed disks takes the directory offline.
-                    log.error("Flushing a followed partition failed: %s", error)
+                    failures.append((partition, str(error)))
+            return failures
 
-        await asyncio.get_running_loop().run_in_executor(self._executor, flush)
+        return await asyncio.get_running_loop().run_in_executor(self._executor, flush)
 
     def failed(self, partition: FollowedPartition, _: str) -> None:
         """Count the partition. Its leader will remove this broker from the ISR."""

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from functools import partial
+from uuid import UUID
 
 from headrace.broker import addresses
 from headrace.broker.addresses import Endpoint
@@ -182,9 +183,12 @@ class Member:
                 return Endpoint(leader, endpoint.host, endpoint.port)
         raise KafkaError(ErrorCode.coordinator_not_available, "The coordinator is not available.")
 
-    async def _read_configs(self, topics: Iterable[str]) -> None:
-        """Read the settings of new topics."""
-        unknown = {topic for topic in topics if topic not in self._cache.image.topics}
+    async def _read_configs(self, topics: Iterable[tuple[str, UUID | None]]) -> None:
+        """Read the settings of new topics, and of those that were deleted and created again unnoticed."""
+        known = self._cache.image.topics
+        unknown = {
+            name for name, topic_id in topics if name not in known or topic_id not in (None, known[name].topic_id)
+        }
         if unknown:
             self._cache.note_configs(await self._configs.read_topics(unknown))
 

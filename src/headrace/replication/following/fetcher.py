@@ -56,8 +56,11 @@ class FetcherSettings(NamedTuple):
 class Reports(Protocol):
     """Callbacks of the fetcher."""
 
-    def flush(self, partitions: list[FollowedPartition]) -> Awaitable[None]:
-        """Flush logs that `flush.messages` requires to be on disk before the next fetch confirms the append."""
+    def flush(self, partitions: list[FollowedPartition]) -> Awaitable[list[tuple[FollowedPartition, str]]]:
+        """Flush logs that `flush.messages` requires to be on disk before the next fetch confirms the append.
+
+        Return the partitions whose logs could not be flushed, with the reasons.
+        """
 
     def failed(self, partition: FollowedPartition, reason: str, /) -> None:
         """Called when the partition is no longer fetched, until its leader epoch changes."""
@@ -200,7 +203,10 @@ class Fetcher:
             else:
                 self._carry_out(partition, action)
         if to_flush:
-            await self._reports.flush(to_flush)
+            for partition, reason in await self._reports.flush(to_flush):
+                # Another fetch would tell the leader that the records are on disk.
+                if self._partitions.get(partition.topic_partition) is partition:
+                    self._fail(partition, reason)
         for following in resets:
             await self._reset(following)
 

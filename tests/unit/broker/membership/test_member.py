@@ -1,12 +1,15 @@
 """A member's work after changes in ZooKeeper, with a store that fails."""
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any, cast
+from uuid import UUID
 
 import pytest
 
 from headrace.broker.membership import member as members
 from headrace.broker.membership.member import Member
+from headrace.cluster.image import MetadataImage, TopicImage
 from headrace.cluster.metadata_cache import MetadataCache
 from headrace.cluster.store import StoreUnavailableError
 from headrace.config import BrokerConfig
@@ -65,3 +68,20 @@ async def test_a_member_stops_with_its_store(member: Member) -> None:
     store = FailingStore(StoreUnavailableError("/brokers/ids/1"))
     store.is_closed = True
     assert await follow(member, store) == 1
+
+
+async def test_the_settings_of_a_topic_that_was_created_again_are_read(
+    member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = member._cache
+    known = {"a": TopicImage("a", UUID(int=1), ()), "b": TopicImage("b", UUID(int=2), ())}
+    cache.image = MetadataImage(topics=known)
+    asked: list[str] = []
+
+    async def read_topics(names: Iterable[str]) -> dict[Any, Any]:
+        asked.extend(names)
+        return {}
+
+    monkeypatch.setattr(member._configs, "read_topics", read_topics)
+    await member._read_configs([("a", UUID(int=9)), ("b", UUID(int=2)), ("c", UUID(int=3))])
+    assert sorted(asked) == ["a", "c"]

@@ -137,9 +137,10 @@ class Replica:
 
     # Callbacks of the fetcher
 
-    async def flush(self, partitions: list[FollowedPartition]) -> None:
+    async def flush(self, partitions: list[FollowedPartition]) -> list[tuple[FollowedPartition, str]]:
         for partition in partitions:
             partition.log.flusher.flush()
+        return []
 
     def failed(self, partition: FollowedPartition, reason: str) -> None:
         self.model.failed.add(self.number)

@@ -60,6 +60,7 @@ class Broker:
         self.leader = Leader()
         self.throttle = ReplicationThrottle(window_count=11, window_s=1.0)
         self.flushed: list[TopicPartition] = []
+        self.has_failed_disk = False
         self.failures: list[tuple[TopicPartition, str]] = []
         self.has_failed = asyncio.Event()
         self.fetcher = self.create()
@@ -70,8 +71,9 @@ class Broker:
         clock = Clock(lambda: NOW, lambda: asyncio.get_running_loop().time())
         return Fetcher(cast(Link, self.leader), settings, self, self.throttle, clock)
 
-    async def flush(self, partitions: list[FollowedPartition]) -> None:
+    async def flush(self, partitions: list[FollowedPartition]) -> list[tuple[FollowedPartition, str]]:
         self.flushed += [partition.topic_partition for partition in partitions]
+        return [(partition, "the disk has failed") for partition in partitions if self.has_failed_disk]
 
     def failed(self, partition: FollowedPartition, reason: str) -> None:
         self.failures.append((partition.topic_partition, reason))
@@ -250,6 +252,17 @@ async def test_records_are_flushed_before_they_are_acknowledged(broker: Broker) 
     await broker.run(reply(data(batch(0))))
 
     assert broker.flushed == [partition.topic_partition]
+
+
+async def test_records_that_could_not_be_flushed_are_not_acknowledged(broker: Broker) -> None:
+    broker.has_failed_disk = True
+    partition = broker.partition(0, LogConfig(flush_messages=1))
+    broker.fetcher.follow([partition])
+
+    await broker.run(reply(data(batch(0))))
+
+    assert broker.failures == [(partition.topic_partition, "the disk has failed")]
+    assert broker.fetcher.is_idle
 
 
 async def test_throttled_bytes_are_counted(broker: Broker) -> None:
