@@ -155,12 +155,18 @@ class MetadataStore(Protocol):
 
     async def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False) -> str:
         """Create the node and return its path; raises NodeExistsError, NoNodeError (for its parent)."""
+        (done,) = await self.multi((Create(path, data, ephemeral, sequential),))
+        return done.path
 
     async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
         """Replace the node's data; raises NoNodeError, BadVersionError."""
+        (done,) = await self.multi((Set(path, data, version),))
+        assert done.stat is not None, "every Set returns one"
+        return done.stat
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
         """Delete the node; raises NoNodeError, BadVersionError, NotEmptyError."""
+        await self.multi((Delete(path, version),))
 
     async def multi(self, operations: Sequence[Operation]) -> list[Done]:
         """Execute all operations durably under one zxid, or none; raises the error of the first that fails."""

@@ -20,6 +20,7 @@ from headrace.cluster.store import (
     Create,
     Delete,
     Done,
+    MetadataStore,
     Node,
     NodeExistsError,
     NoNodeError,
@@ -47,7 +48,7 @@ _READ: Final = f"SELECT data, {_STAT} FROM node WHERE path = ?"
 _READ_STAT: Final = f"SELECT {_STAT} FROM node WHERE path = ?"
 
 
-class EmbeddedStore:
+class EmbeddedStore(MetadataStore):
     """A metadata store in the file `path`, for one process. Deletes the ephemeral nodes of a dead process.
 
     `durable=False` omits fsync, for tests. Raises StoreUnavailableError if the file cannot be used.
@@ -105,18 +106,6 @@ class EmbeddedStore:
 
         async with self._lock:
             return await self._run(read)
-
-    async def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False) -> str:
-        (done,) = await self.multi((Create(path, data, ephemeral, sequential),))
-        return done.path
-
-    async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
-        (done,) = await self.multi((Set(path, data, version),))
-        assert done.stat is not None, "every Set returns one"
-        return done.stat
-
-    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
-        await self.multi((Delete(path, version),))
 
     async def multi(self, operations: Sequence[Operation]) -> list[Done]:
         (result,) = await self._write((operations,))

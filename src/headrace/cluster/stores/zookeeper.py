@@ -19,12 +19,12 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState
 
 from headrace.cluster.store import (
-    ANY_VERSION,
     BadVersionError,
     Check,
     Create,
     Delete,
     Done,
+    MetadataStore,
     Node,
     NodeExistsError,
     NoNodeError,
@@ -80,7 +80,7 @@ class _Lost(NamedTuple):
     reason: str
 
 
-class ZooKeeperStore:
+class ZooKeeperStore(MetadataStore):
     """A session, which is replaced by a new one after it expires. `address` is `zookeeper.connect`.
 
     `on_change` is called on the event loop for every change of the session.
@@ -191,18 +191,6 @@ class ZooKeeperStore:
             await self._reconnected(path)
 
     # Writes
-
-    async def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False) -> str:
-        (done,) = await self.multi((Create(path, data, ephemeral, sequential),))
-        return done.path
-
-    async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
-        (done,) = await self.multi((Set(path, data, version),))
-        assert done.stat is not None, "every Set returns one"
-        return done.stat
-
-    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
-        await self.multi((Delete(path, version),))
 
     async def multi(self, operations: Sequence[Operation]) -> list[Done]:
         (result,) = await self.multi_many((operations,))
