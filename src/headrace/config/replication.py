@@ -3,6 +3,7 @@
 Names, types, limits and defaults are Kafka's; see https://kafka.apache.org/documentation/#brokerconfigs.
 """
 
+import re
 from typing import Final
 
 from headrace.config.definition import (
@@ -13,10 +14,14 @@ from headrace.config.definition import (
     LONG,
     LOW,
     STRING,
+    Check,
     Setting,
     at_least,
     table,
 )
+
+_SERVER: Final = r"([^\s:,/\[\]]+|\[[0-9A-Fa-f:.]+\])(:\d{1,5})?"
+_SERVERS: Final = re.compile(rf"{_SERVER}(,{_SERVER})*(/|(/[^/\s]+)*)")
 
 REPLICATION_SETTINGS: Final[dict[str, Setting]] = table(
     # ZooKeeper
@@ -26,6 +31,7 @@ REPLICATION_SETTINGS: Final[dict[str, Setting]] = table(
         None,
         "ZooKeeper servers of the cluster to join or create, as host:port,host:port/path; its Kafka brokers must be "
         "3.4 to 3.9. If unset, the broker is a cluster by itself and keeps the metadata in a file.",
+        Check("host:port,host:port/path", lambda v: isinstance(v, str) and _SERVERS.fullmatch(v) is not None),
         importance=HIGH,
     ),
     Setting(

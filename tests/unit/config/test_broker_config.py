@@ -195,6 +195,17 @@ def test_a_malformed_http_listener_is_refused(text: str) -> None:
         load(assignments=[f"headrace.http.listener={text}"])
 
 
+@pytest.mark.parametrize("servers", ["zk", "zk1:2181,zk2:2181/a/b", "[::1]:2181", "zk:2181/"])
+def test_servers_of_zookeeper_may_have_ports_and_a_path(servers: str) -> None:
+    assert load(assignments=[f"zookeeper.connect={servers}"]).zookeeper_connect == servers
+
+
+@pytest.mark.parametrize("servers", ["", "a:b:c", "zk:2181,", "zk:2181/a/", "zk:2181//a", "zk 1"])
+def test_malformed_servers_of_zookeeper_are_refused(servers: str) -> None:
+    with pytest.raises(ConfigError, match=r"zookeeper\.connect: must be host:port,host:port/path"):
+        load(assignments=[f"zookeeper.connect={servers}"])
+
+
 FOREIGN = "my.plugin.depth=3\nlog.retention.hour=24\nnum.partitions=7\nplugin.password=secret\n"
 
 

@@ -108,6 +108,7 @@ class Member:
         """
         config = self._config
         timeout_ms = config.zookeeper_connection_timeout_ms or config.zookeeper_session_timeout_ms
+        log.info("Connecting to ZooKeeper %s", self._store.address)
         await self._store.connect(timeout_ms / 1000)
         self._store.on_change = self._session_changed
         self._watchdog.start()
