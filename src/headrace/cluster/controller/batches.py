@@ -68,7 +68,7 @@ class Batch:
     def lead(
         self, brokers: Iterable[int], partition: TopicPartition, assignment: Assignment, *, is_new: bool = False
     ) -> None:
-        """Tell brokers the state of a partition, and all brokers who leads it."""
+        """Send the state of a partition to `brokers`, and its leader to all brokers."""
         context = self._context
         state = context.states[partition]
         for broker in brokers:
@@ -95,7 +95,7 @@ class Batch:
         self.announce([partition])
 
     def announce(self, partitions: Iterable[TopicPartition], brokers: Iterable[int] | None = None) -> None:
-        """Tell `brokers`, or all, who is alive and who leads these partitions."""
+        """Announce the live brokers and the leaders of these partitions to `brokers`, or to all."""
         self._told.update(self._context.brokers if brokers is None else brokers)
         for partition in partitions:
             if partition in self._context.states:
@@ -108,7 +108,7 @@ class Batch:
         stopped[partition] = StoppedReplica(partition, self._context.leader_epoch(partition), delete)
 
     def take(self) -> list[Send]:
-        """Return the orders, and begin again. Brokers that are gone get none."""
+        """Return the orders, and start a new batch. Brokers that are no longer registered get none."""
         context = self._context
         sends: list[Send] = []
         for broker, led in self._led.items():

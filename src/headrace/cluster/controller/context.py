@@ -30,9 +30,9 @@ class Context:
         self.controller_id = controller_id
         self.epoch = epoch
         self.brokers: dict[int, BrokerImage] = {}
-        """Registered brokers, including those that shut down."""
+        """Registered brokers, including those that are shutting down."""
         self.stopping: set[int] = set()
-        """Brokers that shut down."""
+        """Brokers that are shutting down."""
         self.offline_logs: dict[int, set[TopicPartition]] = {}
         """By broker, the partitions in failed log directories."""
         self.topic_ids: dict[str, uuid.UUID] = {}
@@ -64,7 +64,7 @@ class Context:
 
     @property
     def live(self) -> set[int]:
-        """Brokers that may lead and join an ISR."""
+        """Brokers that may lead, or join an ISR."""
         return self.brokers.keys() - self.stopping
 
     def is_online(self, broker: int, partition: TopicPartition, *, or_stopping: bool = False) -> bool:

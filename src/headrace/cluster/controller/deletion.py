@@ -1,8 +1,8 @@
 """Delete topics. Pure.
 
-A topic is deleted when all of its replicas are: until then, brokers that are away or have a failed directory halt the
-deletion. `/admin/delete_topics` names the topics, so that the next controller goes on. Reassignments end with the
-deletion; Kafka's controller waits for them, perhaps for ever.
+A topic is deleted when all of its replicas are deleted. Until then, the deletion waits for brokers that are down and
+for failed directories. The topic stays in `/admin/delete_topics`, so the next controller continues. Deletion ends the
+topic's reassignments; Kafka's controller waits for them, perhaps for ever.
 """
 
 from collections.abc import Iterable
@@ -58,7 +58,7 @@ def replicas_deleted(work: Work, deleted: Iterable[Replica]) -> None:
 
 
 def advance(work: Work) -> None:
-    """Take the next step of every deletion that can take one."""
+    """Advance every deletion that can be advanced."""
     context = work.context
     ready = []
     for topic in sorted(context.deleting):

@@ -1,4 +1,4 @@
-"""Decide about the changes of the ISR that leaders propose: AlterPartition (KIP-497, KIP-841, KIP-903). Pure.
+"""Accept or refuse the ISR changes that leaders propose: AlterPartition (KIP-497, KIP-841, KIP-903). Pure.
 
 Only a new controller removes members itself: those that restarted before it took office.
 """
@@ -15,7 +15,7 @@ from headrace.types import TopicPartition
 
 
 class Proposal(NamedTuple):
-    """The ISR that a leader proposes, with the epochs of the brokers where it knows them, otherwise -1."""
+    """The ISR that a leader proposes, with the broker epochs that it knows; -1 for others."""
 
     partition: TopicPartition
     leader_epoch: int
@@ -30,7 +30,7 @@ class Proposal(NamedTuple):
 
 
 def decide(context: Context, leader: int, proposal: Proposal) -> LeaderState | ErrorCode | None:
-    """Return the state to answer with, an error, or None to write the proposal. Checks are in Kafka's order."""
+    """Return the state or the error to answer with; None to write the proposal. Checks are in Kafka's order."""
     state = context.states.get(proposal.partition)
     if state is None:
         return ErrorCode.unknown_topic_or_partition
@@ -41,7 +41,7 @@ def decide(context: Context, leader: int, proposal: Proposal) -> LeaderState | E
         return ErrorCode.fenced_leader_epoch
     proposed = (leader, sorted(proposal.brokers), proposal.recovery)
     if proposed == (state.leader, sorted(state.isr), state.recovery):
-        return state  # repeated: must be answered before the version is checked
+        return state  # a repeated request: its version is out of date
     if proposal.version < state.version:
         return ErrorCode.invalid_update_version
     if proposal.recovery == RECOVERING and (len(proposal.isr) > 1 or state.recovery != RECOVERING):
@@ -52,7 +52,7 @@ def decide(context: Context, leader: int, proposal: Proposal) -> LeaderState | E
 
 
 def _is_eligible(context: Context, broker: int, epoch: int) -> bool:
-    """Return False for a broker that is dead, shuts down, or has started again since it fetched."""
+    """Return False for a broker that is dead, is shutting down, or has restarted since it fetched."""
     return broker in context.live and epoch in (UNKNOWN_EPOCH, context.brokers[broker].epoch)
 
 

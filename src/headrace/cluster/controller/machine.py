@@ -21,7 +21,7 @@ from headrace.types import TopicPartition
 
 
 class ReadTopic(NamedTuple):
-    """A topic's node."""
+    """The contents of a topic's node."""
 
     topic_id: uuid.UUID
     assignments: Mapping[int, Assignment]
@@ -55,7 +55,7 @@ class ControllerMachine:
     # Taking office
 
     def take_office(self, tree: Tree) -> list[Effect]:
-        """Tell all brokers who is alive and who leads, elect missing leaders, and go on with everything unfinished."""
+        """Announce live brokers and leaders, elect missing leaders, and resume deletions and reassignments."""
         work, context = self._work(), self.context
         for broker in tree.brokers:
             context.brokers[broker.id] = broker
@@ -69,7 +69,7 @@ class ControllerMachine:
         for deleted in context.deleting:
             if any(not context.is_online(item.broker, item.partition) for item in context.replicas_of(deleted)):
                 context.undeletable.add(deleted)
-        # Brokers must know the live ones before they can follow any.
+        # A broker must know that a leader is alive before it can follow it.
         work.batch.announce(())
         work.flush()
         self._begin_replicas(work)
@@ -121,7 +121,7 @@ class ControllerMachine:
     # Brokers
 
     def brokers_changed(self, brokers: Iterable[BrokerImage]) -> list[Effect]:
-        """Handle brokers that have started, stopped, or done both since the last call."""
+        """Handle brokers that have started, stopped or restarted since the last call."""
         work, context = self._work(), self.context
         current = {broker.id: broker for broker in brokers}
         added = [broker for broker in current.values() if broker.id not in context.brokers]
@@ -134,7 +134,7 @@ class ControllerMachine:
         for broker in current.values():
             known = context.brokers.get(broker.id)
             if known is not None and known.epoch == broker.epoch and known != broker:
-                context.brokers[broker.id] = broker  # other listeners
+                context.brokers[broker.id] = broker  # its listeners have changed
                 work.connect(broker)
                 work.batch.announce(())
         for broker in (*added, *bounced):
@@ -194,7 +194,7 @@ class ControllerMachine:
         deletion.replicas_failed(work, [item for item in offline if item.partition.topic in context.deleting])
 
     def shut_down(self, broker: int, broker_epoch: int) -> tuple[list[TopicPartition], list[Effect]]:
-        """Move the leaders of a broker that is going to stop. Return the partitions that it still has to lead.
+        """Move leadership away from a broker that is about to stop. Return the partitions that it still leads.
 
         Raises KafkaError: broker_not_available, stale_broker_epoch.
         """
@@ -250,7 +250,7 @@ class ControllerMachine:
         return self._done(work)
 
     def remove_topics(self, names: Iterable[str]) -> list[Effect]:
-        """Handle topics whose nodes are deleted already: no broker is away, so nothing has to be waited for."""
+        """Handle topics whose nodes are already deleted. All brokers are online, so the deletion need not wait."""
         work, context = self._work(), self.context
         removed = tuple(names)
         context.deleting.update(removed)
@@ -276,7 +276,7 @@ class ControllerMachine:
         context.offline_logs[broker] = offline
         failed = sorted(offline - before)
         if failed:
-            work.note(f"Broker {broker} has {len(failed)} more replicas in failed log directories")
+            work.note(f"Broker {broker} has {len(failed)} new replicas in failed log directories")
             self._replicas_offline(work, [Replica(partition, broker) for partition in failed])
         return self._done(work)
 
@@ -325,7 +325,7 @@ class ControllerMachine:
         return answers, self._done(work)
 
     def states_read(self, states: Mapping[TopicPartition, LeaderState]) -> list[Effect]:
-        """Handle states that a broker has written itself, as before KIP-497."""
+        """Handle states that a broker has written to the store itself, as before KIP-497."""
         work, context = self._work(), self.context
         known = {partition: state for partition, state in states.items() if partition in context.states}
         context.states.update(known)
@@ -387,7 +387,7 @@ class ControllerMachine:
         return self._done(work)
 
     def balance(self, percentage: int) -> list[Effect]:
-        """Elect the preferred leaders where a broker misses more than `percentage` of the partitions it should lead."""
+        """Elect preferred leaders on brokers that do not lead more than `percentage` of the partitions they should."""
         context = self.context
         by_broker: dict[int, list[TopicPartition]] = {}
         for partition in context.states:

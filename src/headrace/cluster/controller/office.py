@@ -36,7 +36,7 @@ Deliver: TypeAlias = Callable[[int, Command], Awaitable[None]]
 T = TypeVar("T")
 
 _DECIDED_AT_ONCE: Final = 100
-"""Topics and partitions that are decided on the event loop, at a few microseconds each."""
+"""Maximum number of topics and partitions to decide on the event loop; one takes a few microseconds."""
 
 
 class ClusterIdMismatchError(Exception):
@@ -44,7 +44,7 @@ class ClusterIdMismatchError(Exception):
 
 
 class _Decided(NamedTuple):
-    """The writes, and the commands to brokers after them."""
+    """The writes to the store, and the commands to send after them."""
 
     writes: Sequence[Write]
     commands: Sequence[tuple[int, Command]]
@@ -116,9 +116,9 @@ class Office:
         size: int = 0,
         written: Callable[[], None] = lambda: None,
     ) -> None:
-        """Write `operations` and those that the machine decides in one transaction, call `written`, then send orders.
+        """Write `operations` and the machine's in one transaction, call `written`, then send orders.
 
-        `size` is the number of topics and partitions to decide about. Raises KafkaError, with nothing changed, if they
+        `size` is the number of affected topics and partitions. Raises KafkaError, with nothing changed, if they
         cannot be written, as after another broker became controller.
         """
         before = self.machine.context
@@ -140,7 +140,7 @@ class Office:
             raise failure
 
     def _decide(self, decide: Callable[[ControllerMachine], Sequence[Effect]]) -> _Decided:
-        """Let the machine change a copy of its context."""
+        """Run `decide` on a copy of the context."""
         before = self.machine.context
         self.machine.context = before.copy()
         effects = decide(self.machine)
@@ -196,7 +196,7 @@ class Office:
                 if missing:
                     await self._store.multi(missing)
             except NodeExistsError:
-                continue  # another broker was faster
+                continue  # another broker has created it
             return decoded(znodes.CLUSTER_ID, znodes.decode_cluster_id, (await self._store.get(znodes.CLUSTER_ID)).data)
 
     async def _raise_epoch(self) -> tuple[int, int]:
@@ -213,7 +213,7 @@ class Office:
 
 
 async def decided_at_once(size: int, decide: Callable[[], T]) -> T:
-    """Call `decide`, which is pure: in a thread if it would hold the event loop."""
+    """Call `decide`, which is pure, in a thread if it would block the event loop."""
     return await asyncio.to_thread(decide) if size > _DECIDED_AT_ONCE else decide()
 
 

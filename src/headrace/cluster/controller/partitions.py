@@ -23,7 +23,7 @@ def to_non_existent(work: Work, partitions: Iterable[TopicPartition]) -> None:
 
 
 def to_online(work: Work, partitions: Iterable[TopicPartition], select: Selector) -> set[TopicPartition]:
-    """Give new partitions their first leader, and elect leaders of the others. Return those without one."""
+    """Give new partitions their first leader, and elect leaders for the others. Return the partitions without one."""
     context = work.context
     failed: set[TopicPartition] = set()
     for partition in _valid(work, partitions, PartitionPhase.ONLINE):
@@ -39,7 +39,7 @@ def to_online(work: Work, partitions: Iterable[TopicPartition], select: Selector
 
 
 def elect_offline(work: Work, topic: str | None = None) -> None:
-    """Elect leaders of all partitions, or of a topic's, that have none."""
+    """Elect leaders for all partitions, or those of `topic`, that have none."""
     if not work.context.live:
         return
     waiting = [
@@ -93,7 +93,7 @@ def _move(work: Work, partitions: Iterable[TopicPartition], phase: PartitionPhas
 
 
 def _valid(work: Work, partitions: Iterable[TopicPartition], phase: PartitionPhase) -> list[TopicPartition]:
-    """Return the partitions that may come to the phase. The others are a bug, which is logged."""
+    """Return the partitions that may enter the phase. Log the others, which are a bug."""
     phases = work.context.partition_phases
     valid = []
     for partition in partitions:

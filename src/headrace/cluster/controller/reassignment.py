@@ -52,7 +52,7 @@ def _safe(context: Context, partition: TopicPartition, wanted: Assignment) -> As
 def reassign(work: Work, wanted: Mapping[TopicPartition, Assignment]) -> None:
     """Begin reassignments in place of earlier ones, and finish those whose target is in sync.
 
-    Every step is done for all partitions together: the replicas of a topic are one node, which is written as a whole.
+    Each step covers all partitions: the replicas of a topic are in one node, which is written as a whole.
     """
     context = work.context
     before = {partition: context.assignment(partition) for partition in wanted}
@@ -99,7 +99,7 @@ def complete(work: Work, changed: Iterable[TopicPartition]) -> None:
 
 
 def _replace_leaders(work: Work, changed: Iterable[TopicPartition]) -> None:
-    """Elect other leaders where they were among the replicas that were deleted."""
+    """Elect new leaders for partitions whose leader was among the deleted replicas."""
     context = work.context
     leaderless = [
         partition
@@ -120,7 +120,7 @@ def _is_complete(context: Context, partition: TopicPartition, assignment: Assign
 
 
 def _begin(work: Work, wanted: Mapping[TopicPartition, Assignment]) -> None:
-    """Tell all replicas of the assignments, under the next leader epoch, and start the new ones."""
+    """Send the assignments to all replicas under the next leader epoch, and start the new replicas."""
     for partition, assignment in wanted.items():
         if partition in work.context.states:
             _raise_epoch(work, partition, assignment)
@@ -157,19 +157,19 @@ def _end(work: Work, finished: Mapping[TopicPartition, Assignment]) -> None:
         work.batch.announce(finished)
     work.flush()
     for partition in finished:
-        work.note(f"{partition} has the replicas {list(context.assignment(partition).replicas)} now")
+        work.note(f"{partition} now has the replicas {list(context.assignment(partition).replicas)}")
 
 
 def _raise_epoch(work: Work, partition: TopicPartition, assignment: Assignment) -> None:
     state = work.context.states[partition]
     work.set_state(partition, state._replace(leader_epoch=state.leader_epoch + 1))
-    # A replica that is not new must not be made again in another directory if its own has failed.
+    # Not new: if its directory has failed, the replica must not be created in another one.
     work.batch.lead(assignment.origin, partition, assignment)
     work.batch.lead(assignment.adding, partition, assignment, is_new=True)
 
 
 def _delete(work: Work, gone: Sequence[Replica]) -> None:
-    """Remove replicas from the ISR, and delete them. As in Kafka, the log of a broker that is away stays there."""
+    """Remove replicas from the ISR, and delete them. As in Kafka, a broker that is down keeps its log."""
     replicas.to_offline(work, gone)
     work.flush()
     replicas.to_deletion_started(work, gone)

@@ -1,4 +1,4 @@
-"""Change the phases of replicas, and tell their brokers. Pure."""
+"""Change the phases of replicas, and inform their brokers. Pure."""
 
 from collections.abc import Iterable
 
@@ -9,7 +9,7 @@ from headrace.cluster.image import NO_LEADER
 
 
 def to_new(work: Work, replicas: Iterable[Replica]) -> None:
-    """Let replicas follow partitions for the first time."""
+    """Start replicas that follow partitions for the first time."""
     context = work.context
     for replica in _valid(work, replicas, ReplicaPhase.NEW):
         state = context.states.get(replica.partition)
@@ -23,7 +23,7 @@ def to_new(work: Work, replicas: Iterable[Replica]) -> None:
 
 
 def to_online(work: Work, replicas: Iterable[Replica]) -> None:
-    """Tell brokers the states of partitions that they have replicas of, unless these are new."""
+    """Send brokers the states of their partitions, except for new replicas."""
     context = work.context
     for replica in _valid(work, replicas, ReplicaPhase.ONLINE):
         if context.replica_phases[replica] is not ReplicaPhase.NEW and replica.partition in context.states:
@@ -32,7 +32,7 @@ def to_online(work: Work, replicas: Iterable[Replica]) -> None:
 
 
 def to_offline(work: Work, replicas: Iterable[Replica]) -> None:
-    """Stop replicas, and remove them from the ISR. The last member stays, but does not lead any more."""
+    """Stop replicas, and remove them from the ISR. The last member stays in it, but no longer leads."""
     context = work.context
     for replica in _valid(work, replicas, ReplicaPhase.OFFLINE):
         partition, broker = replica
@@ -52,7 +52,7 @@ def to_offline(work: Work, replicas: Iterable[Replica]) -> None:
 
 
 def to_deletion_started(work: Work, replicas: Iterable[Replica]) -> None:
-    """Let brokers delete the logs of replicas."""
+    """Order brokers to delete the logs of replicas."""
     for replica in _valid(work, replicas, ReplicaPhase.DELETION_STARTED):
         work.batch.stop(replica.broker, replica.partition, delete=True)
         work.context.replica_phases[replica] = ReplicaPhase.DELETION_STARTED
@@ -67,7 +67,7 @@ def to_deletion_ineligible(work: Work, replicas: Iterable[Replica]) -> None:
 
 
 def to_non_existent(work: Work, replicas: Iterable[Replica]) -> None:
-    """Forget replicas, also as parts of their assignments."""
+    """Forget replicas, and remove them from their assignments."""
     context = work.context
     for replica in _valid(work, replicas, ReplicaPhase.NON_EXISTENT):
         context.assign(replica.partition, context.assignment(replica.partition).without(replica.broker))
@@ -80,7 +80,7 @@ def _move(work: Work, replicas: Iterable[Replica], phase: ReplicaPhase) -> None:
 
 
 def _valid(work: Work, replicas: Iterable[Replica], phase: ReplicaPhase) -> list[Replica]:
-    """Return the replicas that may come to the phase. The others are a bug, which is logged."""
+    """Return the replicas that may enter the phase. Log the others, which are a bug."""
     phases = work.context.replica_phases
     valid = []
     for replica in replicas:

@@ -13,7 +13,7 @@ from headrace.types import TopicPartition
 
 
 class Elected(NamedTuple):
-    """A new state, and the replicas that learn of it by LeaderAndIsr."""
+    """A new state, and the replicas to send it to in LeaderAndIsr."""
 
     state: LeaderState
     recipients: tuple[int, ...]
@@ -68,7 +68,7 @@ def preferred(context: Context, partition: TopicPartition, state: LeaderState) -
 
 
 def controlled_shutdown(context: Context, partition: TopicPartition, state: LeaderState) -> Elected | None:
-    """Select the first online in-sync replica on a broker that does not shut down; those that do leave the ISR."""
+    """Select the first online in-sync replica on a broker that is not shutting down; the others leave the ISR."""
     recipients = tuple(
         replica
         for replica in context.assignment(partition).replicas

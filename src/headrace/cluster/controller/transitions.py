@@ -42,7 +42,7 @@ PARTITION_BEFORE: Final = {
     PartitionPhase.ONLINE: {PartitionPhase.NEW, PartitionPhase.ONLINE, PartitionPhase.OFFLINE},
     PartitionPhase.OFFLINE: {PartitionPhase.NEW, PartitionPhase.ONLINE, PartitionPhase.OFFLINE},
 }
-"""The phases from which a partition may come to one."""
+"""The phases from which a partition may enter each phase."""
 
 REPLICA_BEFORE: Final = {
     ReplicaPhase.NON_EXISTENT: {ReplicaPhase.DELETION_SUCCESSFUL},
@@ -63,4 +63,4 @@ REPLICA_BEFORE: Final = {
     ReplicaPhase.DELETION_SUCCESSFUL: {ReplicaPhase.DELETION_STARTED},
     ReplicaPhase.DELETION_INELIGIBLE: {ReplicaPhase.OFFLINE, ReplicaPhase.DELETION_STARTED},
 }
-"""The phases from which a replica may come to one."""
+"""The phases from which a replica may enter each phase."""

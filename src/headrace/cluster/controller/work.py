@@ -25,7 +25,7 @@ class Remove(NamedTuple):
 
 
 class Connect(NamedTuple):
-    """Open a channel to a registration of a broker, in place of an earlier one's, or note its new address."""
+    """Open a channel to a newly registered broker, in place of an earlier one, or note its new address."""
 
     broker: BrokerImage
 
@@ -47,7 +47,7 @@ Effect: TypeAlias = Write | Remove | Send | Connect | Disconnect | Note
 
 
 class Work:
-    """The changes so far. `may_be_unclean` returns True for a topic with `unclean.leader.election.enable`."""
+    """The changes of one event. `may_be_unclean` returns True for a topic with `unclean.leader.election.enable`."""
 
     def __init__(self, context: Context, may_be_unclean: Callable[[str], bool]) -> None:
         self.context = context
@@ -101,7 +101,7 @@ class Work:
         self._effects += self.batch.take()
 
     def effects(self) -> list[Effect]:
-        """Return everything to do."""
+        """Return all effects."""
         self.flush()
         return self._effects
 

@@ -1,4 +1,4 @@
-"""A broker that wants to be the controller: it takes office when nobody has it, and leaves when it must."""
+"""A candidate for controller: it takes office when there is no controller, and leaves when it must."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ from headrace.errors import ErrorCode, KafkaError
 
 _MIGRATION: Final = "/migration"
 _FAREWELL_S: Final = 2.0
-"""Time to give up the office when ZooKeeper cannot be reached; the session ends it otherwise."""
+"""Timeout (s) for deleting `/controller`; otherwise the node is deleted with the session."""
 _MIGRATION_CHECK_S: Final = 10.0
 _PAUSE_S: Final = 1.0
 """Time to wait after an unexpected error."""
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 class Candidate:
-    """`stand` when the broker is registered, and again after every change of the session."""
+    """Call `stand` when the broker is registered, and after every change of the session."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Candidate:
         """None while another broker is the controller."""
         self.figures = Figures()
         self._unclean_elections = 0
-        """Of earlier terms."""
+        """Unclean elections of earlier terms."""
         self._news = asyncio.Event()
         self._must_refresh = False
         self._failure: Exception | None = None
@@ -75,7 +75,7 @@ class Candidate:
         return self.term
 
     def stand(self) -> None:
-        """Take office if nobody has it; read again what is watched."""
+        """Take office if there is no controller, and read all watched nodes again."""
         self._must_refresh = True
         self._news.set()
         if self._task is None:
@@ -115,7 +115,9 @@ class Candidate:
         while (node := await self._store.watched(znodes.CONTROLLER, self._news.set)) is None:
             await self._end()
             if await self._store.exists(_MIGRATION) is not None:
-                log.error("No controller is elected: the cluster migrates to KRaft, which Headrace does not support")
+                log.error(
+                    "This broker cannot be controller: the cluster migrates to KRaft, which Headrace does not support"
+                )
                 self._loop.call_later(_MIGRATION_CHECK_S, self._news.set)
                 return
             await self._run_for_office()
@@ -136,7 +138,7 @@ class Candidate:
         self._must_refresh = False
 
     async def _run_for_office(self) -> None:
-        """Take office unless another broker is faster."""
+        """Take office unless another broker does so first."""
         (epoch_node,) = await self._store.get_many([znodes.CONTROLLER_EPOCH])
         office = Create(znodes.CONTROLLER, znodes.encode_controller(self._broker_id, self._now_ms()), ephemeral=True)
         if epoch_node is None:
@@ -176,7 +178,7 @@ class Candidate:
             return
         log.error("The controller leaves office after an unexpected error", exc_info=error)
         await self._resign()
-        await asyncio.sleep(_PAUSE_S)  # perhaps another broker can do better
+        await asyncio.sleep(_PAUSE_S)  # another broker may not have the problem
 
     async def _resign(self) -> None:
         """End the term, and delete `/controller` unless another broker has it."""

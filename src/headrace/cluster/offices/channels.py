@@ -1,4 +1,4 @@
-"""The controller's channels to the brokers: orders in order, each repeated until the broker has answered it."""
+"""The controller's channels to the brokers: orders are sent one by one, and repeated until the broker answers."""
 
 import asyncio
 import logging
@@ -11,7 +11,7 @@ from headrace.cluster.controller.batches import REQUESTS, Send
 from headrace.cluster.image import BrokerImage
 
 _RETRY_S: Final = 0.1
-"""As Kafka's controller waits before it repeats a request."""
+"""Pause (s) before a request is repeated, as in Kafka's controller."""
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class Channels:
         return {broker: channel.size for broker, channel in self._channels.items()}
 
     def connect(self, broker: BrokerImage) -> None:
-        """Open a channel to a registration of a broker, or note its new address. An earlier one's orders are lost."""
+        """Open a channel to a newly registered broker, dropping earlier orders, or note its new address."""
         endpoint = broker.endpoint(self._listener)
         if endpoint is None:
             log.error("Broker %d has no listener %s: it cannot be controlled", broker.id, self._listener)

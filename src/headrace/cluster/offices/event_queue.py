@@ -14,7 +14,7 @@ class _Event(NamedTuple):
 
 
 class Timing:
-    """How often something happened, and how long it took altogether (s)."""
+    """The number of times that something happened, and the total time that it took (s)."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -35,7 +35,7 @@ class Figures:
 
 
 class EventQueue:
-    """`failed` gets the exception of an event; no later event is handled."""
+    """`failed` is called with the exception of an event. No later event is handled."""
 
     def __init__(self, failed: Callable[[Exception], None], figures: Figures, loop: asyncio.AbstractEventLoop) -> None:
         self._failed = failed
@@ -57,7 +57,7 @@ class EventQueue:
             self.put(name, handle)
 
     async def close(self) -> None:
-        """Stop, also in the middle of an event."""
+        """Stop, even in the middle of an event."""
         self._task.cancel()
         await asyncio.wait([self._task])
 

@@ -1,4 +1,4 @@
-"""Writes of one controller: every one checks that no other broker has taken office since."""
+"""Writes of one controller. Each of them checks that no other broker has become controller since."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -45,7 +45,7 @@ class FencedStore:
                 self._raise(result)
 
     async def remove(self, paths: Iterable[str]) -> None:
-        """Delete nodes with everything below them, in order and the last ones in one request.
+        """Delete nodes with everything below them, in order; the last ones in one request.
 
         Missing ones are no error. Raises StoreError.
         """
@@ -55,7 +55,7 @@ class FencedStore:
             try:
                 await self.write([Delete(node) for node in found])
                 return
-            except (NoNodeError, NotEmptyError):  # somebody else writes below them
+            except (NoNodeError, NotEmptyError):  # another client writes below them
                 if attempt == _ATTEMPTS:
                     raise
 

@@ -40,7 +40,7 @@ _PROTOCOLS: Final = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 
 
 
 class Orders:
-    """Encodes the orders of one controller. `listener` is that of connections between brokers."""
+    """Encodes the orders of one controller. `listener` is the inter-broker listener."""
 
     def __init__(self, controller_id: int, epoch: int, listener: str) -> None:
         self._head: dict[str, Any] = {"controller_id": controller_id, "controller_epoch": epoch}

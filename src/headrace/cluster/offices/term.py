@@ -1,4 +1,4 @@
-"""One term in office: read the tree, let the machine decide about every event, write, and send orders."""
+"""One term in office: read the tree, pass every event to the machine, write its decisions, and send orders."""
 
 import asyncio
 import logging
@@ -36,7 +36,7 @@ class TermSettings(NamedTuple):
 
     listener: str
     timeout_s: float
-    """Time for a broker to answer an order."""
+    """Timeout (s) for a broker's answer to an order."""
     may_be_unclean: Callable[[str], bool]
     """Returns True for a topic with unclean elections."""
     deletes_topics: bool
@@ -98,7 +98,7 @@ class Term:
     # Requests
 
     async def ask(self, name: str, decide: Callable[[ControllerMachine], tuple[T, Iterable[Effect]]]) -> T:
-        """Let the machine decide about a request, carry out the effects, and return its answer.
+        """Pass a request to the machine, carry out the effects, and return the answer.
 
         Raises KafkaError of the machine, and not_controller if the term ends before.
         """
@@ -160,7 +160,7 @@ class Term:
         self.queue.put("unclean election", handle)
 
     def refresh(self) -> None:
-        """Read everything that is watched again: the watches were lost with the connection."""
+        """Read all watched nodes again: the watches were lost with the connection."""
         for name, handle in self._watched().items():
             self.queue.put_once(name, handle)
 
@@ -219,7 +219,7 @@ class Term:
             await self._carry_out(self.machine.delete_topics(names))
 
     async def _reassignments_asked(self) -> None:
-        """Obey the obsolete node, whose partitions are removed from it when they have moved."""
+        """Carry out the moves in the obsolete node, and remove those from it that have ended."""
         node = await self._reader.node(znodes.REASSIGNMENTS, self._news_of("reassignments"))
         targets = {} if node is None else _decoded_or_none(znodes.REASSIGNMENTS, znodes.decode_reassignments, node.data)
         self._asked_reassignments = targets
@@ -239,7 +239,7 @@ class Term:
                 await self._store.remove([znodes.REASSIGNMENTS])
 
     async def _elections_asked(self) -> None:
-        """Obey the obsolete node, which is deleted then."""
+        """Elect the leaders that the obsolete node asks for, and delete the node."""
         node = await self._reader.node(znodes.ELECTIONS, self._news_of("elections"))
         if node is None:
             return
@@ -341,7 +341,7 @@ def _note(broker_id: int, order: Lead | Announce | Stop) -> None:
 
 
 def _decoded_or_none(path: str, decode: Callable[[bytes], dict[Any, Any]], data: bytes) -> dict[Any, Any]:
-    """Decode what an operator or another broker has written; nothing if it is malformed."""
+    """Decode a node that an operator or another broker has written; return nothing if it is malformed."""
     try:
         return decoded(path, decode, data)
     except MalformedNodeError as error:

@@ -1,8 +1,8 @@
 """Create, grow and delete topics at the request of clients, on the broker that is the controller.
 
-As in Kafka, this only writes what any broker may write, and the controller notices it; except that the controller
-itself grows topics, because it also writes their nodes when it moves replicas. The answer waits until this broker
-announces the change to clients.
+As in Kafka, these requests only write nodes that any broker may write, which the controller watches. Only partitions
+are added by the controller itself, because it also writes those nodes when it moves replicas. The answer waits until
+this broker announces the change to clients.
 """
 
 import asyncio
@@ -170,7 +170,7 @@ class ClusterTopicAdmin:
         return await self._until(missing, timeout_s)
 
     async def _until(self, missing: Callable[[MetadataImage], list[T]], timeout_s: float) -> list[T]:
-        """Wait until nothing is missing in the image. Return what is missing when the time is over."""
+        """Wait until nothing is missing in the image. Return what is still missing at the timeout."""
         news = asyncio.Event()
         self._waiting.add(news)
         try:

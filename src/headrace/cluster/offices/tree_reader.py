@@ -1,4 +1,4 @@
-"""Read what the controller needs from ZooKeeper."""
+"""Read the controller's state from ZooKeeper."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
