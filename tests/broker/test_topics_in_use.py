@@ -146,7 +146,7 @@ def test_a_slow_consumer_still_gets_removed_segments(broker: Broker, client: Wir
     slow = [WireClient(broker.bootstrap) for _ in records]
     for offset, consumer in enumerate(slow):
         consumer.send(ApiKey.FETCH, 13, fetch(topic_id, offset=offset))
-    assert produce(client, "t", 0) == "none"  # every fetch was read before this
+    wait_for(lambda: all(consumer.has_answer() for consumer in slow), "the beginning of every answer")
     delete_all = {"topics": [{"name": "t", "partitions": [{"partition_index": 0, "offset": -1}]}], "timeout": 9000}
     assert client.ask(ApiKey.DELETE_RECORDS, 2, delete_all)["topics"][0]["partitions"][0]["error_code"] == "none"
     wait_for(lambda: len(list((broker.data / "t-0").glob("*.deleted"))) == 0, "removal of the files")

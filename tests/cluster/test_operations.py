@@ -249,8 +249,9 @@ def leader_data(cluster: Cluster, broker: int) -> Path:
 
 
 def start_offset(data: Path, topic: str) -> str:
-    """Return the log start offset that the broker has written."""
-    lines = (data / "log-start-offset-checkpoint").read_text().splitlines()
+    """Return the log start offset that the broker has written; 0 before it has written any."""
+    path = data / "log-start-offset-checkpoint"
+    lines = path.read_text().splitlines() if path.exists() else []
     return next((line.split()[2] for line in lines if line.startswith(f"{topic} 0 ")), "0")
 
 

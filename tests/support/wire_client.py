@@ -1,6 +1,7 @@
 """Send requests of any version over a socket, and decode the answers to plain, comparable values."""
 
 import datetime as dt
+import select
 import socket
 import struct
 from dataclasses import fields, is_dataclass
@@ -33,6 +34,10 @@ class WireClient:
             body.append(0)
         request_encoder(api_key, version)(body, message)
         self._socket.sendall(struct.pack(">i", len(body)) + body)
+
+    def has_answer(self) -> bool:
+        """Return True if the beginning of an answer has arrived."""
+        return bool(select.select([self._socket], [], [], 0)[0])
 
     def receive(self, api_key: ApiKey, version: int) -> dict[str, Any]:
         """Return the next answer. Raises ConnectionError if the broker closes the connection."""
