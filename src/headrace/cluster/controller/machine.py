@@ -72,8 +72,11 @@ class ControllerMachine:
         # A broker must know that a leader is alive before it can follow it.
         work.batch.announce(())
         work.flush()
-        self._begin_replicas(work)
+        offline = self._begin_replicas(work)
         self._begin_partitions(work)
+        if context.brokers:  # the only broker of an embedded store registers later
+            # The previous controller may have died with brokers, and before it has removed them from ISRs.
+            replicas.to_offline(work, offline)
         isr.remove_restarted(work)
         work.flush()
         deletion.begin(work, ())
@@ -93,8 +96,10 @@ class ControllerMachine:
                 context.moving.add(partition)
         return added
 
-    def _begin_replicas(self, work: Work) -> None:
+    def _begin_replicas(self, work: Work) -> list[Replica]:
+        """Return the replicas that are not online, without those of topics that are being deleted."""
         context = self.context
+        offline = []
         for partition in context.partitions():
             for broker in context.assignment(partition).replicas:
                 replica = Replica(partition, broker)
@@ -104,6 +109,9 @@ class ControllerMachine:
                         work.batch.lead((broker,), partition, context.assignment(partition))
                 else:
                     context.replica_phases[replica] = ReplicaPhase.DELETION_INELIGIBLE
+                    if partition.topic not in context.deleting:
+                        offline.append(replica)
+        return offline
 
     def _begin_partitions(self, work: Work) -> None:
         context = self.context

@@ -164,6 +164,10 @@ class History:
                 live.inbox.pop()
         bounced = self.random.choice([*sorted(world.brokers), 0])
         before = world.states()
+        if len(world.brokers) > 1 and self.random.random() < 0.15:  # it died together with the controller
+            lost = self.random.choice(sorted(world.brokers.keys() - {bounced}))
+            del world.brokers[lost]
+            self.was_away.add(lost)
         if bounced:
             world.register(bounced)
             self.was_away.add(bounced)
@@ -212,6 +216,8 @@ class History:
             before = self.seen.get(partition)
             assert state.isr
             assert state.leader == NO_LEADER or state.leader in state.isr
+            if len(state.isr) > 1 and partition.topic not in context.deleting:
+                assert set(state.isr) <= context.brokers.keys(), f"{partition}: {state}"
             if before is not None:
                 assert state.version >= before.version
                 assert state.leader_epoch >= before.leader_epoch

@@ -74,7 +74,7 @@ FAULTS: dict[str, tuple[Any, str, Callable[[Any], Any]]] = {
 
 
 def play_all() -> None:
-    for seed in range(SEEDS):
+    for seed in range(2 * SEEDS):
         History(seed).play()
 
 
