@@ -6,7 +6,7 @@ from tests.simulation.cluster.faults import FAULTS
 from tests.simulation.cluster.history import history_of
 from tests.simulation.cluster.world import explain, play
 
-SEEDS = 40
+SEEDS = 24
 """Seeds in CI; `make simulation` plays 2,000."""
 _BATCH = 8
 _SEEDS_PER_FAULT = 60
