@@ -109,7 +109,7 @@ class Cluster(ABC):
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.others: list[Broker] = []
-        """Processes that are no brokers: ZooKeeper."""
+        """Processes other than brokers: ZooKeeper."""
         self.brokers = self.members()
 
     @abstractmethod
@@ -132,7 +132,7 @@ class Cluster(ABC):
         ):
             self.check_alive()
             if time.monotonic() > deadline:
-                raise RuntimeError(f"the brokers of {self.name} have not met within {START_TIMEOUT_S:.0f} s")
+                raise RuntimeError(f"the brokers of {self.name} did not all register within {START_TIMEOUT_S:.0f} s")
             time.sleep(0.2)
 
     def create(self, topic: str, partitions: int) -> None:
@@ -149,7 +149,7 @@ class Cluster(ABC):
                 time.sleep(0.5)
         while not self._is_in_sync(admin, topic, partitions):
             if time.monotonic() > deadline:
-                raise RuntimeError(f"the replicas of {topic} in {self.name} are not in sync within {_TIMEOUT_S:.0f} s")
+                raise RuntimeError(f"the replicas of {topic} in {self.name} are not in sync after {_TIMEOUT_S:.0f} s")
             time.sleep(0.1)
 
     def delete(self, topic: str) -> None:

@@ -1,6 +1,6 @@
-"""`python -m bench.connector BOOTSTRAP TOPIC`: read a topic by Spark's connector alone, and print the seconds.
+"""`python -m bench.connector BOOTSTRAP TOPIC`: read a topic with Spark's connector alone, and print the seconds.
 
-A stream with the batches, the columns and the Spark settings of the pipeline's jobs, whose rows are thrown away.
+Uses the batch sizes, columns and Spark settings of the pipeline's jobs, and discards the rows.
 """
 
 import sys

@@ -109,7 +109,7 @@ def measure_backlog(directory: Path, lines: int) -> Backlog:
                     cpu_s = max(cpu_s, family_cpu_seconds(process.pid))
                     peak = max(peak, *(peak_resident_bytes(pid) for pid in _java(process.pid)), 0)
                 if time.monotonic() - begin > _TIMEOUT_S:
-                    raise RuntimeError("the jobs did not end")
+                    raise RuntimeError(f"the jobs did not end within {_TIMEOUT_S:.0f} s")
                 time.sleep(0.2)
             all_s = time.monotonic() - begin
             _check(process, directory)
@@ -167,7 +167,7 @@ def latencies_of(sent: Sequence[float], seen: Sequence[tuple[float, int]], *, sk
 
 
 def _watch(bootstrap: str, seen: list[tuple[float, int]], stop: threading.Event) -> None:
-    """Note how many lines the counts by status add up to, whenever they change."""
+    """Record how many lines the counts by status add up to, whenever they change."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,

@@ -111,7 +111,9 @@ class StorageFigures(Figures):
             begin = time.perf_counter()
             broker.start()
             raw_client.wait_for_produce(broker.port, "reopened", 6, 120.0)
-            self.note(f"{label}, cold, after {how}: to the first record taken, s", broker, time.perf_counter() - begin)
+            self.note(
+                f"{label}, cold, after {how}: to the first accepted record, s", broker, time.perf_counter() - begin
+            )
 
     # -- compaction ----------------------------------------------------------------------------------------------------
 

@@ -46,11 +46,11 @@ REFUSED: Final = {
     ),
     "string over 32,767 bytes": (
         framed(request(METADATA, 12, NO_TAGS + b"\x02" + bytes(16) + b"\x81\x80\x02" + b"a" * 32_768 + bytes(4))),
-        "METADATA v12 cannot be read: a string of 32768 bytes; at most 32767 are allowed",
+        "METADATA v12 cannot be read: a string has 32768 bytes; at most 32767 are allowed",
     ),
     "string over 32,767 bytes after the last array": (
         framed(request(API_VERSIONS, 3, NO_TAGS + b"\x81\x80\x02" + b"a" * 32_768 + b"\x021" + NO_TAGS)),
-        "API_VERSIONS v3 cannot be read: a string of 32768 bytes; at most 32767 are allowed",
+        "API_VERSIONS v3 cannot be read: a string has 32768 bytes; at most 32767 are allowed",
     ),
     "millions of tagged fields": (
         framed(request(METADATA, 12, NO_TAGS + b"\x01" + bytes(2) + b"\x80\x89\x7a" + b"\x05\x00" * 2_000_000)),

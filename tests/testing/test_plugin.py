@@ -131,5 +131,5 @@ def test_a_value_of_an_unsupported_type_is_reported(value: object) -> None:
 
 
 def test_a_key_that_is_not_text_is_reported() -> None:
-    with pytest.raises(ConfigError, match="names are text"):
+    with pytest.raises(ConfigError, match="names of settings must be text"):
         Broker({3: "x"})  # type: ignore[dict-item]  # as a test without types would

@@ -41,7 +41,8 @@ def consume(
             "--from",
             metavar="WHERE",
             help="Start: beginning, end, an offset (42), a number of records before the end (-10), a time "
-            "(2026-11-21T09:30, @MILLISECONDS) or a duration ago (15m, 2h). With --group: if no offset is committed.",
+            "(2026-11-21T09:30, @MILLISECONDS) or a duration ago (15m, 2h). With --group: only for partitions without "
+            "a committed offset.",
         ),
     ] = "beginning",
     partition: Annotated[
@@ -86,24 +87,25 @@ def consume(
         ),
     ] = None,
     print_timestamp: Annotated[
-        bool, typer.Option("--print-timestamp", rich_help_panel=_OUTPUT, help="Milliseconds before the value.")
+        bool,
+        typer.Option("--print-timestamp", rich_help_panel=_OUTPUT, help="Print the timestamp (ms) before the value."),
     ] = False,
     print_partition: Annotated[
-        bool, typer.Option("--print-partition", rich_help_panel=_OUTPUT, help="Partition before the value.")
+        bool, typer.Option("--print-partition", rich_help_panel=_OUTPUT, help="Print the partition before the value.")
     ] = False,
     print_offset: Annotated[
-        bool, typer.Option("--print-offset", rich_help_panel=_OUTPUT, help="Offset before the value.")
+        bool, typer.Option("--print-offset", rich_help_panel=_OUTPUT, help="Print the offset before the value.")
     ] = False,
     print_headers: Annotated[
-        bool, typer.Option("--print-headers", rich_help_panel=_OUTPUT, help="Headers before the value.")
+        bool, typer.Option("--print-headers", rich_help_panel=_OUTPUT, help="Print the headers before the value.")
     ] = False,
     print_key: Annotated[
-        bool, typer.Option("--print-key", rich_help_panel=_OUTPUT, help="Key before the value.")
+        bool, typer.Option("--print-key", rich_help_panel=_OUTPUT, help="Print the key before the value.")
     ] = False,
     separator: Annotated[
         str,
         typer.Option(
-            "--separator", metavar="TEXT", rich_help_panel=_OUTPUT, help="Text between the columns of a record."
+            "--separator", metavar="TEXT", rich_help_panel=_OUTPUT, help="Text between the fields of a record."
         ),
     ] = "\\t",
     null: Annotated[

@@ -62,7 +62,7 @@ def shortened(text: str, width: int) -> str:
 
 
 def _shares(room: int, wishes: Sequence[int], least: Sequence[int]) -> list[int]:
-    """Divide the room equally, except that no share exceeds its wish; the rest goes to the others."""
+    """Divide the width equally, but give no column more than it needs; the others share the rest."""
     shares = [0] * len(wishes)
     for place, each in enumerate(sorted(range(len(wishes)), key=wishes.__getitem__)):
         fair = max(room // (len(wishes) - place), least[each], _NARROWEST)
@@ -84,7 +84,7 @@ def _shortened_word(word: str, width: int) -> str:
     if len(word) <= width:
         return word
     bare = word.rstrip(",;:")
-    # Always keep room for one mark, so that a name looks the same wherever it appears.
+    # Keep room for a punctuation mark even without one, so that a name looks the same wherever it appears.
     return shortened(bare, width - 1) + word[len(bare) : len(bare) + 1]
 
 

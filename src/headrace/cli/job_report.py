@@ -1,4 +1,4 @@
-"""Draw jobs and deployments: tables on a terminal, tab-separated lines in a pipe, objects for JSON."""
+"""Print jobs and deployments: tables on a terminal, tab-separated lines in a pipe, objects for JSON."""
 
 import inspect
 from collections.abc import Mapping, Sequence
@@ -134,7 +134,7 @@ def _print_spark(spark: Mapping[str, Any]) -> None:
         rows: list[list[Cell]] = [[item["name"], item["value"], item["set_by"]] for item in spark["settings"]]
         _print_block([Column("Spark setting"), Column("Value"), Column("Set by")], rows)
         return
-    # Names and values of 70 characters fit no table.
+    # Names and values of up to 70 characters do not fit in a table.
     output.write_lines("", f"Spark settings of the {spark['profile']} profile")
     for item in spark["settings"]:
         mark = "" if item["set_by"] == "profile" else f"   ({item['set_by']})"

@@ -35,9 +35,9 @@ app.command(cls=Command, epilog=pipeline_generate.EPILOG)(pipeline_generate.gene
     "list",
     cls=Command,
     epilog=examples(
-        "all jobs that are installed",
+        "all installed jobs",
         "headrace pipeline list",
-        "your own too",
+        "also your own jobs",
         "headrace pipeline list --from my_jobs.py",
     ),
 )

@@ -1,4 +1,4 @@
-"""`headrace pipeline generate`: a seeded access log with known truth, as files or to a topic."""
+"""`headrace pipeline generate`: a seeded access log with known results, as files or to a topic."""
 
 import sys
 import time
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from headrace.pipeline.generate.parameters import Parameters
 
 EPILOG = examples(
-    "100,000 lines of 14 hours, and the truth about them",
+    "100,000 lines of 14 hours, and the expected results",
     "headrace pipeline generate --output ./log",
-    "a day in which lines come late, torn and twice",
+    "a day with late, torn and duplicate lines",
     "headrace pipeline generate --hours 24 --late 0.02 --torn 0.005 --duplicates 0.01 --output ./log",
-    "a live site: 500 lines a second to a topic, with the present time",
+    "a live site: 500 lines a second to a topic, with the current time",
     "headrace pipeline generate --rate 500 --lines 60000 --topic access-log",
 )
 _MISHAPS: Final = "Mishaps"
@@ -48,7 +48,9 @@ def generate(
             "--topic", metavar="NAME", show_default=False, help="Topic for the lines; created if it does not exist."
         ),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", help="The same seed makes the same log.")] = 1,
+    seed: Annotated[
+        int, typer.Option("--seed", metavar="N", help="Seed of the random numbers: the same seed gives the same log.")
+    ] = 1,
     lines: Annotated[
         int | None,
         typer.Option("--lines", metavar="N", show_default="100,000 without --hours", help="Number of lines."),
@@ -77,7 +79,7 @@ def generate(
     ] = None,
     visitors: Annotated[
         int | None,
-        typer.Option("--visitors", metavar="N", show_default="1,440 times the rate", help="Number of people."),
+        typer.Option("--visitors", metavar="N", show_default="1,440 times the rate", help="Number of visitors."),
     ] = None,
     late: Annotated[
         float,
@@ -108,9 +110,9 @@ def generate(
     quiet: Quiet = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Make up the access log of a web site, and write the results that the pipeline must find.
+    """Generate the access log of a made-up web site, and the results that the pipeline must compute from it.
 
-    Visitors have sessions, a page becomes more popular, and crawlers of five kinds come by. The same options make the
+    Visitors have sessions, a page becomes more popular, and five kinds of crawlers visit. The same options produce the
     same bytes.
     """
     from headrace.cli.interruption import Interruption

@@ -24,7 +24,7 @@ EPILOG = examples(
     "headrace pipeline report sessions --day 2015-05-17 --set sessions.gap='10 minutes'",
     "all rows, for a script",
     "headrace pipeline report page_views --day 2015-05-17 --json | jq '.tables.page_views[0]'",
-    "compare with the tables of the streams",
+    "compare with the tables that the jobs have written",
     "headrace pipeline report --check",
 )
 _SHOWN = 10
@@ -46,7 +46,9 @@ def report(
     ] = None,
     check: Annotated[
         bool,
-        typer.Option("--check", help="Compare with the tables of the streams instead; exit with 1 if they differ."),
+        typer.Option(
+            "--check", help="Compare with the tables that the jobs have written instead; exit with 1 if they differ."
+        ),
     ] = False,
     config: Config = None,
     files: JobFiles = None,
@@ -57,8 +59,8 @@ def report(
 ) -> None:
     """Compute the tables of the jobs from `events` in one batch. Visitors are counted exactly, not estimated.
 
-    Sessions belong to the day on which they start. Requests that came too late for the streams of sessions and crawlers
-    are left out of these tables here too.
+    Sessions belong to the day on which they start. As in the jobs, sessions and crawlers
+    leave out requests that came too late.
     """
     on = _day(day)
     with pipeline_options.explained():

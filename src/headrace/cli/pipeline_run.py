@@ -76,8 +76,8 @@ def run(
 ) -> None:
     """Run jobs on Spark until Ctrl-C, which ends them after their batches.
 
-    A failing job starts again after a delay of at most a minute; the others continue. It is given up if only a person
-    can correct the cause and, with --once, after five failures in ten minutes.
+    A failing job starts again after a delay of at most a minute; the others continue. It is not started again if only a
+    person can correct the cause or, with --once, after five failures in ten minutes.
     """
     import logging
 
@@ -167,7 +167,7 @@ def query(
 
 
 def _name_tables(spark: "SparkSession", uri: str, jobs: "list[Job]", sql: str) -> None:
-    """Make the tables that the query may mean available by name."""
+    """Create a view with the plain name of every table that the query may refer to."""
     from headrace.pipeline.engine.tables.lake import Lake
     from headrace.pipeline.spec.jobs import Changelog, Publish
 

@@ -43,7 +43,7 @@ def spark_session(deployment: "Deployment", master: str | None) -> "Iterator[Spa
 
 @contextmanager
 def _quiet_children() -> Iterator[None]:
-    """Let processes that start now write their messages to a file, which is shown only after an error.
+    """Redirect the standard error of processes that start now to a file, which is shown only after an error.
 
     The JVM prints a dozen lines about itself, and uses this standard error for as long as it runs.
     """

@@ -37,7 +37,7 @@ TRACE_EPILOG = examples(
     "headrace pipeline trace access-log 0 4711 --json | jq '.reached[].table'",
 )
 REPLAY_EPILOG = examples(
-    "what the present parser would accept",
+    "what the current parser would accept",
     "headrace pipeline replay-quarantine --dry-run",
     "only records with one reason",
     "headrace pipeline replay-quarantine events --reason 'the line is empty'",
@@ -176,7 +176,7 @@ def _print_audits(audits: "Sequence[Audited]", uri: str) -> None:
         verdict = "every offset is present or explained" if audit.is_complete else "not complete"
         output.tell(
             f"{audit.job}: {verdict} ({', '.join(audit.tables)}; {output.count(audit.files, 'file')}, "
-            f"{audit.files_read} of them read, the others by their statistics)"
+            f"{audit.files_read} of them read, the others checked by their statistics)"
         )
 
 
@@ -228,7 +228,7 @@ _DETAILS = ("timestamp_type", "ingest_date", "settled_before", "settled_after")
 
 
 def _print_trace(reached: "Sequence[Reached]") -> None:
-    """Print the rows without the position, which is that of the command line: on a terminal a column per line."""
+    """Print the rows, on a terminal with one column per line. Leave out the position, which the user has typed."""
     if not output.stdout_is_terminal():
         output.print_table(
             [output.Column("Table"), output.Column("Written"), *map(output.Column, ("Topic", "Key", "Row"))],
@@ -271,7 +271,7 @@ def replay_quarantine(
 ) -> None:
     """Parse quarantined records again, and move those that are good now to the tables of their job, exactly once.
 
-    The job may run meanwhile. Jobs that read these tables get the rows like new ones.
+    The jobs may keep running. Jobs that read these tables get the rows like new ones.
     """
     with _selected(config, files, overrides=overrides, lake=lake) as selection:
         from headrace.pipeline.engine.upkeep import replay
@@ -320,9 +320,9 @@ def compact(
     master: Master = None,
     json: Json = False,
 ) -> None:
-    """Replace partial sums by totals, and rows with the same key by the latest one.
+    """Replace partial sums with totals, and rows with the same key with the latest one.
 
-    Jobs and readers may run meanwhile.
+    Jobs and readers may keep running.
     """
     now_ms = int(datetime.now(UTC).timestamp() * 1000)
     try:

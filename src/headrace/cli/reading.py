@@ -112,7 +112,7 @@ class _Reader:
             self._consumer.close()
 
     def _leave(self) -> None:
-        """Leave the group before closing: librdkafka's close waits for ever, and keeps the interpreter's lock, if an
+        """Leave the group before closing: librdkafka's close waits forever, and keeps the interpreter's lock, if an
         assignment arrives in the meantime (its pull request 4883).
         """
         if self._reading.group is None:

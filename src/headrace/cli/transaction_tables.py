@@ -1,4 +1,4 @@
-"""Draw transactions and producers: tables on a terminal, tab-separated lines in a pipe, objects for JSON."""
+"""Print transactions and producers: tables on a terminal, tab-separated lines in a pipe, objects for JSON."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final

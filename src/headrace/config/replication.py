@@ -78,7 +78,7 @@ REPLICATION_SETTINGS: Final[dict[str, Setting]] = table(
         "replica.fetch.min.bytes",
         INT,
         1,
-        "Bytes of new records for which a leader answers a follower's fetch without waiting.",
+        "Minimum bytes of new records for which a leader answers a follower's fetch at once.",
         importance=HIGH,
     ),
     Setting(

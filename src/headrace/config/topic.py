@@ -257,7 +257,7 @@ TOPIC_SETTINGS: Final[dict[str, Setting]] = table(
         "retention.ms",
         LONG,
         604_800_000,
-        "Maximum age in ms of a segment under the `delete` policy; -1 keeps data for ever.",
+        "Maximum age in ms of a segment under the `delete` policy; -1 keeps data forever.",
         at_least(-1),
         synonyms=("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
     ),

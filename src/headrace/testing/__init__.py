@@ -19,7 +19,7 @@ from headrace.config import ConfigError, load
 __all__ = ["TEST_SETTINGS", "Broker", "Settings"]
 
 TEST_SETTINGS: Final[Mapping[str, str]] = {
-    # Kafka's defaults that make tests wait: groups that gather members, and offsets topics for whole clusters.
+    # Kafka's defaults would slow down tests: groups wait for members to join, and the offsets topic has 50 partitions.
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "100",
     "offsets.topic.num.partitions": "1",
@@ -133,7 +133,7 @@ class Broker:
 def _as_text(key: object, value: object) -> str:
     """Return a value as in a settings file. Raises ConfigError if it has no such form."""
     if not isinstance(key, str):
-        raise ConfigError(str(key), None, f"Unknown setting {key!r}: names are text")
+        raise ConfigError(str(key), None, f"Unknown setting {key!r}: the names of settings must be text")
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (str, int, float, Path)):

@@ -213,10 +213,10 @@ def _items(
             position += 4
         if count <= 0:
             if count < 0 and not nullable:
-                raise ValueError("null for an array that is not nullable")
+                raise ValueError("an array is null, but the schema does not allow that")
             return position
         if count * least > len(data) - position:
-            raise ValueError(f"an array of {count} items with only {max(0, len(data) - position)} bytes remaining")
+            raise ValueError(f"an array declares {count} items, but only {max(0, len(data) - position)} bytes remain")
         left[0] -= count
         if left[0] < 0:
             raise TooManyEntriesError("its arrays have too many entries")
@@ -269,7 +269,7 @@ def _compact_string(before: int) -> _Step:
 def check_string(size: int) -> None:
     """Raise ValueError if a string of `size` bytes is longer than Kafka allows."""
     if size > MAX_STRING:
-        raise ValueError(f"a string of {size} bytes; at most {MAX_STRING} are allowed")
+        raise ValueError(f"a string has {size} bytes; at most {MAX_STRING} are allowed")
 
 
 def _prefixed(prefix: struct.Struct) -> _StepMaker:
@@ -301,7 +301,7 @@ def _tags_with(known: Mapping[int, _Step], left: list[int]) -> _StepMaker:
 def _follow_tags(data: Buffer, position: int, known: Mapping[int, _Step], left: list[int]) -> int:
     count, position = unsigned_varint(data, position)
     if 2 * count > len(data) - position:
-        raise ValueError(f"{count} tagged fields with only {len(data) - position} bytes remaining")
+        raise ValueError(f"it declares {count} tagged fields, but only {len(data) - position} bytes remain")
     left[0] -= count
     if left[0] < 0:
         raise TooManyEntriesError("it has too many tagged fields")

@@ -42,7 +42,7 @@ _ZSTD_WINDOW_LOG: Final = 27
 CHUNK_SIZE: Final = 1 << 20
 """Bytes that `decompress_chunks` reads and yields at a time."""
 _FREE_PARTS: Final = 1000
-"""Frames or blocks of any size. A part costs microseconds, so further ones must contain a kilobyte on average."""
+"""Maximum number of small frames or blocks: each costs microseconds, so if there are more, they must average 1 KB."""
 
 
 def codec_named(name: str) -> Codec:
@@ -160,9 +160,9 @@ def _corrupt(reason: str) -> KafkaError:
 
 
 def _check_parts(codec: Codec, count: int, size: int) -> None:
-    """Refuse data with so many tiny frames or blocks that its only purpose can be to waste time."""
+    """Refuse data with many tiny frames or blocks, which only waste the broker's time."""
     if count > _FREE_PARTS + size // 1024:
-        raise _corrupt(f"{codec.name.lower()} data has {count} frames or blocks for {size} bytes")
+        raise _corrupt(f"{codec.name.lower()} data has {count} frames or blocks for only {size} bytes")
 
 
 def _stored(view: memoryview, step: int, max_size: int) -> Iterator[bytes]:

@@ -121,7 +121,7 @@ def test_a_string_has_at_most_32767_bytes(size: int, *, is_allowed: bool) -> Non
     if is_allowed:
         assert strict(ApiKey.DELETE_GROUPS, 2, bytes(body)) == body
     else:
-        with pytest.raises(ValueError, match="a string of 32768 bytes; at most 32767 are allowed"):
+        with pytest.raises(ValueError, match="a string has 32768 bytes; at most 32767 are allowed"):
             strict(ApiKey.DELETE_GROUPS, 2, bytes(body))
 
 

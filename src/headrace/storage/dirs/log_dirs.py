@@ -91,7 +91,7 @@ class LogDirs:
         try:
             self.found.promote()
         except OSError as error:
-            raise KafkaError(ErrorCode.kafka_storage_error, f"cannot rename a moved partition: {error}") from error
+            raise KafkaError(ErrorCode.kafka_storage_error, f"cannot complete an interrupted move: {error}") from error
         for directory in self.owned.working:
             self._opened(directory)
 

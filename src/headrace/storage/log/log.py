@@ -196,7 +196,7 @@ class Log:
         try:
             self.leader_epochs.assign(leader_epoch, self.state.log_end_offset)
         except OSError as error:
-            raise self.state.storage_error("note a leader epoch of", error) from error
+            raise self.state.storage_error("record a leader epoch of", error) from error
 
     def fits_active_segment(self, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
         """Return True if the active segment is not empty and can take `size` bytes of batches up to `last_offset`."""
@@ -204,7 +204,7 @@ class Log:
         return segment.size > 0 and not segment.should_roll(size, last_offset, max_timestamp, self.state.config, now_ms)
 
     def note_aborted(self, transaction: AbortedTransaction) -> None:
-        """Note a transaction in the index of the segment that has its marker, the active one.
+        """Add an aborted transaction to the index of the active segment, which has its marker.
 
         Raises KafkaError(kafka_storage_error).
         """

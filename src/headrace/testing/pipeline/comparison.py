@@ -60,7 +60,7 @@ def assert_stream_equals_batch(
             if not isinstance(definition.source, Table):
                 _run(place, definition, values, kill)
         if isinstance(definition.source, Table):
-            # Each part is a file of the table at least, and here each file a batch.
+            # Each part becomes at least one file of the table, and each file is read as a separate batch.
             _run(place, definition, values, kill, max_rows=1)
         _compare(place, definition, values, arrangement, seed)
 

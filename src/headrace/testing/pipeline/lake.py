@@ -176,7 +176,7 @@ class Lake:
             while reading:
                 message = consumer.poll(_TIMEOUT_S)
                 if message is None:
-                    raise TimeoutError(f"no record and no end of topic {topic} within {_TIMEOUT_S:.0f} s")
+                    raise TimeoutError(f"topic {topic} was not read to its end: no record for {_TIMEOUT_S:.0f} s")
                 error, partition = message.error(), message.partition() or 0
                 if error is None:
                     found.append((partition, Change(_text(message.key()), _row(message.value()))))

@@ -76,7 +76,7 @@ class _Index:
         try:
             position = self._stored * self._entry.size
             if os.pwrite(descriptor, self._tail, position) < len(self._tail):
-                raise OSError(f"{self.path}: {len(self._tail)} bytes were written only in part: the disk is full")
+                raise OSError(f"{self.path}: only part of {len(self._tail)} bytes was written: the disk is full")
         finally:
             os.close(descriptor)
         self._stored = self.count

@@ -47,7 +47,7 @@ class MarkerCounts:
         return bool(self._markers)
 
     def loaded(self, end_offset: int) -> None:
-        """Finish loading a log that ends at `end_offset`; without a marker so far, markers are known from there on."""
+        """Finish loading a log that ends at `end_offset`, from which on markers are known if it contains none."""
         if self.known_from < 0:
             self.known_from = end_offset
 

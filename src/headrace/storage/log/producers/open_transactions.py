@@ -95,7 +95,7 @@ class OpenTransactions(Container[int]):
                 self._note_first()
 
     def end(self, header: BatchHeader, key: bytes | None) -> AbortedTransaction | None:
-        """Account for a committed control batch, `key` being that of its record; return the transaction it aborts."""
+        """Account for a committed control batch, whose record has `key`; return the transaction that it aborts."""
         marker = marker_of(key)
         if marker is None:
             return None
