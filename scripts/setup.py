@@ -142,7 +142,7 @@ def fill_venv() -> None:
 
 
 def install_headrace() -> None:
-    """Install Headrace as editable; compile the record checks if there is a C compiler."""
+    """Install Headrace in editable mode; compile the record checks if there is a C compiler."""
     compile_wish = os.environ.setdefault("HEADRACE_COMPILE", str(int(any(map(shutil.which, ("cc", "gcc", "clang"))))))
     install = (
         VENV / "bin" / "uv",

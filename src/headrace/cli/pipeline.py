@@ -42,7 +42,7 @@ app.command(cls=Command, epilog=pipeline_generate.EPILOG)(pipeline_generate.gene
     ),
 )
 def list_jobs(files: JobFiles = None, config: Config = None, json: Json = False) -> None:
-    """List the jobs with what they read and write."""
+    """List the jobs with their sources and outputs."""
     with pipeline_options.explained():
         selection = pipeline_options.select(config=config, files=files)
     # Its modules would slow down every help page.

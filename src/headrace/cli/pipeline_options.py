@@ -111,7 +111,7 @@ def _config(named: Path | None) -> Path | None:
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Turn errors of the pipeline into CommandError."""
+    """Convert PipelineErrors to CommandErrors."""
     from headrace.pipeline.errors import PipelineError
 
     try:

@@ -10,7 +10,7 @@ _MAX_MS = 2**63 - 1
 
 
 class Start(Enum):
-    """The kind of a position, which gives its number a meaning."""
+    """The kind of a position, which determines the meaning of its number."""
 
     BEGINNING = auto()
     END = auto()

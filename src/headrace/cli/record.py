@@ -7,7 +7,7 @@ if TYPE_CHECKING:
 
 
 class Record(NamedTuple):
-    """A record. None: for key or value, Kafka's null; for `partition` and `timestamp_ms`, the producer's choice."""
+    """A record. A key or value of None is Kafka's null; the producer chooses a partition or timestamp of None."""
 
     key: bytes | None
     value: bytes | None

@@ -58,7 +58,7 @@ def _matches_clients(value: Value) -> bool:
 def _is_pattern(text: str) -> bool:
     """Check the syntax of a pattern; Kafka matches it when clients push metrics.
 
-    As ASCII: Python takes milliseconds to compile a range of Unicode characters.
+    Other characters are replaced, because Python takes milliseconds to compile a range of Unicode characters.
     """
     try:
         re.compile(_NOT_ASCII.sub("x", text).encode())

@@ -84,7 +84,7 @@ def compile_bounds(cls: Any, max_entries: int = MAX_ENTRIES) -> Callable[[Buffer
 
 
 def _structure(cls: Any, left: list[int]) -> _Layout:
-    """`left[0]` is the number of items that the message may still have; every array subtracts its own."""
+    """Return the layout of a structure. `left[0]` is the number of items that the message may still have."""
     flexible: bool = cls.__flexible__
     layouts = []
     tagged: dict[int, _Step] = {}

@@ -94,7 +94,7 @@ def compile_step_encoder(cls: Any) -> StepEncoder:
         for name, write, steps, default in plain:
             value = message.get(name, default)
             if value is MISSING:
-                raise MissingFieldError(f"{name_of_class} needs {name}")
+                raise MissingFieldError(f"{name_of_class} lacks the field {name}")
             if steps is not None and type(value) in _STEPPED:
                 yield from steps(out, value)
             else:
@@ -146,7 +146,7 @@ def compile_encoder(cls: Any) -> Encoder:
         for name, write, default in plain:
             value = message.get(name, default)
             if value is MISSING:
-                raise MissingFieldError(f"{name_of_class} needs {name}")
+                raise MissingFieldError(f"{name_of_class} lacks the field {name}")
             try:
                 write(out, value)
             except (struct.error, AttributeError, TypeError) as error:

@@ -43,7 +43,7 @@ class MalformedReplyError(Exception):
 
 
 class FetchLimits(NamedTuple):
-    """How long the leader waits for `min_bytes`, and the maximum bytes of a reply."""
+    """The leader waits up to `max_wait_ms` for `min_bytes`; a reply has at most `max_bytes`."""
 
     max_wait_ms: int
     min_bytes: int
@@ -53,8 +53,8 @@ class FetchLimits(NamedTuple):
 class FetchedPartition(NamedTuple):
     """A partition in a reply. `records` may end within a batch.
 
-    `diverging` is the largest epoch up to the last fetched one that the leader knows, and its end offset there, if the
-    follower's log differs from the leader's; None otherwise.
+    If the follower's log differs from the leader's, `diverging` is the leader's largest epoch that is not above the
+    last fetched one, and its end offset; None otherwise.
     """
 
     key: PartitionKey

@@ -90,7 +90,7 @@ def columns_of(headers: Sequence[BatchHeader], bodies: Sequence[Buffer]) -> Reco
 
 
 def _are_offsets(zigzags: Integers, counts: Integers, headers: Sequence[BatchHeader]) -> Flags:
-    """Return True for every batch with valid offsets. A delta is half its zigzag; an odd zigzag is negative."""
+    """Return a flag per batch: True if its offsets are valid. Even zigzags are twice the delta, odd ones negative."""
     last = np.cumsum(counts) - 1
     first = last + 1 - counts
     ascends = np.ones(len(zigzags), np.bool_)

@@ -1,6 +1,6 @@
 """Schedules compaction: chooses the next log, passes it to the cleaner process, and swaps in the result.
 
-Runs in threads of its own; all access to a log goes to the thread that owns the logs, through `on_loop`.
+Runs in its own threads; all access to a log goes to the thread that owns the logs, through `on_loop`.
 """
 
 import logging

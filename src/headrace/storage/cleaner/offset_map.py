@@ -220,7 +220,7 @@ def _offsets(columns: RecordColumns, headers: Sequence[BatchHeader]) -> Integers
 
 
 class _Entries(NamedTuple):
-    """Per record: the key's digest, and twice the offset relative to `first_offset`, plus 1 without a value."""
+    """For each record, the digest of its key, and twice its offset from `first_offset`, plus 1 if it has no value."""
 
     high: Words
     low: Words

@@ -309,7 +309,7 @@ class LogDirs:
         self._unsynced.add(directory)
 
     def doom(self, path: Path, due_ms: int) -> None:
-        """Remove a directory without a log at `due_ms`."""
+        """Schedule the removal of a directory without a log for `due_ms`."""
         self._doomed.add(path, due_ms)
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------

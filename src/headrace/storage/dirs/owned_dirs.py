@@ -182,7 +182,7 @@ class OwnedDirs:
             with self._failing:  # two flushes may fail at once
                 directory.distrust()
         except OSError as error:
-            log.error("%s cannot be marked for a full recovery: %s", directory.path, error)
+            log.error("Cannot mark %s for a full recovery at the next start: %s", directory.path, error)
 
     # -- space -----------------------------------------------------------------------------------------------------
 

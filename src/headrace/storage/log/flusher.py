@@ -54,7 +54,7 @@ class LogFlusher:
     # -- events of the log ---------------------------------------------------------------------------------------------
 
     def start_at(self, recovery_point: int, saved: int) -> None:
-        """Begin with an opened log that is on disk before `recovery_point`; `saved` comes from a checkpoint."""
+        """Begin with a log whose records before `recovery_point` are on disk; `saved` is the checkpointed point."""
         self.recovery_point = recovery_point
         self._saved_recovery_point = max(saved, recovery_point)
 

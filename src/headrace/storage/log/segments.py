@@ -46,7 +46,7 @@ class Segments:
 
     @property
     def active_base_offset(self) -> int:
-        """Changes when the log rolls, which is also when producer state is saved in a snapshot."""
+        """The base offset of the active segment; it changes when the log rolls."""
         return self._bases[-1]
 
     @property
@@ -108,7 +108,7 @@ class Segments:
                 log.warning("Skipping the rest of %s: %s", segment.path, error)
 
     def headers_before(self, offset: int, index_entries: int) -> Iterator[BatchHeader]:
-        """Yield the headers of the batches before `offset`, a base offset, from `index_entries` index entries back."""
+        """Yield the headers before base offset `offset`, beginning `index_entries` index entries earlier."""
         parts = []
         last = self.ordered[self.floor(offset)]
         for segment in reversed(self.ordered[: self.floor(offset) + 1]):

@@ -70,7 +70,7 @@ class Lake:
     """
 
     def __init__(self, *, partitions: int = 2) -> None:
-        """`partitions` are those of the source topic. Raises PipelineError without pyspark or Java."""
+        """Give the source topic this number of partitions. Raises PipelineError without pyspark or Java."""
         requirements.check()
         self._directory = Path(tempfile.mkdtemp(prefix="headrace-lake-"))
         self.partitions = partitions
