@@ -213,7 +213,7 @@ def alter(cluster: Cluster, group: str, offsets: Mapping[Place, int]) -> None:
 
 
 def delete(cluster: Cluster, groups: Sequence[str]) -> dict[str, CommandError | None]:
-    """Delete groups. Returns the error of each, or None."""
+    """Delete groups, and return the error of each, or None."""
     futures = cluster.admin.delete_consumer_groups(list(groups), request_timeout=REQUEST_TIMEOUT_S)
     results: dict[str, CommandError | None] = {}
     for group in groups:
@@ -229,7 +229,7 @@ def delete(cluster: Cluster, groups: Sequence[str]) -> dict[str, CommandError | 
 
 
 def delete_offsets(cluster: Cluster, group: str, places: Collection[Place]) -> dict[Place, str | None]:
-    """Delete committed offsets (KIP-496). Returns the name of Kafka's error for each, or None."""
+    """Delete committed offsets (KIP-496), and return the name of Kafka's error for each, or None."""
     from kafka import TopicPartition as KafkaPythonPartition
     from kafka.errors import GroupIdNotFoundError, NoError, NonEmptyGroupError
 

@@ -234,7 +234,7 @@ def _snappy_decompress(view: memoryview, step: int, max_size: int) -> Iterator[b
 
 
 def _snappy_block(block: memoryview, step: int, max_size: int, before: int) -> Iterator[bytes]:
-    """`before` is the decompressed size of earlier blocks of the same data."""
+    """Decompress one block; `before` is the decompressed size of earlier blocks of the same data."""
     import cramjam
 
     # a block begins with its decompressed size: check it before allocating as much

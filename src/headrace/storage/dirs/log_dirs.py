@@ -185,7 +185,9 @@ class LogDirs:
                 directory.write()
             directory.note_recovered()
         except OSError as error:
-            log.warning("%s: %s; the next start after a crash will take longer", directory.path, error)
+            log.warning(
+                "Cannot mark %s as recovered: %s. A start after a crash will take longer", directory.path, error
+            )
 
     def create(self, topic_partition: TopicPartition, topic_id: UUID, config: LogConfig, *, now_ms: int) -> Log:
         """Create a partition and its log, in the log directory with the fewest partitions.
