@@ -154,7 +154,7 @@ class LogCleaner:
             self._failed(cleanable.log, str(error))
         else:
             if self.failing.pop(topic_partition, None) is not None:
-                log.info("Compaction of %s works again", topic_partition)
+                log.info("Compaction of %s succeeded after earlier failures", topic_partition)
         finally:
             self._in_progress.discard(topic_partition)
         return True

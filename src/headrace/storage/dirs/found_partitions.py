@@ -176,7 +176,7 @@ def find_partitions(directories: Iterable[LogDir]) -> FoundPartitions:
     for topic_partition, identity, place in copies:
         if topic_partition in found.partitions:
             log.warning(
-                "Removing %s, the unfinished copy of an interrupted move; to complete the move, start it again",
+                "Removing %s, the unfinished copy of an interrupted move; to complete the move, request it again",
                 place.path,
             )
             found.doomed.append(place.path)

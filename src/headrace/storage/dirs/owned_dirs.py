@@ -142,7 +142,7 @@ class OwnedDirs:
             try:
                 directory.trust()
             except OSError as error:
-                log.warning("%s: %s", directory.path, error)
+                log.warning("Cannot confirm that %s is a new log directory: %s", directory.path, error)
 
     def unusable(self) -> Iterator[tuple[Path, str]]:
         """Yield working directories that must not be used any more, with the reason.

@@ -148,7 +148,7 @@ def _rebuild_indexes(segment: Segment, config: LogConfig, limit: int) -> None:
     if segment.is_cut:
         # keep the index: it shows at every start that the end is lost
         log.error(
-            "%s has only %d bytes, fewer than its indexes refer to: the last of its offsets, %d to %d, are lost."
+            "%s has only %d bytes, fewer than its indexes refer to: the last records of its offsets %d to %d are lost."
             " Consumers get CORRUPT_MESSAGE there; restore the file from a replica or a backup",
             segment.path,
             segment.size,
