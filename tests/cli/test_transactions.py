@@ -108,7 +108,7 @@ def test_a_long_list_shows_age_and_timeout(headrace: Headrace, topic: str) -> No
         (("list", "--longer-than", "long"), "'long' is not a duration"),
         (("list", "--pattern", "["), "do not accept the pattern '['"),
         (("abort", "orders:0", "--yes"), "give either --start-offset or --producer-id"),
-        (("abort", "orders:0", "--producer-id", "1", "--yes"), "--producer-id and --producer-epoch go together"),
+        (("abort", "orders:0", "--producer-id", "1", "--yes"), "give both --producer-id and --producer-epoch"),
         (("abort", "orders:0,1", "--start-offset", "0", "--yes"), "'orders:0,1' is not one partition"),
         (("abort", "orders:0", "--start-offset", "0"), "aborting needs confirmation"),
     ],

@@ -127,7 +127,9 @@ def demo(
     except PipelineError as error:
         raise CommandError(str(error)) from None
     except KafkaException as error:
-        raise CommandError(f"the broker answered: {error.args[0].str()}", f"Logs are in {directory}/logs.") from None
+        raise CommandError(
+            f"the broker returned an error: {error.args[0].str()}", f"See the logs in {directory}/logs."
+        ) from None
     except KeyboardInterrupt:
         tell(f"Stopped. `{_again(log_file, directory, lake, overrides, bootstrap, prefix)}` continues.")
         raise

@@ -105,7 +105,7 @@ def run(
                 started=lambda names: output.tell(f"Running {', '.join(names)}. Ctrl-C stops after the current batch."),
             )
         except KafkaException as error:
-            raise CommandError(f"the cluster answered: {error.args[0].str()}") from None
+            raise CommandError(f"the cluster returned an error: {error.args[0].str()}") from None
     if not complete:
         raise CommandError("a job failed", "`headrace pipeline status` shows which, and why.")
 

@@ -36,7 +36,7 @@ def spark_session(deployment: "Deployment", master: str | None) -> "Iterator[Spa
     except PySparkException as error:
         raise CommandError(str(error).strip().splitlines()[0]) from None
     except KafkaException as error:
-        raise CommandError(f"the cluster answered: {error.args[0].str()}") from None
+        raise CommandError(f"the cluster returned an error: {error.args[0].str()}") from None
     finally:
         spark.stop()
 

@@ -299,7 +299,7 @@ def abort(
     if (start_offset is None) == (producer_id is None):
         raise usage_error("give either --start-offset or --producer-id")
     if (producer_id is None) != (producer_epoch is None):
-        raise usage_error("--producer-id and --producer-epoch go together")
+        raise usage_error("give both --producer-id and --producer-epoch")
     _check_int64("--start-offset", start_offset or 0)
     _check_int64("--producer-id", producer_id or 0)
     topic, partition = _one_place(place)
