@@ -171,7 +171,6 @@ class JavaBroker(Broker):
         self._settings = directory / "server.properties"
 
     def configure(self, settings: Mapping[str, str]) -> None:
-        """Write its settings."""
         self._settings.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
 
     def format(self, cluster_id: str) -> None:

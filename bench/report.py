@@ -12,7 +12,6 @@ from bench.rows import Outcome, Row
 
 
 def table(outcomes: Sequence[Outcome]) -> Table:
-    """Return a table of medians, ratios and floors."""
     shown = Table(title="Headrace and Apache Kafka 4.3.1", caption=machine(), title_justify="left", pad_edge=False)
     shown.add_column("")
     for heading in ("Headrace", "Kafka", "ratio", "floor"):
@@ -63,7 +62,6 @@ def as_object(
 
 
 def machine() -> str:
-    """Describe cores, processor, memory and kernel in one line."""
     processor = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():

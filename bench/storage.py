@@ -288,7 +288,6 @@ def _reader(port: int, topic: str, offset: int, records: int) -> None:
 
 
 def _log_bytes(directory: Path) -> int:
-    """Return the bytes of the segments in use."""
     total = 0
     for path in directory.glob("*.log"):
         try:
@@ -299,7 +298,6 @@ def _log_bytes(directory: Path) -> int:
 
 
 def _idle_cpu(broker: Broker) -> float:
-    """Return CPU seconds per second without load."""
     before = process.family_cpu_seconds(broker.pid)
     time.sleep(_IDLE_S)
     return (process.family_cpu_seconds(broker.pid) - before) / _IDLE_S

@@ -30,7 +30,6 @@ def fresh_topic(broker: Broker, name: str) -> Iterator[str]:
 
 
 def record_count(broker: Broker, topic: str) -> int:
-    """Return the number of records in all partitions of `topic`."""
     admin = AdminClient({"bootstrap.servers": broker.address, "log_level": 0})
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
     ends = admin.list_offsets({TopicPartition(topic, partition): latest for partition in range(PARTITIONS)})

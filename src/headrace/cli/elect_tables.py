@@ -11,7 +11,6 @@ from headrace.cli.placement.elections import ELECTED, IMPOSSIBLE, NOT_NEEDED, PO
 
 
 def print_elections(elections: Sequence[Election]) -> None:
-    """Print a line for each partition."""
     print_table(
         [
             Name("Partition"),
@@ -42,7 +41,6 @@ def as_json(elections: Sequence[Election]) -> list[dict[str, Any]]:
 
 
 def preview_summary(elections: Sequence[Election], *, unclean: bool) -> str:
-    """Summarize the elections that --execute would hold."""
     count = Counter(one.state for one in elections)
     if not count[POSSIBLE] and not count[IMPOSSIBLE]:
         rest = "have a leader" if unclean else "are led by their preferred replicas"

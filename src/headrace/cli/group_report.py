@@ -244,8 +244,6 @@ def _rebalances(side: HttpSide, group: str, count: int) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class GroupSummary:
-    """Summary of a group in a list."""
-
     members: int | None
     lag: int | None
     lag_seconds: float | None

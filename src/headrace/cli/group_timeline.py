@@ -51,7 +51,6 @@ def timeline(cluster: Cluster, group: str, since_ms: int, now_ms: int, limit: in
 
 
 def print_events(events: list[dict[str, Any]]) -> None:
-    """Print one line per event."""
     on_terminal = output.stdout_is_terminal()
     name = _namer(event["member"] for event in events if event["member"])
     columns = [Column("Time"), Column("Gen", number=True), Name("Member"), Prose("Event"), Prose("Reason")]

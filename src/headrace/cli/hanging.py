@@ -16,8 +16,6 @@ from headrace.cli.transaction_calls import Listing, Place, Producer, Transaction
 
 @dataclass(frozen=True, slots=True)
 class Hanging:
-    """A hanging transaction in one partition."""
-
     topic: str
     partition: int
     start_offset: int

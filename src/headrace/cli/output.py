@@ -124,7 +124,6 @@ def warn(text: str) -> None:
 
 
 def tell_error(what: str, hint: str | None) -> None:
-    """Print an error and a hint to standard error."""
     mark = "\x1b[1;31mError:\x1b[0m" if _is_styled(sys.stderr) else "Error:"
     tell(_folded(f"{mark} {what}") + (f"\n{_folded(hint)}" if hint else ""))
 

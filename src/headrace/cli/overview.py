@@ -60,7 +60,6 @@ def show_cluster(
 
 
 def _watch(cluster: "Cluster") -> None:
-    """Show the cluster until Ctrl-C."""
     from headrace.cli import overview_tables
     from headrace.cli.failures import CommandError
     from headrace.cli.placement.requests import read_state

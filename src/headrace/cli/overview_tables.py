@@ -59,7 +59,6 @@ def as_json(state: State) -> dict[str, Any]:
 
 
 def moving_json(state: State, moving: Sequence[Partition]) -> list[dict[str, Any]]:
-    """Convert reassignments in progress for JSON."""
     return [
         {
             "topic": partition.topic,
@@ -75,7 +74,6 @@ def moving_json(state: State, moving: Sequence[Partition]) -> list[dict[str, Any
 
 
 def print_moving(state: State, moving: Sequence[Partition]) -> None:
-    """Print reassignments in progress."""
     on_terminal = output.stdout_is_terminal()
     rows: list[list[Cell]] = [
         [

@@ -46,8 +46,6 @@ def watch(cluster: Cluster, wanted: Callable[[Place], bool], *, quiet: bool) -> 
 
 
 class _Lines:
-    """Prints a line every ten seconds."""
-
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
         self._printed = time.monotonic()

@@ -129,7 +129,6 @@ def named(place: Place) -> str:
 
 
 def size(number: int | None) -> Cell:
-    """Format bytes for people on a terminal."""
     return output.size(number) if number is not None and output.stdout_is_terminal() else number
 
 

@@ -15,8 +15,6 @@ from headrace.cli.text_lines import from_text_line, unescape
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """An open file or standard input."""
-
     name: str
     stream: BinaryIO
     size: int | None

@@ -56,7 +56,6 @@ class MissingFieldError(TypeError):
 
 
 def put_count(out: bytearray, count: int, *, flexible: bool) -> None:
-    """Append the length of an array."""
     if flexible:
         put_unsigned_varint(out, count + 1)
     else:

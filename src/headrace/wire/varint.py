@@ -65,7 +65,6 @@ def put_varint(out: bytearray, value: int) -> None:
 
 @lru_cache(maxsize=4096)
 def varint(value: int) -> bytes:
-    """Return the zigzag varint of `value`."""
     out = bytearray()
     put_varint(out, value)
     return bytes(out)

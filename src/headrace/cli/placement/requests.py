@@ -24,8 +24,6 @@ _A_REQUEST = 1000
 
 
 class Refusal(NamedTuple):
-    """The error of one partition."""
-
     name: str
     """Name of the Kafka error, for example 'PREFERRED_LEADER_NOT_AVAILABLE'."""
     description: str

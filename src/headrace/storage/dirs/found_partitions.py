@@ -35,8 +35,6 @@ log = logging.getLogger(__name__)
 
 
 class Place(NamedTuple):
-    """A partition's directory and its log directory."""
-
     parent: LogDir
     path: Path
 

@@ -105,11 +105,9 @@ class LogDirs:
         return self._places.keys()
 
     def place_of(self, topic_partition: TopicPartition) -> Path:
-        """Return the partition's log directory."""
         return self._places[topic_partition].parent.path
 
     def has_failed(self, topic_partition: TopicPartition) -> bool:
-        """Return True if the partition's log directory has failed."""
         return topic_partition in self._places and self.place_of(topic_partition) not in self.directories
 
     def was_clean(self, topic_partition: TopicPartition) -> bool:

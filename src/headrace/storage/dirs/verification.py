@@ -50,8 +50,6 @@ class Finding(NamedTuple):
 
 
 class Verified(NamedTuple):
-    """The result for one partition."""
-
     directory: Path
     segments: int
     bytes: int
@@ -127,7 +125,6 @@ def find_strays(directory: Path) -> list[Finding]:
 
 
 def verify_checkpoints(directory: Path) -> list[Finding]:
-    """Check the checkpoint files of a log directory."""
     findings = []
     for name in (RECOVERY_POINT_FILE, HIGH_WATERMARK_FILE, LOG_START_OFFSET_FILE, CLEANER_OFFSET_FILE):
         try:
