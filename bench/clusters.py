@@ -157,11 +157,13 @@ class Cluster(ABC):
         admin.delete_topics([topic])[topic].result(_TIMEOUT_S)
 
     def leader_port(self, topic: str) -> int:
+        """Return the port of the leader of the topic's first partition."""
         found = self._admin(self).list_topics(topic, timeout=_TIMEOUT_S)
         port: int = found.brokers[found.topics[topic].partitions[0].leader].port
         return port
 
     def cpu_seconds(self) -> float:
+        """Return the CPU time of all brokers, without ZooKeeper."""
         return sum(broker.cpu_seconds() for broker in self.brokers)
 
     def check_alive(self) -> None:

@@ -25,6 +25,7 @@ class Progress:
 
     @property
     def rate(self) -> float:
+        """Bytes per second, 0 if nothing is copied."""
         (first_s, first), (last_s, last) = self._seen[0], self._seen[-1]
         return max(first - last, 0) / (last_s - first_s) if last_s > first_s else 0.0
 
