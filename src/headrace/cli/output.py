@@ -45,7 +45,7 @@ def stdout_is_terminal() -> bool:
 
 
 def print_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], *, aligned: bool = False) -> None:
-    """Print to standard output; None is shown as '-'. An `aligned` table is for people, also in a pipe."""
+    """Print to standard output; None is shown as '-'. An `aligned` table is aligned in a pipe too."""
     if not stdout_is_terminal() and not aligned:
         write_lines("\t".join([column.title.lower().replace(" ", "_") for column in columns]))
         write_lines(*("\t".join("-" if cell is None else str(cell) for cell in row) for row in rows))
