@@ -96,7 +96,7 @@ class Receiver:
         return self._buffer is not None and self.end < self._needed
 
     def keep(self, position: int, needed: int) -> None:
-        """Keep the bytes from `position` on until there are `needed` of them."""
+        """Keep the bytes from `position` on, the beginning of a frame of `needed` bytes."""
         rest = self.end - position
         self._needed = needed
         self._frame_started_at = self._loop.time()

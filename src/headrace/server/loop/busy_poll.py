@@ -13,7 +13,7 @@ SMALL_READ: Final = 4096
 _ENOUGH: Final = 8
 """Quick requests before polling begins."""
 _MOST: Final = 32
-"""The maximum count of quick requests, so that a few late ones end the polling."""
+"""Cap on the count of quick requests, so that a few late ones end the polling."""
 
 
 class BusyPoll:

@@ -23,7 +23,7 @@ KEPT_BEATS: Final = 600
 _LOG_SECONDS: Final = 1.0
 """The interval between log lines."""
 OTHER: Final = "other"
-"""Stands for the API if no request blocked the loop."""
+"""Used instead of an API if something other than a request blocked the loop."""
 _UNKNOWN_API: Final = "unknown API"
 
 
