@@ -158,7 +158,7 @@ class GroupProgress:
         self.topic_version: object = None
         """Version of the topic's offsets, at the last update."""
         self.has_moved = True
-        """True if something has changed since it was last written."""
+        """True if it has changed since the last write."""
         self.total = Total()
 
     def update(
