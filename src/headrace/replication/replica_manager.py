@@ -209,7 +209,7 @@ class ReplicaManager:
             return followed
         led = self._partitions.pop(topic_partition, None)
         if led is not None:
-            led.gone(_not_leader(topic_partition))
+            led.fail_waits(_not_leader(topic_partition))
         source = led or self._take_opened(topic_partition)
         high_watermark = self.log_dirs.high_watermark(topic_partition) if led is None else led.high_watermark
         followed = FollowedPartition(
@@ -291,7 +291,7 @@ class ReplicaManager:
         self._offline[topic_partition] = reason
         if isinstance(partition, Partition):
             del self._partitions[topic_partition]
-            partition.gone(OfflineError(*topic_partition, reason))
+            partition.fail_waits(OfflineError(*topic_partition, reason))
         else:
             self._unfollow(topic_partition)
 
@@ -324,7 +324,9 @@ class ReplicaManager:
         for topic_partition in partitions:
             partition = self._partitions.pop(topic_partition, None)
             if partition is not None:
-                partition.gone(KafkaError(ErrorCode.unknown_topic_or_partition, f"{topic_partition} has been deleted"))
+                partition.fail_waits(
+                    KafkaError(ErrorCode.unknown_topic_or_partition, f"{topic_partition} has been deleted")
+                )
             self._unfollow(topic_partition)
             self._opened.pop(topic_partition, None)
             self._offline.pop(topic_partition, None)
