@@ -59,7 +59,7 @@ def encode_value(metadata: TransactionMetadata, *, flexible: bool) -> bytes:
 
 @lru_cache(maxsize=_CACHED)
 def _few_partitions(partitions: frozenset[TopicPartition], *, flexible: bool) -> bytes:
-    """Like `_encode_partitions`: most producers use the same partitions again and again."""
+    """Like `_encode_partitions`, with a cache: most producers use the same partitions again and again."""
     return _encode_partitions(partitions, flexible=flexible)
 
 

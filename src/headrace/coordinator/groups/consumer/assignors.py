@@ -51,7 +51,7 @@ def assign_range(subscribers: list[Subscriber], partition_counts: Mapping[bytes,
 def assign_uniform(subscribers: list[Subscriber], partition_counts: Mapping[bytes, int]) -> dict[str, Partitions]:
     """Assign as evenly as the subscriptions allow, with few changes to the current assignment."""
     # If the counts cannot be equal, the members with most partitions keep the extra ones, which avoids moves.
-    ordered = sorted(subscribers, key=lambda each: (-len(each.current), each.member_id))
+    ordered = sorted(subscribers, key=lambda one: (-len(one.current), one.member_id))
     unassigned = {
         TopicIdPartition(topic_id, index) for topic_id, count in partition_counts.items() for index in range(count)
     }

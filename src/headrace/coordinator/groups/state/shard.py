@@ -120,7 +120,7 @@ class GroupShard:
         return decision
 
     def expiring(self, until_ms: int) -> dict[str, int]:
-        """Return the groups with offsets that expire until `until_ms`, and their earliest expiry (ms)."""
+        """Return the groups with offsets that expire by `until_ms`, and their earliest expiry (ms)."""
         out: dict[str, int] = {}
         for group in self.groups.values():
             times = [self._expires_at(group, key, offset) for key, offset in self._offsets_of(group.group_id)]

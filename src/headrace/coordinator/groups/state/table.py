@@ -273,7 +273,7 @@ class GroupTable:
         return group
 
     def _watched(self, group: Group, result: Result[A]) -> Result[A]:
-        """Add a note to the result if the group settles with it."""
+        """Add a note to the result if it moves a group of the consumer protocol to a state of `_SETTLED`."""
         if result.records:
             result.effects.append(Then(partial(self._settled, group.group_id, group.state, group.generation)))
         return result
