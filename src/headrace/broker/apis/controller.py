@@ -66,7 +66,7 @@ class ControllerApis:
     # Clients
 
     async def elect_leaders(self, context: RequestContext, request: Request) -> Reply:
-        """Elect preferred leaders, or any leaders of partitions without one (KIP-460)."""
+        """Elect preferred leaders, or any live replica as the leader of a partition without one (KIP-460)."""
         election_type = getattr(request, "election_type", PREFERRED)
         if election_type not in (PREFERRED, UNCLEAN):
             raise KafkaError(ErrorCode.invalid_request, f"Unknown election type {election_type}")

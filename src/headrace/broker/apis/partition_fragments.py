@@ -48,7 +48,7 @@ class BrokersSeen(NamedTuple):
 
     alive: frozenset[int]
     reachable: frozenset[int]
-    """Those with an address on the client's listener."""
+    """Brokers with an address on the client's listener."""
 
 
 def encode_partitions(
