@@ -1,6 +1,6 @@
-"""The report: the tables of a day, or of all days, from `events` in one batch, by the functions of the jobs.
+"""The report: tables of one day or of all days, computed from `events` in one batch by the functions of the jobs.
 
-Its tables equal the views of the streaming tables, except that visitors are exact counts and no sketches.
+Its tables equal the views of the streaming tables, except that visitors are counted exactly and not by sketches.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -41,7 +41,7 @@ _ORDER: Final = {
     "top_pages": ("rank",),
     "crawlers": ("-requests", "hour", "client"),
 }
-"""The columns by which people want to read a table; '-' for the largest first."""
+"""The columns by which a table is sorted for display; '-' for descending order."""
 _TIMES: Final = {
     "page_views": "hour",
     "visitors": "day",
@@ -87,7 +87,7 @@ def selected(tables: Mapping[str, DataFrame], names: Iterable[str]) -> dict[str,
 
 
 def ordered(table: str, rows: DataFrame) -> DataFrame:
-    """Return the rows of a table of the report in the order in which people want to read them."""
+    """Return the rows of a table of the report, sorted for display."""
     order = [sf.desc(name[1:]) if name.startswith("-") else sf.asc(name) for name in _ORDER[table]]
     return rows.orderBy(*order)
 
@@ -105,8 +105,8 @@ def differences(
 ) -> dict[str, Differences]:
     """Compare tables of the report with those of the streams, row for row.
 
-    Estimates of sketches differ if they are more than five standard errors from the exact number. Sessions that may go
-    on are left out, and so are tables without a time if the report is `on` a day.
+    Estimates of sketches differ if they are more than five standard errors from the exact number. Sessions that may
+    continue are left out, and so are tables without a time if the report is `on` a day.
     """
     found = {}
     ended = _ended(lake.read("events"), _params(activity.sessions, params or {}))
@@ -188,7 +188,7 @@ def _requests_of(events: DataFrame, on: date) -> DataFrame:
 
 
 def _in_time(events: DataFrame, late_by: str) -> DataFrame:
-    """Leave out the requests that streams with state put into the quarantine."""
+    """Leave out the requests that stateful streams put into the quarantine."""
     if not {"late_by_s", "settled_before"} <= set(events.columns):
         return events
     in_time, _ = lateness.parted(events, late_by)

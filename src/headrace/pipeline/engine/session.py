@@ -1,4 +1,4 @@
-"""The Spark session of a deployment: which settings the user, the profile and spark-submit decide."""
+"""The Spark session of a deployment, with settings of the user, the profile and spark-submit."""
 
 import os
 from collections.abc import Mapping
@@ -72,23 +72,23 @@ def build(deployment: Deployment, *, master: str | None = None, name: str = "hea
     for key, value in found.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
-    # Spark creates its cache of compiled code, of the size in the settings, in the first thread that compiles. A thread
-    # of its own has no settings.
+    # Spark creates its cache of compiled code in the first thread that compiles, with that thread's settings. Spark's
+    # own threads have none, so create it here.
     getattr(java_class(spark, "org.apache.spark.sql.catalyst.expressions.codegen.CodeGenerator$"), "MODULE$")
     remember(spark)
     return spark
 
 
 def _with_classes(given: Mapping[str, str]) -> dict[str, str]:
-    """Let the driver's Java start with the archived classes, if there are any."""
+    """Make the driver's Java use the class archive, if there is one."""
     options = f"{given[_JAVA_OPTIONS]} {jars.java_options()}"
     return {**given, _JAVA_OPTIONS: options.rstrip()}
 
 
 def _with_jars(chosen: Mapping[str, str], environ: Mapping[str, str], master: str) -> dict[str, str]:
-    """Add the connector's jars to those of the user, such as the one that knows s3a://.
+    """Add the connector's jars to the user's, such as those for s3a://.
 
-    If nothing else than the driver needs them, they are on its class path: Java archives only the classes from there.
+    If only the driver needs them, put them on its class path, because Java's class archive covers only that.
     """
     own = jars.spark_settings(environ)
     separator = ","

@@ -102,7 +102,7 @@ class Topics:
 
 
 def _passes(error: KafkaError) -> bool:
-    """Return True for what ends by itself: a topic whose partitions have no leaders yet, an election, a lost reply."""
+    """Return True for a temporary error: partitions without leaders yet, an election, a lost reply."""
     return error.retriable() or error.code() in (
         KafkaError.UNKNOWN_TOPIC_OR_PART,
         KafkaError.LEADER_NOT_AVAILABLE,

@@ -1,6 +1,6 @@
 """Activity on a web site: pages, visitors, referrers, sessions, traffic.
 
-Each job writes the table of its name. The additive ones return the aggregates of the rows that they get, which the
+Each job writes the table of the same name. Additive jobs return the aggregates of the rows that they get, which the
 view of the table sums up; on all events they return the totals. Days and hours are those of the session's time zone,
 UTC.
 """
@@ -132,7 +132,7 @@ def referrers(events: "DataFrame", params: Referrers) -> "DataFrame":
     trigger="10 seconds",
 )
 def sessions(events: "DataFrame", params: Sessions) -> "DataFrame":
-    """Group the requests of each client to sessions: first and last request, requests, and distinct pages viewed.
+    """Group the requests of each client into sessions: first and last request, requests, and distinct pages viewed.
 
     Spark merges two session windows if one ends when the other starts, so that a request exactly at the gap belongs to
     the session. A stream emits a session when the watermark reaches its end.

@@ -1,6 +1,6 @@
 """One `[cluster]` table for both Kafka clients: `kafka.*` options of Spark, and the configuration of confluent-kafka.
 
-Names and values are those on which both clients agree, or of one client and translated for the other; the tables
+Names and values are common to both clients, or those of one client and translated for the other; the tables
 `[cluster.java]` and `[cluster.librdkafka]` hold settings that only one of them has. Neither client is imported.
 """
 
@@ -28,7 +28,7 @@ from headrace.pipeline.spec.secret_values import Options, Secret, Value, flatten
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI", "OAUTHBEARER")
 _MINUS_ONE_IS_ZERO: Final = frozenset({"receive.buffer.bytes", "send.buffer.bytes", "connections.max.idle.ms"})
-"""Java's -1 ('as the system does', 'never') is 0 in librdkafka."""
+"""Settings whose -1 in Java ('system default', 'never') is 0 in librdkafka."""
 _LOCATIONS: Final = frozenset(
     {
         "sasl.kerberos.keytab",
@@ -158,7 +158,7 @@ def _checked(client: str, table: object, names: frozenset[str], directory: Path)
 
 
 def _unknown(where: str, name: str, names: Iterable[str]) -> str:
-    # There are more than a hundred: only the guess helps.
+    # Show only the similar name: there are more than a hundred.
     return f"{where} {unknown('setting', name, names).partition(' Known ')[0]}"
 
 

@@ -15,11 +15,11 @@ from headrace.pipeline.spec.secret_values import Secret, Value, flattened
 
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
 DEFAULT_LAKE: Final = "headrace-lake"
-"""In the working directory."""
+"""Relative to the working directory."""
 DEFAULT_MAX_ROWS: Final = 200_000
-"""Of a job that reads a topic."""
+"""Maximum rows in a batch of a job that reads a topic."""
 DEFAULT_MAX_TABLE_ROWS: Final = 1_000_000
-"""Of a job that reads a table: it reads only the columns that it needs, and aggregates the rows as it reads them."""
+"""Maximum rows in a batch of a job that reads a table, which reads only the columns that it needs."""
 _CHECKPOINTS: Final = "_checkpoints"
 """Beside the tables: a checkpoint must be resumed only with its own tables. No table starts with '_'."""
 _TABLES: Final = ("cluster", "place", "spark", "jobs")
@@ -35,7 +35,7 @@ class JobSettings:
     topic: str | None = None
     """The topic of a job whose source is `Topic`; several are separated by commas."""
     trigger: str | None = None
-    """Time between the starts of two batches; '0 seconds' for no pause. None: as the job says."""
+    """Time between the starts of two batches; '0 seconds' for no pause. None: the job's own."""
     max_rows: int | None = None
     """Maximum number of records or rows in a batch, which bounds memory and time. None: the default of the source."""
     params: Mapping[str, object] = field(default_factory=dict)
@@ -90,7 +90,7 @@ class Deployment:
         return replace(self, lake=place, checkpoints=f"{place}/{_CHECKPOINTS}")
 
     def with_bootstrap(self, bootstrap: str) -> "Deployment":
-        """Return the deployment with other brokers; security stays."""
+        """Return the deployment with other brokers and unchanged security settings."""
         settings = {**self.cluster.settings, "bootstrap.servers": bootstrap}
         return replace(self, cluster=replace(self.cluster, settings=settings))
 
@@ -159,7 +159,7 @@ def parse(table: Mapping[str, object], directory: Path, bootstrap: str = DEFAULT
 
 
 def absolute(place: str, directory: Path) -> str:
-    """Return a directory or URI without a relative path and without a slash at the end."""
+    """Return an absolute directory or URI, without a trailing slash."""
     if _SCHEME.match(place):
         return place.rstrip("/")
     return str((directory / Path(place).expanduser()).resolve())

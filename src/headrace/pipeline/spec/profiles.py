@@ -48,7 +48,7 @@ FIXED: Final = (
     _fixed("spark.redaction.regex", _HIDDEN, "secrets stay out of logs and web pages"),
     _fixed("spark.sql.redaction.options.regex", f"{_HIDDEN}|url", "secrets stay out of query plans"),
 )
-"""Settings on which results or secrets depend. Any master and every way to start Spark has them."""
+"""Settings on which results or secrets depend, for any master and any way to start Spark."""
 
 TUNING: Final = (
     Setting("spark.driver.host", "127.0.0.1", None, "nothing listens on the network"),

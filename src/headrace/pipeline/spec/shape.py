@@ -24,7 +24,7 @@ class Shape:
     source: str
     """'topic' or 'table NAME'; which topics are read may change."""
     outputs: Mapping[str, Mapping[str, Any]]
-    """By table: its kind and what depends on the kind."""
+    """By table: the kind of output, and the parts that depend on the kind."""
     changelogs: Mapping[str, str]
     """Tables by topic."""
     state: Mapping[str, str]
@@ -81,10 +81,10 @@ def from_json(value: Mapping[str, Any]) -> Shape:
 
 
 def changes(stored: Shape, now: Shape) -> tuple[Change, ...]:
-    """Return the differences with which the checkpoint cannot be resumed.
+    """Return the differences that prevent resuming the checkpoint.
 
-    Not among them: new sums, minima, maxima and sketches of an additive table, whose older rows have none; new, renamed
-    or removed changelog topics; a new schema of state where one of the two is unknown.
+    These are allowed: new sums, minima, maxima and sketches of an additive table, whose older rows have none; new,
+    renamed or removed changelog topics; a new schema of state if the old or the new one is unknown.
     """
     return tuple(_changes(stored, now))
 

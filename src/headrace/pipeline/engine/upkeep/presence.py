@@ -1,4 +1,4 @@
-"""The offsets that a table has of each partition of a topic: ranges, and the gaps between them. Pure."""
+"""The offsets of a topic's partitions that a table contains: ranges, and the gaps between them. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class Piece:
 
 
 def merged(pieces: Iterable[Piece], topics: Mapping[str, str]) -> list[Present]:
-    """Return what the pieces have together, by topic and partition. `topics` are names by topic id.
+    """Merge pieces by topic and partition. `topics` are names by topic id.
 
     A topic whose name is unknown, because it no longer exists, is called by its id.
     """

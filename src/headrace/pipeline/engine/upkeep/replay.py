@@ -1,4 +1,4 @@
-"""Parse quarantined records again, and move those that are good now to the tables of their job.
+"""Parse quarantined records again, and move those that are now accepted to the tables of their job.
 
 The position of a record in its topic identifies it. A record that is in a table is not appended again, and it leaves
 the quarantine only after that: a replay that is killed can be repeated.
@@ -116,7 +116,7 @@ def _append(lake: Lake, table: str, rows: DataFrame, job: Job) -> None:
         if "late_by_s" in stored.columns and set(rows.columns) >= {*_ORIGIN, "event_time"}:
             rows = _with_lateness(rows, stored)
         if "settled_after" in stored.columns:
-            # Queries with state may have forgotten everything before it, and must reject older rows.
+            # Stateful queries may have dropped their state before this time, and must reject older rows.
             [(settled,)] = stored.agg(sf.max(sf.unix_micros("settled_after"))).collect()
             time = sf.timestamp_micros(sf.lit(settled).cast("bigint"))
             rows = rows.withColumns({"settled_before": time, "settled_after": time})
