@@ -1,6 +1,6 @@
 """Detects bytes of a log that are not in the page cache, and loads them, so that no disk read blocks the event loop.
 
-Only Linux can tell without blocking (`preadv2` with RWF_NOWAIT); elsewhere, everything counts as cached.
+Only Linux can check this without blocking (`preadv2` with RWF_NOWAIT); elsewhere, everything counts as cached.
 """
 
 import os

@@ -64,7 +64,7 @@ class Dispatcher:
         self._long_work = asyncio.Lock()
         """Held by the one long request that runs; short requests run between its slices."""
         self._long_fetches = asyncio.Lock()
-        """The same for fetches: consumers of many partitions do not wait for other long requests."""
+        """Like `_long_work`, for fetches: consumers of many partitions do not wait for other long requests."""
 
     def add_routes(self, routes: Mapping[Any, Handler]) -> None:
         """Offer the APIs of `routes` in all versions of their schemas."""
@@ -156,7 +156,7 @@ class Dispatcher:
         return await self._answer_later(context, api_schema, None, reply)
 
     async def _run_handler(self, context: RequestContext, request: Any) -> Awaitable[Reply]:
-        """Run all steps of the handler, and return an awaitable of the reply, to be awaited without the lock."""
+        """Run all steps of the handler. The caller awaits the returned reply after it releases the lock."""
         reply: Any
         try:
             reply = self._handlers[context.api_key](context, request)

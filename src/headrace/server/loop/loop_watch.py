@@ -28,7 +28,7 @@ _UNKNOWN_API: Final = "unknown API"
 
 
 class LoopWatch:
-    """Delays and holds of one loop."""
+    """Delays of one loop, and the requests that blocked it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

@@ -23,11 +23,11 @@ BUDGET_NS: Final = 2_000_000
 """The time for long turns, plus at most one more turn, before the loop polls the sockets again."""
 
 LIGHT: Final = 0
-"""The last turns were short."""
+"""A connection whose last turns were short."""
 FRESH: Final = 1
-"""No turn yet."""
+"""A connection that has had no turn yet."""
 HEAVY: Final = 2
-"""The last turns were long."""
+"""A connection whose last turns were long."""
 
 T = TypeVar("T")
 
@@ -149,7 +149,7 @@ class Pace:
 
 
 class TimedSteps(Coroutine[Any, Any, T]):
-    """A coroutine that calls `on_long_step` with the length (ns) of a long step, the time from one wait to the next."""
+    """A coroutine that calls `on_long_step` with the duration (ns) of every long step, from one wait to the next."""
 
     __slots__ = ("_clock", "_coroutine", "_on_long_step")
 
