@@ -123,7 +123,7 @@ class HttpServer:
         self._collectors.append(collector)
 
     def bind(self) -> None:
-        """Bind the address. Raises ConfigError if it is in use or not one of this machine."""
+        """Bind the address. Raises ConfigError if it is in use or does not belong to this machine."""
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         try:
             self._socket = socket.create_server((self._host, self._port), family=family)

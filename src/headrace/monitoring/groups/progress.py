@@ -121,7 +121,7 @@ class Arrays(NamedTuple):
 
 
 class GroupProgress:
-    """Committed offsets of one group in one topic, and the times of the next records."""
+    """Committed offsets of one group in one topic, and the times of the oldest unread records."""
 
     __slots__ = (
         "_time_offsets",

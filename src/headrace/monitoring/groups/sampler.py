@@ -1,6 +1,6 @@
 """Sample the offsets of all groups and the ends of their partitions, in slices.
 
-Looking up record times reads files: they are only collected here, for `look_up_times` in a thread.
+The times of records are in files, so this only collects what `look_up_times` has to look up in a thread.
 """
 
 import logging
@@ -35,7 +35,7 @@ _NOTHING: Final[Mapping[int, CommittedOffset]] = MappingProxyType({})
 
 
 class Reset(StrEnum):
-    """Start of a group without a committed offset: an assumption, as brokers do not know `auto.offset.reset`."""
+    """The assumed start of a group without committed offsets: brokers do not know its `auto.offset.reset`."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
