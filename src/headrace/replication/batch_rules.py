@@ -69,7 +69,7 @@ class PreparedBatch:
         return len(self.data)
 
     def prepare(self, config: LogConfig, now_ms: int) -> None:
-        """Accept or refuse it. Thread-safe."""
+        """Accept or refuse the batch. Thread-safe."""
         self.config = config
         try:
             self.accepted = _accept(
@@ -81,7 +81,7 @@ class PreparedBatch:
             self.error.__cause__ = self.error.__context__ = None
 
     def unpack(self, codec: int, data: Buffer) -> Iterator[bytes]:
-        """Decompress it in pieces."""
+        """Decompress the records in pieces."""
         for piece in unpacked(codec, data):
             if self.is_abandoned:
                 raise KafkaError(ErrorCode.request_timed_out, "the client has disconnected")

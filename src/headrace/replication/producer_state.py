@@ -86,7 +86,7 @@ class ProducerState:
         """
         packed = self._producers.get(header.producer_id)
         if self._verifications:
-            self._check_tried(header, packed)
+            self._check_order(header, packed)
         if packed is None:
             return None  # unknown (new or expired): any sequence is valid
         epoch, last = _EPOCH_AND_SEQUENCE.unpack_from(packed)
@@ -145,7 +145,7 @@ class ProducerState:
         self.check_verified(header, guard, is_open=begin is not None)
         return self.check(header)
 
-    def _check_tried(self, header: BatchHeader, packed: PackedProducer | None) -> None:
+    def _check_order(self, header: BatchHeader, packed: PackedProducer | None) -> None:
         """Reject a batch that overtakes one that is being verified.
 
         Raises KafkaError(out_of_order_sequence_number).
