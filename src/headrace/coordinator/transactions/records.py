@@ -43,7 +43,7 @@ def encode_key(transactional_id: str) -> bytes:
 
 
 def encode_value(metadata: TransactionMetadata, *, flexible: bool) -> bytes:
-    """Encode the metadata in version 1, or in version 0, which has no tagged fields."""
+    """Encode the metadata in version 1 (`flexible`), or in version 0, which has no tagged fields."""
     head = _HEAD.pack(
         1 if flexible else 0, metadata.producer_id, metadata.producer_epoch, metadata.timeout_ms, metadata.state
     )

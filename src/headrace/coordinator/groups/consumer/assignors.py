@@ -110,7 +110,7 @@ class _Balance:
                 self._held[one.topic_id][member_id].append(one)
 
     def fill(self, unassigned: set[TopicIdPartition]) -> None:
-        """Assign free partitions, first of topics with few readers: later ones can balance the loads."""
+        """Assign free partitions, those of topics with few readers first: the others can then balance the loads."""
         counts = {topic_id: sum(reader.size for reader in readers) for topic_id, readers in self._readers.items()}
         free = [one for one in unassigned if one.topic_id in counts]
         for topic_id, ones in groupby(sorted(free, key=lambda each: (counts[each.topic_id], each)), _TOPIC_ID):
