@@ -58,7 +58,7 @@ def report(events: DataFrame, *, on: date | None = None, params: Given | None = 
     """Return the tables by name; none is computed before it is read.
 
     `on` is a day of event time (UTC). Its sessions are those that start on it, with all their requests. `params` has
-    the parameters, by job, that differ from the defaults. Raises PipelineError for a wrong one.
+    the parameters, by job, that differ from the defaults. Raises PipelineError for an invalid one.
     """
     given = params or {}
     of_day = events if on is None else _requests_of(events, on)
@@ -129,7 +129,7 @@ def differences(
 
 
 def _stored(lake: Lake, table: str) -> tuple[DataFrame, tuple[str, ...]]:
-    """Return the rows of a table with estimates for its sketches, and the names of these."""
+    """Return the rows of a table with estimates for its sketches, and the names of the sketches."""
     job = job_of(_FUNCTIONS[table])
     outputs = () if job is None else job.outputs
     output = next(item for item in outputs if not isinstance(item, Changelog | Publish))
@@ -155,7 +155,7 @@ def _with_estimates(rows: DataFrame, stored: DataFrame, sketches: tuple[str, ...
 def _ended(events: DataFrame, params: activity.Sessions) -> Column:
     """Return a condition that holds for sessions that a stream of these events has written.
 
-    Its watermark is at least the earliest of the latest times of the partitions, less the lateness.
+    Its watermark is at least the earliest of the partitions' latest times, minus the lateness.
     """
     latest = events.groupBy("topic_id", "source_partition").agg(sf.max("event_time").alias("latest"))
     [row] = latest.agg(sf.min("latest").cast("string").alias("latest")).collect()

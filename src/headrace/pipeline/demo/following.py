@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class Changelogs:
-    """Reads topics without a consumer group, from their beginning or from now on. They may be created later."""
+    """Reads topics, which may be created later, without a consumer group: from their beginning or from now on."""
 
     def __init__(self, bootstrap: str, topics: Mapping[str, Take], from_now: Iterable[str] = ()) -> None:
         self._take = topics

@@ -12,7 +12,7 @@ _FILE: Final = "demo.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Options that must stay the same when a demo continues. Paths are absolute, None if not given."""
+    """Options that must stay the same when a demo continues. Paths are absolute; None if an option was not given."""
 
     input: str | None
     lake: str

@@ -97,7 +97,7 @@ def advanced(before: Progress, batch: Mapping[str, Any], measured: Measured | No
 
 
 def _offsets(value: Any) -> dict[str, int]:
-    """Return offsets of topics by `topic/partition`; nothing for those of a table."""
+    """Return offsets of topics by `topic/partition`; empty for the offset of a table."""
     found = json.loads(value) if isinstance(value, str) and value.startswith("{") else value
     if not isinstance(found, dict) or not all(isinstance(at, dict) for at in found.values()):
         return {}

@@ -386,7 +386,7 @@ class Query:
         deadline = time.monotonic() + _GRACE_S
         while running is not None and running.isActive and running.status["isTriggerActive"]:
             if time.monotonic() > deadline:
-                log.warning("%s: stopped in a batch, which the next start repeats", self.job.name)
+                log.warning("%s: stopped during a batch; the next start repeats it", self.job.name)
                 break
             time.sleep(_POLL_S)
         if running is not None:

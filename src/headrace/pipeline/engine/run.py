@@ -71,7 +71,7 @@ def run(
     read = {topic for name in chosen for topic in (deployment.settings(name).topic or "").split(",")}
     for topic in accepted:
         if topic not in read:
-            raise PipelineError(f"no job reads the topic {topic}: it is not in the deployment under [jobs.NAME] topic")
+            raise PipelineError(f"no job reads the topic {topic}: it is no `topic` under [jobs.NAME] in the deployment")
     params = {name: deployment.params(job) for name, job in chosen.items()}
     spark = session.build(deployment, master=master)
     try:
@@ -175,7 +175,7 @@ def _in_order(jobs: Mapping[str, Job]) -> dict[str, Job]:
 
 
 def _origin(job: Job, jobs: Mapping[str, Job], deployment: Deployment) -> str | None:
-    """Return the topic to whose records the job's rows belong; None if there are several or none."""
+    """Return the topic that the job's rows come from; None if there are several or none."""
     seen: set[str] = set()
     while isinstance(job.source, Table):
         writer = _writer(job.source.name, jobs)

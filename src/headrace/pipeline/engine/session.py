@@ -30,14 +30,14 @@ def profile(master: str) -> dict[str, str]:
 def settings(
     deployment: Deployment, *, master: str | None = None, environ: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """Return the settings of a deployment's session; they are hidden when printed if they are secrets.
+    """Return the settings of a deployment's session. Printing them hides secrets.
 
     The master is `master`, else the deployment's, else local[*]. Under spark-submit, the master, memory, hosts and jars
     are those of its command line: only settings on which results depend, and the deployment's SQL settings, are added.
     `HEADRACE_SPARK_CONF` (`key=value`, separated by semicolons) overrides everything.
 
-    Raises PipelineError for a wrong master, for `master` under spark-submit, for a secret that cannot be read, and if
-    the directory given for connector jars has none.
+    Raises PipelineError for an invalid master, for `master` under spark-submit, for an unreadable secret, and if the
+    directory given for connector jars has none.
     """
     chosen = {
         name: value.read(f"[spark] {name}") if isinstance(value, Secret) else value

@@ -38,7 +38,7 @@ class TableWriter:
         origin: str | None,
         published: Collection[str],
     ) -> None:
-        """`origin` is the topic to whose records the rows belong; `published` are the tables with a changelog."""
+        """`origin` is the topic that the rows come from; `published` are the tables with a changelog."""
         self.name = f"{job.name}-{job.version}"
         self._lake = lake
         self._job = job

@@ -24,9 +24,9 @@ _LAST_START: Final = 4_102_444_800
 class Parameters:
     """The same parameters produce the same bytes. Raises PipelineError for values outside the limits.
 
-    `lines` and `hours` (of event time) both end the log. `start` is in seconds since the epoch, `rate` in lines per
-    second of event time. `late`, `torn` and `duplicates` are the shares of requests that meet these mishaps; no request
-    meets two. `partitions` are those of a topic keyed by client.
+    `lines` and `hours` (of event time) both limit the log. `start` is in seconds since the epoch, `rate` in lines per
+    second of event time. `late`, `torn` and `duplicates` are the shares of requests with these mishaps; no request has
+    two. `partitions` is the number of partitions of a topic keyed by client.
     """
 
     seed: int = 1

@@ -55,7 +55,7 @@ class TopPages:
     trigger="5 seconds",
 )
 def page_views(events: "DataFrame", params: Visitors, distinct: "Count | None" = None) -> "DataFrame":
-    """Count the views of each page by hour, and its visitors as a sketch or by `distinct`."""
+    """Count the views of each page by hour, and its visitors with a sketch or with the aggregate `distinct`."""
     from pyspark.sql import functions as sf
 
     from headrace.pipeline.jobs.expressions import is_page_view, sketch
@@ -78,7 +78,7 @@ def page_views(events: "DataFrame", params: Visitors, distinct: "Count | None" =
     trigger="5 seconds",
 )
 def visitors(events: "DataFrame", params: Visitors, distinct: "Count | None" = None) -> "DataFrame":
-    """Count the visitors of each day, as a sketch or by `distinct`."""
+    """Count the visitors of each day, with a sketch or with the aggregate `distinct`."""
     from pyspark.sql import functions as sf
 
     from headrace.pipeline.jobs.expressions import day, sketch
@@ -196,7 +196,7 @@ def status_codes(events: "DataFrame", params: NoParams) -> "DataFrame":  # noqa:
     trigger="10 seconds",
 )
 def top_pages(page_views: "DataFrame", params: TopPages) -> "DataFrame":
-    """Rank the most viewed pages from 1; ties are in the order of their names."""
+    """Rank the most viewed pages from 1; ties are ordered by name."""
     from pyspark.sql import functions as sf
 
     pages = page_views.groupBy("page").agg(sf.sum("views").alias("views"))

@@ -47,7 +47,7 @@ _CERTIFICATE: Final = re.compile(_PEM.format("CERTIFICATE"), re.DOTALL)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """A Kafka cluster and how to connect. Printing it shows no secret; `spark_options` and `confluent` read them."""
+    """A Kafka cluster and its client settings. Printing it shows no secrets: only the methods below read them."""
 
     settings: Mapping[str, Value]
     java: Mapping[str, Value]

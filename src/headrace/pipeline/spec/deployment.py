@@ -81,7 +81,7 @@ class Deployment:
         return self.jobs.get(job, JobSettings())
 
     def params(self, job: Job) -> Any:
-        """Return the parameters of a job. Raises PipelineError if the deployment has a wrong one."""
+        """Return the parameters of a job. Raises PipelineError if the deployment has an invalid one."""
         return params.build(job, self.settings(job.name).params)
 
     def with_lake(self, lake: str) -> "Deployment":
@@ -112,7 +112,7 @@ class Deployment:
         return replace(self, jobs=changed)
 
     def check(self, jobs: Mapping[str, Job], path: Path) -> None:
-        """Raise PipelineError if `[jobs]` in the file at `path` names an unknown job or parameter, or a wrong value."""
+        """Raise PipelineError if `[jobs]` in the file at `path` has an unknown job or parameter or an invalid value."""
         for name, settings in self.jobs.items():
             if name not in jobs:
                 raise PipelineError(
@@ -127,7 +127,7 @@ class Deployment:
 def load(path: Path, bootstrap: str = DEFAULT_BOOTSTRAP) -> Deployment:
     """Read a deployment; `bootstrap` is the cluster if the file has none.
 
-    Raises PipelineError for an unreadable file, an unknown key or a wrong value.
+    Raises PipelineError for an unreadable file, an unknown key or an invalid value.
     """
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))

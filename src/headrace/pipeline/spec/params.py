@@ -65,7 +65,7 @@ def known(job: Job) -> tuple[Param, ...]:
 
 
 def build(job: Job, values: Mapping[str, object]) -> Any:
-    """Return the job's parameters with these `values` in place of defaults. Raises PipelineError for a wrong one."""
+    """Return the job's parameters with these `values` in place of defaults. Raises PipelineError for an invalid one."""
     return job.params(**{name: checked(job, name, value) for name, value in values.items()})
 
 

@@ -89,7 +89,7 @@ TUNING: Final = (
         "sketches of many pages are faster to hash than to sort",
     ),
 )
-"""Settings of the profiles. `[spark]` in the deployment changes them."""
+"""Settings of the profiles, which `[spark]` in the deployment overrides."""
 
 TABLE: Final = FIXED + TUNING
 

@@ -35,9 +35,9 @@ class Jobs(Mapping[str, Job]):
         return len(self._jobs)
 
     def add(self, job: Job, origin: str) -> None:
-        """Add a job. Raises PipelineError for a wrong trigger, and if another job has its name.
+        """Add a job. Raises PipelineError for an invalid trigger, and if another job has its name.
 
-        The same job may be found twice.
+        Adding the same job again does nothing.
         """
         try:
             params.seconds_of(job.trigger)

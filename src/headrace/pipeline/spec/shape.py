@@ -31,7 +31,7 @@ class Shape:
     """Schemas of stateful tables, if known."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the shape for a file."""
+        """Return the shape as JSON values."""
         return {"format": _FORMAT, **dataclasses.asdict(self)}
 
 
@@ -74,7 +74,7 @@ def from_json(value: Mapping[str, Any]) -> Shape:
     """Return the stored shape. Raises PipelineError if another release of Headrace wrote it in another format."""
     if value.get("format") != _FORMAT:
         raise PipelineError(
-            f"the checkpoint has a shape in format {value.get('format')}, which this release of Headrace does not "
+            f"the checkpoint's job definition has format {value.get('format')}, which this release of Headrace cannot "
             "read: use the release that wrote it, or another lake (--lake)"
         )
     return Shape(**{name: each for name, each in value.items() if name != "format"})
@@ -101,7 +101,7 @@ def check_resumable(stored: Shape, now: Shape) -> None:
 
 
 def _fixed(output: Append | Additive | Stateful | Snapshot) -> dict[str, Any]:
-    """Return the parts of an output, with lists as JSON has them."""
+    """Return the parts of an output that must not change, with lists instead of tuples, as in JSON."""
     kind = type(output).__name__
     match output:
         case Append(partition_by=partition_by):

@@ -1,7 +1,7 @@
 """The ledger records what a batch is about to write, before the batch writes anything.
 
-An entry is in `<checkpoints>/ledger/<job>/<batch>.json`. After a crash, the batch's records are searched from the
-offsets of the output topics in its entry. The topic ids show whether a source topic was re-created.
+An entry is in `<checkpoints>/ledger/<job>/<batch>.json`. After a crash, the search for the batch's records starts at
+the offsets of the output topics in its entry. The topic ids show whether a source topic was re-created.
 """
 
 import json
@@ -62,7 +62,9 @@ class Entry:
             after = Reached(**fields.pop("reached"))
             return cls(**fields, output_ends=ends, reached=after)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise PipelineError(f"damaged entry in the ledger ({error}), restore it: {text[:200]!r}") from None
+            raise PipelineError(
+                f"damaged entry in the ledger ({error}). Restore the checkpoints. The entry is {text[:200]!r}"
+            ) from None
 
 
 class Ledger:

@@ -61,7 +61,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """A batch of the query with this checkpoint id.
+    """A batch; `query` is the query's id in the checkpoint.
 
     `positions` are the next offsets to read after the batch, at least one: they carry the proof. `output_ends` are the
     end offsets of the output topics before the first attempt.
@@ -94,7 +94,7 @@ def _pass(_: str) -> None:
 
 
 class TransactionalPublisher:
-    """Publishes each batch in a transaction. Raises FencedError once another driver has opened the same job."""
+    """Publishes each batch in a transaction. Raises FencedError after another driver has started the same job."""
 
     def __init__(
         self, cluster: Cluster, job: str, version: int, *, prefix: str = "", reached: Callable[[str], None] = _pass
@@ -209,9 +209,9 @@ class LedgerPublisher:
         return number <= self._last
 
     def publish(self, batch: Batch, records: Iterable[Record], count: int) -> int:
-        """Publish the records of the batch that its topics do not have yet, then the proof; return their number.
+        """Publish the records of the batch that are not in its topics yet, then the proof. Return their number.
 
-        A repeated batch keeps 16 bytes for each record it finds in the topics.
+        A repeated batch takes 16 bytes of memory per record found in the topics.
         """
         producer = self._producer
         if producer is None:

@@ -89,7 +89,7 @@ def with_settled(rows: DataFrame, before: Reached, after: Reached, count: int) -
 def parted(rows: DataFrame, late_by: str) -> tuple[DataFrame, DataFrame]:
     """Return the rows that are in time, and those late by more than `late_by`, with a column `reason`.
 
-    A partition that was idle, or is new, may have rows from before the settled time, for which no query has state.
+    The latter include rows from before the settled time, for which no query has state: their partition was idle or new.
     """
     allowed_us = round(seconds_of(late_by) * _MICROSECONDS)
     reason = sf.when(sf.col("late_by_s") * _MICROSECONDS > allowed_us, f"late by more than {late_by}").when(

@@ -108,7 +108,7 @@ def _files_to_sum(lake: Lake, table: str, time: str | None, before: datetime) ->
 
 
 def _same_times(time: str, touched: DataFrame) -> Column:
-    """Return a condition on literals, which Delta compares with the minimum and maximum of each file.
+    """Return the condition that a row has a time of `touched`, with literals, by which Delta skips files.
 
     Times are passed as text in the session's time zone, because Python's local times repeat an hour every autumn.
     """

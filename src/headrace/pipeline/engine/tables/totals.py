@@ -101,7 +101,7 @@ class Totals:
         self._replace(kept)
 
     def _shrink(self, time: Column | None, first_us: int | None) -> None:
-        """Forget the times before the batch, or everything if that is not enough."""
+        """Forget the totals before the batch's first time, or all of them if too many remain."""
         kept = self._kept
         if kept is None:
             return
@@ -133,5 +133,5 @@ def _us(time: Column) -> Column:
 
 
 def _since(time: Column, first_us: int | None) -> Column:
-    """Return a condition on literals, which Delta compares with the minimum and maximum of each file."""
+    """Return the condition that a time is not before `first_us`, with a literal, by which Delta skips files."""
     return sf.lit(False) if first_us is None else time >= sf.timestamp_micros(sf.lit(first_us)).cast("timestamp")

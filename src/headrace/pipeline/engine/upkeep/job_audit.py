@@ -49,10 +49,10 @@ def keeps_all(job: Job) -> bool:
 
 
 def audit_job(lake: Lake, checkpoints: str, job: Job, ids: Mapping[str, str], log: Log) -> Audited | None:
-    """Return the audit of a job; None if it has written nothing. `ids` are the present ids of its topics, by name.
+    """Return the audit of a job; None if it has written nothing. `ids` are the current ids of its topics, by name.
 
-    May run beside the job: it covers the batches that were complete when it started. Raises PipelineError for a job
-    whose tables do not show their offsets, and KafkaException.
+    The job may run meanwhile: the audit covers the batches that were complete when it started. Raises PipelineError
+    for a job whose tables lack offsets, and KafkaException.
     """
     files = Files(lake.spark)
     read_to, stored_ids = _read_to(files, checkpoints, job)

@@ -63,7 +63,7 @@ def in_table(table: TableVersion, position: dict[str, str]) -> Found:
 
 
 def in_rows(rows: DataFrame, position: dict[str, str]) -> list[Piece]:
-    """Return the offsets in rows with the columns of `position`, which are the only ones that Spark reads.
+    """Return the offsets in rows. Spark reads only the columns of `position`.
 
     The driver gets one row for 32,768 offsets, and 4 KiB more if they have a gap.
     """

@@ -22,7 +22,7 @@ class Present:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """The offsets of a partition in a part of a table: ranges, and the number of rows, more if some repeat."""
+    """The offsets of a partition in a part of a table: ranges, and the number of rows, larger if offsets repeat."""
 
     topic_id: str
     partition: int

@@ -87,7 +87,7 @@ def _good(tried: DataFrame, job: Job, params: object) -> Mapping[str, DataFrame]
 
 
 def _positions(good: Mapping[str, DataFrame]) -> DataFrame:
-    """Return the positions of the records that made any row."""
+    """Return the positions of the records that produced a row."""
     each = [rows.select(*_position(rows)) for rows in good.values()]
     return reduce(lambda one, other: one.union(other), each).distinct()
 
@@ -152,7 +152,7 @@ def _arrived(lake: Lake, good: Mapping[str, DataFrame], accepted: DataFrame) -> 
 
 
 def _with_lateness(rows: DataFrame, stored: DataFrame) -> DataFrame:
-    """Add how late the rows are, which depends on the rows before them in their partitions."""
+    """Add the lateness of the rows, which depends on earlier rows of their partitions."""
     columns = [*_ORIGIN, "event_time"]
     partitions = rows.select(*_ORIGIN[:2]).distinct()
     around = stored.select(*columns).join(sf.broadcast(partitions), list(_ORIGIN[:2]), "left_semi")

@@ -116,7 +116,7 @@ class Tracer:
         return stored.where(at)
 
     def _derived(self, job: Job, source: str, output: Written, reached: DataFrame) -> DataFrame | None:
-        """Return the rows of a table that follow from the rows which the record reached in the source table."""
+        """Return the rows of a table that are computed from the rows that the record reached in the source table."""
         if isinstance(output, Snapshot):
             stored = self._lake.read(output.table)
             shared = [name for name in self._keys(source) if name in stored.columns]
