@@ -269,7 +269,7 @@ class ProducerState:
         ]
         for producer_id in idle:
             del self._producers[producer_id]
-        for producer_id in [each for each, guard in self._verifications.items() if guard.since_ms <= oldest]:
+        for producer_id in [known_id for known_id, guard in self._verifications.items() if guard.since_ms <= oldest]:
             del self._verifications[producer_id]
 
     def clear(self) -> None:

@@ -185,6 +185,6 @@ class GroupHistory:
 
 
 def _set_times(found: Iterable[tuple[Wanted, int]]) -> Iterator[None]:
-    for each, time_ms in found:
-        each.progress.set_time(each.number, each.offset, time_ms)
+    for item, time_ms in found:
+        item.progress.set_time(item.number, item.offset, time_ms)
         yield

@@ -307,5 +307,5 @@ def scan(scans: Iterable[MarkerScan]) -> list[tuple[MarkerScan, Scanned]]:
 
 def learn(found: Iterable[tuple[MarkerScan, Scanned]]) -> None:
     """Store the counts that `scan` found, for the next sweep."""
-    for each, scanned in found:
-        each.partition.transactions.markers.learn(scanned)
+    for item, scanned in found:
+        item.partition.transactions.markers.learn(scanned)

@@ -102,8 +102,8 @@ def parse(table: Mapping[str, object], directory: Path) -> Cluster:
     Raises PipelineError for an unknown setting, a secret in plain text, and settings that contradict each other.
     """
     only = {name: table.get(name, {}) for name in ("java", "librdkafka")}
-    for name, each in only.items():
-        if not isinstance(each, dict):
+    for name, own_table in only.items():
+        if not isinstance(own_table, dict):
             raise PipelineError(f"[cluster] {name} must be a table: [cluster.{name}]")
     shared = {name: value for name, value in table.items() if name not in only}
     settings: dict[str, Value] = {}

@@ -77,7 +77,7 @@ def from_json(value: Mapping[str, Any]) -> Shape:
             f"the checkpoint's job definition has format {value.get('format')}, which this release of Headrace cannot "
             "read: use the release that wrote it, or another lake (--lake)"
         )
-    return Shape(**{name: each for name, each in value.items() if name != "format"})
+    return Shape(**{name: part for name, part in value.items() if name != "format"})
 
 
 def changes(stored: Shape, now: Shape) -> tuple[Change, ...]:

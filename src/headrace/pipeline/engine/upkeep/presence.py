@@ -43,15 +43,15 @@ def merged(pieces: Iterable[Piece], topics: Mapping[str, str]) -> list[Present]:
 
 
 def _of_partition(topic: str, topic_id: str, partition: int, pieces: Sequence[Piece]) -> Present:
-    ranges = sorted((offset for piece in pieces for offset in piece.offsets), key=lambda each: each.start)
+    ranges = sorted((offset for piece in pieces for offset in piece.offsets), key=lambda offsets: offsets.start)
     gaps: list[range] = []
     end = ranges[0].start
     distinct = 0
-    for each in ranges:
-        if each.start > end:
-            gaps.append(range(end, each.start))
-        distinct += max(0, each.stop - max(each.start, end))
-        end = max(end, each.stop)
+    for offsets in ranges:
+        if offsets.start > end:
+            gaps.append(range(end, offsets.start))
+        distinct += max(0, offsets.stop - max(offsets.start, end))
+        end = max(end, offsets.stop)
     rows = sum(piece.rows for piece in pieces)
     return Present(
         topic=topic,

@@ -88,8 +88,8 @@ def _good(tried: DataFrame, job: Job, params: object) -> Mapping[str, DataFrame]
 
 def _positions(good: Mapping[str, DataFrame]) -> DataFrame:
     """Return the positions of the records that produced a row."""
-    each = [rows.select(*_position(rows)) for rows in good.values()]
-    return reduce(lambda one, other: one.union(other), each).distinct()
+    positions = [rows.select(*_position(rows)) for rows in good.values()]
+    return reduce(lambda one, other: one.union(other), positions).distinct()
 
 
 def _position(rows: DataFrame) -> list[Column]:
