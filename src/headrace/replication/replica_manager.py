@@ -181,7 +181,7 @@ class ReplicaManager:
         except OSError as error:
             self._offline[topic_partition] = str(error)
             self.log_dirs.note_failure(self.log_dirs.place_of(topic_partition), error)
-            raise KafkaError(ErrorCode.kafka_storage_error, f"its log cannot be read: {error}") from error
+            raise KafkaError(ErrorCode.kafka_storage_error, f"the log cannot be read: {error}") from error
         self._offline.pop(topic_partition, None)
         self._note_flush_ms(opened.config)
         self._opened[topic_partition] = OpenedLog(opened, topic_id, producers, transactions)
@@ -309,7 +309,7 @@ class ReplicaManager:
             reason = None if is_new else self.log_dirs.owned.why_a_log_may_be_elsewhere()
             if reason is not None:
                 self.misses_logs = True
-                raise KafkaError(ErrorCode.kafka_storage_error, f"no working log directory has its log, and {reason}")
+                raise KafkaError(ErrorCode.kafka_storage_error, f"no working log directory has the log, and {reason}")
             return self.log_dirs.create(topic_partition, topic_id, config, now_ms=now_ms())
         found_id = self.log_dirs.found.topic_id(topic_partition)
         if found_id is None:

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class LogMover:
-    """`moves` are running or waiting. `log_move` is imported by the first move."""
+    """Moves partitions; `moves` are running or waiting. The first move imports `log_move`."""
 
     def __init__(
         self,

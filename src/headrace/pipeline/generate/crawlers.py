@@ -1,4 +1,4 @@
-"""Crawlers of five kinds, which differ in their traces in the log."""
+"""Five kinds of crawlers, which leave different traces in the log."""
 
 from collections.abc import Callable, Iterator
 from enum import StrEnum
