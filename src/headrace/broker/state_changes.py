@@ -1,4 +1,4 @@
-"""The state-change log, like Kafka's: a line when this broker starts or stops to lead or follow a partition.
+"""The state-change log, like Kafka's: a line when this broker starts or stops leading or following a partition.
 
 It has a separate logger, so that it can be written to a separate file (`headrace.state.change.log`).
 """

@@ -91,7 +91,7 @@ def submission(
 def _check(deployment: Deployment, master: str, deploy_mode: DeployMode) -> None:
     if deploy_mode == "cluster" and master.startswith(("spark://", "local")):
         raise PipelineError(
-            f"Spark runs no Python program in cluster mode on {master}: use --deploy-mode client, YARN or Kubernetes"
+            f"Spark has no cluster mode for Python programs on {master}: use --deploy-mode client, YARN or Kubernetes"
         )
     if master.startswith("k8s://") and "spark.kubernetes.container.image" not in deployment.spark.settings:
         raise PipelineError(
