@@ -46,7 +46,6 @@ class StateChanges:
         """Number of times that a partition became led or followed, also under a new leader epoch."""
 
     def close(self) -> None:
-        """Close the file."""
         if self._file is not None:
             log.removeHandler(self._file)
             log.propagate = True

@@ -205,7 +205,6 @@ class ProducerState:
             )
 
     def end_transaction(self, header: BatchHeader, coordinator_epoch: int) -> None:
-        """Apply a marker."""
         producer_id, epoch = header.producer_id, header.producer_epoch
         self._verifications.pop(producer_id, None)
         packed = self._producers.get(producer_id)
@@ -281,7 +280,6 @@ class ProducerState:
         return [ProducerEntry.unpacked(packed) for packed in self._producers.values()]
 
     def restore(self, entries: list[ProducerEntry]) -> None:
-        """Load the entries of a snapshot."""
         for entry in entries:
             self._producers[entry.producer_id] = ENTRY.pack(
                 entry.producer_id,

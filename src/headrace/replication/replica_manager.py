@@ -90,7 +90,6 @@ class ReplicaManager:
         return tuple(self._partitions.values())
 
     def followed(self) -> "tuple[FollowedPartition, ...]":
-        """Return the partitions that this broker follows."""
         return tuple(self._followed.values())
 
     def hosted(self) -> "tuple[Partition | FollowedPartition, ...]":
@@ -99,7 +98,6 @@ class ReplicaManager:
 
     @property
     def offline_count(self) -> int:
-        """Number of partitions that are offline."""
         return len(self._offline)
 
     def set_strays_aside(

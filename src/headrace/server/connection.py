@@ -110,7 +110,6 @@ class Connection:
         """True if the next request must wait until `_runs` is empty."""
 
     def start(self) -> None:
-        """Start reading."""
         self._receiver.resume()
 
     @property

@@ -82,7 +82,6 @@ class Dispatcher:
 
     @property
     def offered(self) -> Mapping[int, VersionRange]:
-        """The offered versions by API."""
         return self._ranges
 
     def handle(self, client: ClientInfo, frame: memoryview) -> Parts | Awaitable[Parts]:

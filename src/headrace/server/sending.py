@@ -104,7 +104,6 @@ class Sender:
         return len(self.out) >= MAX_BUFFERS_PER_SEND or self.unsent > MAX_UNSENT_BYTES
 
     def queue(self, parts: Parts) -> None:
-        """Append `parts` to the queue."""
         self.out.extend(parts)
         for part in parts:
             if type(part) is not FileSlice:
@@ -179,7 +178,6 @@ class Sender:
             out.popleft()
 
     def drop(self) -> None:
-        """Discard the queue."""
         self.stop_writing()
         self.out.clear()
         self._all_unsent.forget(self)

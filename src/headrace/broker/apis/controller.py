@@ -126,7 +126,6 @@ class ControllerApis:
         }
 
     async def list_partition_reassignments(self, _: RequestContext, request: Request) -> Reply:
-        """Return the reassignments in progress."""
         wanted: Sequence[TopicPartition] | None = None
         if request.topics is not None:
             wanted = [TopicPartition(topic.name, item) for topic in request.topics for item in topic.partition_indexes]

@@ -33,7 +33,6 @@ DESCRIBED = Layout(True, True, True, True, ErrorCode.listener_not_found)
 
 
 def metadata_layout(version: int) -> Layout:
-    """Return the layout of a version of Metadata."""
     return Layout(
         is_flexible=version >= 9,
         has_epoch=version >= 7,

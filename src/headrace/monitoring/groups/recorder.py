@@ -67,7 +67,6 @@ class GroupHistory:
     def start(
         self, coordinator: GroupCoordinator, topics: Topics, partition: Callable[[str, int], Partition | None]
     ) -> None:
-        """Start taking samples."""
         self.coordinator = coordinator
         self.sampler = GroupSampler(coordinator.groups_with_offsets, topics, partition, self._assumed_reset)
         self._task = self._loop.create_task(self._run())
@@ -103,7 +102,6 @@ class GroupHistory:
         await self.in_thread(lambda: events and self.store.write_events(events))
 
     async def refresh(self, group: Group) -> None:
-        """Update the state of one group."""
         wanted: list[Wanted] = []
         offsets = self.coordinator.committed_offsets(group.group_id)
         await self._in_slices(self.sampler.sweep_one(group, offsets, now_ms(), wanted))

@@ -37,7 +37,6 @@ class DemoJobs:
 
     @property
     def topic(self) -> str:
-        """The topic that the lines are shipped to."""
         return self.deployment.prefix + ACCESS_LOG
 
     @property

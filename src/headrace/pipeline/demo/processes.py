@@ -120,7 +120,6 @@ class DriverProcess:
 
 
 def is_broker(bootstrap: str) -> bool:
-    """Return True if a Kafka broker answers."""
     host, _, port = bootstrap.split(",", maxsplit=1)[0].rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=2).close()

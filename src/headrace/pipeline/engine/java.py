@@ -13,7 +13,6 @@ _OFTEN: Final = ("org.apache.spark.sql.functions", "PythonUtils")
 
 
 def java_class(spark: "SparkSession", name: str) -> Any:
-    """Return the class with this full name."""
     return getattr(spark._jvm, name)
 
 

@@ -65,7 +65,6 @@ class Parameters:
 
     @property
     def population(self) -> int:
-        """The number of visitors."""
         return self.visitors or int(self.rate * _VISITORS_PER_RATE) + 20
 
     @property

@@ -88,7 +88,6 @@ def _page(path: str, number: int) -> Page:
 
 
 def get(path: str) -> str:
-    """Return the request for a path."""
     return f"GET {path} HTTP/1.1"
 
 

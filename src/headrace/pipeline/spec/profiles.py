@@ -106,7 +106,6 @@ def profile_of(master: str) -> Profile:
 
 
 def settings(profile: Profile) -> dict[str, str]:
-    """Return all settings of a profile."""
     values = {item.name: item.laptop if profile == "laptop" else item.server for item in TABLE}
     return {name: value for name, value in values.items() if value is not None}
 

@@ -88,7 +88,6 @@ class Fetcher:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:
-        """Stop fetching."""
         self._link.close()
         if self._task is not None:
             self._task.cancel()

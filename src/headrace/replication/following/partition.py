@@ -56,7 +56,6 @@ class FollowedPartition(Replica):
         self.transactions.markers.loaded(log.log_end_offset)
 
     def log_end(self) -> LogEnd:
-        """Return the log end for the next fetch."""
         state = self.log.state
         return LogEnd(state.log_end_offset, self.log.leader_epochs.latest, state.log_start_offset)
 

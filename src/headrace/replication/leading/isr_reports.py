@@ -161,7 +161,6 @@ class IsrReports:
         }
 
     async def close(self) -> None:
-        """Stop sending."""
         sending = self._sending
         if sending is not None:
             sending.cancel()

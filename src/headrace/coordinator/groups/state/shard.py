@@ -160,7 +160,6 @@ class GroupShard:
             yield group.group_id, group.unload(error, now_ms)
 
     def timer_fired(self, name: str, timer: Timer, now_ms: int) -> Result[None]:
-        """Like `GroupTable.timer_fired`."""
         return self.table.timer_fired(name, timer, now_ms)
 
     def append_failed(self, name: str) -> None:
@@ -171,7 +170,6 @@ class GroupShard:
     # Replay
 
     def replay(self, key: WrittenKey, value: Value | None, now_ms: int, producer_id: int = -1) -> None:
-        """Apply a record."""
         if isinstance(key, OffsetKey):
             assert value is None or isinstance(value, CommittedOffset)
             if value is not None and key.group_id not in self.groups:
