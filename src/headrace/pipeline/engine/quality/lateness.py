@@ -77,8 +77,8 @@ def reached(rows: DataFrame, before: Reached, *, time: str = "event_time") -> tu
 def with_settled(rows: DataFrame, before: Reached, after: Reached, count: int) -> DataFrame:
     """Add `settled_before` and `settled_after`, and write a small batch to one file.
 
-    A stream may read the files of a batch one by one, in any order. Before it has read all, only what was settled
-    before the batch is certain.
+    A stream may read the files of a batch one by one, in any order. Until it has read all of them, it can only rely on
+    the time that was settled before the batch.
     """
     small = count <= _ROWS_PER_FILE
     return (rows.coalesce(1) if small else rows).withColumns(

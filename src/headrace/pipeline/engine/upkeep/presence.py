@@ -33,7 +33,7 @@ class Piece:
 def merged(pieces: Iterable[Piece], topics: Mapping[str, str]) -> list[Present]:
     """Merge pieces by topic and partition. `topics` are names by topic id.
 
-    A topic whose name is unknown, because it no longer exists, is called by its id.
+    A topic whose name is unknown, because it no longer exists, is named by its id.
     """
 
     def place(piece: Piece) -> tuple[str, str, int]:
