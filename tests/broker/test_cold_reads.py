@@ -30,7 +30,7 @@ class Disk:
     def looks_cold(self, _: FileSlice) -> bool:
         return self.is_cold
 
-    def bring_in(self, _: FileSlice) -> None:
+    def load_part(self, _: FileSlice) -> None:
         self.reads += 1
         self.asked.set()
         assert self.free.wait(20)
@@ -40,7 +40,7 @@ class Disk:
 def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
     disk = Disk()
     monkeypatch.setattr(cold_reads, "is_cold", disk.looks_cold)
-    monkeypatch.setattr(cold_reads, "bring_in", disk.bring_in)
+    monkeypatch.setattr(cold_reads, "load_part", disk.load_part)
     yield disk
     disk.free.set()
 
@@ -103,7 +103,7 @@ def test_data_evicted_from_the_page_cache_is_cold_until_it_is_read(tmp_path: Pat
     os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     if not cold_reads.is_cold(part):
         pytest.skip("this file system keeps everything in memory")
-    cold_reads.bring_in(part)
+    cold_reads.load_part(part)
     assert not cold_reads.is_cold(part)
 
 
@@ -112,4 +112,4 @@ def test_missing_data_counts_as_warm(tmp_path: Path) -> None:
     path.write_bytes(b"")
     part = FileSlice(LogFile.open(path), 0, cold_reads.CHUNK)
     assert not cold_reads.is_cold(part)
-    cold_reads.bring_in(part)
+    cold_reads.load_part(part)

@@ -99,7 +99,6 @@ class Commands:
         return self._replicas.check(state)
 
     def _open(self, states: Sequence[PartitionState]) -> dict[TopicPartition, ErrorCode]:
-        """Open the logs, and return the errors."""
         errors: dict[TopicPartition, ErrorCode] = {}
         for state in states:
             topic_partition = TopicPartition(state.topic, state.partition)

@@ -135,7 +135,6 @@ class FetchSession:
         self.ready = dict.fromkeys(self.partitions.values())
 
     def end(self) -> None:
-        """Stop watching."""
         if self.news is not None:
             for wanted in self.partitions.values():
                 self.news.unwatch(wanted)

@@ -1,4 +1,4 @@
-"""Find the cluster of data directories, create the metadata of a new cluster, or join one."""
+"""Find the cluster that data directories belong to, create the metadata of a new cluster, or join a cluster."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -131,7 +131,6 @@ class LargeBatches:
                         yield (number, topic_place, partition_place), data.records, config
 
     async def prepare(self, large: Sequence[Large]) -> Prepared:
-        """Prepare the batches in the thread."""
         size = sum(len(item.batch) for item in large)
         self._waiting += size
         made = 0

@@ -40,7 +40,6 @@ class LiveSettings:
             log.info("Dynamic settings of this broker changed: %s", ", ".join(sorted(changed)))
 
     async def apply(self, resources: Sequence[ConfigResource], replicas: "ReplicaManager", groups: "Groups") -> None:
-        """Apply the changed settings of `resources`."""
         topics = {resource.name for resource in resources if resource.kind == TOPIC_CONFIG}
         pace = Pace()
         if any(resource.kind == BROKER_CONFIG for resource in resources):

@@ -106,9 +106,8 @@ class Node:
         """The adopted contents of directories without metadata."""
         self._member: Member | None = None
         """None for a cluster of one broker."""
-        self._leaders: MemberLeaders | None = None
-        self._fetchers: MemberFetchers | None = None
-        """Both the same."""
+        self._leaders: MemberLeaders | None = None  # as `_member`
+        self._fetchers: MemberFetchers | None = None  # as `_member`
 
     @property
     def cluster_id(self) -> str:

@@ -1,4 +1,4 @@
-"""The state-change log, like Kafka's: a line when this broker begins to lead or follow a partition, or stops it.
+"""The state-change log, like Kafka's: a line when this broker starts or stops leading or following a partition.
 
 It has a separate logger, so that it can be written to a separate file (`headrace.state.change.log`).
 """
@@ -46,7 +46,6 @@ class StateChanges:
         """Number of times that a partition became led or followed, also under a new leader epoch."""
 
     def close(self) -> None:
-        """Close the file."""
         if self._file is not None:
             log.removeHandler(self._file)
             log.propagate = True

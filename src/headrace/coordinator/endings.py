@@ -22,7 +22,7 @@ _SLICE_S: Final = 0.001
 _RETRY_S: Final = 0.5
 """Delay before a marker or a record is retried."""
 _FEW: Final = 64
-"""Markers that may be written without a pause."""
+"""Maximum number of markers to write without a pause."""
 _NEEDLESS: Final = frozenset({ErrorCode.unknown_topic_or_partition})
 """Errors of a partition that needs no marker, because it was deleted."""
 _FENCED: Final = frozenset({ErrorCode.invalid_producer_epoch, ErrorCode.transaction_coordinator_fenced})
@@ -84,7 +84,7 @@ class Endings:
         self._complete = complete
         self._endings: dict[str, _Ending] = {}
         self._queue: deque[_Ending] = deque()
-        """Those with markers to send; they take turns, so that one with many partitions delays no other."""
+        """Transactions with markers to write, which take turns: one with many partitions does not delay the others."""
         self._pump: asyncio.Handle | None = None
 
     def begin(self, shard: LedShard[TransactionShard], name: str, markers: WriteMarkers) -> None:
@@ -97,7 +97,7 @@ class Endings:
         else:  # markers must not precede a decision that may be lost
             waiting.add_done_callback(lambda done: self._decided(ending, done))
 
-    def hurry(self, name: str) -> None:
+    def write_now(self, name: str) -> None:
         """Write the markers of an id's transaction now if possible, because the next one may begin."""
         ending = self._endings.get(name)
         if ending is not None and ending.is_queued and len(ending.to_send) <= _FEW:
@@ -132,7 +132,7 @@ class Endings:
         while self._queue:
             ending = self._queue.popleft()
             if not ending.is_queued:
-                continue  # `hurry` has written its markers
+                continue  # `write_now` has written its markers
             ending.is_queued = False
             self._send_some(ending, deadline)
             if self._clock.monotonic() > deadline:

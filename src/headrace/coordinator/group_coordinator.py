@@ -91,7 +91,7 @@ class GroupCoordinator:
         self._expiry.start()
 
     def resigned(self, partition: int) -> None:
-        """Drop a partition that another broker leads, and answer parked requests with NOT_COORDINATOR."""
+        """Drop a partition that another broker leads now, and answer parked requests with NOT_COORDINATOR."""
         shard = self._runtime.resigned(partition)
         self._expiry.forget(partition)
         if shard is not None:
@@ -112,7 +112,6 @@ class GroupCoordinator:
         self._runtime.carry_out(shard, group_id, shard.state.table.join(group_id, request, self._clock.wall_ms()))
 
     def sync(self, group_id: str, request: Sync) -> None:
-        """Like `GroupTable.sync`."""
         shard = self._shard(group_id)
         self._runtime.carry_out(shard, group_id, shard.state.table.sync(group_id, request))
 
@@ -275,7 +274,6 @@ class GroupCoordinator:
         ]
 
     def delete_group(self, group_id: str) -> None:
-        """Like `GroupShard.delete`."""
         shard = self._shards.of(group_id)
         self._runtime.carry_out(shard, group_id, shard.state.delete(group_id))
 

@@ -48,7 +48,7 @@ class RebalanceLog:
         self._settle(group_id, 0)
 
     def note(self, group_id: str, note: Note, members: int, now: float) -> None:
-        """Log an event of a group, which has `members` after it."""
+        """Log an event of a group; `members` is the number of members after it."""
         log.debug("%s", _Line(group_id, note))
         if note.what in _BEGINS:
             self._begin(group_id, note, now)

@@ -277,7 +277,7 @@ class TransactionCoordinator:
 
     def _find_completed(self, name: str) -> tuple[LedShard[TransactionShard], TransactionMetadata | None]:
         """Like `_find`, but first complete the last transaction if that is possible at once."""
-        self._endings.hurry(name)
+        self._endings.write_now(name)
         return self._find(name)
 
     def _with_id(self, decide: Callable[[int | None], Result[A]]) -> Result[A]:

@@ -29,7 +29,7 @@ def log_directories(replicas: ReplicaManager) -> Iterable[Family]:
         "1 if the log directory cannot be used, else 0.",
         [({"logDirectory": item}, offline.get(item, 0)) for item in [*map(str, log_dirs.directories), *offline]],
     )
-    spaces = [({"logDirectory": str(each)}, space) for each, space in log_dirs.owned.disk_space.items()]
+    spaces = [({"logDirectory": str(directory)}, space) for directory, space in log_dirs.owned.disk_space.items()]
     yield Family(
         "headrace_log_directory_size_bytes",
         "Size in bytes of the log directory's file system.",
@@ -60,12 +60,12 @@ def compaction(cleaner: "LogCleaner | None", dead_threads: int, log_dirs: LogDir
     yield Family(
         "kafka_log_logcleanermanager_uncleanable_partitions_count",
         "Partitions whose last compaction failed; retried every minute.",
-        [({"logDirectory": each}, number) for each, number in count.items()],
+        [({"logDirectory": directory}, number) for directory, number in count.items()],
     )
     yield Family(
         "kafka_log_logcleanermanager_uncleanable_bytes",
         "Bytes in partitions whose last compaction failed.",
-        [({"logDirectory": each}, number) for each, number in size.items()],
+        [({"logDirectory": directory}, number) for directory, number in size.items()],
     )
     yield Family(
         "headrace_log_cleaner_failing",

@@ -38,10 +38,10 @@ MAX_HEAD_BYTES: Final = 8192
 MAX_ANSWERS: Final = 64
 """Maximum number of requests in progress. A request counts until its client has read the reply."""
 MAX_WAITING: Final = 256
-"""Maximum number of connections waiting for a request. More than a burst opens between two turns of the loop: otherwise
-a connection with a complete request could be evicted."""
+"""Maximum number of connections without a request. Large enough that a burst of connections does not evict one whose
+request has already arrived."""
 _DESCRIPTOR_SHARE: Final = 8
-"""Each of these may use 1/8 of the process's descriptors."""
+"""Each limit is at most 1/8 of the process's descriptors."""
 REQUEST_TIMEOUT_S: Final = 30.0
 """Time limit for receiving the next request, for a handler, and for sending the reply."""
 HEAD_TIMEOUT_S: Final = 10.0
@@ -123,7 +123,7 @@ class HttpServer:
         self._collectors.append(collector)
 
     def bind(self) -> None:
-        """Bind the address. Raises ConfigError if it is in use or not one of this machine."""
+        """Bind the address. Raises ConfigError if it is in use or does not belong to this machine."""
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         try:
             self._socket = socket.create_server((self._host, self._port), family=family)
@@ -132,7 +132,7 @@ class HttpServer:
                 option = f"{_SETTING} (0 for any free one)"
                 raise AddressInUseError(_SETTING, self._host, self._port, option) from error
             reason = error.strerror or str(error)
-            raise ConfigError(_SETTING, self.address, f"cannot listen there: {reason}") from error
+            raise ConfigError(_SETTING, self.address, f"cannot listen on this address: {reason}") from error
         self._port = self._socket.getsockname()[1]
 
     async def start(self) -> None:
@@ -164,7 +164,7 @@ class HttpServer:
                     )
                     await asyncio.sleep(0)
             except Exception:
-                log.exception("Metrics of %r failed", collector)
+                log.exception("Collecting the metrics of %r failed", collector)
         # Thousands of partitions take long to encode: in a thread, so that other requests are served meanwhile.
         return await asyncio.to_thread(_exposition, families, request.accept)
 
@@ -232,7 +232,7 @@ class HttpServer:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 begin = await reader.readexactly(1)
             async with asyncio.timeout(HEAD_TIMEOUT_S):
-                # An empty line starts with a byte of the separator to read.
+                # Reading up to the separator would fail after its first byte, which begins an empty line.
                 rest = b"" if begin == b"\r" else await reader.readuntil(b"\r\n\r\n")
             return _parse(begin + rest), answer
         except asyncio.LimitOverrunError:
@@ -357,7 +357,7 @@ def _check_open(writer: asyncio.StreamWriter) -> None:
 
 
 async def _end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Close after reading some remaining bytes: the kernel discards the reply if unread bytes are left."""
+    """Close after draining input: if unread bytes remain, the kernel resets the connection and the reply is lost."""
     _check_open(writer)
     writer.write_eof()
     async with asyncio.timeout(_LINGER_S):

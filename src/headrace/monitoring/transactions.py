@@ -1,4 +1,4 @@
-"""Metrics of transactions: those that this broker coordinates, and partitions that wait for their end."""
+"""Metrics of transactions that this broker coordinates, and of partitions with open transactions."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence

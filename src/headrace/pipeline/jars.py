@@ -60,7 +60,7 @@ def java_options() -> str:
     """Return the options of a driver's Java for the archive of `make setup`; empty without one.
 
     Spark loads 16,000 classes. With them in an archive, a driver needs a third less processor time until its first
-    batches are written. Java ignores an archive of other jars or of another Java.
+    batches are written. Java ignores an archive made from other jars or by another Java.
     """
     archive = classes()
     return f"-XX:SharedArchiveFile={archive} -Xlog:cds=off" if archive and archive.is_file() else ""

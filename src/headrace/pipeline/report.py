@@ -1,6 +1,6 @@
-"""The report: the tables of a day, or of all days, from `events` in one batch, by the functions of the jobs.
+"""The report: tables of one day or of all days, computed from `events` in one batch by the functions of the jobs.
 
-Its tables equal the views of the streaming tables, except that visitors are exact counts and no sketches.
+Its tables equal the views of the streaming tables, except that visitors are counted exactly and not by sketches.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -41,7 +41,7 @@ _ORDER: Final = {
     "top_pages": ("rank",),
     "crawlers": ("-requests", "hour", "client"),
 }
-"""The columns by which people want to read a table; '-' for the largest first."""
+"""The columns by which a table is sorted for display; '-' for descending order."""
 _TIMES: Final = {
     "page_views": "hour",
     "visitors": "day",
@@ -58,7 +58,7 @@ def report(events: DataFrame, *, on: date | None = None, params: Given | None = 
     """Return the tables by name; none is computed before it is read.
 
     `on` is a day of event time (UTC). Its sessions are those that start on it, with all their requests. `params` has
-    the parameters, by job, that differ from the defaults. Raises PipelineError for a wrong one.
+    the parameters, by job, that differ from the defaults. Raises PipelineError for an invalid one.
     """
     given = params or {}
     of_day = events if on is None else _requests_of(events, on)
@@ -87,7 +87,7 @@ def selected(tables: Mapping[str, DataFrame], names: Iterable[str]) -> dict[str,
 
 
 def ordered(table: str, rows: DataFrame) -> DataFrame:
-    """Return the rows of a table of the report in the order in which people want to read them."""
+    """Return the rows of a table of the report, sorted for display."""
     order = [sf.desc(name[1:]) if name.startswith("-") else sf.asc(name) for name in _ORDER[table]]
     return rows.orderBy(*order)
 
@@ -105,8 +105,8 @@ def differences(
 ) -> dict[str, Differences]:
     """Compare tables of the report with those of the streams, row for row.
 
-    Estimates of sketches differ if they are more than five standard errors from the exact number. Sessions that may go
-    on are left out, and so are tables without a time if the report is `on` a day.
+    Estimates of sketches differ if they are more than five standard errors from the exact number. Sessions that may
+    continue are left out, and so are tables without a time if the report is `on` a day.
     """
     found = {}
     ended = _ended(lake.read("events"), _params(activity.sessions, params or {}))
@@ -129,7 +129,7 @@ def differences(
 
 
 def _stored(lake: Lake, table: str) -> tuple[DataFrame, tuple[str, ...]]:
-    """Return the rows of a table with estimates for its sketches, and the names of these."""
+    """Return the rows of a table with estimates for its sketches, and the names of the sketches."""
     job = job_of(_FUNCTIONS[table])
     outputs = () if job is None else job.outputs
     output = next(item for item in outputs if not isinstance(item, Changelog | Publish))
@@ -155,7 +155,7 @@ def _with_estimates(rows: DataFrame, stored: DataFrame, sketches: tuple[str, ...
 def _ended(events: DataFrame, params: activity.Sessions) -> Column:
     """Return a condition that holds for sessions that a stream of these events has written.
 
-    Its watermark is at least the earliest of the latest times of the partitions, less the lateness.
+    Its watermark is at least the earliest of the partitions' latest times, minus the lateness.
     """
     latest = events.groupBy("topic_id", "source_partition").agg(sf.max("event_time").alias("latest"))
     [row] = latest.agg(sf.min("latest").cast("string").alias("latest")).collect()
@@ -188,7 +188,7 @@ def _requests_of(events: DataFrame, on: date) -> DataFrame:
 
 
 def _in_time(events: DataFrame, late_by: str) -> DataFrame:
-    """Leave out the requests that streams with state put into the quarantine."""
+    """Leave out the requests that stateful streams put into the quarantine."""
     if not {"late_by_s", "settled_before"} <= set(events.columns):
         return events
     in_time, _ = lateness.parted(events, late_by)

@@ -1,4 +1,4 @@
-"""The spark-submit line of a pipeline. Builds words only; starts nothing and imports no pyspark."""
+"""The spark-submit command of a pipeline. Only builds the command: starts nothing and imports no pyspark."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Submission:
     wheel: tuple[str, ...]
     """The command that builds the wheel for the workers."""
     options: tuple[tuple[str, ...], ...]
-    """Words of spark-submit, those that belong together in one tuple."""
+    """Arguments of spark-submit; those that belong together are in one tuple."""
     program: tuple[str, ...]
     """The program and its arguments, which are those of `headrace pipeline run`."""
     notes: tuple[str, ...]
@@ -47,7 +47,7 @@ def submission(
 ) -> Submission:
     """Return the submission of `jobs`, or of all. `arguments` are further ones of `headrace pipeline run`.
 
-    Secrets are not among the words: the driver reads them where the deployment says. Raises PipelineError if the
+    The command contains no secrets: the driver reads them from where the deployment says. Raises PipelineError if the
     master does not run Python programs in this mode, or if something is missing.
     """
     master = deployment.spark.master or profiles.DEFAULT_MASTER
@@ -91,7 +91,7 @@ def submission(
 def _check(deployment: Deployment, master: str, deploy_mode: DeployMode) -> None:
     if deploy_mode == "cluster" and master.startswith(("spark://", "local")):
         raise PipelineError(
-            f"Spark runs no Python program in cluster mode on {master}: use --deploy-mode client, YARN or Kubernetes"
+            f"Spark has no cluster mode for Python programs on {master}: use --deploy-mode client, YARN or Kubernetes"
         )
     if master.startswith("k8s://") and "spark.kubernetes.container.image" not in deployment.spark.settings:
         raise PipelineError(

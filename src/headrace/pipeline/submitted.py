@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 if __name__ == "__main__":
-    # Python puts the directory of the program first, where modules have names like `errors`.
+    # Python puts this directory first on the path, but its modules, such as `errors`, must not shadow others.
     sys.path[:] = [entry for entry in sys.path if Path(entry) != Path(__file__).parent]
     sys.argv[:] = ["headrace", "pipeline", "run", *sys.argv[1:]]
     runpy.run_module("headrace", run_name="__main__")

@@ -27,7 +27,7 @@ from headrace.wire.validation import ValidBatch, each_record, unpacked, validate
 _MOST_NAMED: Final = 1000
 """Maximum number of records that an error names."""
 _MOST_SEARCHED: Final = 10_000
-"""Maximum number of records to search for invalid ones, in interpreted code."""
+"""Maximum number of records to search for invalid ones: Python is slow at this."""
 _SIGN: Final = 1 << 63
 
 
@@ -69,7 +69,7 @@ class PreparedBatch:
         return len(self.data)
 
     def prepare(self, config: LogConfig, now_ms: int) -> None:
-        """Accept or refuse it. Thread-safe."""
+        """Accept or refuse the batch. Thread-safe."""
         self.config = config
         try:
             self.accepted = _accept(
@@ -81,7 +81,7 @@ class PreparedBatch:
             self.error.__cause__ = self.error.__context__ = None
 
     def unpack(self, codec: int, data: Buffer) -> Iterator[bytes]:
-        """Decompress it in pieces."""
+        """Decompress the records in pieces."""
         for piece in unpacked(codec, data):
             if self.is_abandoned:
                 raise KafkaError(ErrorCode.request_timed_out, "the client has disconnected")
@@ -134,7 +134,7 @@ def _under_rules(valid: ValidBatch, config: LogConfig, now_ms: int, *, internal:
         raise _keyless(valid)
     is_append_time = config.message_timestamp_type == "LogAppendTime"
     _check_timestamps(valid, config, now_ms, is_append_time=is_append_time)
-    # As in Kafka, a batch marked LogAppendTime gets the header's time for all records, but as CreateTime.
+    # As in Kafka, records of a batch marked LogAppendTime get the header's timestamp, but the type CreateTime.
     is_stamped = header.attributes & LOG_APPEND_TIME_FLAG
     largest = max(header.max_timestamp, NO_TIMESTAMP) if is_stamped else walk.largest
     codec = header.codec if config.compression_type == "producer" else codec_named(config.compression_type)
@@ -186,7 +186,7 @@ def _check_timestamps(valid: ValidBatch, config: LogConfig, now_ms: int, *, is_a
     """
     header, _, walk, _, _ = valid
     if header.attributes & LOG_APPEND_TIME_FLAG:
-        # The header's time applies to all records.
+        # The header's timestamp applies to all records.
         if is_append_time or header.max_timestamp == NO_TIMESTAMP:
             raise _wrong_times("a producer may not set the timestamp type to LogAppendTime", header.record_count)
         smallest = largest = header.max_timestamp

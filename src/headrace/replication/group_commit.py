@@ -22,7 +22,7 @@ _THREADS: Final = 8
 """Concurrent flushes: a file system journal combines several fsyncs into one transaction."""
 _RETRY_S: Final = 0.5
 _PASSING: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-"""Temporary errors before the fsync: no file could be opened, as with too many connections."""
+"""Temporary errors of opening the file, before the fsync: too many open files, or no memory."""
 
 
 class Flushable(Protocol):

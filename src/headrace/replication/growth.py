@@ -48,7 +48,7 @@ class Growth(Generic[P]):
     def report(self) -> None:
         """Call the watchers after the high watermark or the log end offset has advanced."""
         partition = self._find()
-        assert partition is not None  # it calls this
+        assert partition is not None  # the partition is the caller
         segment, size = self._segment, self._size
         self._note()
         added = self._size - size if segment is not None and segment is self._segment else UNKNOWN_SIZE

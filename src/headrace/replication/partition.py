@@ -313,7 +313,7 @@ class Partition(LedReplica):
         if self.followers is not None:
             self.followers.appended(visible)
         elif visible > self.high_watermark:
-            self.show(visible)
+            self.advance_high_watermark(visible)
         if self.completions is not None:
             self.completions.advanced(self)
 

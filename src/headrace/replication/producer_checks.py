@@ -10,7 +10,7 @@ from headrace.storage.log.producers.open_transactions import OpenTransaction, Op
 from headrace.wire.batch import TRANSACTIONAL_FLAG, BatchHeader
 
 Before: TypeAlias = dict[int, tuple[PackedProducer | None, OpenTransaction | None]]
-"""Producer id to producer and open transaction before a write."""
+"""Producer id to the producer's state and open transaction before a write."""
 
 
 class ProducerChecks:

@@ -86,7 +86,7 @@ class ProducerState:
         """
         packed = self._producers.get(header.producer_id)
         if self._verifications:
-            self._check_tried(header, packed)
+            self._check_order(header, packed)
         if packed is None:
             return None  # unknown (new or expired): any sequence is valid
         epoch, last = _EPOCH_AND_SEQUENCE.unpack_from(packed)
@@ -145,7 +145,7 @@ class ProducerState:
         self.check_verified(header, guard, is_open=begin is not None)
         return self.check(header)
 
-    def _check_tried(self, header: BatchHeader, packed: PackedProducer | None) -> None:
+    def _check_order(self, header: BatchHeader, packed: PackedProducer | None) -> None:
         """Reject a batch that overtakes one that is being verified.
 
         Raises KafkaError(out_of_order_sequence_number).
@@ -205,7 +205,6 @@ class ProducerState:
             )
 
     def end_transaction(self, header: BatchHeader, coordinator_epoch: int) -> None:
-        """Apply a marker."""
         producer_id, epoch = header.producer_id, header.producer_epoch
         self._verifications.pop(producer_id, None)
         packed = self._producers.get(producer_id)
@@ -269,7 +268,7 @@ class ProducerState:
         ]
         for producer_id in idle:
             del self._producers[producer_id]
-        for producer_id in [each for each, guard in self._verifications.items() if guard.since_ms <= oldest]:
+        for producer_id in [known_id for known_id, guard in self._verifications.items() if guard.since_ms <= oldest]:
             del self._verifications[producer_id]
 
     def clear(self) -> None:
@@ -281,7 +280,6 @@ class ProducerState:
         return [ProducerEntry.unpacked(packed) for packed in self._producers.values()]
 
     def restore(self, entries: list[ProducerEntry]) -> None:
-        """Load the entries of a snapshot."""
         for entry in entries:
             self._producers[entry.producer_id] = ENTRY.pack(
                 entry.producer_id,

@@ -54,11 +54,11 @@ class Purgatory:
         return self.flushed(partition, end_offset) if acks and partition.awaits_flush else None
 
     def committed(self, partition: Partition, end_offset: int, *, timeout_s: float | None = None) -> Completion:
-        """Return a future of the commit of everything before `end_offset`, of its failure, or of a timeout (s)."""
+        """Return a future that is done when everything before `end_offset` is committed, or has failed or timed out."""
         return self._wait(partition, _Goal(end_offset, on_disk=False), timeout_s)
 
     def flushed(self, partition: Partition, end_offset: int) -> Completion:
-        """Start a flush, and return a future of the flush of everything before `end_offset`, or of its failure."""
+        """Start a flush. Return a future that is done when everything before `end_offset` is flushed or has failed."""
         self._group_commit.request(partition)
         return self._wait(partition, _Goal(end_offset, on_disk=True), None)
 

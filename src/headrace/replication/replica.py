@@ -130,7 +130,7 @@ class Replica:
         return self.transactions.snapshot_entries(self.producers.packed)
 
     def write_producer_snapshot(self, offset: int) -> None:
-        """Write the producers' state at `offset`, which speeds up the next start."""
+        """Write the producers' state at `offset`, from which the next start continues."""
         try:
             write_snapshot(self.log.directory, offset, self.packed_producers(), sync=False)
         except OSError as error:

@@ -90,7 +90,6 @@ class ReplicaManager:
         return tuple(self._partitions.values())
 
     def followed(self) -> "tuple[FollowedPartition, ...]":
-        """Return the partitions that this broker follows."""
         return tuple(self._followed.values())
 
     def hosted(self) -> "tuple[Partition | FollowedPartition, ...]":
@@ -99,7 +98,6 @@ class ReplicaManager:
 
     @property
     def offline_count(self) -> int:
-        """Number of partitions that are offline."""
         return len(self._offline)
 
     def set_strays_aside(
@@ -181,7 +179,7 @@ class ReplicaManager:
         except OSError as error:
             self._offline[topic_partition] = str(error)
             self.log_dirs.note_failure(self.log_dirs.place_of(topic_partition), error)
-            raise KafkaError(ErrorCode.kafka_storage_error, f"its log cannot be read: {error}") from error
+            raise KafkaError(ErrorCode.kafka_storage_error, f"the log cannot be read: {error}") from error
         self._offline.pop(topic_partition, None)
         self._note_flush_ms(opened.config)
         self._opened[topic_partition] = OpenedLog(opened, topic_id, producers, transactions)
@@ -209,7 +207,7 @@ class ReplicaManager:
             return followed
         led = self._partitions.pop(topic_partition, None)
         if led is not None:
-            led.gone(_not_leader(topic_partition))
+            led.fail_waits(_not_leader(topic_partition))
         source = led or self._take_opened(topic_partition)
         high_watermark = self.log_dirs.high_watermark(topic_partition) if led is None else led.high_watermark
         followed = FollowedPartition(
@@ -291,7 +289,7 @@ class ReplicaManager:
         self._offline[topic_partition] = reason
         if isinstance(partition, Partition):
             del self._partitions[topic_partition]
-            partition.gone(OfflineError(*topic_partition, reason))
+            partition.fail_waits(OfflineError(*topic_partition, reason))
         else:
             self._unfollow(topic_partition)
 
@@ -309,7 +307,7 @@ class ReplicaManager:
             reason = None if is_new else self.log_dirs.owned.why_a_log_may_be_elsewhere()
             if reason is not None:
                 self.misses_logs = True
-                raise KafkaError(ErrorCode.kafka_storage_error, f"no working log directory has its log, and {reason}")
+                raise KafkaError(ErrorCode.kafka_storage_error, f"no working log directory has the log, and {reason}")
             return self.log_dirs.create(topic_partition, topic_id, config, now_ms=now_ms())
         found_id = self.log_dirs.found.topic_id(topic_partition)
         if found_id is None:
@@ -324,7 +322,9 @@ class ReplicaManager:
         for topic_partition in partitions:
             partition = self._partitions.pop(topic_partition, None)
             if partition is not None:
-                partition.gone(KafkaError(ErrorCode.unknown_topic_or_partition, f"{topic_partition} has been deleted"))
+                partition.fail_waits(
+                    KafkaError(ErrorCode.unknown_topic_or_partition, f"{topic_partition} has been deleted")
+                )
             self._unfollow(topic_partition)
             self._opened.pop(topic_partition, None)
             self._offline.pop(topic_partition, None)

@@ -18,7 +18,7 @@ _SILENCE_NS: Final = 60_000_000_000
 
 
 class SlowDisk:
-    """Producers wait for the disk until `until_ns` (ns since the epoch); 0 if they do not."""
+    """Decides when producers have to wait for the disk: until `until_ns` (ns since the epoch), 0 for not at all."""
 
     def __init__(self) -> None:
         self.until_ns = 0

@@ -25,7 +25,7 @@ SWEEP_SECONDS: Final = 5.0
 DEFAULT_REQUEST_MEMORY: Final = 256 * 1024 * 1024
 """Bytes for incomplete requests if `queued.max.request.bytes` sets no limit."""
 HUNG_UP_SECONDS: Final = 5.0
-"""How long a request continues after its client has hung up; the client may still read the reply, as scripts do."""
+"""Time that a request continues after its client has hung up: scripts close their sending side, then read the reply."""
 _ACCEPTS_PER_TURN: Final = 16
 _BACKLOG: Final = "socket.listen.backlog.size"
 _RECEIVE_BUFFER: Final = "socket.receive.buffer.bytes"
@@ -101,7 +101,7 @@ class Server:
                 if error.errno not in _OUT_OF_DESCRIPTORS:
                     raise
                 log.error(
-                    "No new connections on %s for now: %s (%d are open; raise `ulimit -n`)",
+                    "Cannot accept connections on %s: %s (%d are open; raise `ulimit -n`)",
                     listener,
                     error.strerror,
                     len(self._connections),
@@ -176,10 +176,10 @@ class Server:
         now = self._loop.time()
         max_idle = self._config.connections_max_idle_ms / 1000
         for connection in tuple(self._connections):
-            # As in Kafka, a request that waits for longer than this does not keep its connection open.
+            # As in Kafka, a connection is idle even while its request waits.
             is_idle = 0 <= max_idle < now - connection.last_active_at
-            left_at = connection.left_at
-            if is_idle or (left_at is not None and connection.is_waiting and now - left_at > HUNG_UP_SECONDS):
+            hung_up_at = connection.hung_up_at
+            if is_idle or (hung_up_at is not None and connection.is_waiting and now - hung_up_at > HUNG_UP_SECONDS):
                 connection.leave()
             else:
                 connection.check_patience(now)
@@ -194,6 +194,8 @@ def _bind(listener: Listener, backlog: int) -> socket.socket:
         if error.errno == errno.EADDRINUSE:
             option = "--listen or listeners"
             raise AddressInUseError("listeners", listener.host, listener.port, option) from error
-        raise ConfigError("listeners", str(listener), f"cannot listen there: {error.strerror or error}") from error
+        raise ConfigError(
+            "listeners", str(listener), f"cannot listen on this address: {error.strerror or error}"
+        ) from error
     sock.setblocking(False)
     return sock

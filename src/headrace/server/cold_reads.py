@@ -1,6 +1,6 @@
 """Detects bytes of a log that are not in the page cache, and loads them, so that no disk read blocks the event loop.
 
-Only Linux can tell without blocking (`preadv2` with RWF_NOWAIT); elsewhere, everything counts as cached.
+Only Linux can check this without blocking (`preadv2` with RWF_NOWAIT); elsewhere, everything counts as cached.
 """
 
 import os
@@ -17,7 +17,7 @@ _NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
 
 
 def is_cold(part: FileSlice) -> bool:
-    """Return True if sending `part`, at most CHUNK bytes, would block on the disk: one of its ends is not cached."""
+    """Return True if the first or last byte of `part`, at most CHUNK bytes, is not cached: sending would block."""
     if part.size < _SMALL or not _NOWAIT:
         return False
     descriptor = part.file.fileno()
@@ -32,8 +32,8 @@ def is_cold(part: FileSlice) -> bool:
     return False
 
 
-def bring_in(part: FileSlice) -> None:
-    """Load `part` into the page cache and start to load what follows. Blocks: call it in a thread.
+def load_part(part: FileSlice) -> None:
+    """Load `part` into the page cache and start reading ahead. Blocks: call it in a thread.
 
     The system's readahead does not recognize sequential readers that share a file. Disk errors are reported when the
     bytes are sent.

@@ -15,7 +15,7 @@ from types import CoroutineType
 from typing import Final
 
 from headrace.server.context import ClientInfo, Dispatch, Executed
-from headrace.server.frames import SIZE_BYTES, InvalidRequestError, Parts, frame_end, is_produce, named, take_run
+from headrace.server.frames import SIZE_BYTES, InvalidRequestError, Parts, frame_end, identify, is_produce, take_run
 from headrace.server.loop.busy_poll import SMALL_READ, BusyPoll
 from headrace.server.loop.hang_ups import HangUps
 from headrace.server.loop.loop_watch import HOLD_NS, LoopWatch
@@ -58,9 +58,9 @@ class Connection:
         "_waits_for_turn",
         "_watch",
         "client",
+        "hung_up_at",
         "is_closed",
         "last_active_at",
-        "left_at",
     )
 
     def __init__(
@@ -82,8 +82,8 @@ class Connection:
         self.client = client
         self.is_closed = False
         self.last_active_at = loop.time()
-        self.left_at: float | None = None
-        """When the client hung up, if the broker noticed it."""
+        self.hung_up_at: float | None = None
+        """Time of the hang-up; None if the broker has not noticed one."""
         self._socket = sock
         self._fd = sock.fileno()
         self._loop = loop
@@ -107,10 +107,9 @@ class Connection:
         self._runs: deque[Parts | asyncio.Future[Parts] | InvalidRequestError] = deque()
         """Replies in order, beginning with one that waits for followers."""
         self._waits_for_runs = False
-        """True if the next request must wait until all of them have been sent."""
+        """True if the next request must wait until `_runs` is empty."""
 
     def start(self) -> None:
-        """Start reading."""
         self._receiver.resume()
 
     @property
@@ -153,7 +152,7 @@ class Connection:
     def _take_frames(self, began_ns: int) -> int:
         """Handle complete frames for one turn, and keep the remaining bytes.
 
-        Return the time afterwards by the clock of turns, or 0 if no frame was complete or the connection was closed.
+        Return the time at the end (`Turns.clock`), or 0 if no frame was complete or the connection was closed.
         """
         if self._pace.long_turns:
             self._pace.begin()
@@ -177,7 +176,7 @@ class Connection:
                     answer = self._dispatch.handle_run(self.client, frames)
                 before_ns, now_ns = now_ns, self._clock()
                 if now_ns - before_ns >= HOLD_NS:
-                    self._watch.held_by(self.client, named(frames[0]), len(frames), now_ns - before_ns)
+                    self._watch.held_by(self.client, identify(frames[0]), len(frames), now_ns - before_ns)
                 if not self._accept(answer, frames[0]) or taken >= MAX_FRAMES_PER_TURN or now_ns - began_ns >= SLICE_NS:
                     break
         except InvalidRequestError as error:
@@ -197,7 +196,7 @@ class Connection:
         now_ns = self._clock()
         took_ns = now_ns - began_ns
         if took_ns >= LONG_NS:
-            self._pace.took(took_ns)
+            self._pace.note_long(took_ns)
         if self._pending is None:
             self._pace.ended(took_ns)
         if self._pending is not None or self._waits_for_runs:
@@ -273,7 +272,7 @@ class Connection:
         self._waits_for_runs = False
         self.last_active_at = self._loop.time()
         self._sender.flush()
-        self._go_on()
+        self._resume()
 
     def _outcome(self, run: "asyncio.Future[Parts]") -> Parts | InvalidRequestError | None:
         """Return the reply of a run, or the error that ends the connection. Close it if there is no reply."""
@@ -287,26 +286,26 @@ class Connection:
         return None
 
     def _await_answer(self, answer: Awaitable[Parts], frame: memoryview) -> None:
-        self._in_hand = named(frame)
+        self._in_hand = identify(frame)
         if isinstance(answer, CoroutineType):
-            answer = TimedSteps(answer, self._step_took, self._clock)
+            answer = TimedSteps(answer, self._on_long_step, self._clock)
         self._pending = asyncio.ensure_future(answer, loop=self._loop)
         self._pending.add_done_callback(self._on_answer)
         if not self._is_watched:
             self._is_watched = True
-            self._hang_ups.watch(self._fd, self._client_left)
-        if self.left_at is not None:
+            self._hang_ups.watch(self._fd, self._on_hang_up)
+        if self.hung_up_at is not None:
             self._give_up()
 
-    def _step_took(self, ns: int) -> None:
-        self._pace.took(ns)
+    def _on_long_step(self, ns: int) -> None:
+        self._pace.note_long(ns)
         if ns >= HOLD_NS:
             self._watch.held_by(self.client, self._in_hand, 1, ns)
 
-    def _client_left(self) -> None:
+    def _on_hang_up(self) -> None:
         # it will send no more, but may still read replies
-        self.left_at = self._loop.time()
-        self.client.has_left = True
+        self.hung_up_at = self._loop.time()
+        self.client.has_hung_up = True
         if self._pending is not None:
             self._give_up()
 
@@ -331,9 +330,9 @@ class Connection:
         self.last_active_at = self._loop.time()
         self._queue(answer.result())
         self._sender.flush()
-        self._go_on()
+        self._resume()
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         """Handle the frames that have already been received, then resume reading."""
         if self._is_busy():
             return
@@ -360,7 +359,7 @@ class Connection:
 
     def _on_sent(self) -> None:
         self.last_active_at = self._loop.time()
-        self._go_on()
+        self._resume()
 
     def _send_more(self) -> None:
         began_ns = self._clock()
@@ -369,8 +368,8 @@ class Connection:
         self._sender.flush()
         took_ns = self._clock() - began_ns
         if took_ns >= LONG_NS:
-            self._pace.took(took_ns)
-        self._go_on()
+            self._pace.note_long(took_ns)
+        self._resume()
 
     def take_turn(self) -> None:
         """Send queued replies; if there are none, handle received frames; otherwise read from the socket."""

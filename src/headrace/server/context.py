@@ -31,11 +31,11 @@ class ClientInfo:
     software_name: str = "unknown"
     software_version: str = "unknown"
     give_up: Callable[[], None] | None = None
-    """Ends the wait of the current request, if that loses nothing; called when the client has hung up."""
+    """Cancels the wait of the current request, if that loses nothing; called when the client has hung up."""
     is_broker: bool = False
     """True if the client is another broker, which fetches as a follower."""
-    has_left: bool = False
-    """True if it has hung up, as far as the broker can tell."""
+    has_hung_up: bool = False
+    """True if the broker has noticed that the client hung up."""
 
     def __str__(self) -> str:
         software = f"{self.software_name} {self.software_version}"
@@ -76,7 +76,7 @@ class RawReply(NamedTuple):
 
 
 class Executed(Awaitable[T_co]):
-    """A reply that only waits for an outcome: the client's next Produce requests may be executed before it is sent."""
+    """The reply to an executed request, such as one that waits for followers: later Produce requests need not wait."""
 
     __slots__ = ("reply",)
 

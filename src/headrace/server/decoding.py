@@ -25,7 +25,7 @@ def count_entries(context: RequestContext, api_schema: Schema, frame: memoryview
         raise InvalidRequestError(f"{api_name(context)} cannot be read: {error}") from error
 
 
-def strictly(context: RequestContext, api_schema: Schema, frame: Buffer, position: int) -> Steps[Buffer]:
+def strip_unknown_tags(context: RequestContext, api_schema: Schema, frame: Buffer, position: int) -> Steps[Buffer]:
     """Remove unknown tagged fields from the body. Raises InvalidRequestError."""
     if api_schema.strict_request is None:
         return frame[position:]
@@ -43,7 +43,9 @@ def decode(context: RequestContext, api_schema: Schema, frame: Buffer, position:
         try:
             return api_schema.decode_request(frame, position)[0]
         except KeyError:  # kio does not skip unknown tagged fields
-            return api_schema.decode_request(finish_at_once(strictly(context, api_schema, frame, position)), 0)[0]
+            return api_schema.decode_request(
+                finish_at_once(strip_unknown_tags(context, api_schema, frame, position)), 0
+            )[0]
     except InvalidRequestError:
         raise
     except Exception as error:

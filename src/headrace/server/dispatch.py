@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from headrace.errors import ErrorCode, KafkaError
 from headrace.server.context import ClientInfo, Executed, Handler, RawReply, Reply, RequestContext
-from headrace.server.decoding import api_name, count_entries, decode, finish_at_once, strictly
+from headrace.server.decoding import api_name, count_entries, decode, finish_at_once, strip_unknown_tags
 from headrace.server.error_replies import error_reply
 from headrace.server.frames import MAX_OTHER_FRAME, InvalidRequestError, Parts, check_size, skip_tags
 from headrace.server.large_answers import encode_in_steps, is_large
@@ -55,16 +55,16 @@ class Dispatcher:
 
     def __init__(self) -> None:
         self.features: Callable[[], Fields] = dict
-        """Returns the fields of ApiVersions about features."""
+        """Returns the feature fields of the ApiVersions reply."""
         self._handlers: dict[int, Handler] = {_API_VERSIONS: self._api_versions}
         self._ranges: dict[int, VersionRange] = {_API_VERSIONS: _range(_API_VERSIONS)}
         self._produce_run: RunHandler | None = None
         self._produce_many: ManyHandler | None = None
         self._large_requests = LargeRequests()
         self._long_work = asyncio.Lock()
-        """Held by one request that takes more than a slice, so that others wait for one slice at a time."""
+        """Held by the one long request that runs; short requests run between its slices."""
         self._long_fetches = asyncio.Lock()
-        """The same for fetches, so that consumers of many partitions do not wait for long lists."""
+        """Like `_long_work`, for fetches: consumers of many partitions do not wait for other long requests."""
 
     def add_routes(self, routes: Mapping[Any, Handler]) -> None:
         """Offer the APIs of `routes` in all versions of their schemas."""
@@ -73,8 +73,8 @@ class Dispatcher:
             self._ranges[int(api_key)] = _range(int(api_key))
 
     def add_produce(self, handler: Handler, run_handler: RunHandler, many_handler: ManyHandler | None = None) -> None:
-        """Offer Produce: one request at a time, several that a client has sent one after the other, and either with
-        more than `MANY_BATCHES` batches.
+        """Offer Produce: `handler` takes one request, `run_handler` consecutive ones of a client, and `many_handler`
+        either, with more than `MANY_BATCHES` batches in total.
         """
         self.add_routes({ApiKey.PRODUCE: handler})
         self._produce_run = run_handler
@@ -82,7 +82,6 @@ class Dispatcher:
 
     @property
     def offered(self) -> Mapping[int, VersionRange]:
-        """The offered versions by API."""
         return self._ranges
 
     def handle(self, client: ClientInfo, frame: memoryview) -> Parts | Awaitable[Parts]:
@@ -95,7 +94,7 @@ class Dispatcher:
             return self._unsupported_api_versions(context)
         api_schema = schema(context.api_key, context.api_version)
         if is_large_frame(context.api_key, len(frame)):
-            # A copy, as others read into the memory that the frame came in.
+            # A copy, because other connections receive into the same memory.
             return self._handle_large(context, api_schema, memoryview(bytes(frame)), position)
         entries = count_entries(context, api_schema, frame, position)
         if entries > MANY_BATCHES:
@@ -105,7 +104,7 @@ class Dispatcher:
             if entries > MANY_ENTRIES:
                 return self._handle_large(context, api_schema, memoryview(bytes(frame)), position)
         if context.api_key != _PRODUCE and may_hold_long_string(frame):
-            content = finish_at_once(strictly(context, api_schema, frame, position))
+            content = finish_at_once(strip_unknown_tags(context, api_schema, frame, position))
             return self._answer(context, api_schema, decode(context, api_schema, content, 0))
         return self._answer(context, api_schema, decode(context, api_schema, frame, position))
 
@@ -129,28 +128,25 @@ class Dispatcher:
         if type(reply) is Executed:
             return Executed(self._answer_later(context, api_schema, None, reply))
         if isinstance(reply, Awaitable):
-            # A Fetch may wait for long, and its errors need nothing of the request.
+            # A Fetch may wait long: free its request, which error replies do not need.
             return self._answer_later(context, api_schema, None if context.api_key == _FETCH else request, reply)
         return self._encode(context, api_schema, reply)
 
     async def _handle_large(
         self, context: RequestContext, api_schema: Schema, frame: memoryview, position: int
     ) -> Parts:
-        """Decode one large request at a time; most kinds are then also handled one at a time.
-
-        A Fetch that waits is counted by its partitions elsewhere, and keeps nothing of the request.
-        """
+        """Decode and handle one large request at a time. A Fetch waits for records without the lock or its request."""
         with self._large_requests.admitted(context, len(frame)):
             async with self._large_requests.turn(context):
                 async with self._turn_of(context):
                     count_entries(context, api_schema, frame, position)
                     await asyncio.sleep(0)
-                    content = await finish(strictly(context, api_schema, frame, position))
+                    content = await finish(strip_unknown_tags(context, api_schema, frame, position))
                     await asyncio.sleep(0)
                     request = decode(context, api_schema, content, 0)
                     del frame, content
                     if context.api_key == _FETCH:
-                        reply = await self._begun(context, request)
+                        reply = await self._run_handler(context, request)
                         del request
                 if context.api_key != _FETCH:
                     await asyncio.sleep(0)
@@ -158,8 +154,8 @@ class Dispatcher:
                     return answer if isinstance(answer, list) else await answer
         return await self._answer_later(context, api_schema, None, reply)
 
-    async def _begun(self, context: RequestContext, request: Any) -> Awaitable[Reply]:
-        """Run all steps of the handler, and return the wait for the reply; only the wait happens without the lock."""
+    async def _run_handler(self, context: RequestContext, request: Any) -> Awaitable[Reply]:
+        """Run all steps of the handler. The caller awaits the returned reply after it releases the lock."""
         reply: Any
         try:
             reply = self._handlers[context.api_key](context, request)
@@ -208,7 +204,7 @@ class Dispatcher:
                 break
             entries += count
             if entries > MANY_ENTRIES:
-                # Copies, as others read into the memory that the frames came in.
+                # Copies, because other connections receive into the same memory.
                 return self._one_by_one(client, [memoryview(bytes(frame)) for frame in frames])
             requests.append((context, request))
             schemas.append(api_schema)

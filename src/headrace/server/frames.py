@@ -27,7 +27,7 @@ _KEY_VERSION = struct.Struct(">hh")
 
 
 class InvalidRequestError(Exception):
-    """The bytes cannot be answered; the connection is closed and the reason logged.
+    """A request cannot be answered: the connection is closed and the reason logged.
 
     `answers` are the replies to earlier requests, which are sent first.
     """
@@ -81,8 +81,8 @@ def is_produce(view: memoryview, position: int, end: int) -> bool:
     return key_at + _KEY_BYTES <= end and not view[key_at] and not view[key_at + 1]
 
 
-def named(frame: memoryview) -> tuple[int, int, int]:
-    """Return API key, version and size of a request, for log messages."""
+def identify(frame: memoryview) -> tuple[int, int, int]:
+    """Return API key, version and size of a request."""
     key, version = _KEY_VERSION.unpack_from(frame) if len(frame) >= _KEY_VERSION.size else (-1, -1)
     return key, version, len(frame)
 

@@ -21,10 +21,10 @@ millisecond."""
 LARGE_FRAME: Final = 64 * 1024
 """Bytes of a request that are checked in one go, which takes a few milliseconds at worst (one entry per byte)."""
 MAX_WAITING: Final = 64 * 1024 * 1024
-"""Maximum bytes of waiting large requests, per API for those that may wait for long. Connections of further ones are
-closed, and their clients retry."""
+"""Maximum bytes of all waiting large requests; each API of `_MAY_WAIT` has this limit to itself. Connections of further
+requests are closed, and their clients retry."""
 MAX_WAITING_PARTITIONS: Final = 200_000
-"""Maximum partitions of all large waiting fetches, about 60 MB. Further fetches are answered without waiting."""
+"""Maximum partitions of all waiting large fetches, about 60 MB. Further fetches are answered without waiting."""
 _MAY_WAIT: Final = frozenset({ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP})
 """APIs whose replies may wait for an event."""
 _LARGE: Final[dict[int, int]] = {
@@ -33,7 +33,7 @@ _LARGE: Final[dict[int, int]] = {
     ApiKey.JOIN_GROUP: 4096,
     ApiKey.SYNC_GROUP: 4096,
 }
-"""Limits other than LARGE_FRAME; smaller for requests that may wait, whose memory is not counted below the limit."""
+"""Limits other than LARGE_FRAME; lower for APIs that may wait, because smaller waiting requests are not counted."""
 _CHANGES: Final = frozenset(
     {
         ApiKey.CREATE_TOPICS,
@@ -48,7 +48,7 @@ _CHANGES: Final = frozenset(
 
 
 def is_large_frame(api_key: int, size: int) -> bool:
-    """Return True if a request of `size` bytes is too large to be checked in one go, or to wait uncounted."""
+    """Return True if `LargeRequests` must admit a request of `size` bytes."""
     return size > _LARGE.get(api_key, LARGE_FRAME)
 
 

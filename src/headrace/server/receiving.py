@@ -65,13 +65,11 @@ class Receiver:
         return self._buffer is not None and self.end >= self._needed
 
     def resume(self) -> None:
-        """Watch the socket."""
         if not self._is_reading:
             self._is_reading = True
             self._loop.add_reader(self._fd, self._on_readable)
 
     def pause(self) -> None:
-        """Stop watching the socket."""
         if self._is_reading:
             self._is_reading = False
             self._loop.remove_reader(self._fd)
@@ -96,7 +94,7 @@ class Receiver:
         return self._buffer is not None and self.end < self._needed
 
     def keep(self, position: int, needed: int) -> None:
-        """Keep the bytes from `position` on until there are `needed` of them."""
+        """Keep the bytes from `position` on, the beginning of a frame of `needed` bytes."""
         rest = self.end - position
         self._needed = needed
         self._frame_started_at = self._loop.time()

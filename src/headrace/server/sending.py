@@ -104,7 +104,6 @@ class Sender:
         return len(self.out) >= MAX_BUFFERS_PER_SEND or self.unsent > MAX_UNSENT_BYTES
 
     def queue(self, parts: Parts) -> None:
-        """Append `parts` to the queue."""
         self.out.extend(parts)
         for part in parts:
             if type(part) is not FileSlice:
@@ -179,7 +178,6 @@ class Sender:
             out.popleft()
 
     def drop(self) -> None:
-        """Discard the queue."""
         self.stop_writing()
         self.out.clear()
         self._all_unsent.forget(self)
@@ -188,7 +186,7 @@ class Sender:
         self._waits_for_disk = True
         self.stop_writing()
         self._keep_for_client()
-        read = self._loop.run_in_executor(None, cold_reads.bring_in, chunk)
+        read = self._loop.run_in_executor(None, cold_reads.load_part, chunk)
         read.add_done_callback(self._on_read)
 
     def _on_read(self, _: "asyncio.Future[None]") -> None:
@@ -200,7 +198,7 @@ class Sender:
     def _send_file(self, part: FileSlice, size: int) -> None:
         sent = os.sendfile(self._fd, part.file.fileno(), part.position, size)
         if sent == 0:
-            # the file is shorter than when the reply was made, but the reply's size is already sent
+            # the file has become shorter, but the reply's size has already been sent
             raise ConnectionAbortedError("a segment was truncated while it was being sent")
         if sent == part.size:
             self.out.popleft()

@@ -189,7 +189,7 @@ class Served:
             self._serve()
 
     def lost(self, _: Exception | None) -> None:
-        self._client.has_left = True
+        self._client.has_hung_up = True
         if self._client.give_up is not None:
             self._client.give_up()
 

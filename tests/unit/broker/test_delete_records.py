@@ -123,7 +123,7 @@ async def test_a_follower_that_dies_during_the_wait_does_not_count(leader: Leade
 
 async def test_a_leader_that_resigns_ends_the_wait(leader: Leader) -> None:
     task = await leader.waiting(5)
-    leader.partition.gone(KafkaError(ErrorCode.not_leader_or_follower, "test"))
+    leader.partition.fail_waits(KafkaError(ErrorCode.not_leader_or_follower, "test"))
     assert await task == (ErrorCode.not_leader_or_follower, -1)
 
 

@@ -393,7 +393,7 @@ async def test_an_append_while_a_large_fetch_is_collected_is_noticed(broker: Bro
 async def test_a_large_fetch_ends_when_its_client_disconnects(broker: Broker, moment: int) -> None:
     fetch = broker.fetch()
     await turns(moment)
-    broker.client.has_left = True
+    broker.client.has_hung_up = True
     if broker.client.give_up is not None:
         broker.client.give_up()
     await asyncio.wait_for(fetch, 10)

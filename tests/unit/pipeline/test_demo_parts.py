@@ -41,7 +41,7 @@ def test_a_new_directory_can_be_continued_once_it_is_recorded(tmp_path: Path) ->
 
 def test_a_directory_with_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "something").touch()
-    with pytest.raises(PipelineError, match="is not empty: name a new directory"):
+    with pytest.raises(PipelineError, match="is not empty: use a new directory"):
         Place(tmp_path, OPTIONS)
 
 

@@ -103,5 +103,5 @@ def test_the_refusal_says_how_to_go_on() -> None:
 
 
 def test_a_shape_in_another_format_is_refused() -> None:
-    with pytest.raises(PipelineError, match="format 9, which this release of Headrace does not read"):
+    with pytest.raises(PipelineError, match="format 9, which this release of Headrace cannot read"):
         shape.from_json({**shape.shape_of(ARCHIVE).as_json(), "format": 9})

@@ -166,7 +166,7 @@ def test_an_unexpected_error_sends_the_change_again(setup: Setup) -> None:
 def test_answers_for_a_partition_that_is_gone_are_ignored(setup: Setup) -> None:
     setup.append()
     setup.lag(3)
-    setup.partition.gone(KafkaError(ErrorCode.not_leader_or_follower))
+    setup.partition.fail_waits(KafkaError(ErrorCode.not_leader_or_follower))
     setup.answer()
     assert setup.partition.isr == (1, 2, 3)
 
@@ -257,7 +257,7 @@ async def test_acks_all_fails_if_the_isr_is_too_small_when_the_records_are_commi
     assert completion is not None
     # Only a change of the setting between the two checks of one fetch leads here.
     setup.partition.log.configure(LogConfig(min_insync_replicas=3))
-    setup.partition.show(end)
+    setup.partition.advance_high_watermark(end)
     error = completion.result()
     assert error is not None
     assert error.code is ErrorCode.not_enough_replicas_after_append

@@ -443,7 +443,7 @@ async def test_other_requests_continue_after_the_client_hangs_up(peer: Peer) -> 
     await peer.turns()
     peer.socket.close()
     await peer.turns()
-    assert peer.connection.left_at is not None
+    assert peer.connection.hung_up_at is not None
     assert not peer.closed.is_set()
 
     peer.connection.leave()

@@ -66,7 +66,6 @@ def cluster_default_entries(
 def group_entries(
     broker: BrokerConfig, overrides: Mapping[str, str], keys: Collection[str] | None = None
 ) -> list[Entry]:
-    """Return the settings of a group with `overrides`."""
     entries = []
     for name in sorted(_wanted(GROUP_SETTINGS, {}, keys)):
         setting = GROUP_SETTINGS[name]
@@ -78,7 +77,6 @@ def group_entries(
 
 
 def client_metrics_entries(overrides: Mapping[str, str], keys: Collection[str] | None = None) -> list[Entry]:
-    """Return the settings of a client metrics subscription."""
     return [
         _resource_entry(setting, overrides, setting.default, [], CLIENT_METRICS_SOURCE)
         for name, setting in sorted(CLIENT_METRICS_SETTINGS.items())

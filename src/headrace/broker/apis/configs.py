@@ -132,7 +132,7 @@ class ConfigApis:
         if any(wanted not in named for wanted in types):
             return {"error_code": ErrorCode.unsupported_version, "config_resources": ()}
         listed = [(name, wanted) for wanted in types for name in named[wanted]]
-        return {"config_resources": made_of(listed, lambda each: {"resource_name": each[0], "resource_type": each[1]})}
+        return {"config_resources": made_of(listed, lambda one: {"resource_name": one[0], "resource_type": one[1]})}
 
     def _described(self, version: int, resource: Any, request: Request) -> dict[str, Any]:
         described = {"resource_type": resource.resource_type, "resource_name": resource.resource_name}

@@ -162,4 +162,4 @@ def _by_topic(partitions: Iterable[TopicIdPartition]) -> list[dict[str, Any]]:
     indexes: dict[bytes, list[int]] = defaultdict(list)
     for one in sorted(partitions):
         indexes[one.topic_id].append(one.partition)
-    return [{"topic_id": uuid.UUID(bytes=topic_id), "partitions": each} for topic_id, each in indexes.items()]
+    return [{"topic_id": uuid.UUID(bytes=topic_id), "partitions": parts} for topic_id, parts in indexes.items()]

@@ -66,7 +66,7 @@ class ControllerApis:
     # Clients
 
     async def elect_leaders(self, context: RequestContext, request: Request) -> Reply:
-        """Elect preferred leaders, or any leaders of partitions without one (KIP-460)."""
+        """Elect preferred leaders, or any live replica as the leader of a partition without one (KIP-460)."""
         election_type = getattr(request, "election_type", PREFERRED)
         if election_type not in (PREFERRED, UNCLEAN):
             raise KafkaError(ErrorCode.invalid_request, f"Unknown election type {election_type}")
@@ -126,7 +126,6 @@ class ControllerApis:
         }
 
     async def list_partition_reassignments(self, _: RequestContext, request: Request) -> Reply:
-        """Return the reassignments in progress."""
         wanted: Sequence[TopicPartition] | None = None
         if request.topics is not None:
             wanted = [TopicPartition(topic.name, item) for topic in request.topics for item in topic.partition_indexes]

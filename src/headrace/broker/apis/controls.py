@@ -51,7 +51,6 @@ class ControlApis:
         }
 
     async def update_metadata(self, _: RequestContext, request: Request) -> Reply:
-        """Update the metadata that clients see."""
         self._check(request, "UpdateMetadata")
         await self._read_configs((topic.topic_name, topic.topic_id) for topic in request.topic_states)
         async with self._commands.in_order:
@@ -85,7 +84,6 @@ class ControlApis:
         return {"error_code": ErrorCode.none, "topics": results}
 
     async def stop_replica(self, _: RequestContext, request: Request) -> Reply:
-        """Stop replicas, and delete some."""
         self._check(request, "StopReplica")
         stopped = [
             StoppedReplica(

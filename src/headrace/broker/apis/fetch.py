@@ -118,7 +118,6 @@ class FetchApi(FetchReads):
 
 
 def _put(session: FetchSession, topic: Any, partitions: Iterable[Any], version: int) -> None:
-    """Add or update partitions of a session."""
     name = topic.topic_id if version >= _TOPIC_IDS else topic.topic
     if name is None:
         name = UUID(int=0)

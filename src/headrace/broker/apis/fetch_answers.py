@@ -179,7 +179,7 @@ def _put_partition(out: bytearray, answered: Answered, version: int, *, read_com
         offsets = (partition.high_watermark, partition.last_stable_offset, partition.log.state.log_start_offset)
     fixed = _PARTITION.pack(wanted.index, error, *offsets)
     out += fixed if version >= 5 else fixed[:-8]
-    # Aborted transactions: a list if read_committed found records or the partition is unknown, else null.
+    # Aborted transactions: a list for an unknown partition, and for read_committed without an error; else null.
     has_list = partition is None or (read_committed and error is ErrorCode.none)
     aborted = (
         partition.log.reader.aborted_transactions(wanted.fetch_offset, part)

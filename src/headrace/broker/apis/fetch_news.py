@@ -1,7 +1,7 @@
 """Watch the partitions of a fetch session, so that a fetch reads only those that may have changed.
 
 A partition of a session is either in its `ready` set or watched here. If no fetch is waiting, a watcher is
-removed after the first change, so the sessions of clients that have gone cost one call per partition.
+removed after the first change, so the sessions of clients that have disconnected cost one call per partition.
 """
 
 from collections.abc import Callable
@@ -52,7 +52,7 @@ class SessionNews:
             partition.growth.discard(self._visible)
 
     def _appended(self, partition: LedReplica, size: int) -> None:
-        """Note records that a follower has not read. It was caught up at the latest request of its session."""
+        """Note appended records. If the partition was not ready, the follower had caught up at its latest request."""
         if self._note(partition) and partition.followers is not None and self._follower is not None:
             partition.followers.state.was_idle(self._follower, self._session.last_used_ms)
         if self.listeners:

@@ -97,7 +97,7 @@ class FetchReads:
             find = self._replicas.readable if may_follow else self._replicas.get
             partition = find(self._name_of(wanted), wanted.index)
             partition.check_leader_epoch(wanted.current_leader_epoch)
-            if rack and self._rack_of is not None and self._is_sent_away(wanted, partition, rack, self._rack_of):
+            if rack and self._rack_of is not None and self._redirects(wanted, partition, rack, self._rack_of):
                 return wanted, ErrorCode.none, partition, None, None
             diverging = _divergence(partition, wanted)
             if diverging is not None:
@@ -220,13 +220,11 @@ class FetchReads:
                 throttle.record(size, time.monotonic())
 
     @staticmethod
-    def _is_sent_away(
-        wanted: FetchPartition, partition: Replica, rack: str, rack_of: Callable[[int], str | None]
-    ) -> bool:
-        """Note the follower that the consumer should read from. Return True if there is one."""
+    def _redirects(wanted: FetchPartition, partition: Replica, rack: str, rack_of: Callable[[int], str | None]) -> bool:
+        """Set the replica that the consumer should read from. Return True if it is a follower."""
         wanted.preferred_replica = -1
         if isinstance(partition, LedReplica) and partition.followers is not None:
-            preferred = partition.followers.near(wanted.fetch_offset, rack, rack_of)
+            preferred = partition.followers.preferred_replica(wanted.fetch_offset, rack, rack_of)
             if preferred is not None:
                 wanted.preferred_replica = preferred
         return wanted.preferred_replica >= 0

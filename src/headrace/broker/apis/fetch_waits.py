@@ -144,7 +144,7 @@ class Fetch:
             self._news = news
 
     def collect(self) -> None:
-        """Read all partitions that may have news, up to the limits."""
+        """Read all partitions that may have changed, up to the limits."""
         session = self._session
         self._bytes = 0
         self._has_error = False
@@ -290,7 +290,7 @@ class Fetch:
         self._timer = self._api.loop.call_later(self._max_wait, self._end)
         self._client.give_up = self._end
         self._future.add_done_callback(self._stop_waiting)
-        if self._client.has_left:
+        if self._client.has_hung_up:
             self._end()
 
     def _grown(self, partition: Replica, size: int) -> None:

@@ -265,7 +265,7 @@ class MetadataApis:
         brokers = image.brokers
         return BrokersSeen(
             frozenset(brokers),
-            frozenset(each for each, broker in brokers.items() if self._address(context, broker) is not None),
+            frozenset(broker_id for broker_id, broker in brokers.items() if self._address(context, broker) is not None),
         )
 
     def _brokers(self, context: RequestContext) -> list[dict[str, Any]]:

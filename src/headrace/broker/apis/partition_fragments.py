@@ -33,7 +33,6 @@ DESCRIBED = Layout(True, True, True, True, ErrorCode.listener_not_found)
 
 
 def metadata_layout(version: int) -> Layout:
-    """Return the layout of a version of Metadata."""
     return Layout(
         is_flexible=version >= 9,
         has_epoch=version >= 7,
@@ -48,7 +47,7 @@ class BrokersSeen(NamedTuple):
 
     alive: frozenset[int]
     reachable: frozenset[int]
-    """Those with an address on the client's listener."""
+    """Brokers with an address on the client's listener."""
 
 
 def encode_partitions(

@@ -171,7 +171,7 @@ class ProduceApi:
             if request.acks == 0:
                 self._append(waiting, incomplete)
                 if any_failed(results[-1]):
-                    requests = requests[: len(results)]  # it closes the connection: ignore later requests
+                    requests = requests[: len(results)]  # the connection will be closed: ignore later requests
                     break
         self._append(waiting, incomplete)
         answered = [(context, request.acks) for context, request in requests]

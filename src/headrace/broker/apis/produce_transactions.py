@@ -123,7 +123,7 @@ class TransactionVerification:
         known = {question: await _answer(answer) for question, answer in answers.items()}
         backoff_s = self._config.add_partitions_to_txn_retry_backoff_ms / 1000
         deadline = time.monotonic() + self._config.add_partitions_to_txn_retry_backoff_max_ms / 1000
-        while time.monotonic() < deadline and (again := [each for each, _ in filter(_is_concurrent, known.items())]):
+        while time.monotonic() < deadline and (again := [key for key, _ in filter(_is_concurrent, known.items())]):
             # The previous transaction is ending, usually sooner than a client would retry.
             await asyncio.sleep(backoff_s)
             for question in again:

@@ -257,7 +257,6 @@ class Groups:
                 self.configure(resource)
 
     def configure(self, group: ConfigResource) -> None:
-        """Apply the settings of one group."""
         if self._coordinator is None:
             return
         from headrace.coordinator.groups.settings import EVERY_GROUP

@@ -85,7 +85,6 @@ class Transactions:
             self._open()
 
     async def stop(self) -> None:
-        """Unload the transactions."""
         for task in (self._more_ids, self._aborts, self._expiry):
             if task is not None:
                 task.cancel()

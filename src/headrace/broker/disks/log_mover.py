@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class LogMover:
-    """`moves` are running or waiting. `log_move` is imported by the first move."""
+    """Moves partitions; `moves` are running or waiting. The first move imports `log_move`."""
 
     def __init__(
         self,
@@ -80,7 +80,6 @@ class LogMover:
         task.add_done_callback(self._tasks.discard)
 
     async def stop(self) -> None:
-        """Abort all moves."""
         for move in self.moves.values():
             move.aborted = True
         await asyncio.gather(*self._tasks)
@@ -115,7 +114,6 @@ class LogMover:
                 await self._in_thread(move.discard)
 
     async def _copy(self, move: "LogMove") -> None:
-        """Copy until the partition is served from the copy."""
         from headrace.storage.dirs import log_switch
         from headrace.storage.dirs.log_move import MoveAbortedError
 

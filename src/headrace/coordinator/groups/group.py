@@ -44,7 +44,7 @@ OffsetToCommit: TypeAlias = tuple[str, int, CommittedOffset]
 
 
 class Group(Protocol):
-    """Times in ms. Members of the classic protocol use `join`, `sync`, `heartbeat` and `leave` in groups of both."""
+    """A group of either protocol; times in ms. Classic members use `join`, `sync`, `heartbeat` and `leave` in both."""
 
     group_id: str
 

@@ -43,7 +43,7 @@ def encode_key(transactional_id: str) -> bytes:
 
 
 def encode_value(metadata: TransactionMetadata, *, flexible: bool) -> bytes:
-    """Encode the metadata in version 1, or in version 0, which has no tagged fields."""
+    """Encode the metadata in version 1 (`flexible`), or in version 0, which has no tagged fields."""
     head = _HEAD.pack(
         1 if flexible else 0, metadata.producer_id, metadata.producer_epoch, metadata.timeout_ms, metadata.state
     )
@@ -59,7 +59,7 @@ def encode_value(metadata: TransactionMetadata, *, flexible: bool) -> bytes:
 
 @lru_cache(maxsize=_CACHED)
 def _few_partitions(partitions: frozenset[TopicPartition], *, flexible: bool) -> bytes:
-    """Like `_encode_partitions`: most producers use the same partitions again and again."""
+    """Like `_encode_partitions`, with a cache: most producers use the same partitions again and again."""
     return _encode_partitions(partitions, flexible=flexible)
 
 

@@ -10,7 +10,7 @@ NO_EPOCH: Final = -1
 MAX_EPOCH: Final = 2**15 - 1
 NO_TIME: Final = -1
 NEVER_MS: Final = 2**31 - 1
-"""Means no timeout, for transactions with two-phase commit (KIP-939)."""
+"""The timeout of transactions with two-phase commit (KIP-939): none."""
 
 
 class TransactionState(IntEnum):

@@ -121,7 +121,7 @@ class Arrays(NamedTuple):
 
 
 class GroupProgress:
-    """Committed offsets of one group in one topic, and the times of the next records."""
+    """Committed offsets of one group in one topic, and the times of the oldest unread records."""
 
     __slots__ = (
         "_time_offsets",
@@ -158,7 +158,7 @@ class GroupProgress:
         self.topic_version: object = None
         """Version of the topic's offsets, at the last update."""
         self.has_moved = True
-        """True if something has changed since it was last written."""
+        """True if it has changed since the last write."""
         self.total = Total()
 
     def update(

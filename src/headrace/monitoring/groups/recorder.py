@@ -67,7 +67,6 @@ class GroupHistory:
     def start(
         self, coordinator: GroupCoordinator, topics: Topics, partition: Callable[[str, int], Partition | None]
     ) -> None:
-        """Start taking samples."""
         self.coordinator = coordinator
         self.sampler = GroupSampler(coordinator.groups_with_offsets, topics, partition, self._assumed_reset)
         self._task = self._loop.create_task(self._run())
@@ -103,7 +102,6 @@ class GroupHistory:
         await self.in_thread(lambda: events and self.store.write_events(events))
 
     async def refresh(self, group: Group) -> None:
-        """Update the state of one group."""
         wanted: list[Wanted] = []
         offsets = self.coordinator.committed_offsets(group.group_id)
         await self._in_slices(self.sampler.sweep_one(group, offsets, now_ms(), wanted))
@@ -185,6 +183,6 @@ class GroupHistory:
 
 
 def _set_times(found: Iterable[tuple[Wanted, int]]) -> Iterator[None]:
-    for each, time_ms in found:
-        each.progress.set_time(each.number, each.offset, time_ms)
+    for item, time_ms in found:
+        item.progress.set_time(item.number, item.offset, time_ms)
         yield

@@ -156,21 +156,21 @@ def _totals(total: Total, now: int) -> dict[str, Any]:
     }
 
 
-def _standing(each: Standing, now: int) -> dict[str, Any]:
-    known = each.end >= 0
+def _standing(standing: Standing, now: int) -> dict[str, Any]:
+    known = standing.end >= 0
     return {
-        "partition": each.partition,
-        "committed": each.committed if each.is_committed else None,
-        "counted_from": each.position,
-        "start": each.start if known else None,
-        "end": each.end if known else None,
-        "lag": each.lag,
-        "lag_seconds": each.lag_seconds(now),
-        "lost": max(each.start - each.position, 0) if known else None,
-        "pace": _rounded(each.pace),
-        "arrival": _rounded(each.arrival),
-        "trend": str(each.trend),
-        "catches_up_in_seconds": _rounded(each.catches_up_in),
+        "partition": standing.partition,
+        "committed": standing.committed if standing.is_committed else None,
+        "counted_from": standing.position,
+        "start": standing.start if known else None,
+        "end": standing.end if known else None,
+        "lag": standing.lag,
+        "lag_seconds": standing.lag_seconds(now),
+        "lost": max(standing.start - standing.position, 0) if known else None,
+        "pace": _rounded(standing.pace),
+        "arrival": _rounded(standing.arrival),
+        "trend": str(standing.trend),
+        "catches_up_in_seconds": _rounded(standing.catches_up_in),
     }
 
 

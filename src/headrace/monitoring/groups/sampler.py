@@ -1,6 +1,6 @@
 """Sample the offsets of all groups and the ends of their partitions, in slices.
 
-Looking up record times reads files: they are only collected here, for `look_up_times` in a thread.
+The times of records are in files, so this only collects what `look_up_times` has to look up in a thread.
 """
 
 import logging
@@ -30,12 +30,12 @@ log = logging.getLogger(__name__)
 _PARTITIONS_PER_STEP = 1000
 _SCANS_PER_SWEEP = 8
 _MOST_PARTITIONS = 100_000
-"""Maximum partitions of a topic: higher numbers are mistakes, and must not cost memory."""
+"""Higher partition numbers are ignored: they are mistakes, and must not cost memory."""
 _NOTHING: Final[Mapping[int, CommittedOffset]] = MappingProxyType({})
 
 
 class Reset(StrEnum):
-    """Start of a group without a committed offset: an assumption, as brokers do not know `auto.offset.reset`."""
+    """The assumed start of a group without committed offsets: brokers do not know its `auto.offset.reset`."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -237,7 +237,7 @@ class GroupSampler:
                 self._scans[partition.topic_partition] = MarkerScan(partition, wanted)
 
     def _reads_of(self, group: Group) -> Reads:
-        """Return the partitions that members read, or last read: the lag of an empty group must not shrink."""
+        """Return the partitions that members read, or that the members of an empty group read last."""
         before = self._reads.get(group.group_id)
         if group.is_empty:
             return {} if before is None else before[-1]
@@ -250,7 +250,7 @@ class GroupSampler:
     def _positions(
         self, committed: "array[int]", topic: TopicProgress, read: Collection[int] | None
     ) -> "array[int] | None":
-        """Return committed offsets, and the assumed start where there is none; None if every read partition has one."""
+        """Return committed offsets, or the assumed start for partitions without one; None if no partition lacks one."""
         positions = None
         starts = topic.starts if self.assumed_reset is Reset.EARLIEST else topic.ends
         for index in range(len(starts)) if read is None else read:
@@ -307,5 +307,5 @@ def scan(scans: Iterable[MarkerScan]) -> list[tuple[MarkerScan, Scanned]]:
 
 def learn(found: Iterable[tuple[MarkerScan, Scanned]]) -> None:
     """Store the counts that `scan` found, for the next sweep."""
-    for each, scanned in found:
-        each.partition.transactions.markers.learn(scanned)
+    for item, scanned in found:
+        item.partition.transactions.markers.learn(scanned)

@@ -104,7 +104,7 @@ class HistoryStore:
         return self._write(insert)
 
     def touch(self, live: Iterable[tuple[str, str]], now_ms: int) -> None:
-        """Keep these groups and topics: they still exist."""
+        """Note that these groups and topics still exist, so that `prune` keeps them."""
         ids = [(now_ms, self._ids[key]) for key in live if key in self._ids]
         self._write(lambda database: database.executemany("UPDATE series SET seen_ms = ? WHERE id = ?", ids))
 
@@ -284,7 +284,7 @@ class HistoryStore:
         try:
             return work(self._database())
         except sqlite3.Error as error:
-            # The low byte is the kind of error, the others are details.
+            # The low byte is the primary error code.
             if getattr(error, "sqlite_errorcode", 0) & 0xFF in _NOT_DAMAGED:
                 self._warn("Cannot read or write the history of groups in %s: %s", self._path, error)
             else:

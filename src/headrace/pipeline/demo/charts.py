@@ -1,4 +1,4 @@
-"""Charts of characters, for a terminal: columns over time, and bars with labels."""
+"""Text charts for a terminal: columns over time, and horizontal bars."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -8,7 +8,7 @@ _PARTS: Final = " ▏▎▍▌▋▊▉█"
 
 
 def columns(values: Sequence[int], height: int, *, ascii_only: bool = False) -> list[str]:
-    """Return `height` lines, the highest first, with one column of characters for each value from 0 to the maximum.
+    """Return `height` lines, top first, that draw one column per value, scaled to the largest value.
 
     A value above 0 is always visible.
     """

@@ -25,19 +25,18 @@ JOBS: Final = (
 )
 
 _TRIGGER: Final = "2 seconds"
-"""Rankings, sessions and the archive start a batch every 10 s by default; the end of the demo would wait for that."""
+"""Shorter than the jobs' default of 10 s, for which the end of the demo would have to wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoJobs:
-    """The jobs by name, and their deployment, whose prefix is also that of the topic with the lines."""
+    """The jobs by name, and their deployment, whose prefix also applies to the topic with the lines."""
 
     jobs: dict[str, Job]
     deployment: Deployment
 
     @property
     def topic(self) -> str:
-        """The topic that the lines are shipped to."""
         return self.deployment.prefix + ACCESS_LOG
 
     @property

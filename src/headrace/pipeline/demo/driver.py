@@ -1,9 +1,9 @@
 """The process that runs the demo's jobs: `python -m headrace.pipeline.demo.driver`.
 
-A process of its own keeps Spark's output in a log, and can be killed and started again. It writes JSON lines to
-standard output: `ready`, `drained`, and finally `report` or `failed`. The line `finish` on standard input makes it
-process the rest of the topic, report and exit. It exits without a report on SIGTERM and at the end of standard input,
-that is, when its parent dies.
+A separate process keeps Spark's output in a log, and can be killed and restarted. It writes JSON lines to standard
+output: `ready`, `drained`, and finally `report` or `failed`. After the line `finish` on standard input, it processes
+the rest of the topic, reports and exits. It exits without a report on SIGTERM, and when standard input ends because
+its parent has died.
 """
 
 import argparse
@@ -114,7 +114,7 @@ def _wait(
 
 
 def _drain(supervisor: "Supervisor", jobs: "Mapping[str, Job]", lake: "Lake") -> None:
-    """Wait until the jobs, which are in the order of the data, have processed everything that is available now."""
+    """Wait until the jobs have processed everything that is available now. `jobs` are in data-flow order."""
     from pyspark.errors import StreamingQueryException
 
     from headrace.pipeline.engine.supervision import State
@@ -128,9 +128,9 @@ def _drain(supervisor: "Supervisor", jobs: "Mapping[str, Job]", lake: "Lake") ->
                     query.processAllAvailable()
                     break
                 except StreamingQueryException:
-                    pass  # the supervisor starts it again, or gives it up
+                    pass  # the supervisor restarts the job, or gives it up
             elif state is State.BLOCKED and isinstance(job.source, Table) and not lake.exists(job.source.name):
-                break  # there are no lines
+                break  # its source has no rows
             time.sleep(_POLL_S)
 
 

@@ -10,19 +10,19 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaExcepti
 from confluent_kafka.admin import AdminClient
 
 Take: TypeAlias = Callable[[bytes | None], None]
-"""Is called with the value of each record."""
+"""Called with the value of each record."""
 
 _LOOK_FOR_TOPICS_S: Final = 0.5
 _AT_ONCE: Final = 1000
 _MOST: Final = 10_000
-"""Records taken in one call, so that a long changelog does not stop the view."""
+"""Maximum number of records per call, so that a long changelog does not stop the view."""
 _TIMEOUT_S: Final = 10.0
 
 log = logging.getLogger(__name__)
 
 
 class Changelogs:
-    """Reads topics without a group, from their beginning or from now on. They may be created later."""
+    """Reads topics, which may be created later, without a consumer group: from their beginning or from now on."""
 
     def __init__(self, bootstrap: str, topics: Mapping[str, Take], from_now: Iterable[str] = ()) -> None:
         self._take = topics
@@ -42,7 +42,7 @@ class Changelogs:
         }
 
     def read(self) -> None:
-        """Take the new records; does not wait for any."""
+        """Pass on new records, without waiting for any."""
         if self._missing and time.monotonic() - self._looked_at > _LOOK_FOR_TOPICS_S:
             self._look_for_topics()
         taken = 0
@@ -75,7 +75,7 @@ class Changelogs:
 
 
 class Positions:
-    """The positions in a topic that jobs have committed to their consumer groups."""
+    """The offsets of a topic that the jobs' consumer groups have committed."""
 
     def __init__(self, bootstrap: str, topic: str, groups: Mapping[str, str]) -> None:
         """`groups` are group ids by job."""
@@ -85,7 +85,7 @@ class Positions:
         self._waiting: dict[str, Future[Any]] = {}
 
     def read(self) -> dict[str, dict[int, int]]:
-        """Return the next offsets of the groups that have answered since the last call; does not wait."""
+        """Return committed offsets by job and partition, if replies have arrived since the last call. Does not wait."""
         found: dict[str, dict[int, int]] = {}
         for job, group in self._groups.items():
             waiting = self._waiting.get(job)
@@ -100,6 +100,6 @@ class Positions:
         try:
             places = answer.result().topic_partitions or []
         except KafkaException as error:
-            log.debug("A group does not answer: %s", error)
+            log.debug("The committed offsets of a group could not be read: %s", error)
             return {}
         return {p.partition: p.offset for p in places if p.topic == self._topic and p.error is None and p.offset >= 0}

@@ -1,4 +1,4 @@
-"""The directory of a demo: the broker's log, the lake, Spark's log, and the options with which it was made."""
+"""The directory of a demo: the broker's log, the lake, Spark's log, and the demo's options."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -12,7 +12,7 @@ _FILE: Final = "demo.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Options that may not change when a demo continues. They are absolute paths, or None if not given."""
+    """Options that must stay the same when a demo continues. Paths are absolute; None if an option was not given."""
 
     input: str | None
     lake: str
@@ -21,7 +21,7 @@ class Options:
 
 
 class Place:
-    """A directory. An empty one is new; another one continues the demo that made it."""
+    """The directory of a new demo, which is empty, or of one that continues."""
 
     def __init__(self, directory: Path, options: Options) -> None:
         """Use a directory. Raises PipelineError if it contains something else, or a demo with other options."""
@@ -36,11 +36,11 @@ class Place:
         if self.is_new:
             return
         if found is None:
-            raise PipelineError(f"{directory} is not empty: name a new directory, or one of an earlier demo")
+            raise PipelineError(f"{directory} is not empty: use a new directory, or that of an earlier demo")
         if found != options:
             changed = [name for name, value in asdict(found).items() if value != getattr(options, name)]
             raise PipelineError(
-                f"{directory} has a demo with another {_words(found, changed)}: "
+                f"the demo in {directory} was started with {_words(found, changed)}: "
                 "use the same options, or a new directory"
             )
 

@@ -25,13 +25,13 @@ _SPARK_STOP_TIMEOUT_S: Final = 5.0
 
 
 class BrokerProcess:
-    """`headrace start` on a free local port. It answers requests once this is constructed."""
+    """`headrace start` on a free local port. The broker answers requests when the constructor returns."""
 
     def __init__(self, data: Path, log_path: Path) -> None:
         self.bootstrap = f"127.0.0.1:{_free_port()}"
         self._log_path = log_path
         command = [sys.executable, "-m", "headrace", "start", "--listen", self.bootstrap, "--data", str(data)]
-        # So that it stops even if this process is killed.
+        # The broker stops even if this process is killed.
         command.append("--until-eof")
         self._process = _start(command, log_path, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
         try:
@@ -46,14 +46,14 @@ class BrokerProcess:
             status = self._process.poll()
             if status is not None or time.monotonic() > deadline:
                 what = "does not answer" if status is None else f"exited at once ({_described(status)})"
-                raise PipelineError(f"the broker {what}; its log is {self._log_path}")
+                raise PipelineError(f"the broker {what}: see its log, {self._log_path}")
             time.sleep(0.02)
 
     def check(self) -> None:
         """Raise `PipelineError` if the broker has exited."""
         status = self._process.poll()
         if status is not None:
-            raise PipelineError(f"the broker exited ({_described(status)}); its log is {self._log_path}")
+            raise PipelineError(f"the broker exited ({_described(status)}): see its log, {self._log_path}")
 
     def stop(self) -> None:
         """Shut the broker down, and wait until it has exited."""
@@ -63,7 +63,7 @@ class BrokerProcess:
 
 
 class DriverProcess:
-    """The demo's driver in its own session, so that Ctrl-C does not reach it and we stop it in order."""
+    """The demo's driver in its own session, so that Ctrl-C does not reach it and it can be stopped in order."""
 
     def __init__(
         self, bootstrap: str, lake: str, log_path: Path, *, prefix: str = "", overrides: Iterable[str] = ()
@@ -100,7 +100,7 @@ class DriverProcess:
             yield self._events.get()
 
     def ended(self) -> str | None:
-        """Return how it exited, once all events have been taken; None before."""
+        """Return how the driver exited, after its last event; None before."""
         status = self._process.poll()
         if status is None or self._reader.is_alive() or not self._events.empty():
             return None
@@ -120,7 +120,6 @@ class DriverProcess:
 
 
 def is_broker(bootstrap: str) -> bool:
-    """Return True if a Kafka broker answers."""
     host, _, port = bootstrap.split(",", maxsplit=1)[0].rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=2).close()

@@ -1,4 +1,4 @@
-"""The totals of the demo, read from the tables of the lake as any reader would."""
+"""The totals of the demo, read from the tables of the lake."""
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +21,7 @@ _AT_ONCE: Final = 2
 
 
 def report(lake: Lake, demo: DemoJobs) -> dict[str, Any]:
-    """Return everything as JSON values: times are ISO 8601 text in UTC, counts are integers."""
+    """Return the totals as JSON values; times are ISO 8601 in UTC."""
     outputs = {
         output.table: output
         for job in demo.jobs.values()
@@ -31,7 +31,7 @@ def report(lake: Lake, demo: DemoJobs) -> dict[str, Any]:
     names = lake.names()
     tables = {name: lake.view(outputs[name]) if name in outputs else lake.read(name) for name in names}
     parts: Mapping[str, tuple[str, Any, Callable[[DataFrame], Any]]] = {
-        # Those that take longest come first.
+        # The slowest come first.
         "events": ("events", _NO_EVENTS, _totals),
         "traffic": ("traffic", {"seconds": 60, "buckets": []}, _traffic),
         "page_views": ("page_views", {"views": 0, "pages": 0}, _page_views),
@@ -76,7 +76,7 @@ def _totals(events: DataFrame) -> dict[str, Any]:
 
 
 def _traffic(minutes: DataFrame) -> dict[str, Any]:
-    """Sum up minutes to at most 100 longer intervals of equal length."""
+    """Aggregate minutes into at most 100 intervals of equal length."""
     moment = sf.unix_seconds("minute")
     [row] = minutes.agg(sf.max(moment) - sf.min(moment)).collect()
     span_s = row[0] or 0

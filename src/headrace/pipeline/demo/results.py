@@ -22,7 +22,7 @@ _UNITS: Final = ((7 * 86_400, "week"), (86_400, "day"), (3600, "hour"), (60, "mi
 
 
 def print_results(console: Console, state: DemoState, report: Mapping[str, Any], seconds: float) -> None:
-    """Print everything that the report has; empty parts are left out."""
+    """Print the report without its empty parts."""
     say = _Printer(console)
     say.summary(state, report, seconds)
     say.traffic(report["traffic"])
@@ -155,7 +155,7 @@ def _interval(seconds: int) -> str:
 
 
 def _axis(first: datetime, last: datetime, width: int) -> str:
-    """Return the first time at the left and the last one at the right, if there is room for both."""
+    """Return the labels of a time axis: the first time, and the last one if there is room for both."""
     style = "%Y-%m-%d %H:%M"
     left, right = first.strftime(style), last.strftime(style)
     return f"{left}{right:>{width - len(left)}}" if width > 2 * len(left) else left

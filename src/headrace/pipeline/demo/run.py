@@ -59,7 +59,7 @@ class Demo:
         self._failure: BaseException | None = None
 
     def run(self) -> tuple[DemoState, dict[str, Any]]:
-        """Run until the report. Raises `PipelineError` if that fails, `KeyboardInterrupt` if stopped."""
+        """Run the demo; return its state and report. Raises PipelineError if it fails, KeyboardInterrupt if stopped."""
         plan = self._plan
         with contextlib.ExitStack() as stack:
             broker = self._broker(stack)
@@ -125,7 +125,7 @@ class Demo:
             return broker
         if not is_broker(plan.bootstrap):
             raise PipelineError(
-                f"no broker answers at {plan.bootstrap}. Start one, or leave out --bootstrap to use a new one."
+                f"no broker answers at {plan.bootstrap}. Start one, or omit --bootstrap to let the demo start one."
             )
         return None
 
@@ -154,11 +154,11 @@ class Demo:
         self._driver.stop()
 
     def _restart(self, ended: str, bootstrap: str, state: DemoState) -> DriverProcess:
-        """Restart a killed driver, which continues from its checkpoints. One that failed has sent `failed` instead."""
+        """Restart a killed driver, which continues from its checkpoints. If a job fails, it sends `failed` first."""
         state.restarts += 1
         if state.restarts > _RESTARTS:
             raise PipelineError(
-                f"Spark exited {state.restarts} times ({ended}). Its log is {self._plan.place.logs / 'spark.log'}"
+                f"Spark exited {state.restarts} times ({ended}). See Spark's log: {self._plan.place.logs / 'spark.log'}"
             )
         state.doing = f"Spark exited ({ended}); restarting from its checkpoints"
         self._driver.stop()  # also its Java process, which may live a little longer
@@ -191,7 +191,7 @@ class Demo:
 
 
 class _Watch:
-    """Updates the state with what the cluster shows: progress, positions and results."""
+    """Updates the state from the cluster: progress, positions and results."""
 
     def __init__(self, demo: DemoJobs, bootstrap: str, state: DemoState, shipper: Shipper) -> None:
         self._state = state
@@ -201,12 +201,12 @@ class _Watch:
         prefix = demo.deployment.prefix
         progress, top_pages = prefix + _PROGRESS, prefix + _TOP_PAGES
         results = {topic: partial(self._result, name, topic == top_pages) for name, topic in demo.changelogs.items()}
-        # The progress of an earlier run is of no interest.
+        # Ignore the progress of an earlier run.
         self._topics = Changelogs(bootstrap, {**results, progress: self._progress}, from_now=(progress,))
         self._positions = Positions(bootstrap, demo.topic, {name: f"{prefix}headrace-{name}" for name in state.jobs})
 
     def look(self) -> None:
-        """Update the state with what is new; does not wait for anything."""
+        """Update the state, without waiting."""
         now, state = time.monotonic(), self._state
         state.shipped = self._shipper.acknowledged
         self._shipped.append((now, state.shipped))

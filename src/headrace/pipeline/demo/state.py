@@ -16,7 +16,7 @@ class JobState:
     lines: int = 0
     """Lines that have been processed: the positions of the job's group."""
     latency_s: float | None = None
-    """Median time from a line's acknowledgement to the end of its batch, of the last batch."""
+    """Median time from the acknowledgement of the last batch's lines to the end of the batch."""
     published: int | None = None
     """Records in the result topic; None if the job has none."""
     quarantined: int = 0

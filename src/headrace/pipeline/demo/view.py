@@ -19,7 +19,7 @@ _BAR_WIDTH: Final = 24
 
 
 class View:
-    """A context that shows the demo. `show` may be called at any rate."""
+    """A context manager that shows the demo. `show` may be called at any rate."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -130,7 +130,7 @@ def _top_pages(pages: list[dict[str, Any]]) -> Table:
 
 
 def plain_table(*columns: tuple[str, Any]) -> Table:
-    """Return a table without lines."""
+    """Return a table without borders."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for title, justify in columns:
         table.add_column(title, justify=justify)

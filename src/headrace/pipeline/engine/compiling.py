@@ -1,7 +1,7 @@
-"""Choose if Spark compiles or interprets the plans of a batch.
+"""Choose whether Spark compiles or interprets the plans of a batch.
 
-Before it can run compiled code, Spark writes the source of every stage of every batch, and looks up or compiles its
-class. For a few rows, that costs far more than to interpret the plan.
+To run compiled code, Spark generates the source of every stage of a batch, and compiles it unless its class is cached.
+For a few rows, this costs far more than interpreting the plan.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -10,20 +10,20 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 INTERPRETED: Final = 5_000
-"""Up to this many rows, a batch is interpreted."""
+"""Maximum number of rows in an interpreted batch."""
 _STAGES: Final = "spark.sql.codegen.wholeStage"
 _EXPRESSIONS: Final = "spark.sql.codegen.factoryMode"
 
 
 class Compiling:
-    """Sets how the queries of a session are run. The settings that the session has are those for compiled code."""
+    """Switches a session between compiled and interpreted plans. The session's own settings are for compiled ones."""
 
     def __init__(self) -> None:
         self._compiled: tuple[str, str] | None = None
         """The session's own settings, while its queries are interpreted."""
 
     def choose(self, session: "SparkSession", count: int | None) -> None:
-        """Let the session interpret a batch of `count` rows, at most, if these are few. None if it is not known."""
+        """Interpret a batch of at most `count` rows if these are few; compile it otherwise, and if `count` is None."""
         few = count is not None and count <= INTERPRETED
         conf = session.conf
         if few and self._compiled is None:

@@ -1,7 +1,6 @@
 """Classes of the driver's Java process.
 
-py4j looks up `jvm.org.apache.x.Y` name by name, and asks every jar for each of the packages. The whole name at once is
-found immediately.
+py4j resolves `jvm.org.apache.x.Y` part by part, and searches every jar for each package. A full name is found at once.
 """
 
 from typing import TYPE_CHECKING, Any, Final
@@ -14,7 +13,6 @@ _OFTEN: Final = ("org.apache.spark.sql.functions", "PythonUtils")
 
 
 def java_class(spark: "SparkSession", name: str) -> Any:
-    """Return the class with this full name."""
     return getattr(spark._jvm, name)
 
 
@@ -36,9 +34,9 @@ class _Remembered:
 
 
 def remember(spark: "SparkSession") -> None:
-    """Let PySpark find the classes that it needs most often without asking Java.
+    """Cache the classes that PySpark looks up most often.
 
-    To find one by its short name, Java looks for it in every package, and for each of these in every jar.
+    To resolve a short name, Java searches every jar for the class in each imported package.
     """
     jvm: Any = spark._jvm
     for name in _OFTEN:

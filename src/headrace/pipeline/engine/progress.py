@@ -1,4 +1,4 @@
-"""The progress of a job: what Spark and the query say of its last batch, and what went wrong. Pure."""
+"""The progress of a job: measurements of its last batch, by Spark and by the query, and its failures. Pure."""
 
 import json
 import time
@@ -43,7 +43,7 @@ class Progress:
     input_rows: int = 0
     rows_per_s: float = 0.0
     lag: int | None = None
-    """Records in the source topics after the last batch; None for a table as source."""
+    """Unread records in the source topics after the last batch; None if the source is a table."""
     lag_by_partition: Mapping[str, int] = field(default_factory=dict)
     """By `topic/partition`."""
     watermark: str | None = None
@@ -53,7 +53,7 @@ class Progress:
     quarantined_rows: int = 0
     published: int = 0
     durations_ms: Mapping[str, int] = field(default_factory=dict)
-    """Of the last batch: `batch` for all of it, `compute`, `ledger`, `tables`, `topics`, and Spark's own parts."""
+    """Phases of the last batch: `batch` (all of it), `compute`, `ledger`, `tables`, `topics`, and Spark's own."""
     failures: int = 0
     last_failure: str | None = None
     failed_at: str | None = None
@@ -69,7 +69,7 @@ _OF_SPARK: Final = {
 
 
 def advanced(before: Progress, batch: Mapping[str, Any], measured: Measured | None) -> Progress:
-    """Return the progress after a batch, from Spark's report of it and what the query measured itself."""
+    """Return the progress after a batch, from Spark's report and the query's own measurements."""
     lags: dict[str, int] = {}
     has_topics = False
     for source in batch["sources"]:
@@ -97,7 +97,7 @@ def advanced(before: Progress, batch: Mapping[str, Any], measured: Measured | No
 
 
 def _offsets(value: Any) -> dict[str, int]:
-    """Return offsets of topics by `topic/partition`; nothing for those of a table."""
+    """Return offsets of topics by `topic/partition`; empty for the offset of a table."""
     found = json.loads(value) if isinstance(value, str) and value.startswith("{") else value
     if not isinstance(found, dict) or not all(isinstance(at, dict) for at in found.values()):
         return {}
@@ -109,14 +109,14 @@ def metrics(jobs: Mapping[str, Progress]) -> str:
     registry = CollectorRegistry()
     values: dict[str, tuple[str, Any]] = {
         "batch": ("Number of the last batch.", lambda job: job.batch),
-        "lag_records": ("Records in the source topics after the last batch.", lambda job: job.lag),
+        "lag_records": ("Unread records in the source topics after the last batch.", lambda job: job.lag),
         "rows_per_second": ("Rate of the last batch.", lambda job: job.rows_per_s),
         "seconds_per_row": (
-            "Duration of the last batch for each row it read.",
+            "Duration of the last batch per input row.",
             lambda job: job.durations_ms.get("batch", 0) / (1000 * job.input_rows) if job.input_rows else None,
         ),
         "watermark_seconds": (
-            "Event time that the query has passed, in seconds since 1970.",
+            "Watermark of the query, in seconds since 1970.",
             lambda job: datetime.fromisoformat(job.watermark).timestamp() if job.watermark else None,
         ),
         "batch_seconds": ("Duration of the last batch.", lambda job: job.durations_ms.get("batch", 0) / 1000),
@@ -125,7 +125,7 @@ def metrics(jobs: Mapping[str, Progress]) -> str:
         "late_rows": ("Rows that came later than the job permits.", lambda job: job.late_rows),
         "quarantined_rows": ("Rows in the quarantine.", lambda job: job.quarantined_rows),
         "recent_failures": ("Failures in the last ten minutes.", lambda job: job.failures),
-        "failed": ("1 if the job is not started again.", lambda job: int(job.state == State.FAILED)),
+        "failed": ("1 if the job was given up.", lambda job: int(job.state == State.FAILED)),
     }
     for name, (text, value) in values.items():
         gauge = Gauge(f"headrace_pipeline_{name}", text, ["job"], registry=registry)

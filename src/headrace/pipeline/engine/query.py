@@ -1,7 +1,7 @@
 """The streaming query of one job.
 
-Every batch is written in the same order: ledger, tables, topics. Each step finds out by itself if an earlier attempt
-has done it already, so that a batch can be repeated after a crash at any point.
+Every batch is written in the same order: ledger, tables, topics. Each step detects whether an earlier attempt has
+already completed it, so that a batch can be repeated after a crash at any point.
 """
 
 import json
@@ -41,7 +41,7 @@ from headrace.pipeline.spec.jobs import Append, Changelog, Job, Publish, Snapsho
 _GRACE_S: Final = 20.0
 _POLL_S: Final = 0.05
 _MEASURED: Final = 100
-"""Batches: as many as Spark keeps reports of."""
+"""Batches whose measurements are kept: as many as Spark keeps reports of."""
 
 log = logging.getLogger(__name__)
 
@@ -57,18 +57,18 @@ class Surroundings:
     prefix: str = ""
     """Precedes the names of changelogs, groups and transactional ids."""
     transactions: bool = True
-    """False: batches are published with the ledger, as they are if the cluster has no transactions."""
+    """False to publish with the ledger, as on clusters without transactions."""
     accepted: topic_ids.Accepted = field(default_factory=lambda: topic_ids.Accepted(()))
     turns: Turns | None = None
     """The turns of the jobs that read tables; None lets all run at once."""
 
 
 def _pass(_: str) -> None:
-    """Stand for a kill point at which nothing happens."""
+    """Do nothing at a kill point."""
 
 
 class Query:
-    """One job's query. A failed one is not started again: make a new object, as a new driver would."""
+    """One job's query. After a failure, make a new object instead of starting this one again."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Query:
         self.job = job
         self.failure: Exception | None = None
         self.measured: dict[int, Measured] = {}
-        """The last batches, by number."""
+        """Measurements of the last batches, by number."""
         self._params = params
         self._settings = settings
         self._trigger = settings.trigger or job.trigger
@@ -103,14 +103,14 @@ class Query:
         self._ids: Mapping[str, str] = {}
         self._query_id = ""
         self._kinds: Sequence[tuple[str, str]] = ()
-        """Columns of the source table, if the batches have only some."""
+        """Columns of the source table and their types, if the batches have only some of them."""
         self._tables = {output.table: output for output in job.outputs if not isinstance(output, Changelog | Publish)}
         self._topics_only = {output.topic: output for output in job.outputs if isinstance(output, Publish)}
         self._outputs = {**self._tables, **self._topics_only}
         self._changelogs = {
             around.prefix + output.topic: output.of for output in job.outputs if isinstance(output, Changelog)
         } | {around.prefix + topic: topic for topic in self._topics_only}
-        """Tables, or outputs without one, by topic."""
+        """Names of tables, or of outputs without a table, by topic."""
         self._publisher: Publisher | None = None
         self._writer = TableWriter(
             around.lake, job, self._tables, origin=origin, published=frozenset(self._changelogs.values())
@@ -122,7 +122,7 @@ class Query:
         return () if isinstance(self.job.source, Table) else tuple((self._settings.topic or "").split(","))
 
     def start(self, *, once: bool) -> StreamingQuery:
-        """Start from the checkpoint, or from the beginning. With `once`, end after everything available now.
+        """Start from the checkpoint, or from the beginning. With `once`, end after processing everything available now.
 
         Raises PipelineError if the checkpoint does not belong to the job, its tables and its topics, and if Spark has
         stopped.
@@ -164,7 +164,7 @@ class Query:
             return stored.columns
         self._kinds = stored.dtypes
         if any(isinstance(output, Snapshot) for output in self._tables.values()):
-            # A function of the table as it is then, not of the batch.
+            # A snapshot is computed from the whole table, not from the batch.
             return stored.columns[:1]
         return pruning.needed(stored, lambda rows: self.job.function(rows, self._params)) or stored.columns[:1]
 
@@ -239,7 +239,7 @@ class Query:
                 changes |= {topic: Changes(frames[topic]) for topic in self._topics_only}
             self._reached("after-table")
             with measured.phase("topics"):
-                # Without a place in a topic: the end of the first changelog before the batch.
+                # Without offsets of the source, the proof is at the end of the first changelog before the batch.
                 for topic in list(self._changelogs)[: 0 if places else 1]:
                     places = {topic: {0: entry.output_ends[topic][0]}}
                 if places:
@@ -247,7 +247,7 @@ class Query:
                     measured.published = self._publish(publisher, batch, changes)
 
     def _fitted(self, rows: DataFrame, number: int) -> DataFrame:
-        """Let Spark run a small batch without what only pays off for a large one."""
+        """Run a small batch without compilation and parallel tasks, which only pay off for a large one."""
         before, after = self._checkpoint.source_offsets(number)
         if isinstance(self.job.source, Table):
             count = sources.rows_between(self._files, self._around.lake.path(self.job.source.name), before, after)
@@ -318,7 +318,7 @@ class Query:
         return frames, rejected
 
     def _view(self) -> DataFrame:
-        """Return the present content of the source table, from which a snapshot is computed."""
+        """Return the current view of the source table, from which a snapshot is computed."""
         lake, source = self._around.lake, self.job.source
         if self._source_output is not None:
             return lake.view(self._source_output)
@@ -331,7 +331,7 @@ class Query:
     def _with_lateness(
         self, frames: dict[str, DataFrame], before: Reached, kept: sharing.Kept
     ) -> tuple[dict[str, DataFrame], Reached]:
-        """Add lateness to rows that have an event time and a position in a topic. Also return the state after them."""
+        """Add lateness to rows with an event time and a position in a topic. Also return the event times reached."""
         after = before
         for table in self._tables:
             rows = frames[table]
@@ -382,11 +382,11 @@ class Query:
         return publisher.publish(batch, changelog.collected(changelog.united(found), count), count)
 
     def stop(self, running: StreamingQuery | None) -> None:
-        """Stop after the running batch; after 20 s in the middle of it, so that the next start repeats it."""
+        """Stop after the running batch, or after 20 s in the middle of it: the next start then repeats it."""
         deadline = time.monotonic() + _GRACE_S
         while running is not None and running.isActive and running.status["isTriggerActive"]:
             if time.monotonic() > deadline:
-                log.warning("%s: stopped in a batch, which the next start repeats", self.job.name)
+                log.warning("%s: stopped during a batch; the next start repeats it", self.job.name)
                 break
             time.sleep(_POLL_S)
         if running is not None:

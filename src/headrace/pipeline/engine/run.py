@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 def selected(deployment: Deployment, jobs: Mapping[str, Job], names: Iterable[str]) -> dict[str, Job]:
-    """Return the named jobs, or all that can run, so that a job follows the one that writes its source.
+    """Return the named jobs, or all that can run, in data-flow order: a job follows the one that writes its source.
 
     Raises PipelineError for an unknown job and if there is none to run.
     """
@@ -61,17 +61,17 @@ def run(
     accepted: Collection[str] = (),
     started: Callable[[Iterable[str]], None] = lambda _: None,
 ) -> bool:
-    """Run jobs until Ctrl-C or SIGTERM, or with `once` until all available now is processed.
+    """Run jobs until Ctrl-C or SIGTERM, or with `once` until everything available now is processed.
 
     A signal ends the queries after their batches. `accepted` are source topics to read from the beginning if they were
-    created again. `started` is called with the jobs when Spark is ready. Returns False if a job failed. Raises
-    PipelineError for a wrong deployment, and for an accepted topic that no job reads.
+    re-created. `started` is called with the jobs when Spark is ready. Returns False if a job failed. Raises
+    PipelineError for an invalid deployment, and for an accepted topic that no job reads.
     """
     chosen = selected(deployment, jobs, names)
     read = {topic for name in chosen for topic in (deployment.settings(name).topic or "").split(",")}
     for topic in accepted:
         if topic not in read:
-            raise PipelineError(f"no job reads the topic {topic}: it is not in the deployment under [jobs.NAME] topic")
+            raise PipelineError(f"no job reads the topic {topic}: it is no `topic` under [jobs.NAME] in the deployment")
     params = {name: deployment.params(job) for name, job in chosen.items()}
     spark = session.build(deployment, master=master)
     try:
@@ -94,7 +94,7 @@ def supervisor(
     accepted: Collection[str] = (),
     policy: Policy | None = None,
 ) -> Supervisor:
-    """Return the supervisor of the `chosen` jobs, in order of data; `jobs` are all known ones."""
+    """Return the supervisor of the `chosen` jobs, which are in data-flow order; `jobs` are all known ones."""
     lake = Lake(spark, deployment.lake)
     around = Surroundings(
         spark=spark,
@@ -103,7 +103,7 @@ def supervisor(
         checkpoints=deployment.checkpoints,
         prefix=deployment.prefix,
         accepted=topic_ids.Accepted(accepted),
-        # Of one more than the cores, because batches also wait: for disks, and for the cluster.
+        # One more than the cores, because batches also wait for disks and for the cluster.
         turns=Turns(spark.sparkContext.defaultParallelism + 1),
     )
     progress_topic = deployment.prefix + TOPIC
@@ -164,7 +164,7 @@ def _in_order(jobs: Mapping[str, Job]) -> dict[str, Job]:
     def add(name: str, after: tuple[str, ...]) -> None:
         job = jobs[name]
         if name in after:
-            raise PipelineError(f"jobs read each other's tables in a circle: {' -> '.join((*after, name))}")
+            raise PipelineError(f"jobs read each other's tables in a cycle: {' -> '.join((*after, name))}")
         if isinstance(job.source, Table) and (writer := _writer(job.source.name, jobs)) is not None:
             add(writer, (*after, name))
         ordered.setdefault(name, job)
@@ -175,7 +175,7 @@ def _in_order(jobs: Mapping[str, Job]) -> dict[str, Job]:
 
 
 def _origin(job: Job, jobs: Mapping[str, Job], deployment: Deployment) -> str | None:
-    """Return the topic to whose records the job's rows belong; None if there are several or none."""
+    """Return the topic that the job's rows come from; None if there are several or none."""
     seen: set[str] = set()
     while isinstance(job.source, Table):
         writer = _writer(job.source.name, jobs)

@@ -1,4 +1,4 @@
-"""The Spark session of a deployment: which settings the user, the profile and spark-submit decide."""
+"""The Spark session of a deployment, with settings of the user, the profile and spark-submit."""
 
 import os
 from collections.abc import Mapping
@@ -30,14 +30,14 @@ def profile(master: str) -> dict[str, str]:
 def settings(
     deployment: Deployment, *, master: str | None = None, environ: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """Return the settings of a deployment's session; they are hidden when printed if they are secrets.
+    """Return the settings of a deployment's session. Printing them hides secrets.
 
     The master is `master`, else the deployment's, else local[*]. Under spark-submit, the master, memory, hosts and jars
     are those of its command line: only settings on which results depend, and the deployment's SQL settings, are added.
     `HEADRACE_SPARK_CONF` (`key=value`, separated by semicolons) overrides everything.
 
-    Raises PipelineError for a wrong master, for `master` under spark-submit, for a secret that cannot be read, and if
-    the directory given for connector jars has none.
+    Raises PipelineError for an invalid master, for `master` under spark-submit, for an unreadable secret, and if the
+    directory given for connector jars has none.
     """
     chosen = {
         name: value.read(f"[spark] {name}") if isinstance(value, Secret) else value
@@ -72,23 +72,23 @@ def build(deployment: Deployment, *, master: str | None = None, name: str = "hea
     for key, value in found.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
-    # Spark creates its cache of compiled code, of the size in the settings, in the first thread that compiles. A thread
-    # of its own has no settings.
+    # Spark creates its cache of compiled code in the first thread that compiles, with that thread's settings. Spark's
+    # own threads have none, so create it here.
     getattr(java_class(spark, "org.apache.spark.sql.catalyst.expressions.codegen.CodeGenerator$"), "MODULE$")
     remember(spark)
     return spark
 
 
 def _with_classes(given: Mapping[str, str]) -> dict[str, str]:
-    """Let the driver's Java start with the archived classes, if there are any."""
+    """Make the driver's Java use the class archive, if there is one."""
     options = f"{given[_JAVA_OPTIONS]} {jars.java_options()}"
     return {**given, _JAVA_OPTIONS: options.rstrip()}
 
 
 def _with_jars(chosen: Mapping[str, str], environ: Mapping[str, str], master: str) -> dict[str, str]:
-    """Add the connector's jars to those of the user, such as the one that knows s3a://.
+    """Add the connector's jars to the user's, such as those for s3a://.
 
-    If nothing else than the driver needs them, they are on its class path: Java archives only the classes from there.
+    If only the driver needs them, put them on its class path, because Java's class archive covers only that.
     """
     own = jars.spark_settings(environ)
     separator = ","

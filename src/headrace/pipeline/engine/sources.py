@@ -12,7 +12,7 @@ from headrace.pipeline.engine.tables.lake import Lake
 
 _COMMITS: Final = 5
 SMALL: Final = 20_000
-"""Batches of up to this many rows are processed in one task."""
+"""Maximum number of rows in a batch that is processed in one task."""
 _FEW: Final = 2
 _MOST_COMMITS: Final = 50
 """Maximum number of commits whose rows are counted; reading more would take longer than it saves."""
@@ -54,8 +54,8 @@ def records(
 def rows(lake: Lake, table: str, max_rows: int) -> DataFrame:
     """Return the rows of a table as a stream, about `max_rows` in a batch, but always whole files.
 
-    Delta limits a batch by bytes, so the average row of the latest commits is taken. Raises PipelineError if there is
-    no such table.
+    Delta limits a batch by bytes, so the limit uses the average row size of the latest commits. Raises PipelineError
+    if the table does not exist.
     """
     path = lake.existing(table)
     size = bytes_per_row(Files(lake.spark), path)
@@ -68,7 +68,7 @@ def rows(lake: Lake, table: str, max_rows: int) -> DataFrame:
 def in_one_task(rows: DataFrame, count: int | None) -> DataFrame:
     """Process a small batch in one task, without a shuffle, and leave the other cores to other queries.
 
-    `count` is the number of rows, at most; None if it is not known. A batch of one or two partitions is small, too.
+    `count` is the maximum number of rows, None if unknown. A batch of one or two partitions is small, too.
     """
     if count is not None and count <= SMALL:
         return rows.coalesce(1)
@@ -77,7 +77,7 @@ def in_one_task(rows: DataFrame, count: int | None) -> DataFrame:
 
 
 def records_between(before: object, after: object) -> int | None:
-    """Return the number of records between two offsets of topics, at most; None for other offsets."""
+    """Return the maximum number of records between two offsets of topics; None for other offsets."""
     if not isinstance(after, Mapping) or not all(isinstance(ends, Mapping) for ends in after.values()):
         return None
     starts = before if isinstance(before, Mapping) else {}
@@ -95,7 +95,7 @@ class Reading(Protocol):
 
 
 def bytes_per_row(files: Reading, table: str) -> float | None:
-    """Return the average of the latest commits with rows, from the log alone; None if it is not known.
+    """Return the average row size in the latest commits with rows, from the log alone; None if unknown.
 
     Counting the rows would take two Spark jobs at each start of a query.
     """
@@ -111,7 +111,7 @@ def bytes_per_row(files: Reading, table: str) -> float | None:
 
 
 def rows_between(files: Reading, table: str, before: Any, after: Any) -> int | None:
-    """Return the number of rows between two offsets of Delta, at most; None if it is not known.
+    """Return the maximum number of rows between two offsets of Delta; None if unknown.
 
     `before` is None for the first batch of a query.
     """
@@ -125,7 +125,7 @@ def rows_between(files: Reading, table: str, before: Any, after: Any) -> int | N
     for number in range(first, last + 1):
         commit = files.read(f"{table}/_delta_log/{number:020}.json")
         if commit is None and number < last:
-            return None  # cleaned up
+            return None  # the log was cleaned up
         for file in _added(commit):
             if not file.get("stats"):
                 return None

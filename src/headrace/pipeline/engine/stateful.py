@@ -1,7 +1,7 @@
-"""Queries with state: late rows leave the stream before they reach the state, which is kept as long as others may come.
+"""Stateful queries: late rows leave the stream before the state, which is kept as long as other rows may need it.
 
-Spark's own watermark follows the latest event time of all partitions, so that the rows of a slow partition would be
-dropped without a trace. Here it follows the time up to which all partitions are settled, a column of the source table.
+Spark's own watermark follows the latest event time of all partitions, and would silently drop the rows of a slow
+partition. Here it follows a column of the source table: the time up to which all partitions are settled.
 """
 
 from typing import Final
@@ -16,13 +16,13 @@ from headrace.pipeline.spec.params import seconds_of
 
 _SETTLED: Final = ("settled_before", "settled_after")
 _WATERMARK: Final = "spark.watermarkDelayMs"
-"""The metadata with which Spark finds the column that a watermark is about."""
+"""The key in a column's metadata by which Spark finds the watermark."""
 
 
 def stream(rows: DataFrame, job: Job, output: Stateful, params: object) -> DataFrame:
-    """Return the stream of a job's results in `result`, and of its late rows in `late`; one of the two is null.
+    """Return a stream with the job's results in `result` and its late rows in `late`; one of the two is null.
 
-    Raises PipelineError if the source table does not say how late its rows are.
+    Raises PipelineError if the source table lacks the columns of lateness.
     """
     if output.late_by is None:
         return _results(job, output, rows, params)
@@ -38,7 +38,7 @@ def stream(rows: DataFrame, job: Job, output: Stateful, params: object) -> DataF
 
 
 def parted(rows: DataFrame) -> tuple[DataFrame, DataFrame | None]:
-    """Return results and late rows of a batch of `stream`; None if the job sets its own watermark."""
+    """Return results and late rows of a batch of `stream`; no late rows (None) if the job sets its own watermark."""
     if "late" not in rows.columns:
         return rows.select("result.*"), None
     return (

@@ -1,4 +1,4 @@
-"""When jobs are started, repeated and given up: a machine without clock, threads or Spark.
+"""Decide when jobs are started, restarted and given up: a state machine without clock, threads or Spark.
 
 Events come in with their time, instructions go out; `supervisor.py` executes them.
 
@@ -24,7 +24,7 @@ class State(StrEnum):
     """Its source table does not exist yet, or with --once is not complete yet."""
     RUNNING = "running"
     WAITING = "waiting"
-    """It failed, and starts again after a delay."""
+    """It failed, and will be restarted after a delay."""
     FAILED = "failed"
     FINISHED = "finished"
     STOPPED = "stopped"
@@ -56,7 +56,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class StopAll:
-    """The driver is to stop."""
+    """The driver has to stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +79,9 @@ Instruction: TypeAlias = Start | Stop
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """Delays in seconds: first `first_s`, then each time `factor` times as long, up to `longest_s`.
+    """Delays before restarts, in seconds: `first_s`, multiplied by `factor` after every failure, up to `longest_s`.
 
-    `limit` failures within `window_s` are too many. None: a job is never given up, however long the brokers are away.
+    A job is given up after `limit` failures within `window_s`; never if `limit` is None, even if brokers stay down.
     """
 
     first_s: float = 2.0
@@ -93,7 +93,7 @@ class Policy:
 
 DEFAULT_POLICY: Final = Policy()
 ONCE_POLICY: Final = Policy(limit=5)
-"""For a run that is to end: 80 s, longer than the restart of a broker."""
+"""For `--once`: retries for 80 s, longer than a broker takes to restart."""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Run the queries of several jobs until they have finished, failed or are to stop."""
+"""Run the queries of several jobs until they finish, fail or have to stop."""
 
 import logging
 import threading
@@ -45,7 +45,7 @@ class Query(Protocol):
 
 
 class Watcher(Protocol):
-    """Is called a few times a second with each job."""
+    """Called a few times a second for each job."""
 
     def watch(self, job: str, standing: Standing, query: Any, running: "StreamingQuery | None") -> None: ...
 
@@ -53,7 +53,7 @@ class Watcher(Protocol):
 
 
 class Supervisor:
-    """Several jobs in one driver. A failing one starts again after a delay; the others go on."""
+    """Several jobs in one driver. A failed job is restarted after a delay; the others continue."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Supervisor:
     ) -> None:
         """`make` returns a new query of a job, in the order in which data flows.
 
-        `readiness` says of a blocked job whether its source can be read: now, later, or never, which finishes it.
+        `readiness` returns when a blocked job can read its source: now, later, or never, which finishes the job.
         """
         self._make = make
         self._readiness = readiness
@@ -81,7 +81,7 @@ class Supervisor:
         return self._machine.jobs
 
     def running(self, job: str) -> "StreamingQuery | None":
-        """Return the query of a job that was started last; it may have ended."""
+        """Return the latest query of a job, which may have ended."""
         return self._running.get(job)
 
     def run(self, stopping: threading.Event) -> bool:
@@ -116,7 +116,7 @@ class Supervisor:
         try:
             return self._readiness(job, self.jobs)
         except (OSError, Py4JError, PySparkException) as error:
-            log.warning("Job %s waits: its source cannot be looked up: %s", job, first_line(error))
+            log.warning("Job %s is waiting, because its source cannot be checked: %s", job, first_line(error))
             return "later"
 
     def _handle(self, event: Event) -> None:
@@ -125,9 +125,7 @@ class Supervisor:
             self._execute(instruction)
         if isinstance(event, Ended) and event.reason is not None:
             standing = self.jobs[event.job]
-            then = (
-                "it is not started again" if standing.retry_at is None else f"again in {standing.retry_at - now:.0f} s"
-            )
+            then = "it was given up" if standing.retry_at is None else f"restarting in {standing.retry_at - now:.0f} s"
             if event.job in self._queries:
                 # Readers of its topics would wait for the end of an open transaction.
                 self._queries[event.job].stop(self._running.get(event.job))
@@ -157,11 +155,11 @@ class Supervisor:
             try:
                 self._watcher.watch(job, standing, self._queries.get(job), self._running.get(job))
             except (OSError, KafkaException, Py4JError, PySparkException) as error:
-                log.warning("The progress of job %s is not written: %s", job, first_line(error))
+                log.warning("The progress of job %s could not be written: %s", job, first_line(error))
 
 
 def _ended(job: str, failure: Exception | None) -> Ended:
-    # What a PipelineError complains about is there again at the next attempt: somebody has to do what it says.
+    # The next attempt would raise the same PipelineError: a person must act on it.
     reason = None if failure is None else first_line(failure)
     return Ended(job, reason, final=isinstance(failure, PipelineError))
 

@@ -25,7 +25,7 @@ class Topics:
     """The topics of a cluster. Every call waits for the reply. Raises `KafkaException`."""
 
     def __init__(self, client: Mapping[str, str]) -> None:
-        """`client` are settings of confluent-kafka."""
+        """`client` is the configuration of a confluent-kafka client."""
         self._admin = AdminClient(dict(client), logger=log)
 
     def create(self, name: str, config: Mapping[str, str], *, partitions: int = -1) -> None:
@@ -56,10 +56,10 @@ class Topics:
         return found
 
     def end_offsets(self, names: Iterable[str], *, stable: bool = False) -> dict[str, dict[int, int]]:
-        """Return the log end offsets of all partitions, or with `stable` the last stable ones.
+        """Return the log end offsets of all partitions, or with `stable` their last stable offsets.
 
         Waits up to 30 s for new topics and for elections. Raises PipelineError for a topic that does not exist or that
-        the user may not see.
+        the user is not authorized to describe.
         """
         isolation = IsolationLevel.READ_COMMITTED if stable else IsolationLevel.READ_UNCOMMITTED
         return self._offsets(list(names), _LATEST, isolation)
@@ -102,7 +102,7 @@ class Topics:
 
 
 def _passes(error: KafkaError) -> bool:
-    """Return True for what ends by itself: a topic whose partitions have no leaders yet, an election, a lost reply."""
+    """Return True for a temporary error: partitions without leaders yet, an election, a lost reply."""
     return error.retriable() or error.code() in (
         KafkaError.UNKNOWN_TOPIC_OR_PART,
         KafkaError.LEADER_NOT_AVAILABLE,

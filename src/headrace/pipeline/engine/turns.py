@@ -1,7 +1,7 @@
 """Turns: how many batches of jobs on tables run at the same time. Knows no Spark.
 
-All batches at once would take as long as all of them together. One by one, each is finished earlier, they need less
-memory, and the job that writes their source gets the processor when it has a batch.
+If all batches ran at once, all would finish late. In turns, most finish earlier, they need less memory, and the job
+that writes their source gets the processor when it has a batch.
 """
 
 import threading

@@ -1,4 +1,4 @@
-"""Write the results of a batch to the tables of a job, and say what that changes."""
+"""Write the results of a batch to the tables of a job, and return the changes."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from headrace.pipeline.spec.jobs import Additive, Append, Job, Snapshot, Statefu
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The rows of a table that a batch has changed, and their number if it is known. The keys of `gone` are gone."""
+    """The rows of a table that a batch has changed, and their number if known. `gone` are rows with deleted keys."""
 
     rows: DataFrame
     gone: DataFrame | None = None
@@ -38,7 +38,7 @@ class TableWriter:
         origin: str | None,
         published: Collection[str],
     ) -> None:
-        """`origin` is the topic to whose records the rows belong; `published` are the tables with a changelog."""
+        """`origin` is the topic that the rows come from; `published` are the tables with a changelog."""
         self.name = f"{job.name}-{job.version}"
         self._lake = lake
         self._job = job
@@ -58,7 +58,7 @@ class TableWriter:
         positions: Offsets,
         measured: Measured,
     ) -> dict[str, Changes]:
-        """Write the rows of all tables, and the rejected ones by the name of what rejects them.
+        """Write the rows of all tables, and the rejected rows by cause: `late` or `expectations`.
 
         Returns the changes by table, without tables that have not changed.
         """
@@ -102,7 +102,7 @@ class TableWriter:
         is_changed = self._lake.was_changed_by_others(output.table, self.name)
         if appended and not is_changed:
             return Changes(totals.after(rows), count=count)
-        # The totals in memory lack the rows of others, or contain those that the first attempt has appended.
+        # The totals in memory lack rows of other writers, or already contain those of the first attempt.
         totals.forget()
         return Changes(additive.totals(self._lake, output, rows), count=count)
 

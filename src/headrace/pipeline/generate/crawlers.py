@@ -1,4 +1,4 @@
-"""Crawlers of five kinds, which differ in their traces in the log."""
+"""Five kinds of crawlers, which leave different traces in the log."""
 
 from collections.abc import Callable, Iterator
 from enum import StrEnum
@@ -10,7 +10,7 @@ from headrace.pipeline.generate.site import PAGES, ROBOTS, Page, Request, Site, 
 
 
 class Kind(StrEnum):
-    """All but the first have the names of browsers."""
+    """Kinds of crawlers. All but the first send the user agent of a browser."""
 
     NAMED = "named"
     """Calls itself a crawler, and views a few pages."""

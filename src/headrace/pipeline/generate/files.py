@@ -42,13 +42,13 @@ def write_log(
 def truth_files(parameters: Parameters, directory: Path) -> Iterator[tuple[Truth, dict[str, Any]]]:
     """Write the truth of a log to the new directory `truth` in `directory`: tables as JSON lines, and `totals.json`.
 
-    The dictionary has the totals in the end. Raises PipelineError if the directory cannot be used.
+    The dictionary contains the totals at the end. Raises PipelineError if the directory cannot be used.
     """
     totals: dict[str, Any] = {}
     try:
         directory.mkdir(parents=True, exist_ok=True)
         if any(directory.iterdir()):
-            raise PipelineError(f"{directory} is not empty: name a new directory")
+            raise PipelineError(f"{directory} is not empty: use a new directory")
         place = directory / TRUTH
         place.mkdir()
         with ExitStack() as stack:

@@ -17,7 +17,7 @@ NO_FORMAT: Final = "neither Common nor Combined Log Format"
 
 
 class Renderer:
-    """Renders requests; those of the same second share the text of the time."""
+    """Renders requests, and caches the text of the latest time."""
 
     def __init__(self) -> None:
         self._second = -1
@@ -40,9 +40,9 @@ def stamp(time: int) -> str:
 
 
 def torn(line: str, side: float, place: float) -> tuple[str, str]:
-    """Tear a line somewhere before its size, for two random numbers in [0, 1); return the rest and the reason.
+    """Cut off a part of a line, chosen by two random numbers in [0, 1); return the rest and the reason to reject it.
 
-    Mostly the end is lost, sometimes the start. A line torn later would still be valid.
+    Mostly the end is lost, from before the size, because a longer line would still be valid; sometimes the start.
     """
     bracket = line.index("[")
     time_end = line.index("]") + 1

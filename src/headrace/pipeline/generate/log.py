@@ -13,7 +13,7 @@ from headrace.pipeline.generate.truth import Truth
 
 
 class Record(NamedTuple):
-    """A line of the log, without its end, and where a topic keyed by client has it."""
+    """A line of the log, without its end, with its partition and key in a topic keyed by client."""
 
     partition: int
     key: bytes
@@ -34,7 +34,7 @@ def log(parameters: Parameters, truth: Truth, stopped: Callable[[], bool] = lamb
 
     Once `stopped` returns True, only the late lines of earlier requests follow.
     """
-    # Its own random numbers: the same visitors come, whatever happens to their lines.
+    # A separate generator, so that mishaps do not change the visitors.
     chance = Random(f"mishaps of {parameters.seed}").random
     places: dict[str, tuple[int, bytes]] = {}
     held: list[list[_Held]] = [[] for _ in range(parameters.partitions)]
@@ -89,7 +89,7 @@ def log(parameters: Parameters, truth: Truth, stopped: Callable[[], bool] = lamb
 
 
 def _rest(held: list[list[_Held]], newest: list[int], truth: Truth) -> Iterator[Record]:
-    """Yield what is held when the last request has been made."""
+    """Yield the lines that are still held after the last request."""
     for partition, waiting in enumerate(held):
         while waiting:
             late = heappop(waiting)

@@ -1,6 +1,7 @@
-"""All requests in order of time: visitors come as often as the rate needs, crawlers at fixed intervals.
+"""All requests in order of time: visitors come as often as the rate requires, crawlers at fixed intervals.
 
-Uses only `random()` of the generator, which Python keeps the same in all versions, and no transcendental functions.
+A seed always produces the same log, because `random()` is the only method used of the generator, and transcendental
+functions are avoided: their results may differ between versions of Python and platforms.
 """
 
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from headrace.pipeline.generate.people import BROWSERS, visits
 from headrace.pipeline.generate.site import Request, Site
 
 _LINES_PER_CRAWLERS: Final = 3600
-"""One crawler of each kind comes in this many lines."""
+"""Lines per crawler of each kind."""
 _ADDRESSES: Final = 1 << 24
 _SCATTER: Final = 0x9E3779B1
 """Odd, so that different numbers have different addresses."""
@@ -41,12 +42,12 @@ class _Crowd:
         self._site = Site(parameters.start)
         self._population = parameters.population
         self._start = parameters.start
-        # Lines logged twice count for the rate.
+        # Lines that are logged twice count towards the rate.
         self._rate = parameters.rate / (1 + parameters.duplicates)
         self._agenda: list[tuple[int, int, Request, Iterator[Request]]] = []
-        """Time, the client's number (which makes entries unique), the request, and those after it."""
+        """Time, the client's number (which makes entries unique), its next request, and the following ones."""
         self._away_until: dict[int, float] = {}
-        """By visitor: infinite during a visit."""
+        """End of the pause between sessions, by visitor; infinite during a visit."""
         self._crawlers = 0
 
     def requests(self) -> Iterator[Request]:

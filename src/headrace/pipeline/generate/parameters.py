@@ -13,7 +13,7 @@ MAX_VISITORS: Final = 10_000_000
 
 _VISITORS_PER_RATE: Final = 1440
 _NEEDED_PER_RATE: Final = 360
-"""Visitors needed for a line per second. One is away for at least the session gap after some ten lines."""
+"""Visitors needed per line per second: after about ten lines, a visitor is away for at least the session gap."""
 _DEFAULT_LINES: Final = 100_000
 _MAX_PARTITIONS: Final = 100_000
 _LAST_START: Final = 4_102_444_800
@@ -22,11 +22,11 @@ _LAST_START: Final = 4_102_444_800
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameters:
-    """A log: with the same parameters, the same bytes. Raises PipelineError for values outside the limits.
+    """The same parameters produce the same bytes. Raises PipelineError for values outside the limits.
 
-    `lines` and `hours` (of event time) both end the log. `start` is in seconds since the epoch, `rate` in lines per
-    second of event time. `late`, `torn` and `duplicates` are the shares of requests that meet these mishaps; no request
-    meets two. `partitions` are those of a topic keyed by client.
+    `lines` and `hours` (of event time) both limit the log. `start` is in seconds since the epoch, `rate` in lines per
+    second of event time. `late`, `torn` and `duplicates` are the shares of requests with these mishaps; no request has
+    two. `partitions` is the number of partitions of a topic keyed by client.
     """
 
     seed: int = 1
@@ -60,12 +60,11 @@ class Parameters:
         if self.visitors is not None and not needed <= self.visitors <= MAX_VISITORS:
             raise PipelineError(
                 f"{self.visitors:,} visitors: {self.rate:g} lines/s need from {needed:,} to {MAX_VISITORS:,}, because "
-                f"each is away for more than {SESSION_GAP_S // 60} minutes between sessions. Change visitors or rate."
+                f"each pauses for more than {SESSION_GAP_S // 60} minutes between sessions. Change visitors or rate."
             )
 
     @property
     def population(self) -> int:
-        """The number of visitors."""
         return self.visitors or int(self.rate * _VISITORS_PER_RATE) + 20
 
     @property

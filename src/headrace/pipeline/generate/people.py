@@ -92,7 +92,7 @@ def _entrance(draw: float) -> str:
 
 
 def _view(draw: float, client: str, browser: str, time: int, page: Page, referer: str) -> Request:
-    """Return a request for the page as it ends in most cases; some are redirected, forbidden, broken or fail."""
+    """Return a request for the page. Most succeed; some are redirected, forbidden, broken or fail."""
     size: int | None = page.size + int(draw * 1000)
     request, status = page.request, 200
     if draw >= 0.82:

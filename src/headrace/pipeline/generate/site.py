@@ -65,7 +65,7 @@ class Page:
     absolute: str
     url: str
     bare_url: str
-    """The same without www."""
+    """`url` without www."""
     size: int
     images: tuple[Asset, ...]
 
@@ -88,7 +88,6 @@ def _page(path: str, number: int) -> Page:
 
 
 def get(path: str) -> str:
-    """Return the request for a path."""
     return f"GET {path} HTTP/1.1"
 
 
@@ -98,7 +97,7 @@ PAGES: Final = tuple(
         ("/", *(f"/{section}/{subject}/{form}" for form, subject, section in product(_FORMS, _SUBJECTS, _SECTIONS)))
     )
 )
-"""By popularity."""
+"""Most popular first."""
 RISING: Final = _page(RISING_PATH, 4)
 ASSETS: Final = (
     Asset(request=get("/css/site.css?v=12"), size=14_620),
@@ -107,14 +106,14 @@ ASSETS: Final = (
     Asset(request=get("/fonts/text.woff2"), size=48_012),
     Asset(request=get("/favicon.ico"), size=1_406),
 )
-"""Of every page. Browsers keep them."""
+"""Assets of every page, which browsers cache."""
 ROBOTS: Final = Asset(request=get("/robots.txt"), size=142)
 BROKEN: Final = tuple(get(f"/old/{subject}.htm") for subject in _SUBJECTS)
 """Broken links."""
 
 
 def _popularity() -> tuple[Page, ...]:
-    """Return a table in which a page appears as often as Zipf's law says: 1/rank."""
+    """Return a table in which pages appear in proportion to 1/rank (Zipf's law)."""
     total = sum(1 / rank for rank in range(1, len(PAGES) + 1))
     table: list[Page] = []
     weight = 0.0
@@ -134,7 +133,7 @@ class Site:
         self._start = start
 
     def rising_share(self, time: int) -> float:
-        """Return the share of the chosen pages that are the rising one."""
+        """Return the share of views that go to the rising page."""
         return min(RISING_TO, RISING_FROM + RISING_PER_HOUR * (time - self._start) / 3600)
 
     def choose(self, time: int, draw: float) -> Page:

@@ -1,4 +1,4 @@
-"""A generated log to a topic, keyed by client."""
+"""Send a generated log to a topic, keyed by client."""
 
 import logging
 import time

@@ -1,4 +1,4 @@
-"""The truth about a log: the results that the pipeline must find, computed in plain Python as the log is made.
+"""The truth about a log: the results that the pipeline must compute, in plain Python while the log is generated.
 
 Independent of `headrace.pipeline.jobs` on purpose; only the definitions are the same.
 """
@@ -149,7 +149,7 @@ class Truth:
             crawler.requests += 1
 
     def duplicated(self) -> None:
-        """Count a line logged twice; it is also requested and arrives twice."""
+        """Count a line logged twice; also call `requested` and `arrived` for its second copy."""
         self._duplicates += 1
 
     def arrived(self, partition: int, late_by: int) -> None:

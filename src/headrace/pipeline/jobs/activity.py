@@ -1,6 +1,6 @@
 """Activity on a web site: pages, visitors, referrers, sessions, traffic.
 
-Each job writes the table of its name. The additive ones return the aggregates of the rows that they get, which the
+Each job writes the table of the same name. Additive jobs return the aggregates of the rows that they get, which the
 view of the table sums up; on all events they return the totals. Days and hours are those of the session's time zone,
 UTC.
 """
@@ -55,7 +55,7 @@ class TopPages:
     trigger="5 seconds",
 )
 def page_views(events: "DataFrame", params: Visitors, distinct: "Count | None" = None) -> "DataFrame":
-    """Count the views of each page by hour, and its visitors as a sketch or by `distinct`."""
+    """Count the views of each page by hour, and its visitors with a sketch or with the aggregate `distinct`."""
     from pyspark.sql import functions as sf
 
     from headrace.pipeline.jobs.expressions import is_page_view, sketch
@@ -78,7 +78,7 @@ def page_views(events: "DataFrame", params: Visitors, distinct: "Count | None" =
     trigger="5 seconds",
 )
 def visitors(events: "DataFrame", params: Visitors, distinct: "Count | None" = None) -> "DataFrame":
-    """Count the visitors of each day, as a sketch or by `distinct`."""
+    """Count the visitors of each day, with a sketch or with the aggregate `distinct`."""
     from pyspark.sql import functions as sf
 
     from headrace.pipeline.jobs.expressions import day, sketch
@@ -132,7 +132,7 @@ def referrers(events: "DataFrame", params: Referrers) -> "DataFrame":
     trigger="10 seconds",
 )
 def sessions(events: "DataFrame", params: Sessions) -> "DataFrame":
-    """Group the requests of each client to sessions: first and last request, requests, and distinct pages viewed.
+    """Group the requests of each client into sessions: first and last request, requests, and distinct pages viewed.
 
     Spark merges two session windows if one ends when the other starts, so that a request exactly at the gap belongs to
     the session. A stream emits a session when the watermark reaches its end.
@@ -196,7 +196,7 @@ def status_codes(events: "DataFrame", params: NoParams) -> "DataFrame":  # noqa:
     trigger="10 seconds",
 )
 def top_pages(page_views: "DataFrame", params: TopPages) -> "DataFrame":
-    """Rank the most viewed pages from 1; ties are in the order of their names."""
+    """Rank the most viewed pages from 1; ties are ordered by name."""
     from pyspark.sql import functions as sf
 
     pages = page_views.groupBy("page").agg(sf.sum("views").alias("views"))

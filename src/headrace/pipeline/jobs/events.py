@@ -28,7 +28,7 @@ class Events:
     params=Events,
 )
 def events(records: "DataFrame", params: Events) -> "dict[str, DataFrame]":
-    """Parse records, or rows of `raw`, to requests.
+    """Parse records, or rows of `raw`, into requests.
 
     Topic id, partition and offset identify an event, because equal lines are different requests. `ingested_at` is the
     timestamp of the record, so that events rebuilt from `raw` are the same. The quarantine has the columns of the

@@ -18,7 +18,7 @@ _TIME: Final = r"\[(\d{2}/[A-Z][a-z]{2}/\d{4}:\d{2}:\d{2}:\d{2} [+-]\d{4})\]"
 _LINE: Final = (
     rf'{_ADDRESS}\S++ [^\[]*+{_TIME} {_QUOTED}" (\d{{3}}) (\d++|-)(?: {_QUOTED}" {_QUOTED}(?:"(?: .*)?)?)?\s*+$'
 )
-# The groups of _LINE, as the quotes of a line without escapes part it.
+# The groups of _LINE, divided as in a line that is split at its quotes.
 _PARTS: Final = "$1 [$2] \n$3\n $4 $5\n$6\n\n$7"
 _REQUEST: Final = r"^([A-Z]+) (\S+)(?: (HTTP/\d(?:\.\d)?))?$"
 _TIME_FORMAT: Final = "dd/MMM/yyyy:HH:mm:ss Z"
@@ -58,7 +58,7 @@ def parsed(raw: DataFrame) -> DataFrame:
 
 
 def events_of(rows: DataFrame, raw: Sequence[str], reason: Column) -> DataFrame:
-    """Return the columns of events, after those named `raw` and with the reason why a row is no event."""
+    """Return the columns `raw`, the columns of events, and `reason`, which says why a row is not an event."""
     return rows.select(
         *raw,
         "event_time",
@@ -83,18 +83,18 @@ def page_of(path: str) -> Column:
 
 
 def _once(value: Column) -> Column:
-    """Return the value by way of `explode`: the optimizer would copy other expressions into all filters that use them.
+    """Wrap the value in `explode`, so that the optimizer does not copy it into all filters that use it.
 
-    They would then match the pattern, or read the time, several times for each line.
+    They would match the pattern, or parse the time, several times for each line.
     """
     return sf.explode(sf.array(value))
 
 
 def _parts() -> Column:
-    """Return the line, parted at its quotes; null if it does not match.
+    """Return the parts of the line between its quotes; null if it does not match.
 
-    Most lines contain no escapes, nor quotes before the request: it is faster to part these at quotes than to let the
-    regular expression write its groups, separated by line breaks, which a line does not contain.
+    Most lines contain no escapes, and no quotes before the request. Splitting these at quotes is faster than letting
+    the regular expression write its groups, separated by line breaks, which a line does not contain.
     """
     line = sf.col("line")
     plain = ~line.contains("\\") & sf.substring_index(line, '"', 1).endswith("] ")

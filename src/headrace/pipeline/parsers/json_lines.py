@@ -1,4 +1,4 @@
-"""Parse JSON objects, one per record, as web servers write them when told to log in JSON.
+"""Parse JSON objects, one per record, as web servers write them if they log in JSON.
 
 Fields may have the names of `events` or those of nginx and Logstash; other fields are ignored. The time is ISO 8601
 (UTC without a zone), or seconds or milliseconds since 1970.

@@ -18,7 +18,7 @@ BOTH_MEAN_THE_SAME: Final = _names(
     socket.connection.setup.timeout.ms ssl.endpoint.identification.algorithm
     """
 )
-"""Names that both clients have, with the same meaning and, but for a few that are translated, the same values."""
+"""Settings with the same meaning in both clients and, except for a few that are translated, the same values."""
 
 RENAMED: Final = {
     "bootstrap.servers": "bootstrap.servers",
@@ -30,7 +30,7 @@ RENAMED: Final = {
     "security.protocol": "security.protocol",
     "sasl.mechanism": "sasl.mechanisms",
 }
-"""Java's names of settings that librdkafka names differently. librdkafka's `request.timeout.ms` is another setting."""
+"""Java's names of settings to librdkafka's. librdkafka's own `request.timeout.ms` is another setting."""
 
 ALIASES: Final = {
     "bootstrap": "bootstrap.servers",
@@ -50,7 +50,7 @@ TRANSLATED: Final = _names(
     ssl.keystore.type ssl.truststore.location ssl.truststore.type
     """
 )
-"""Names of one client, for which the other one gets settings made from several values."""
+"""Settings of one client from which the other client's settings are composed."""
 
 RESERVED: Final = _names(
     """
@@ -59,7 +59,7 @@ RESERVED: Final = _names(
     value.deserializer value.serializer
     """
 )
-"""Names that the pipeline sets itself; most of them Spark refuses."""
+"""Settings that the pipeline controls; Spark refuses most of them."""
 
 JAVA: Final = _names(
     """

@@ -1,6 +1,6 @@
 """One `[cluster]` table for both Kafka clients: `kafka.*` options of Spark, and the configuration of confluent-kafka.
 
-Names and values are those on which both clients agree, or of one client and translated for the other; the tables
+Names and values are common to both clients, or those of one client and translated for the other; the tables
 `[cluster.java]` and `[cluster.librdkafka]` hold settings that only one of them has. Neither client is imported.
 """
 
@@ -28,7 +28,7 @@ from headrace.pipeline.spec.secret_values import Options, Secret, Value, flatten
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI", "OAUTHBEARER")
 _MINUS_ONE_IS_ZERO: Final = frozenset({"receive.buffer.bytes", "send.buffer.bytes", "connections.max.idle.ms"})
-"""Java's -1 ('as the system does', 'never') is 0 in librdkafka."""
+"""Settings whose -1 in Java ('system default', 'never') is 0 in librdkafka."""
 _LOCATIONS: Final = frozenset(
     {
         "sasl.kerberos.keytab",
@@ -47,7 +47,7 @@ _CERTIFICATE: Final = re.compile(_PEM.format("CERTIFICATE"), re.DOTALL)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """A Kafka cluster and how to connect. Printing it shows no secret; `spark_options` and `confluent` read them."""
+    """A Kafka cluster and its client settings. Printing it shows no secrets: only the methods below read them."""
 
     settings: Mapping[str, Value]
     java: Mapping[str, Value]
@@ -102,8 +102,8 @@ def parse(table: Mapping[str, object], directory: Path) -> Cluster:
     Raises PipelineError for an unknown setting, a secret in plain text, and settings that contradict each other.
     """
     only = {name: table.get(name, {}) for name in ("java", "librdkafka")}
-    for name, each in only.items():
-        if not isinstance(each, dict):
+    for name, own_table in only.items():
+        if not isinstance(own_table, dict):
             raise PipelineError(f"[cluster] {name} must be a table: [cluster.{name}]")
     shared = {name: value for name, value in table.items() if name not in only}
     settings: dict[str, Value] = {}
@@ -158,7 +158,7 @@ def _checked(client: str, table: object, names: frozenset[str], directory: Path)
 
 
 def _unknown(where: str, name: str, names: Iterable[str]) -> str:
-    # There are more than a hundred: only the guess helps.
+    # Show only the similar name: there are more than a hundred.
     return f"{where} {unknown('setting', name, names).partition(' Known ')[0]}"
 
 

@@ -15,11 +15,11 @@ from headrace.pipeline.spec.secret_values import Secret, Value, flattened
 
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
 DEFAULT_LAKE: Final = "headrace-lake"
-"""In the working directory."""
+"""Relative to the working directory."""
 DEFAULT_MAX_ROWS: Final = 200_000
-"""Of a job that reads a topic."""
+"""Maximum rows in a batch of a job that reads a topic."""
 DEFAULT_MAX_TABLE_ROWS: Final = 1_000_000
-"""Of a job that reads a table: it reads only the columns that it needs, and aggregates the rows as it reads them."""
+"""Maximum rows in a batch of a job that reads a table, which reads only the columns that it needs."""
 _CHECKPOINTS: Final = "_checkpoints"
 """Beside the tables: a checkpoint must be resumed only with its own tables. No table starts with '_'."""
 _TABLES: Final = ("cluster", "place", "spark", "jobs")
@@ -35,7 +35,7 @@ class JobSettings:
     topic: str | None = None
     """The topic of a job whose source is `Topic`; several are separated by commas."""
     trigger: str | None = None
-    """Time between the starts of two batches; '0 seconds' for no pause. None: as the job says."""
+    """Time between the starts of two batches; '0 seconds' for no pause. None: the job's own."""
     max_rows: int | None = None
     """Maximum number of records or rows in a batch, which bounds memory and time. None: the default of the source."""
     params: Mapping[str, object] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class Deployment:
         return self.jobs.get(job, JobSettings())
 
     def params(self, job: Job) -> Any:
-        """Return the parameters of a job. Raises PipelineError if the deployment has a wrong one."""
+        """Return the parameters of a job. Raises PipelineError if the deployment has an invalid one."""
         return params.build(job, self.settings(job.name).params)
 
     def with_lake(self, lake: str) -> "Deployment":
@@ -90,7 +90,7 @@ class Deployment:
         return replace(self, lake=place, checkpoints=f"{place}/{_CHECKPOINTS}")
 
     def with_bootstrap(self, bootstrap: str) -> "Deployment":
-        """Return the deployment with other brokers; security stays."""
+        """Return the deployment with other brokers and unchanged security settings."""
         settings = {**self.cluster.settings, "bootstrap.servers": bootstrap}
         return replace(self, cluster=replace(self.cluster, settings=settings))
 
@@ -112,7 +112,7 @@ class Deployment:
         return replace(self, jobs=changed)
 
     def check(self, jobs: Mapping[str, Job], path: Path) -> None:
-        """Raise PipelineError if `[jobs]` in the file at `path` names an unknown job or parameter, or a wrong value."""
+        """Raise PipelineError if `[jobs]` in the file at `path` has an unknown job or parameter or an invalid value."""
         for name, settings in self.jobs.items():
             if name not in jobs:
                 raise PipelineError(
@@ -127,7 +127,7 @@ class Deployment:
 def load(path: Path, bootstrap: str = DEFAULT_BOOTSTRAP) -> Deployment:
     """Read a deployment; `bootstrap` is the cluster if the file has none.
 
-    Raises PipelineError for an unreadable file, an unknown key or a wrong value.
+    Raises PipelineError for an unreadable file, an unknown key or an invalid value.
     """
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -159,7 +159,7 @@ def parse(table: Mapping[str, object], directory: Path, bootstrap: str = DEFAULT
 
 
 def absolute(place: str, directory: Path) -> str:
-    """Return a directory or URI without a relative path and without a slash at the end."""
+    """Return an absolute directory or URI, without a trailing slash."""
     if _SCHEME.match(place):
         return place.rstrip("/")
     return str((directory / Path(place).expanduser()).resolve())

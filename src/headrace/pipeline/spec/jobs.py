@@ -115,7 +115,7 @@ Source: TypeAlias = Topic | Table
 
 @dataclass(frozen=True, slots=True)
 class NoParams:
-    """For jobs without parameters."""
+    """The parameters of a job that has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

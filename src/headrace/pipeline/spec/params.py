@@ -65,7 +65,7 @@ def known(job: Job) -> tuple[Param, ...]:
 
 
 def build(job: Job, values: Mapping[str, object]) -> Any:
-    """Return the job's parameters with these `values` in place of defaults. Raises PipelineError for a wrong one."""
+    """Return the job's parameters with these `values` in place of defaults. Raises PipelineError for an invalid one."""
     return job.params(**{name: checked(job, name, value) for name, value in values.items()})
 
 
@@ -87,7 +87,7 @@ def checked(job: Job, name: str, value: object) -> object:
 
 
 def parsed(job: Job, name: str, text: str) -> object:
-    """Return the value that `text` after `--set JOB.PARAM=` means. Raises PipelineError."""
+    """Parse the value of a parameter in `--set JOB.PARAM=VALUE`. Raises PipelineError."""
     hint = _type_of(job, name)
     if get_origin(hint) is Literal:
         for arg in get_args(hint):
@@ -121,7 +121,7 @@ def overrides(jobs: Mapping[str, Job], texts: Iterable[str]) -> dict[str, dict[s
 
 
 def unknown(kind: str, name: str, names: Iterable[str]) -> str:
-    """Return the message about a name that does not exist, with a near one and all known ones."""
+    """Return the message about a name that does not exist, with a similar one and all known ones."""
     names = list(names)
     near = difflib.get_close_matches(name, names, n=1)
     guess = f" Did you mean '{near[0]}'?" if near else ""

@@ -48,7 +48,7 @@ FIXED: Final = (
     _fixed("spark.redaction.regex", _HIDDEN, "secrets stay out of logs and web pages"),
     _fixed("spark.sql.redaction.options.regex", f"{_HIDDEN}|url", "secrets stay out of query plans"),
 )
-"""Settings on which results or secrets depend. Any master and every way to start Spark has them."""
+"""Settings on which results or secrets depend, for any master and any way to start Spark."""
 
 TUNING: Final = (
     Setting("spark.driver.host", "127.0.0.1", None, "nothing listens on the network"),
@@ -89,7 +89,7 @@ TUNING: Final = (
         "sketches of many pages are faster to hash than to sort",
     ),
 )
-"""Settings of the profiles. `[spark]` in the deployment changes them."""
+"""Settings of the profiles, which `[spark]` in the deployment overrides."""
 
 TABLE: Final = FIXED + TUNING
 
@@ -106,7 +106,6 @@ def profile_of(master: str) -> Profile:
 
 
 def settings(profile: Profile) -> dict[str, str]:
-    """Return all settings of a profile."""
     values = {item.name: item.laptop if profile == "laptop" else item.server for item in TABLE}
     return {name: value for name, value in values.items() if value is not None}
 

@@ -35,9 +35,9 @@ class Jobs(Mapping[str, Job]):
         return len(self._jobs)
 
     def add(self, job: Job, origin: str) -> None:
-        """Add a job. Raises PipelineError for a wrong trigger, and if another job has its name.
+        """Add a job. Raises PipelineError for an invalid trigger, and if another job has its name.
 
-        The same job may be found twice.
+        Adding the same job again does nothing.
         """
         try:
             params.seconds_of(job.trigger)
@@ -57,7 +57,7 @@ class Jobs(Mapping[str, Job]):
         return self._origins[name]
 
     def named(self, name: str) -> Job:
-        """Return a job. Raises PipelineError with a near name if there is none."""
+        """Return a job. Raises PipelineError with a similar name if there is none."""
         if name not in self._jobs:
             raise PipelineError(params.unknown("job", name, self._jobs))
         return self._jobs[name]
@@ -90,7 +90,7 @@ def find(files: Iterable[Path] = ()) -> Jobs:
 
 
 def _depth(job: Job, producers: Mapping[str, Job], most: int) -> int:
-    """Return the number of jobs between a topic and this one; `most` ends a circle."""
+    """Return the number of jobs between a topic and this one; `most` limits cycles."""
     if isinstance(job.source, Topic) or job.source.name not in producers or not most:
         return 0
     return 1 + _depth(producers[job.source.name], producers, most - 1)
@@ -140,6 +140,6 @@ def _importer(path: Path) -> Callable[[], ModuleType]:
 
 
 def _jobs_of(found: Any) -> Sequence[Job]:
-    """Return the jobs of a module, also those that it imports, in their order; or that of a decorated function."""
+    """Return the jobs of a module, including imported ones, in their order; or the job of a decorated function."""
     objects = vars(found).values() if isinstance(found, ModuleType) else [found]
     return [job for item in objects if callable(item) and (job := job_of(item)) is not None]

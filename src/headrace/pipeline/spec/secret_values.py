@@ -15,13 +15,13 @@ _SECRET: Final = re.compile(
     re.IGNORECASE,
 )
 _NOT_SECRET: Final = re.compile(r"^spark[.]kubernetes[.].*secret|^spark[.].*redaction")
-"""Settings that refer to secrets of Kubernetes, or that say which settings to hide."""
+"""Settings whose names look secret, but that refer to secrets of Kubernetes or select settings to hide."""
 _PUBLIC: Final = ("env", "file")
 
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """A value that is in an environment variable or in a file. Shows where, never the value."""
+    """A value in an environment variable or a file. Printing it shows the place, never the value."""
 
     kind: Literal["env", "file"]
     place: str

@@ -24,14 +24,14 @@ class Shape:
     source: str
     """'topic' or 'table NAME'; which topics are read may change."""
     outputs: Mapping[str, Mapping[str, Any]]
-    """By table: its kind and what depends on the kind."""
+    """By table: the kind of output, and the parts that depend on the kind."""
     changelogs: Mapping[str, str]
     """Tables by topic."""
     state: Mapping[str, str]
     """Schemas of stateful tables, if known."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the shape for a file."""
+        """Return the shape as JSON values."""
         return {"format": _FORMAT, **dataclasses.asdict(self)}
 
 
@@ -74,17 +74,17 @@ def from_json(value: Mapping[str, Any]) -> Shape:
     """Return the stored shape. Raises PipelineError if another release of Headrace wrote it in another format."""
     if value.get("format") != _FORMAT:
         raise PipelineError(
-            f"the checkpoint has a shape in format {value.get('format')}, which this release of Headrace does not "
+            f"the checkpoint's job definition has format {value.get('format')}, which this release of Headrace cannot "
             "read: use the release that wrote it, or another lake (--lake)"
         )
-    return Shape(**{name: each for name, each in value.items() if name != "format"})
+    return Shape(**{name: part for name, part in value.items() if name != "format"})
 
 
 def changes(stored: Shape, now: Shape) -> tuple[Change, ...]:
-    """Return the differences with which the checkpoint cannot be resumed.
+    """Return the differences that prevent resuming the checkpoint.
 
-    Not among them: new sums, minima, maxima and sketches of an additive table, whose older rows have none; new, renamed
-    or removed changelog topics; a new schema of state where one of the two is unknown.
+    These are allowed: new sums, minima, maxima and sketches of an additive table, whose older rows have none; new,
+    renamed or removed changelog topics; a new schema of state if the old or the new one is unknown.
     """
     return tuple(_changes(stored, now))
 
@@ -101,7 +101,7 @@ def check_resumable(stored: Shape, now: Shape) -> None:
 
 
 def _fixed(output: Append | Additive | Stateful | Snapshot) -> dict[str, Any]:
-    """Return the parts of an output, with lists as JSON has them."""
+    """Return the parts of an output that must not change, with lists instead of tuples, as in JSON."""
     kind = type(output).__name__
     match output:
         case Append(partition_by=partition_by):

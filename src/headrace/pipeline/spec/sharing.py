@@ -1,4 +1,4 @@
-"""Rows of which a job makes several tables, computed once in a batch. Knows no Spark: frames can persist themselves."""
+"""Compute rows from which a job makes several tables only once per batch. Frames persist themselves, without Spark."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ class Kept:
         """True if the job itself has shared rows."""
 
     def keep(self, rows: Any) -> None:
-        """Compute rows once only, when they are first needed."""
+        """Keep rows after they are first computed."""
         if not any(rows is kept for kept in self._frames):
             rows.persist()
             self._frames.append(rows)
@@ -43,7 +43,7 @@ def batch() -> Iterator[Kept]:
 
 
 def shared(rows: F) -> F:
-    """Compute these rows once, although several tables of the job are made of them.
+    """Compute these rows once, although the job makes several tables from them.
 
     Returns `rows`. Outside of a batch, such as in a report or a test, it does nothing.
     """

@@ -6,7 +6,7 @@ from headrace.types import TopicPartition
 
 
 class FetcherFigures(NamedTuple):
-    """One fetcher. Requests and bytes count since it started; lags are in records, of partitions with a reply."""
+    """One fetcher. `requests` and `bytes` count from its start; `lags` (records) are of partitions that had a reply."""
 
     name: str
     address: tuple[str, int] | None

@@ -88,7 +88,6 @@ class Fetcher:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:
-        """Stop fetching."""
         self._link.close()
         if self._task is not None:
             self._task.cancel()
@@ -100,7 +99,7 @@ class Fetcher:
             topic_partition = partition.topic_partition
             end = partition.log_end()
             if end.last_epoch < 0 and partition.high_watermark < end.offset:
-                # Without leader epochs, only the committed part is known to be equal.
+                # Without leader epochs, only the committed part is known to match the leader's log.
                 if not self._safely(partition, partial(partition.truncate_to, partition.high_watermark)):
                     continue
                 end = partition.log_end()
@@ -134,7 +133,7 @@ class Fetcher:
             except asyncio.CancelledError:
                 raise
             except Exception:
-                log.exception("A fetcher failed, and starts again: this is a bug, please report it")
+                log.exception("A fetcher failed and is starting again: this is a bug, please report it")
                 self._begin_again()
 
     def _begin_again(self) -> None:
@@ -225,7 +224,7 @@ class Fetcher:
             if error.code is ErrorCode.unsupported_for_message_format:
                 self._fail(partition, str(error))
                 return 0
-            # The check for failed disks takes a failed directory offline; a full one may get space again.
+            # Another check takes failed directories offline; a full one may get space again.
             log.error("%s: appending fetched records failed; trying again: %s", partition.topic_partition, error)
             self._state.failed(following, partition.log_end(), self._clock.monotonic())
             return 0
@@ -276,7 +275,7 @@ class Fetcher:
         partition = self._partitions[topic_partition]
         end_offset = partition.log_end_offset
         log.warning(
-            "%s ends at offset %d, outside the leader's log (%d to %d): moving it to the nearest of these offsets",
+            "%s ends at offset %d, outside the leader's log (%d to %d): resetting it to the nearest of these offsets",
             topic_partition,
             end_offset,
             earliest,

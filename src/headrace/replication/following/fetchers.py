@@ -60,7 +60,6 @@ class Fetchers:
                 await fetcher.close()
 
     async def close(self) -> None:
-        """Close all fetchers."""
         fetchers, self._fetchers = self._fetchers, {}
         self._places.clear()
         for fetcher in fetchers.values():

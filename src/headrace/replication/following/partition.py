@@ -56,7 +56,6 @@ class FollowedPartition(Replica):
         self.transactions.markers.loaded(log.log_end_offset)
 
     def log_end(self) -> LogEnd:
-        """Return the log end for the next fetch."""
         state = self.log.state
         return LogEnd(state.log_end_offset, self.log.leader_epochs.latest, state.log_start_offset)
 
@@ -210,7 +209,7 @@ class FollowedPartition(Replica):
         self.high_watermark = offset
 
     def _reload(self) -> None:
-        """Reload the producer state from the rest of the log."""
+        """Reload the producer state from the truncated log."""
         self.high_watermark = max(self.log_start_offset, min(self.high_watermark, self.log_end_offset))
         self.producers, self.transactions = recover_producers(self.log, self.high_watermark)
         self.transactions.markers.loaded(self.log_end_offset)

@@ -31,7 +31,7 @@ class Led(Protocol):
     @property
     def followers(self) -> "Followers | None": ...
 
-    def show(self, high_watermark: int) -> None:
+    def advance_high_watermark(self, high_watermark: int) -> None:
         """Raise the high watermark."""
 
     def note_isr(self, isr: tuple[int, ...], replica_count: int, partition_epoch: int) -> None:
@@ -44,7 +44,7 @@ class Followers:
     __slots__ = ("_find", "_peers", "deletions", "state")
 
     def __init__(self, partition: Led, peers: Peers, own_end: int) -> None:
-        """`own_end`: the end of the records that this broker has flushed, if it has to flush them."""
+        """`own_end`: the end of the records that this broker has stored as durably as configured."""
         # Weak: a reference cycle would keep files of deleted partitions open until the next garbage collection.
         self._find = ref(partition)
         self._peers = peers
@@ -56,7 +56,7 @@ class Followers:
     @property
     def _partition(self) -> Led:
         partition = self._find()
-        assert partition is not None  # it calls this
+        assert partition is not None  # the partition is the caller
         return partition
 
     def lead(self, state: Leadership) -> None:
@@ -127,9 +127,9 @@ class Followers:
             now_ms=now_ms,
         )
         if end > partition.high_watermark:
-            partition.show(end)
+            partition.advance_high_watermark(end)
 
-    def near(self, offset: int, rack: str, rack_of: Callable[[int], str | None]) -> int | None:
+    def preferred_replica(self, offset: int, rack: str, rack_of: Callable[[int], str | None]) -> int | None:
         """Return the follower that a consumer in `rack` should read from: see `preferred_replica`."""
         return preferred_replica(self.state, offset, rack, leader=self._peers.broker_id, rack_of=rack_of)
 

@@ -15,7 +15,7 @@ _VERSION: Final = 3
 _RETRY_S: Final = 0.05
 """Pause after a request without an answer or with a top-level error, as in Kafka."""
 _LOG_INTERVAL_S: Final = 10.0
-"""Least time between two lines about requests that fail one after another."""
+"""Minimum interval between log lines while requests fail."""
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class IsrReports:
         except Exception:
             log.exception("Sending changes of in-sync replicas failed: this is a bug, please report it")
         finally:
-            # At once: a change that is submitted before the task's callbacks run needs a new task.
+            # Not in a callback: a change that is submitted before callbacks run needs a new task.
             self._sending = None
 
     async def _send_all(self) -> None:
@@ -161,7 +161,6 @@ class IsrReports:
         }
 
     async def close(self) -> None:
-        """Stop sending."""
         sending = self._sending
         if sending is not None:
             sending.cancel()

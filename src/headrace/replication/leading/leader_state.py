@@ -102,7 +102,7 @@ class LeaderState:
     )
 
     def __init__(self, broker_id: int, *, max_lag_ms: Callable[[], int], is_alive: Callable[[int], bool]) -> None:
-        """`max_lag_ms` returns `replica.lag.time.max.ms`; `is_alive` is False for a broker that has left."""
+        """`max_lag_ms` returns `replica.lag.time.max.ms`, and `is_alive` False for a broker that is not registered."""
         self._broker_id = broker_id
         self._max_lag_ms = max_lag_ms
         self._is_alive = is_alive
@@ -216,7 +216,7 @@ class LeaderState:
         if UNKNOWN_EPOCH != broker_epoch < follower.broker_epoch:
             raise KafkaError(
                 ErrorCode.not_leader_or_follower,
-                f"broker {replica} fetched with broker epoch {broker_epoch}, after it had {follower.broker_epoch}",
+                f"broker {replica} fetched with broker epoch {broker_epoch}, but its epoch is {follower.broker_epoch}",
             )
         if offset >= log_end:
             follower.caught_up_ms = max(follower.caught_up_ms, now_ms)

@@ -17,7 +17,7 @@ from headrace.storage.log.producers.open_transactions import OpenTransactions
 
 
 class LedReplica(Replica):
-    """The leader's replica. Without `lead` this broker has the only one."""
+    """The leader's replica. Until `lead` is called, it is the only one."""
 
     __slots__ = (
         "awaits_flush",
@@ -84,7 +84,7 @@ class LedReplica(Replica):
             self._leave_followers(None)
             self.note_isr(tuple(state.isr), 1, state.partition_epoch)
             if own_end > self.high_watermark:
-                self.show(own_end)
+                self.advance_high_watermark(own_end)
         if is_update:
             # Waiting fetches under the previous leader epoch must fail.
             self.growth.wake_all()
@@ -130,7 +130,7 @@ class LedReplica(Replica):
             )
         return followers
 
-    def show(self, high_watermark: int) -> None:
+    def advance_high_watermark(self, high_watermark: int) -> None:
         """Make the records before `high_watermark` visible to consumers, and answer their producers."""
         self.high_watermark = high_watermark
         self.transactions.committed_to(high_watermark)
@@ -139,7 +139,7 @@ class LedReplica(Replica):
         if self.completions is not None:
             self.completions.advanced(self)
 
-    def gone(self, error: KafkaError) -> None:
+    def fail_waits(self, error: KafkaError) -> None:
         """Fail all waits: this broker no longer serves the partition."""
         self._leave_followers(error)
         self.growth.wake_all()

@@ -11,9 +11,9 @@ from typing import Final
 SMALL_READ: Final = 4096
 """The size, in bytes, below which a request is small; large ones take too long to produce and answer."""
 _ENOUGH: Final = 8
-"""Quick requests before polling begins."""
+"""Count of quick requests at which polling begins."""
 _MOST: Final = 32
-"""The maximum count of quick requests, so that a few late ones end the polling."""
+"""Cap on the count of quick requests, so that a few late ones end the polling."""
 
 
 class BusyPoll:

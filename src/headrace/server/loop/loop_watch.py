@@ -23,12 +23,12 @@ KEPT_BEATS: Final = 600
 _LOG_SECONDS: Final = 1.0
 """The interval between log lines."""
 OTHER: Final = "other"
-"""Stands for the API if no request blocked the loop."""
+"""Used instead of an API if something other than a request blocked the loop."""
 _UNKNOWN_API: Final = "unknown API"
 
 
 class LoopWatch:
-    """Delays and holds of one loop."""
+    """Delays of one loop, and the requests that blocked it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

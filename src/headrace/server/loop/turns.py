@@ -18,16 +18,16 @@ HEAVY_NS: Final = 1_000_000
 HEAVY_CPU_NS: Final = 700_000
 """The minimum processor time of a heavy turn: a small request takes long too if another process has the processor."""
 SLICE_NS: Final = 1_000_000
-"""A connection with more requests yields after this time."""
+"""A connection yields after this time, even if it has received more requests."""
 BUDGET_NS: Final = 2_000_000
 """The time for long turns, plus at most one more turn, before the loop polls the sockets again."""
 
 LIGHT: Final = 0
-"""The last turns were short."""
+"""A connection whose last turns were short."""
 FRESH: Final = 1
-"""No turn yet."""
+"""A connection that has had no turn yet."""
 HEAVY: Final = 2
-"""The last turns were long."""
+"""A connection whose last turns were long."""
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ class Turn(Protocol):
 
     @property
     def is_waiting(self) -> bool:
-        """True if its request is not finished at the end of the turn."""
+        """True if a request is unfinished at the end of the turn."""
 
     def take_turn(self) -> None: ...
 
@@ -134,7 +134,7 @@ class Pace:
         """Begin a turn; optional while no turn has been long."""
         self._began_cpu_ns = thread_time_ns()
 
-    def took(self, ns: int) -> None:
+    def note_long(self, ns: int) -> None:
         """Count a turn, or one step of a request, of LONG_NS or more."""
         if ns >= HEAVY_NS and (not self.long_turns or thread_time_ns() - self._began_cpu_ns >= HEAVY_CPU_NS):
             # the first turn of a connection is enough
@@ -149,15 +149,15 @@ class Pace:
 
 
 class TimedSteps(Coroutine[Any, Any, T]):
-    """A coroutine that calls `took` with the length of its long steps in ns; a step lasts from one wait to the next."""
+    """A coroutine that calls `on_long_step` with the duration (ns) of every long step, from one wait to the next."""
 
-    __slots__ = ("_clock", "_coroutine", "_took")
+    __slots__ = ("_clock", "_coroutine", "_on_long_step")
 
     def __init__(
-        self, coroutine: Coroutine[Any, Any, T], took: Callable[[int], None], clock: Callable[[], int]
+        self, coroutine: Coroutine[Any, Any, T], on_long_step: Callable[[int], None], clock: Callable[[], int]
     ) -> None:
         self._coroutine = coroutine
-        self._took = took
+        self._on_long_step = on_long_step
         self._clock = clock
 
     def send(self, value: Any) -> Any:
@@ -167,7 +167,7 @@ class TimedSteps(Coroutine[Any, Any, T]):
         finally:
             ns = self._clock() - began_ns
             if ns >= LONG_NS:
-                self._took(ns)
+                self._on_long_step(ns)
 
     def throw(self, *error: Any) -> Any:
         return self._coroutine.throw(*error)

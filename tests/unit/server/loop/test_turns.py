@@ -150,7 +150,7 @@ def test_a_new_connection_whose_first_turn_was_long_is_costly_at_once(monkeypatc
     pace = Pace(loop.turns)
     assert pace.kind() == FRESH
 
-    pace.took(HEAVY_NS)
+    pace.note_long(HEAVY_NS)
     pace.ended(HEAVY_NS)
     assert pace.kind() == HEAVY
 

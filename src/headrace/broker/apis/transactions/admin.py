@@ -39,7 +39,6 @@ class TransactionAdminApis:
         }
 
     def describe(self, _: RequestContext, request: Request) -> Fields:
-        """Describe transactional ids."""
         return {"transaction_states": made_of(request.transactional_ids, self._describe_one)}
 
     def _describe_one(self, name: str) -> Fields:

@@ -125,7 +125,7 @@ class TransactionalOffsetsApi:
             raise KafkaError(ErrorCode.not_coordinator, str(error)) from error
         guard = await self._verify_first(context, request, partition)
         if self._replicas.find(GROUP_OFFSETS, index) is not partition:
-            raise KafkaError(ErrorCode.not_coordinator, "the group has moved")
+            raise KafkaError(ErrorCode.not_coordinator, "the group has moved to another coordinator")
         has_members = context.api_version >= _MEMBERS_SINCE
         codes = self._groups().commit_transactional(
             request.group_id,

@@ -229,7 +229,7 @@ class Joining:
             is_leader = member.member_id == membership.leader_id
             rebalance.answer_join(out, member, rebalance.join_result(member, skip_assignment=is_leader))
         else:
-            # An older client that leads would assign again: with its old id as leader it is a follower (KIP-814).
+            # An older client would assign again if it were the leader: name its old id as the leader (KIP-814).
             rebalance.answer_join(out, member, rebalance.join_result(member, leader=replaced.old_leader_id))
         return out
 

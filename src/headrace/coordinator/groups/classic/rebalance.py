@@ -148,7 +148,7 @@ class Rebalance:
             current = self.membership.static.get(instance_id)
             if current is not None and current != member_id:
                 raise KafkaError(
-                    ErrorCode.fenced_instance_id, f"instance {instance_id} is member {current}, not {member_id}"
+                    ErrorCode.fenced_instance_id, f"instance {instance_id} is now member {current}, not {member_id}"
                 )
             if current is None:
                 raise KafkaError(ErrorCode.unknown_member_id)

@@ -16,7 +16,7 @@ class GroupState(StrEnum):
     PREPARING_REBALANCE = "PreparingRebalance"
     """Members are asked to rejoin.
 
-    action: heartbeats and syncs answer REBALANCE_IN_PROGRESS; joins are parked; commits of the old generation count.
+    action: heartbeats and syncs answer REBALANCE_IN_PROGRESS; joins are parked; commits of the old generation pass.
     transition: all have rejoined or the timeout is over => COMPLETING_REBALANCE, or EMPTY without members
     """
     COMPLETING_REBALANCE = "CompletingRebalance"

@@ -32,11 +32,11 @@ Assignor: TypeAlias = Callable[[list[Subscriber], Mapping[bytes, int]], dict[str
 
 def assign_range(subscribers: list[Subscriber], partition_counts: Mapping[bytes, int]) -> dict[str, Partitions]:
     """Assign ranges, first to static members by instance id, so that they keep theirs when others join and leave."""
-    ordered = sorted(subscribers, key=lambda each: (each.instance_id is None, each.instance_id or "", each.member_id))
+    ordered = sorted(subscribers, key=lambda one: (one.instance_id is None, one.instance_id or "", one.member_id))
     readers: dict[bytes, list[str]] = defaultdict(list)
-    for each in ordered:
-        for topic_id in each.topic_ids:
-            readers[topic_id].append(each.member_id)
+    for subscriber in ordered:
+        for topic_id in subscriber.topic_ids:
+            readers[topic_id].append(subscriber.member_id)
     assigned: dict[str, list[TopicIdPartition]] = {subscriber.member_id: [] for subscriber in subscribers}
     for topic_id, member_ids in readers.items():
         quota, extra = divmod(partition_counts[topic_id], len(member_ids))
@@ -51,15 +51,15 @@ def assign_range(subscribers: list[Subscriber], partition_counts: Mapping[bytes,
 def assign_uniform(subscribers: list[Subscriber], partition_counts: Mapping[bytes, int]) -> dict[str, Partitions]:
     """Assign as evenly as the subscriptions allow, with few changes to the current assignment."""
     # If the counts cannot be equal, the members with most partitions keep the extra ones, which avoids moves.
-    ordered = sorted(subscribers, key=lambda each: (-len(each.current), each.member_id))
+    ordered = sorted(subscribers, key=lambda one: (-len(one.current), one.member_id))
     unassigned = {
         TopicIdPartition(topic_id, index) for topic_id, count in partition_counts.items() for index in range(count)
     }
     assigned: dict[str, list[TopicIdPartition]] = {}
-    for each in ordered:
-        kept = [one for one in sorted(each.current) if one.topic_id in each.topic_ids and one in unassigned]
+    for subscriber in ordered:
+        kept = [one for one in sorted(subscriber.current) if one.topic_id in subscriber.topic_ids and one in unassigned]
         unassigned.difference_update(kept)
-        assigned[each.member_id] = kept
+        assigned[subscriber.member_id] = kept
     if len({subscriber.topic_ids for subscriber in subscribers}) == 1:
         _fill_evenly(assigned, unassigned)
     else:
@@ -110,10 +110,10 @@ class _Balance:
                 self._held[one.topic_id][member_id].append(one)
 
     def fill(self, unassigned: set[TopicIdPartition]) -> None:
-        """Assign free partitions, first of topics with few readers: later ones can balance the loads."""
+        """Assign free partitions, those of topics with few readers first: the others can then balance the loads."""
         counts = {topic_id: sum(reader.size for reader in readers) for topic_id, readers in self._readers.items()}
         free = [one for one in unassigned if one.topic_id in counts]
-        for topic_id, ones in groupby(sorted(free, key=lambda each: (counts[each.topic_id], each)), _TOPIC_ID):
+        for topic_id, ones in groupby(sorted(free, key=lambda one: (counts[one.topic_id], one)), _TOPIC_ID):
             least = _LeastLoaded(self._readers[topic_id])
             for one in ones:
                 self._give(one, least.member())
@@ -189,7 +189,7 @@ class _LeastLoaded:
     __slots__ = ("_heap",)
 
     def __init__(self, readers: list[_Readers]) -> None:
-        self._heap = [(*each.least(), place, each) for place, each in enumerate(readers)]
+        self._heap = [(*reader.least(), place, reader) for place, reader in enumerate(readers)]
         heapify(self._heap)
 
     def member(self) -> str:

@@ -232,7 +232,7 @@ def _subscription_in(request: Join) -> Subscription:
     try:
         return decode_subscription(request.protocols[0][1])
     except ValueError as error:
-        # Kafka's error, too: the member's assignor uses another embedded protocol.
+        # As in Kafka: the member's assignor uses another embedded protocol.
         raise KafkaError(
             ErrorCode.unknown_server_error, f"the member's subscription cannot be decoded: {error}"
         ) from error

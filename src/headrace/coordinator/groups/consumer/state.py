@@ -115,7 +115,7 @@ class ConsumerState:
             return None
         member = self.member(member_id)
         if member.classic is None and not knows_epochs:
-            raise KafkaError(ErrorCode.unsupported_version, "members of this group must use version 9 or newer")
+            raise KafkaError(ErrorCode.unsupported_version, "this group requires OffsetCommit version 9 or newer")
         if epoch == member.epoch:
             return member
         since = [member.assigned.get(one, member.revoking.get(one)) for one in partitions]

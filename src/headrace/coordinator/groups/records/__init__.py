@@ -1,1 +1,1 @@
-"""The record formats of `__consumer_offsets`, for both kinds of groups; they know neither."""
+"""The record formats of `__consumer_offsets`, for groups of both protocols."""

@@ -15,7 +15,7 @@ _NOTHING: GroupOffsets = MappingProxyType({})
 
 
 class Offsets:
-    """Group to topic to partition to committed offset."""
+    """Committed offsets by group, topic and partition, and pending ones by producer."""
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[str, dict[int, CommittedOffset]]] = {}

@@ -120,7 +120,7 @@ class GroupShard:
         return decision
 
     def expiring(self, until_ms: int) -> dict[str, int]:
-        """Return the groups with offsets that expire until `until_ms`, and their earliest expiry (ms)."""
+        """Return the groups with offsets that expire by `until_ms`, and their earliest expiry (ms)."""
         out: dict[str, int] = {}
         for group in self.groups.values():
             times = [self._expires_at(group, key, offset) for key, offset in self._offsets_of(group.group_id)]
@@ -160,7 +160,6 @@ class GroupShard:
             yield group.group_id, group.unload(error, now_ms)
 
     def timer_fired(self, name: str, timer: Timer, now_ms: int) -> Result[None]:
-        """Like `GroupTable.timer_fired`."""
         return self.table.timer_fired(name, timer, now_ms)
 
     def append_failed(self, name: str) -> None:
@@ -171,7 +170,6 @@ class GroupShard:
     # Replay
 
     def replay(self, key: WrittenKey, value: Value | None, now_ms: int, producer_id: int = -1) -> None:
-        """Apply a record."""
         if isinstance(key, OffsetKey):
             assert value is None or isinstance(value, CommittedOffset)
             if value is not None and key.group_id not in self.groups:

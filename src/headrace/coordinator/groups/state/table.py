@@ -122,7 +122,6 @@ class GroupTable:
     def heartbeat(
         self, group_id: str, member_id: str, instance_id: str | None, generation: int, now_ms: int
     ) -> Result[ErrorCode]:
-        """Like `Group.heartbeat`."""
         group = self._existing(group_id)
         try:
             return self._watched(group, group.heartbeat(member_id, instance_id, generation, now_ms))
@@ -130,7 +129,6 @@ class GroupTable:
             return self._refused(group, error, member_id, instance_id, "Heartbeat")
 
     def leave(self, group_id: str, leavers: Sequence[Leaver], now_ms: int) -> Result[list[ErrorCode]]:
-        """Like `Group.leave`."""
         group = self._existing(group_id)
         return self._watched(group, group.leave(leavers, now_ms))
 
@@ -273,7 +271,7 @@ class GroupTable:
         return group
 
     def _watched(self, group: Group, result: Result[A]) -> Result[A]:
-        """Add a note to the result if the group settles with it."""
+        """Add a note to the result if it moves a group of the consumer protocol to a state of `_SETTLED`."""
         if result.records:
             result.effects.append(Then(partial(self._settled, group.group_id, group.state, group.generation)))
         return result

@@ -8,7 +8,7 @@ _APART_S: Final = 0.05
 
 
 class Arrivals:
-    """A sample of the lines: in each partition, at most twenty a second. Times are those of one monotonic clock."""
+    """A sample of at most twenty lines per second and partition. Times are those of one monotonic clock."""
 
     def __init__(self) -> None:
         self._offsets: dict[int, list[int]] = {}
@@ -18,12 +18,12 @@ class Arrivals:
         """Add a line. Offsets of a partition must increase."""
         times = self._times.setdefault(partition, [])
         if not times or now - times[-1] >= _APART_S:
-            # A reader in another thread finds the time of every offset.
+            # The time first: a reader in another thread must find one for every offset.
             times.append(now)
             self._offsets.setdefault(partition, []).append(offset)
 
     def ages(self, partition: int, start: int, end: int, now: float) -> list[float]:
-        """Return the ages in seconds of the sampled lines with offsets from `start` to before `end`."""
+        """Return the ages in seconds of the sampled lines from offset `start` to before `end`."""
         offsets = self._offsets.get(partition, [])
         times = self._times.get(partition, [])[bisect_left(offsets, start) : bisect_left(offsets, end)]
         return [now - moment for moment in times]

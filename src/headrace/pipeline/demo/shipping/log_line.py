@@ -20,5 +20,4 @@ def time_of(line: bytes) -> int | None:
 
 
 def client_of(line: bytes) -> bytes:
-    """Return the client's address."""
     return line.split(b" ", 1)[0]

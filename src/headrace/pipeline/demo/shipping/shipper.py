@@ -13,7 +13,7 @@ from headrace.pipeline.demo.shipping.log_line import client_of, time_of
 from headrace.pipeline.errors import PipelineError
 
 _APART_MS: Final = 5 * 60 * 1000
-"""How much newer, in event time, a line may be than one still unacknowledged: half of what the jobs allow."""
+"""Maximum difference in event time from an unacknowledged line: half of the lateness that the jobs allow."""
 _FLUSH_S: Final = 30.0
 
 log = logging.getLogger(__name__)
@@ -22,8 +22,8 @@ log = logging.getLogger(__name__)
 class Shipper:
     """Sends lines keyed by client address, so that the requests of a client stay in order.
 
-    A file's days pass in seconds, and partitions advance at different speeds. Lines wait until much older ones are
-    acknowledged, as if they came at their own times.
+    A file's days are sent in seconds, and partitions advance at different speeds. So a line waits until much older ones
+    are acknowledged: otherwise its partition would get too far ahead of the others in event time.
     """
 
     def __init__(self, bootstrap: str, topic: str, ends: Mapping[int, int]) -> None:
@@ -77,11 +77,11 @@ class Shipper:
     def flush(self) -> None:
         """Wait until all lines are acknowledged."""
         if self._producer.flush(_FLUSH_S):
-            raise PipelineError(f"the broker has not acknowledged records of {self._topic} for {_FLUSH_S:g} s")
+            raise PipelineError(f"the broker acknowledges no records of {self._topic} for {_FLUSH_S:g} s: see its log")
         self._check()
 
     def _partition(self, client: bytes) -> int:
-        # librdkafka's own choice for a key, except that it spreads empty keys at random.
+        # As librdkafka chooses partitions by key, but it would spread empty keys at random.
         return zlib.crc32(client) % self._partitions
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:

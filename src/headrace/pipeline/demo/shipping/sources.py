@@ -1,4 +1,4 @@
-"""Sources of the demo's lines: a file, at a limited pace, or the log of a web server that gets visits."""
+"""Sources of the demo's lines: a file read at a limited pace, or the log of a web server with simulated visitors."""
 
 import queue
 import threading
@@ -17,11 +17,11 @@ _FILE_TAKES_S: Final = 10.0
 
 
 Skip: TypeAlias = Callable[[bytes], bool]
-"""Is called with the client of each line, in order, and returns True for a line that an earlier run has shipped."""
+"""Called with the client of each line, in order; returns True for a line that an earlier run has shipped."""
 
 
 class Source(Protocol):
-    """Lines without line ends, as they arrive. `name` is for people; `expected` is the number of lines, if known."""
+    """Lines without line ends, as they arrive. `name` is for users; `expected` is the number of lines, if known."""
 
     @property
     def name(self) -> str: ...

@@ -40,7 +40,7 @@ class Visitors:
         self.requests = len(planned)
 
     def run(self, stop: threading.Event, skip: Callable[[bytes], bool]) -> None:
-        """Make the requests, without those for whose client `skip` returns True; returns early if stopped.
+        """Make the requests, except those for whose client `skip` returns True. Return early if stopped.
 
         Raises `OSError` if the server does not answer.
         """

@@ -1,1 +1,1 @@
-"""Write and publish the results of a batch once, however often it is repeated."""
+"""Write and publish the results of a batch exactly once, even if the batch is repeated."""

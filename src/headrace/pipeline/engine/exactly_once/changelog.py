@@ -12,11 +12,11 @@ from headrace.pipeline.spec.jobs import Additive, Append, Publish, Snapshot, Sta
 
 TIMESTAMP_FORMAT: Final = "yyyy-MM-dd'T'HH:mm:ssX"
 _IN_MEMORY: Final = 100_000
-"""Rows of a batch that the driver holds at once; beyond it, the rows of one partition."""
+"""Maximum rows that the driver collects at once; larger batches are collected partition by partition."""
 
 
 def records(rows: DataFrame, topic: str, output: Additive | Append | Stateful | Snapshot | Publish) -> DataFrame:
-    """Return `topic`, `key` and `value`: keys joined by spaces, and the row as JSON with estimates of its sketches.
+    """Return `topic`, `key` and `value`: keys joined by spaces, and the row as JSON, with estimates for sketches.
 
     Rows of a table without keys have no key.
     """
@@ -36,7 +36,7 @@ def records(rows: DataFrame, topic: str, output: Additive | Append | Stateful | 
 
 
 def tombstones(rows: DataFrame, topic: str, output: Snapshot) -> DataFrame:
-    """Return records without values for rows that are gone."""
+    """Return records without values, for deleted rows."""
     return records(rows, topic, output).withColumn("value", sf.lit(None).cast("string"))
 
 

@@ -26,7 +26,7 @@ class Checkpoint:
         self._last: tuple[int, object] = (-1, None)
 
     def query_id(self) -> str | None:
-        """Return the id of the query, which a new checkpoint changes; None before the first start."""
+        """Return the id of the query, which a new checkpoint changes; None before the first start of the query."""
         text = self._files.read(f"{self.uri}/metadata")
         return None if text is None else str(json.loads(text)["id"])
 
@@ -42,8 +42,8 @@ class Checkpoint:
         self._last = (batch, after)
         return before, after
 
-    def move(self, places: Mapping[str, Mapping[int, int]]) -> None:
-        """Let the next batch read the given topics from `places`, which are offsets by topic and partition.
+    def move(self, next_offsets: Mapping[str, Mapping[int, int]]) -> None:
+        """Make the next batch read topics from `next_offsets`, by topic and partition.
 
         An interrupted batch is repeated without records of these topics. The query must not be running.
         """
@@ -54,7 +54,7 @@ class Checkpoint:
         for file in files:
             text = self._files.read(f"{self.uri}/{file}")
             *head, offsets = (text or "").splitlines()
-            moved = {**json.loads(offsets), **places}
+            moved = {**json.loads(offsets), **next_offsets}
             self._files.write(f"{self.uri}/{file}", "\n".join([*head, json.dumps(moved)]))
         self._last = (-1, None)
 

@@ -1,7 +1,7 @@
-"""The ledger: what a batch is about to write, written down before the batch writes anything.
+"""The ledger records what a batch is about to write, before the batch writes anything.
 
-`<checkpoints>/ledger/<job>/<batch>.json`. After a crash it says from which offsets of the output topics to look for
-records of the batch; the topic ids show if a source topic is still the one that the query has read so far.
+An entry is in `<checkpoints>/ledger/<job>/<batch>.json`. After a crash, the search for the batch's records starts at
+the offsets of the output topics in its entry. The topic ids show whether a source topic was re-created.
 """
 
 import json
@@ -16,7 +16,7 @@ Offsets = Mapping[str, Mapping[int, int]]
 """Next offsets by topic and partition."""
 
 _KEPT: Final = 100
-"""Entries per job: as many as Spark keeps batches in a checkpoint."""
+"""Entries kept per job: as many as Spark keeps batches in a checkpoint."""
 
 
 class FileAccess(Protocol):
@@ -44,7 +44,7 @@ class Entry:
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     output_ends: Offsets = field(default_factory=dict)
     reached: Reached = field(default_factory=Reached)
-    """The event times after the batch, from which the next batch computes how late its rows are."""
+    """The event times reached with the batch, from which the next batch computes how late its rows are."""
 
     def same_batch(self, other: "Entry") -> bool:
         """Return True for the same batch of the same checkpoint: numbers start again with a new checkpoint."""
@@ -55,14 +55,16 @@ class Entry:
 
     @classmethod
     def from_json(cls, text: str) -> "Entry":
-        """Raises PipelineError for a damaged entry."""
+        """Parse an entry. Raises PipelineError if it is damaged."""
         try:
             fields = json.loads(text)
             ends = {topic: {int(p): end for p, end in at.items()} for topic, at in fields.pop("output_ends").items()}
             after = Reached(**fields.pop("reached"))
             return cls(**fields, output_ends=ends, reached=after)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise PipelineError(f"damaged entry in the ledger ({error}): {text[:200]!r}") from None
+            raise PipelineError(
+                f"damaged entry in the ledger ({error}). Restore the checkpoints. The entry is {text[:200]!r}"
+            ) from None
 
 
 class Ledger:
@@ -73,16 +75,16 @@ class Ledger:
         self._directory = f"{checkpoints.rstrip('/')}/ledger/{job}"
 
     def record(self, entry: Entry) -> Entry:
-        """Write the entry unless its batch has one, and return the one in the ledger.
+        """Write the entry unless its batch already has one, and return the stored one.
 
-        The first entry of a batch counts: a repeated batch must look for its records from the offsets before its
+        The first entry of a batch counts: a repeated batch must search for its records from the offsets before its
         first attempt.
         """
         earlier = self.read(entry.batch)
         if earlier is not None and earlier.same_batch(entry):
             return earlier
         if entry.batch == 0:
-            # A new checkpoint: entries of an earlier version of the job have nothing to do with it.
+            # With a new checkpoint, the entries of an earlier version of the job are obsolete.
             for name in self._files.names(self._directory):
                 self._files.delete(f"{self._directory}/{name}")
         self._files.write(self._uri(entry.batch), entry.to_json())

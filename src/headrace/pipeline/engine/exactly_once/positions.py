@@ -1,7 +1,7 @@
-"""Find the positions in topics that a job has reached after a batch, even if it reads a table.
+"""Find the offsets of topics that a job has reached after a batch, even if it reads a table.
 
-They show the job's lag as that of a consumer group. A commit to a table records the positions that its job has reached.
-A job that reads the table has reached the positions of the last commit that it has read completely.
+They are committed to a consumer group, which shows the job's lag. A commit to a table records the offsets that its job
+has reached. A job that reads the table has reached the offsets of the last commit that it has read completely.
 """
 
 import json
@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 from headrace.pipeline.engine.exactly_once.ledger import Offsets
 
 _COMMITS: Final = 20
-"""How far to look back: compactions and other programs commit without positions."""
+"""Maximum number of commits to search: compactions and other programs commit without offsets."""
 
 
 class Reading(Protocol):
@@ -28,11 +28,11 @@ def of_topics(source_to: object) -> Offsets:
 
 
 def of_table(files: Reading, table: str, source_to: Any) -> Offsets:
-    """Return the positions for Delta's offset after a batch; empty during the initial read of a table.
+    """Return the offsets of topics for Delta's offset after a batch; empty during the initial read of a table.
 
     `table` is the URI of the table.
     """
-    # An offset before the first file of a version says that the versions before it are read.
+    # An offset within a version means that only the versions before it have been read completely.
     version = source_to["reservoirVersion"] - (0 if source_to["index"] > _ALL_FILES else 1)
     if source_to.get("isStartingVersion"):
         return {}

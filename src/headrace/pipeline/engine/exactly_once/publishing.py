@@ -1,12 +1,12 @@
 """Publish the records of a batch exactly once.
 
-With transactions, the records and the proof of the batch are one transaction: the source offsets in group
-`headrace-JOB`, whose metadata is `{"batch": n, "query": id}`. After a crash the committed metadata says which batch is
-the last one published. `init_transactions` fences an older driver with the same transactional id, and aborts what it
-has left open. Readers with `read_committed` see a batch as a whole or not at all.
+With transactions, a transaction contains the records and the proof of the batch: the source offsets of the group
+`headrace-JOB`, with the metadata `{"batch": n, "query": id}`. After a crash, the committed metadata shows which batch
+was published last. `init_transactions` fences an older driver with the same transactional id, and aborts its open
+transaction. Readers with `read_committed` see all of a batch or nothing.
 
-Clusters without transactions need the ledger: a repeated batch looks for its records from the output offsets before
-its first attempt, and publishes only those that are missing.
+Clusters without transactions need the ledger: a repeated batch searches the output topics from the offsets before its
+first attempt, and publishes only the missing records.
 """
 
 import hashlib
@@ -37,17 +37,17 @@ from headrace.pipeline.spec.client_settings import Cluster
 GROUP_PREFIX: Final = "headrace-"
 _TIMEOUT_S: Final = 30.0
 _LONGEST_S: Final = 40.0
-"""When to give up a call that should have ended after `_TIMEOUT_S`."""
+"""Time limit for a call that may ignore `_TIMEOUT_S`."""
 _ABORT_S: Final = 5.0
 _TRANSACTION_TIMEOUT_MS: Final = 300_000
-"""The broker aborts older transactions: longer than publishing takes, and below the broker's limit of 15 minutes."""
+"""Longer than publishing takes, and below the broker's limit of 15 minutes."""
 _FENCED: Final = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
 
 log = logging.getLogger(__name__)
 
 
 class FencedError(PipelineError):
-    """Another driver runs the job; this one must stop it and not start it again."""
+    """Another driver runs the job; this one must stop it and not restart it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """A batch of the query with this checkpoint id.
+    """A batch; `query` is the query's id in the checkpoint.
 
     `positions` are the next offsets to read after the batch, at least one: they carry the proof. `output_ends` are the
     end offsets of the output topics before the first attempt.
@@ -90,11 +90,11 @@ class Publisher(Protocol):
 
 
 def _pass(_: str) -> None:
-    """Stand for a kill point at which nothing happens."""
+    """Do nothing at a kill point."""
 
 
 class TransactionalPublisher:
-    """Publishes each batch in a transaction. Raises FencedError once another driver has opened the same job."""
+    """Publishes each batch in a transaction. Raises FencedError after another driver has started the same job."""
 
     def __init__(
         self, cluster: Cluster, job: str, version: int, *, prefix: str = "", reached: Callable[[str], None] = _pass
@@ -122,7 +122,7 @@ class TransactionalPublisher:
         self._producer = producer = Producer(settings, logger=log)
         bounded(lambda: producer.init_transactions(_TIMEOUT_S), _LONGEST_S)
         self._last = last_published(self._cluster, self._group, query)
-        # Only the group's name is used: without members, the transactional id is what fences.
+        # Only the group's name is needed: the group has no members, and the transactional id fences older drivers.
         consumer = Consumer({**self._cluster.confluent("consumer"), "group.id": self._group}, logger=log)
         try:
             self._metadata = consumer.consumer_group_metadata()
@@ -209,9 +209,9 @@ class LedgerPublisher:
         return number <= self._last
 
     def publish(self, batch: Batch, records: Iterable[Record], count: int) -> int:
-        """Publish the records of the batch that its topics do not have yet, then the proof; return their number.
+        """Publish the records of the batch that are not in its topics yet, then the proof. Return their number.
 
-        A repeated batch keeps 16 bytes for each record it finds in the topics.
+        A repeated batch takes 16 bytes of memory per record found in the topics.
         """
         producer = self._producer
         if producer is None:
@@ -279,10 +279,10 @@ class LedgerPublisher:
 
 
 def bounded(call: Callable[[], object], longest_s: float) -> None:
-    """Make a call of librdkafka that may ignore its timeout. Raises KafkaException, also if it has not returned.
+    """Make a librdkafka call that may ignore its timeout. Raises KafkaException, also after `longest_s`.
 
     `send_offsets_to_transaction` may wait forever if its connections are lost while it looks up the coordinator of the
-    group. Its thread and its producer are then left alone: the next producer with the same id fences them.
+    group. Its thread and its producer are then abandoned: the next producer with the same id fences them.
     """
     outcome: list[KafkaException | None] = []
 
@@ -318,7 +318,7 @@ def _places(batch: Batch) -> list[TopicPartition]:
 def last_published(cluster: Cluster, group: str, query: str) -> int:
     """Return the last batch of the query with a proof in the group; -1 without one. Raises KafkaException."""
     request = ConsumerGroupTopicPartitions(group)
-    # Replies are lost once the client is collected.
+    # Keep the client until the replies have arrived: they are lost if it is garbage-collected.
     admin = AdminClient(dict(cluster.confluent("admin")), logger=log)
     answers = admin.list_consumer_group_offsets([request], require_stable=True, request_timeout=_TIMEOUT_S)
     places = answers[group].result(2 * _TIMEOUT_S).topic_partitions or []
@@ -326,7 +326,7 @@ def last_published(cluster: Cluster, group: str, query: str) -> int:
 
 
 def _batch(metadata: str | None, query: str) -> int:
-    """Return the batch that the metadata prove; -1 for those of another checkpoint or program."""
+    """Return the batch in the metadata; -1 if it belongs to another checkpoint or program."""
     try:
         proof = json.loads(metadata or "null")
     except ValueError:
@@ -377,7 +377,7 @@ def _bytes(data: str | bytes | None) -> bytes | None:
 
 
 def _identity(record: Record) -> bytes:
-    """Return a digest of what identifies a record in its batch: its key, or its value if it has no key."""
+    """Return a digest of the record's key, or else of its value, which identifies it in its batch."""
     digest = hashlib.blake2b(record.topic.encode() + b"\0", digest_size=16)
     digest.update(b"v" + (record.value or b"") if record.key is None else b"k" + record.key)
     return digest.digest()

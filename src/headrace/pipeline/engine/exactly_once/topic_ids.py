@@ -1,6 +1,6 @@
-"""Notice that a source topic was deleted and created again, which Spark would not.
+"""Detect that a source topic was deleted and re-created, which Spark does not.
 
-Offsets of the old topic mean nothing in the new one: a query that went on would start in its middle.
+Offsets of the old topic are meaningless in the new one: a query that continued would start in its middle.
 """
 
 from collections.abc import Collection, Mapping
@@ -9,17 +9,17 @@ from headrace.pipeline.errors import PipelineError
 
 
 class TopicChangedError(PipelineError):
-    """A source topic is not the one that the job has read so far."""
+    """A source topic was deleted or re-created since the job read it."""
 
 
 class Accepted:
-    """Topics that the job may read from the beginning if they were created again, because the user accepted it."""
+    """Re-created topics that the job may read from the beginning, because the user accepted that."""
 
     def __init__(self, topics: Collection[str]) -> None:
         self._ids: dict[str, str | None] = dict.fromkeys(topics)
 
     def covers(self, topic: str, topic_id: str) -> bool:
-        """Return True for an accepted topic with the first id passed for it; another id needs new consent."""
+        """Return True for an accepted topic with the first id passed for it; another id must be accepted again."""
         if topic not in self._ids:
             return False
         if self._ids[topic] is None:

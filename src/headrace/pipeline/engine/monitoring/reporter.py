@@ -1,4 +1,4 @@
-"""Show what the jobs do: in a topic, in a file for each job, in the table `runs`, and as metrics for Prometheus.
+"""Report the progress of jobs: to a topic, a file for each job, the table `runs`, and Prometheus.
 
 Topic `headrace.pipeline.progress` is compacted and keyed by job; `<checkpoints>/status/<job>.json` is what
 `headrace pipeline status` prints, and `<checkpoints>/status/metrics.prom` is for the node exporter's textfile
@@ -48,7 +48,7 @@ class Reporter:
         runs: Runs,
         topic: str = TOPIC,
     ) -> None:
-        """`versions` are those of the driver's jobs. Counts go on from the files of an earlier driver."""
+        """`versions` are those of the driver's jobs. Counts continue from the files of an earlier driver."""
         self._files = files
         self._runs = runs
         self._topic = topic
@@ -70,7 +70,7 @@ class Reporter:
         return replace(earlier, state=State.BLOCKED) if earlier.version == version else new
 
     def watch(self, job: str, standing: Standing, query: Query | None, running: "StreamingQuery | None") -> None:
-        """Write the job's progress if it has changed. Raises OSError, or an error of Spark for the table."""
+        """Write the job's progress if it has changed. Raises OSError, or Spark's error for the table."""
         now = self._now[job]
         if running is not None and query is not None:
             now = self._with_batches(now, query, running)
@@ -83,7 +83,7 @@ class Reporter:
         self._runs.flush_if_due()
 
     def _with_batches(self, now: Progress, query: Query, running: "StreamingQuery") -> Progress:
-        # PySpark would take Java's object apart, with a hundred calls.
+        # PySpark would convert the Java object with a hundred calls.
         java: Any = running._jsq
         last = java.lastProgress()
         if last is None:
@@ -127,21 +127,21 @@ class Reporter:
         try:
             self._producer.produce(self._topic, text.encode(), progress.job.encode(), on_delivery=_delivered)
         except BufferError:
-            log.warning("The progress of %s is not published: the cluster does not answer", progress.job)
+            log.warning("The progress of %s cannot be published: the cluster does not answer", progress.job)
         self._producer.poll(0)
 
     def close(self) -> None:
-        """Publish and store what is waiting; give up publishing after 5 s."""
+        """Publish and store pending progress; give up publishing after 5 s."""
         self._producer.flush(5.0)
         try:
             self._runs.flush()
         except (Py4JError, PySparkException) as error:
-            log.warning("The last batches are missing in the table %s: %s", runs.TABLE, error)
+            log.warning("The last batches are missing from the table %s: %s", runs.TABLE, error)
 
 
 def _delivered(error: KafkaError | None, _: Message) -> None:
     if error is not None:
-        log.warning("The progress of a job is not published: %s", error)
+        log.warning("The progress of a job could not be published: %s", error)
 
 
 def _iso(moment: datetime) -> str:

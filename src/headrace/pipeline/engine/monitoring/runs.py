@@ -51,7 +51,7 @@ class Runs:
     def add(self, before: Progress, now: Progress, batch: Mapping[str, Any]) -> None:
         """Add a batch: the job's progress before and after it, and Spark's report."""
         self._rows.append(row(before, now, batch))
-        # If the lake cannot be written, the latest rows say most.
+        # If the lake cannot be written, keep only the latest rows.
         del self._rows[:-_MOST_ROWS]
 
     def flush_if_due(self) -> None:
@@ -59,7 +59,7 @@ class Runs:
             self.flush()
 
     def flush(self) -> None:
-        """Append the rows to the table. Raises an error of Spark if that fails; the rows stay for the next time."""
+        """Append the rows to the table. Raises Spark's error if that fails; the rows are kept for the next attempt."""
         self._flushed = time.monotonic()
         if not self._rows:
             return
@@ -72,7 +72,7 @@ class Runs:
 
 
 def row(before: Progress, now: Progress, batch: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the row of a batch, in values of JSON."""
+    """Return the row of a batch as JSON values."""
     duration_ms = now.durations_ms.get("batch", 0)
     ends = [source.get("endOffset") for source in batch["sources"]]
     return {

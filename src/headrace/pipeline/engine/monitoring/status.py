@@ -9,7 +9,7 @@ from typing import Any, Final
 from headrace.pipeline.errors import PipelineError
 
 _LOST_S: Final = 30.0
-"""A driver writes every 5 s."""
+"""A driver whose file is older is lost; drivers write every 5 s."""
 _ACTIVE: Final = ("blocked", "running", "waiting")
 
 
@@ -21,7 +21,7 @@ def directory(checkpoints: str) -> str:
 def read(checkpoints: str, now: datetime) -> list[dict[str, Any]]:
     """Return the progress of all jobs that ever ran, by name, each with its age in seconds (`age_s`).
 
-    The state is `lost` if the driver has ended without saying so. Raises PipelineError if the checkpoints are not on
+    The state is `lost` if the driver has ended without reporting it. Raises PipelineError if the checkpoints are not on
     this machine.
     """
     place = directory(checkpoints)

@@ -1,10 +1,10 @@
-"""Compute how late records are, from their places in the log alone: streams, batches and restarts get the same result.
+"""Compute how late records are, only from their positions in the log: a stream, a batch and a restart agree.
 
 A record is late by the time between its event time and the latest event time before it in its partition. Records with
 the latest time so far, and the first of a partition, are late by 0.
 
-A query with state must also know when it may forget: rows carry the time up to which the whole log was settled before
-and after their batch (`reached.py`).
+A stateful query must also know when it may drop state: rows carry the time up to which the whole log was settled
+before and after their batch (`reached.py`).
 """
 
 from collections.abc import Mapping
@@ -20,12 +20,12 @@ from headrace.pipeline.spec.params import seconds_of
 
 _POSITION: Final = ("topic_id", "source_partition", "source_offset")
 COLUMNS: Final = frozenset({*_POSITION, "event_time"})
-"""Rows that have them get `late_by_s`, `settled_before` and `settled_after`."""
+"""Rows with these columns get `late_by_s`, `settled_before` and `settled_after`."""
 _MICROSECONDS: Final = 1_000_000
 _ROWS_PER_FILE: Final = 50_000
 """A larger batch is written by several tasks, a file each."""
 _SORTED_WHOLE: Final = 20_000
-"""Rows: up to this many, a sort costs less than another Spark job for the join."""
+"""Maximum number of rows for which a sort costs less than another Spark job for the join."""
 
 
 def with_lateness(
@@ -34,8 +34,8 @@ def with_lateness(
     """Add `late_by_s`, seconds as a double, to a batch with `topic_id`, `source_partition`, `source_offset` and `time`.
 
     `before` holds the latest times of all earlier rows. A row without an event time has no lateness. `rows` is
-    evaluated twice: cache it. To sort many whole rows would be slow, so only their positions are sorted; the few late
-    ones are then joined to the batch. `count` is the number of rows, if it is known.
+    evaluated twice: cache it. Sorting many whole rows is slow, so only their positions are sorted, and the few late
+    ones are joined to the batch. `count` is the number of rows, if it is known.
     """
     if count is not None and count <= _SORTED_WHOLE:
         return windowed(rows, before, time=time)
@@ -51,7 +51,7 @@ def with_lateness(
 
 
 def windowed(rows: DataFrame, before: Mapping[str, int], *, time: str = "event_time") -> DataFrame:
-    """Return the same as `with_lateness`, but sort the rows."""
+    """Like `with_lateness`, but sorts whole rows."""
     earlier = Window.partitionBy("topic_id", "source_partition").orderBy("source_offset")
     so_far = sf.max(sf.unix_micros(time)).over(earlier.rowsBetween(Window.unboundedPreceding, -1))
     latest = sf.greatest(so_far, _carried(before))
@@ -75,10 +75,10 @@ def reached(rows: DataFrame, before: Reached, *, time: str = "event_time") -> tu
 
 
 def with_settled(rows: DataFrame, before: Reached, after: Reached, count: int) -> DataFrame:
-    """Add `settled_before` and `settled_after`, and bring a small batch into one file.
+    """Add `settled_before` and `settled_after`, and write a small batch to one file.
 
-    A stream may read the files of a batch one by one, in any order. Before it has read all, only what was settled
-    before the batch is certain.
+    A stream may read the files of a batch one by one, in any order. Until it has read all of them, it can only rely on
+    the time that was settled before the batch.
     """
     small = count <= _ROWS_PER_FILE
     return (rows.coalesce(1) if small else rows).withColumns(
@@ -89,7 +89,7 @@ def with_settled(rows: DataFrame, before: Reached, after: Reached, count: int) -
 def parted(rows: DataFrame, late_by: str) -> tuple[DataFrame, DataFrame]:
     """Return the rows that are in time, and those late by more than `late_by`, with a column `reason`.
 
-    A partition that was idle, or is new, may have rows from before the settled time, for which no query has state.
+    The latter include rows from before the settled time, for which no query has state: their partition was idle or new.
     """
     allowed_us = round(seconds_of(late_by) * _MICROSECONDS)
     reason = sf.when(sf.col("late_by_s") * _MICROSECONDS > allowed_us, f"late by more than {late_by}").when(

@@ -26,9 +26,9 @@ COLUMNS: Final = {
 def rows(rejected: DataFrame, *, job: str, version: int, origin: str | None = None) -> DataFrame:
     """Return rows of the quarantine from rejected rows, which have a column `reason`.
 
-    Columns of `raw` are taken as they are. Rows of `events` have their place in `source_partition` and `source_offset`
-    of the topic `origin`; the bytes, which they lack, are in `raw` at that offset. Rows without a place, such as
-    results, are in `value` as JSON.
+    Columns of `raw` are kept as they are. Rows of `events` have their position in the topic `origin` in
+    `source_partition` and `source_offset`; the original bytes are only in `raw`. Rows without a position, such as
+    results, become JSON in `value`.
     """
     present = set(rejected.columns)
     if not present & {"value", "source_offset"}:

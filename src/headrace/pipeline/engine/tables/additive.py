@@ -23,7 +23,7 @@ from headrace.pipeline.spec.jobs import Additive, Stateful
 
 _ROWS_PER_FILE: Final = 200_000
 _POINTS: Final = 24
-"""Up to this many values of the time key are looked up one by one, beyond it as one range."""
+"""Up to this many values of the time key are looked up individually, more values as one range."""
 
 
 def append(
@@ -45,7 +45,7 @@ def totals(lake: Lake, output: Additive, touched: DataFrame) -> DataFrame:
     Only files with the batch's values of the time key are read. `touched` is evaluated twice: cache it.
     """
     if delta_log.version(lake.spark, lake.path(output.table)) == 0:
-        # The batch is all that the table has.
+        # The table contains only this batch.
         return summed(touched, output)
     stored = lake.read(output.table)
     if output.time is not None:
@@ -88,9 +88,9 @@ def compact(lake: Lake, output: Additive | Stateful, before: datetime) -> int:
 
 
 def _files_to_sum(lake: Lake, table: str, time: str | None, before: datetime) -> frozenset[str]:
-    """Return the files that share a time with another file; a file alone has totals or a single batch.
+    """Return the files that share a time with another file; any other file has totals or a single batch.
 
-    The choice may be out of date when it is used: files are only ever summed as a whole, so any choice is right.
+    The choice may be outdated when it is used, which does no harm: files are always summed as a whole.
     """
     file = sf.col("_metadata.file_name").alias("file")
     stored = lake.read(table)
@@ -108,7 +108,7 @@ def _files_to_sum(lake: Lake, table: str, time: str | None, before: datetime) ->
 
 
 def _same_times(time: str, touched: DataFrame) -> Column:
-    """Return a condition on literals, which Delta compares with the minimum and maximum of each file.
+    """Return the condition that a row has a time of `touched`, with literals, by which Delta skips files.
 
     Times are passed as text in the session's time zone, because Python's local times repeat an hour every autumn.
     """

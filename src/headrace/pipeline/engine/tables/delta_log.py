@@ -33,18 +33,18 @@ def version(spark: SparkSession, path: str) -> int:
 class Appender:
     """Appends the batches of writers to tables.
 
-    To learn a writer's last batch, Delta would compute the state of the table for every append, with several Spark
-    jobs. Here it is remembered, and only the commits since then are read. As in Delta, a commit fails if another
-    process has committed as the same writer at the same time.
+    To find a writer's last batch, Delta would compute the state of the table for every append, with several Spark
+    jobs. Here it is cached, and only the commits since then are read. As in Delta, a commit fails if another process
+    commits as the same writer at the same time.
     """
 
     def __init__(self, spark: SparkSession, files: Files) -> None:
         self._spark = spark
         self._files = files
         self._seen: dict[tuple[str, str], tuple[int, int]] = {}
-        """By path and writer, a version of the table and the writer's last batch up to it."""
+        """By path and writer: a version of the table, and the writer's last batch up to that version."""
         self._changed: set[tuple[str, str]] = set()
-        """Paths and writers: others have changed the table's data, or may have, since the question was last asked."""
+        """Paths and writers for which `was_changed_by_others` must return True next time."""
 
     def last_batch(self, path: str, app_id: str) -> int | None:
         """Return the last batch that the writer committed to an existing table; None if there was none."""
@@ -58,10 +58,10 @@ class Appender:
         return changed
 
     def append(self, path: str, rows: DataFrame, *, app_id: str, batch: int, user_metadata: str) -> bool | None:
-        """Append a batch to an existing table, and return False if it was there.
+        """Append a batch to an existing table. Return False if the table already contains it.
 
-        None if that needs a change of the table's columns. Raises an error for which `is_conflict` is true if another
-        process has just committed a batch of the writer.
+        Return None if the table's columns would have to change. Raises an error for which `is_conflict` is true if
+        another process has just committed a batch of the writer.
         """
         spark, none = self._spark, _none(self._spark)
         transaction = _log(spark, path).startTransaction(none, none)
@@ -95,7 +95,7 @@ class Appender:
         for number in range(upto + 1 if seen is None else seen[0] + 1, upto + 1):
             commit = self._files.read(f"{path}/_delta_log/{number:020}.json")
             if commit is None:
-                seen = None  # cleaned up
+                seen = None  # the log was cleaned up
                 break
             last = max(last, *_batches(commit, app_id), -1)
             if '"dataChange":true' in commit:
@@ -126,8 +126,8 @@ def rewrite_files(
 ) -> int:
     """Replace data files by `rewrite` of their rows in one commit, and return the number of files replaced.
 
-    The commit says that it changes no data (`dataChange` false). Delta then grants it snapshot isolation: appends that
-    commit at the same time stay beside the new files, and streams that read the table skip it. `replaceWhere` cannot
+    The commit is marked as changing no data (`dataChange` false). Delta then grants it snapshot isolation: concurrent
+    appends do not conflict with it, and streams that read the table skip it. `replaceWhere` cannot
     be used instead: it accepts `dataChange` only with partition columns, and otherwise conflicts with every append.
 
     Raises an error for which `is_conflict` is true if one of the files was removed meanwhile.

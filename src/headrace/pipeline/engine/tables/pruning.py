@@ -17,7 +17,7 @@ _SCAN: Final = "FileSourceScanExec"
 
 
 def needed(table: DataFrame, function: Callable[[DataFrame], DataFrame | Mapping[str, DataFrame]]) -> Sequence[str]:
-    """Return the columns of `table` that Spark would read for the result of `function`; all if that is unclear."""
+    """Return the columns of `table` that Spark would read for the result of `function`; all if they are unknown."""
     result = function(table)
     names: set[str] = set()
     for frame in result.values() if isinstance(result, Mapping) else (result,):
@@ -30,7 +30,7 @@ def needed(table: DataFrame, function: Callable[[DataFrame], DataFrame | Mapping
 
 
 def restored(rows: DataFrame, kinds: Sequence[tuple[str, str]]) -> DataFrame:
-    """Return rows with all columns of the table; those that are not needed are null. `kinds` are names and types."""
+    """Return rows with all columns of the table; those that were not read are null. `kinds` are names and types."""
     present = set(rows.columns)
     return rows.select(
         *(sf.col(name) if name in present else sf.lit(None).cast(kind).alias(name) for name, kind in kinds)

@@ -18,7 +18,7 @@ from headrace.pipeline.engine.tables.lake import Lake
 from headrace.pipeline.spec.jobs import Additive
 
 _MOST: Final = 50_000
-"""Rows to keep. With sketches, they take about 50 MB."""
+"""Default number of rows to keep, about 50 MB with sketches."""
 _TOUCHED: Final = "_touched"
 _TIMES: Final = ("timestamp", "timestamp_ntz", "date")
 
@@ -27,7 +27,7 @@ class Totals:
     """The totals of one table. Only its job may append to it; a compaction changes no totals."""
 
     def __init__(self, lake: Lake, output: Additive, *, most: int = _MOST) -> None:
-        """`most` is the number of rows to keep."""
+        """`most` is the maximum number of rows to keep."""
         self._lake = lake
         self._output = output
         self._marked = replace(output, maxima=(*output.maxima, _TOUCHED))
@@ -35,7 +35,7 @@ class Totals:
         self._kept: DataFrame | None = None
         """The totals from `_from_us` on, and those without a time, as a local checkpoint; None if nothing is kept."""
         self._from_us: int | None = None
-        """In microseconds since 1970; None if no totals with a time are kept."""
+        """The earliest kept time, in microseconds since 1970; None if no totals with a time are kept."""
         self._bound = 0
         """An upper bound of the number of kept rows."""
         self._is_too_large = False
@@ -101,7 +101,7 @@ class Totals:
         self._replace(kept)
 
     def _shrink(self, time: Column | None, first_us: int | None) -> None:
-        """Forget the times before the batch, or everything if that is not enough."""
+        """Forget the totals before the batch's first time, or all of them if too many remain."""
         kept = self._kept
         if kept is None:
             return
@@ -121,7 +121,7 @@ class Totals:
         self._kept = kept
 
     def _release(self) -> None:
-        """Free the memory of earlier totals, of which the present ones no longer need anything."""
+        """Free the memory of earlier totals, which the current ones no longer depend on."""
         for frame in self._obsolete:
             plan: Any = frame._jdf.queryExecution().logical()
             plan.rdd().unpersist(False)
@@ -133,5 +133,5 @@ def _us(time: Column) -> Column:
 
 
 def _since(time: Column, first_us: int | None) -> Column:
-    """Return a condition on literals, which Delta compares with the minimum and maximum of each file."""
+    """Return the condition that a time is not before `first_us`, with a literal, by which Delta skips files."""
     return sf.lit(False) if first_us is None else time >= sf.timestamp_micros(sf.lit(first_us)).cast("timestamp")

@@ -1,1 +1,1 @@
-"""Look after the tables of a lake, beside running jobs: audit, trace, replay and compact."""
+"""Maintain the tables of a lake while jobs run: audit, trace, replay and compact."""

@@ -46,7 +46,7 @@ class Log(Protocol):
 
 
 def audit(tables: Sequence[Present], log: Log, read_to: Mapping[tuple[str, int], int]) -> list[Gap]:
-    """Return the gaps of a table, those of partitions never read included.
+    """Return the gaps of a table, including those of partitions that were never read.
 
     `read_to` has the next offset that the job will read, by topic and partition; the audit ends there. If it is
     unknown, the audit ends at the last offset in the table. A topic that is in neither argument is not audited.
@@ -102,7 +102,7 @@ def _judged(gap: range, topic: str, partition: int, bounds: Bounds, present: Pre
         yield verdict(deleted, "explained", "deleted by retention before the job read the partition")
     elif deleted:
         yield verdict(
-            deleted, "missing", "deleted by retention: nothing shows any more that these offsets had no record"
+            deleted, "missing", "deleted by retention: it can no longer be shown that these offsets had no record"
         )
     if kept:
         record = log.first_record(topic, partition, kept)
@@ -121,7 +121,7 @@ def _of_old_topic(present: Present) -> Iterator[Gap]:
             first=gap.start,
             last=gap.stop - 1,
             verdict="missing",
-            reason="the topic with this id no longer exists: it can no longer be shown that they had no record",
+            reason="the topic with this id no longer exists: it can no longer be shown that its offsets had no record",
         )
 
 

@@ -1,4 +1,4 @@
-"""Compact a table, and count what that changes."""
+"""Compact a table, and count its rows and files before and after."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,7 +18,7 @@ class Size:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compacted:
-    """A table before and after; a running pipeline may have appended to it in between."""
+    """A table before and after a compaction; a running pipeline may have appended to it in between."""
 
     table: str
     before: Size

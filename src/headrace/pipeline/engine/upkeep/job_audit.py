@@ -1,4 +1,4 @@
-"""Audit the tables of a job: compare their offsets with the log, as far as the checkpoint says that it was read."""
+"""Audit the tables of a job: compare their offsets with the log, up to the job's position in its checkpoint."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class Audited:
     tables: tuple[str, ...]
     files: int
     files_read: int
-    """Files whose statistics did not say which offsets they have."""
+    """Files whose statistics did not determine their offsets."""
     present: tuple[Present, ...]
     gaps: tuple[Gap, ...]
 
@@ -49,14 +49,14 @@ def keeps_all(job: Job) -> bool:
 
 
 def audit_job(lake: Lake, checkpoints: str, job: Job, ids: Mapping[str, str], log: Log) -> Audited | None:
-    """Return the audit of a job; None if it has written nothing. `ids` are the present ids of its topics, by name.
+    """Return the audit of a job; None if it has written nothing. `ids` are the current ids of its topics, by name.
 
-    May run beside the job: it covers the batches that were complete when it started. Raises PipelineError for a job
-    whose tables do not show their offsets, and KafkaException.
+    The job may run meanwhile: the audit covers the batches that were complete when it started. Raises PipelineError
+    for a job whose tables lack offsets, and KafkaException.
     """
     files = Files(lake.spark)
     read_to, stored_ids = _read_to(files, checkpoints, job)
-    # The position is read before the tables: they have at least what was complete then.
+    # Read the position before the tables: they then contain at least everything before it.
     tables = [output.table for output in job.outputs if isinstance(output, Append) and output.table != quarantine.TABLE]
     _check(job, tables)
     found = [_found(lake, table) for table in tables if lake.exists(table)]
@@ -70,7 +70,7 @@ def audit_job(lake: Lake, checkpoints: str, job: Job, ids: Mapping[str, str], lo
         tables += [quarantine.TABLE] if rejected else []
     names = {topic_id: topic for topic, topic_id in [*stored_ids.items(), *ids.items()]}
     present = merged(pieces, names)
-    # Offsets of a topic that was created again say nothing about the new one.
+    # Offsets of a deleted topic mean nothing in a new one of the same name.
     known = {
         (topic, int(partition)): end
         for topic, ends in read_to.items()
@@ -94,7 +94,7 @@ def metrics(audits: Sequence[Audited], now: datetime) -> str:
         "headrace_pipeline_missing_records", "Offsets without a row or a reason.", ["job"], registry=registry
     )
     twice = Gauge(
-        "headrace_pipeline_duplicate_records", "Rows of an offset that has another.", ["job"], registry=registry
+        "headrace_pipeline_duplicate_records", "Rows with the same offset as another row.", ["job"], registry=registry
     )
     audited = Gauge("headrace_pipeline_audit_timestamp_seconds", "Time of the last audit.", registry=registry)
     for item in audits:

@@ -1,8 +1,8 @@
-"""Find the offsets that a table has of each partition, without collecting the offsets.
+"""Find which offsets of each partition a table contains, without collecting them.
 
-Delta keeps the number of rows of each data file, and the least and greatest value of its columns. A file written by the
-task that read a range of one partition has as many rows as offsets: it needs no reading. Files with several partitions,
-or with gaps, are read, but only the columns of the position.
+Delta stores the number of rows in each data file, and the minimum and maximum of its columns. A file with as many rows
+as offsets between the minimum and the maximum, all of one partition, need not be read. Of files with several partitions
+or with gaps, only the columns of the position are read.
 """
 
 import re
@@ -32,12 +32,12 @@ class Found:
 
 
 def columns(names: list[str]) -> dict[str, str] | None:
-    """Return the columns with the position in a topic, among those of a table; None if rows have no position."""
+    """Return the columns of a table that contain the position in a topic; None if there are none."""
     return next((item for item in (_OWN, _ORIGIN) if set(item.values()) <= set(names)), None)
 
 
 def in_table(table: TableVersion, position: dict[str, str]) -> Found:
-    """Return the offsets of a table; `position` are its columns, as `columns` returns them."""
+    """Return the offsets in a table; `position` is the result of `columns`."""
     files = table.files()
     described_columns = _columns_with_statistics(files)
     if not {position["partition"], position["offset"]} <= described_columns:
@@ -63,7 +63,7 @@ def in_table(table: TableVersion, position: dict[str, str]) -> Found:
 
 
 def in_rows(rows: DataFrame, position: dict[str, str]) -> list[Piece]:
-    """Return the offsets in rows with the columns of `position`, which are the only ones that Spark reads.
+    """Return the offsets in rows. Spark reads only the columns of `position`.
 
     The driver gets one row for 32,768 offsets, and 4 KiB more if they have a gap.
     """
@@ -99,9 +99,9 @@ def _columns_with_statistics(files: DataFrame) -> set[str]:
 
 
 def _whole(file: Row) -> Piece | None:
-    """Return the offsets of a file if its statistics are enough to know them; None if it must be read.
+    """Return the offsets in a file if its statistics determine them; None if it must be read.
 
-    If there are as many rows as offsets from the least to the greatest, none is missing: no task writes one twice.
+    With as many rows as offsets from the minimum to the maximum, none is missing: no task writes an offset twice.
     """
     if file.partly_deleted or file.rows is None or file.min_offset is None or file.min_partition != file.max_partition:
         return None

@@ -1,4 +1,4 @@
-"""The offsets that a table has of each partition of a topic: ranges, and the gaps between them. Pure."""
+"""The offsets of a topic's partitions that a table contains: ranges, and the gaps between them. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Present:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """The offsets of a partition in a part of a table: ranges, and the number of rows, more if some repeat."""
+    """The offsets of a partition in a part of a table: ranges, and the number of rows, larger if offsets repeat."""
 
     topic_id: str
     partition: int
@@ -31,9 +31,9 @@ class Piece:
 
 
 def merged(pieces: Iterable[Piece], topics: Mapping[str, str]) -> list[Present]:
-    """Return what the pieces have together, by topic and partition. `topics` are names by topic id.
+    """Merge pieces by topic and partition. `topics` are names by topic id.
 
-    A topic whose name is unknown, because it no longer exists, is called by its id.
+    A topic whose name is unknown, because it no longer exists, is named by its id.
     """
 
     def place(piece: Piece) -> tuple[str, str, int]:
@@ -43,15 +43,15 @@ def merged(pieces: Iterable[Piece], topics: Mapping[str, str]) -> list[Present]:
 
 
 def _of_partition(topic: str, topic_id: str, partition: int, pieces: Sequence[Piece]) -> Present:
-    ranges = sorted((offset for piece in pieces for offset in piece.offsets), key=lambda each: each.start)
+    ranges = sorted((offset for piece in pieces for offset in piece.offsets), key=lambda offsets: offsets.start)
     gaps: list[range] = []
     end = ranges[0].start
     distinct = 0
-    for each in ranges:
-        if each.start > end:
-            gaps.append(range(end, each.start))
-        distinct += max(0, each.stop - max(each.start, end))
-        end = max(end, each.stop)
+    for offsets in ranges:
+        if offsets.start > end:
+            gaps.append(range(end, offsets.start))
+        distinct += max(0, offsets.stop - max(offsets.start, end))
+        end = max(end, offsets.stop)
     rows = sum(piece.rows for piece in pieces)
     return Present(
         topic=topic,

@@ -1,4 +1,4 @@
-"""Parse quarantined records again, and move those that are good now to the tables of their job.
+"""Parse quarantined records again, and move those that are now accepted to the tables of their job.
 
 The position of a record in its topic identifies it. A record that is in a table is not appended again, and it leaves
 the quarantine only after that: a replay that is killed can be repeated.
@@ -87,9 +87,9 @@ def _good(tried: DataFrame, job: Job, params: object) -> Mapping[str, DataFrame]
 
 
 def _positions(good: Mapping[str, DataFrame]) -> DataFrame:
-    """Return the positions of the records that made any row."""
-    each = [rows.select(*_position(rows)) for rows in good.values()]
-    return reduce(lambda one, other: one.union(other), each).distinct()
+    """Return the positions of the records that produced a row."""
+    positions = [rows.select(*_position(rows)) for rows in good.values()]
+    return reduce(lambda one, other: one.union(other), positions).distinct()
 
 
 def _position(rows: DataFrame) -> list[Column]:
@@ -116,7 +116,7 @@ def _append(lake: Lake, table: str, rows: DataFrame, job: Job) -> None:
         if "late_by_s" in stored.columns and set(rows.columns) >= {*_ORIGIN, "event_time"}:
             rows = _with_lateness(rows, stored)
         if "settled_after" in stored.columns:
-            # Queries with state may have forgotten everything before it, and must reject older rows.
+            # Stateful queries may have dropped their state before this time, and must reject older rows.
             [(settled,)] = stored.agg(sf.max(sf.unix_micros("settled_after"))).collect()
             time = sf.timestamp_micros(sf.lit(settled).cast("bigint"))
             rows = rows.withColumns({"settled_before": time, "settled_after": time})
@@ -141,7 +141,7 @@ def _append(lake: Lake, table: str, rows: DataFrame, job: Job) -> None:
 
 
 def _arrived(lake: Lake, good: Mapping[str, DataFrame], accepted: DataFrame) -> DataFrame:
-    """Return the accepted positions without those whose rows are not in the tables: another replay may have run."""
+    """Return the accepted positions whose rows are in the tables: another replay may have run meanwhile."""
     for table, rows in good.items():
         if lake.exists(table):
             stored = lake.read(table)
@@ -152,7 +152,7 @@ def _arrived(lake: Lake, good: Mapping[str, DataFrame], accepted: DataFrame) -> 
 
 
 def _with_lateness(rows: DataFrame, stored: DataFrame) -> DataFrame:
-    """Add how late the rows are, which depends on the rows before them in their partitions."""
+    """Add the lateness of the rows, which depends on earlier rows of their partitions."""
     columns = [*_ORIGIN, "event_time"]
     partitions = rows.select(*_ORIGIN[:2]).distinct()
     around = stored.select(*columns).join(sf.broadcast(partitions), list(_ORIGIN[:2]), "left_semi")

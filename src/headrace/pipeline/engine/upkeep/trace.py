@@ -1,4 +1,4 @@
-"""Follow one record from its topic through the tables, to the rows and changelog records that it is part of.
+"""Follow one record from its topic through the tables, to the rows and changelog records that include it.
 
 To find these rows, the functions of the jobs run again: those of additive jobs on the record alone, those of stateful
 jobs on all rows with and without the record.
@@ -28,7 +28,7 @@ from headrace.pipeline.spec.jobs import Additive, Append, Changelog, Job, Publis
 Written: TypeAlias = Append | Additive | Stateful | Snapshot | Publish
 
 _SHOWN: Final = 100
-"""Rows of a table, at most."""
+"""Maximum number of rows shown of a table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class Reached:
     """None for a topic without a table."""
     row: Mapping[str, Any]
     is_written: bool = True
-    """False for a row of a stateful job that the table does not have: it comes later, or the record came too late."""
+    """False for a row of a stateful job that is not in the table: it is not complete yet, or the record was late."""
     topic: str | None = None
     """The topic with the row, and its key there."""
     key: str | None = None
@@ -67,7 +67,7 @@ class Tracer:
         self._params = params
 
     def trace(self, place: Place) -> Iterator[Reached]:
-        """Yield what the record reached, table by table in order of data. Spark works between two rows."""
+        """Yield the rows that the record reached, table by table in data-flow order."""
         reached: dict[str, DataFrame] = {}
         topic_id = self._topic_id(place.topic)
         for job in self._jobs.values():
@@ -103,7 +103,7 @@ class Tracer:
         return None
 
     def _at(self, table: str, place: Place, topic_id: str | None) -> DataFrame | None:
-        """Return the rows of a table that are the record; None if its rows have no position."""
+        """Return the rows of a table with the record's position; None if its rows have no position."""
         stored = self._lake.read(table)
         position = offsets_present.columns(stored.columns)
         if position is None:
@@ -116,7 +116,7 @@ class Tracer:
         return stored.where(at)
 
     def _derived(self, job: Job, source: str, output: Written, reached: DataFrame) -> DataFrame | None:
-        """Return the rows of a table that follow from the rows which the record reached in the source table."""
+        """Return the rows of a table that are computed from the rows that the record reached in the source table."""
         if isinstance(output, Snapshot):
             stored = self._lake.read(output.table)
             shared = [name for name in self._keys(source) if name in stored.columns]
