@@ -11,7 +11,7 @@ from headrace.cli.main import app
 
 PAGE = (Path(__file__).parents[3] / "docs" / "cli.md").read_text()
 SECTIONS = dict(part.split("\n", 1) for part in re.split(r"^## ", PAGE, flags=re.MULTILINE)[1:])
-SHARED = {"--bootstrap", "--quiet", "--help", "--json"}
+SHARED = {"--bootstrap", "--quiet", "--help", "--json", "--yes"}
 
 
 def _commands(command: Any, path: str) -> dict[str, Any]:
