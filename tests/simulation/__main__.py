@@ -10,7 +10,6 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 from tests.simulation import history as group_history
-from tests.simulation import report as group_report
 from tests.simulation import world as group_world
 from tests.simulation.cluster import history as cluster_history
 from tests.simulation.cluster import world as cluster_world
@@ -21,7 +20,7 @@ _BATCH = 200
 _COST = {"cluster": 10}
 """Worlds whose seeds take this many times longer, so that fewer are played."""
 WORLDS: dict[str, tuple[Callable[[int], Any], Callable[..., Any], Callable[..., str]]] = {
-    "groups": (group_history.history_of, group_world.play, group_report.explain),
+    "groups": (group_history.history_of, group_world.play, group_world.explain),
     "transactions": (transaction_history.history_of, transaction_world.play, transaction_world.explain),
     "cluster": (cluster_history.history_of, cluster_world.play, cluster_world.explain),
 }

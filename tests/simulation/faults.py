@@ -1,10 +1,9 @@
 """Faults injected into the coordinator, which the simulation must find."""
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, Final
-from unittest.mock import patch
 
 from headrace.coordinator.groups.classic.group import ClassicGroup
 from headrace.coordinator.groups.classic.rebalance import Rebalance
@@ -16,45 +15,39 @@ from headrace.coordinator.groups.state.shard import GroupShard
 from headrace.coordinator.runtime import shards
 from headrace.coordinator.runtime.timers import Timers
 from headrace.errors import KafkaError
-
-
-@contextmanager
-def _replaced(owner: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
-    """Replace an attribute with `make(original)`."""
-    with patch.object(owner, name, make(getattr(owner, name))):
-        yield
+from tests.simulation.acts import replaced
 
 
 def _generation_is_not_checked() -> AbstractContextManager[None]:
     def make(check: Any) -> Any:
         return lambda group, member_id, instance_id, _: check(group, member_id, instance_id, group.generation)
 
-    return _replaced(Rebalance, "check_member", make)
+    return replaced(Rebalance, "check_member", make)
 
 
 def _assigned_before_revoked() -> AbstractContextManager[None]:
     def make(reconcile: Any) -> Any:
         return lambda member, aim: reconcile(member, replace(aim, is_free=lambda _: True))
 
-    return _replaced(steps, "reconcile", make)
+    return replaced(steps, "reconcile", make)
 
 
 def _revocation_is_not_awaited() -> AbstractContextManager[None]:
     def make(reconcile: Any) -> Any:
         return lambda member, aim: reconcile(member, replace(aim, owned=frozenset()))
 
-    return _replaced(steps, "reconcile", make)
+    return replaced(steps, "reconcile", make)
 
 
 def _member_is_forgotten_on_reload() -> AbstractContextManager[None]:
     def make(restore: Any) -> Any:
         return lambda group, metadata: restore(group, metadata._replace(members=metadata.members[1:]))
 
-    return _replaced(Rebalance, "restore", make)
+    return replaced(Rebalance, "restore", make)
 
 
 def _stale_commit_is_accepted() -> AbstractContextManager[None]:
-    return _replaced(ClassicGroup, "check_offset_commit", lambda _: lambda *__, **___: [])
+    return replaced(ClassicGroup, "check_offset_commit", lambda _: lambda *__, **___: [])
 
 
 def _stale_commit_of_a_consumer_is_accepted() -> AbstractContextManager[None]:
@@ -67,18 +60,18 @@ def _stale_commit_of_a_consumer_is_accepted() -> AbstractContextManager[None]:
 
         return lenient
 
-    return _replaced(ConsumerState, "check_offset_commit", make)
+    return replaced(ConsumerState, "check_offset_commit", make)
 
 
 def _timer_is_lost(kind: TimerKind) -> Callable[[], AbstractContextManager[None]]:
     def make(schedule: Any) -> Any:
         return lambda timers, key, deadline: None if key[1].kind is kind else schedule(timers, key, deadline)
 
-    return lambda: _replaced(Timers, "schedule", make)
+    return lambda: replaced(Timers, "schedule", make)
 
 
 def _timers_fire_in_a_batch() -> AbstractContextManager[None]:
-    return _replaced(Timers, "expired", lambda expired: lambda timers, now: list(expired(timers, now)))
+    return replaced(Timers, "expired", lambda expired: lambda timers, now: list(expired(timers, now)))
 
 
 def _fencing_is_off() -> AbstractContextManager[None]:
@@ -88,7 +81,7 @@ def _fencing_is_off() -> AbstractContextManager[None]:
 
         return lenient
 
-    return _replaced(Rebalance, "check_member", make)
+    return replaced(Rebalance, "check_member", make)
 
 
 def _former_assignment_is_sent() -> AbstractContextManager[None]:
@@ -102,7 +95,7 @@ def _former_assignment_is_sent() -> AbstractContextManager[None]:
 
         return stale
 
-    return _replaced(Rebalance, "_propagate", make)
+    return replaced(Rebalance, "_propagate", make)
 
 
 def _failed_write_counts_as_written() -> AbstractContextManager[None]:
@@ -115,7 +108,7 @@ def _failed_write_counts_as_written() -> AbstractContextManager[None]:
 
         return careless
 
-    return _replaced(shards.Shards, "append", make)
+    return replaced(shards.Shards, "append", make)
 
 
 def _offset_is_forgotten_on_reload() -> AbstractContextManager[None]:
@@ -127,11 +120,11 @@ def _offset_is_forgotten_on_reload() -> AbstractContextManager[None]:
 
         return forgetful
 
-    return _replaced(GroupShard, "replay_bytes", make)
+    return replaced(GroupShard, "replay_bytes", make)
 
 
 def _departure_is_not_noticed() -> AbstractContextManager[None]:
-    return _replaced(steps.Steps, "bump", lambda _: lambda *__: None)
+    return replaced(steps.Steps, "bump", lambda _: lambda *__: None)
 
 
 def _rebalance_does_not_wait() -> AbstractContextManager[None]:
@@ -144,11 +137,11 @@ def _rebalance_does_not_wait() -> AbstractContextManager[None]:
 
         return impatient
 
-    return _replaced(Rebalance, "maybe_complete_join", make)
+    return replaced(Rebalance, "maybe_complete_join", make)
 
 
 def _upgrade_treats_unrevoked_partitions_as_free() -> AbstractContextManager[None]:
-    return _replaced(migration, "_unrevoked", lambda _: lambda members: [member for member, _ in members])
+    return replaced(migration, "_unrevoked", lambda _: lambda members: [member for member, _ in members])
 
 
 def _upgrade_forgets_assignments() -> AbstractContextManager[None]:
@@ -159,7 +152,7 @@ def _upgrade_forgets_assignments() -> AbstractContextManager[None]:
 
         return forgetful
 
-    return _replaced(migration, "_converted", make)
+    return replaced(migration, "_converted", make)
 
 
 def _downgraded_group_does_not_rebalance(*, after_reload: bool) -> Callable[[], AbstractContextManager[None]]:
@@ -174,8 +167,8 @@ def _downgraded_group_does_not_rebalance(*, after_reload: bool) -> Callable[[], 
         return lambda group, protocols, _, now_ms: take_over(group, protocols, None, now_ms)
 
     if after_reload:
-        return lambda: _replaced(ClassicGroup, "loaded", make_loaded)
-    return lambda: _replaced(ClassicGroup, "take_over", make_take_over)
+        return lambda: replaced(ClassicGroup, "loaded", make_loaded)
+    return lambda: replaced(ClassicGroup, "take_over", make_take_over)
 
 
 def _removed_member_keeps_its_partitions() -> AbstractContextManager[None]:
@@ -186,7 +179,7 @@ def _removed_member_keeps_its_partitions() -> AbstractContextManager[None]:
 
         return lenient
 
-    return _replaced(classic_members, "_subscription_in", make)
+    return replaced(classic_members, "_subscription_in", make)
 
 
 FAULTS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {

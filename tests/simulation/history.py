@@ -1,11 +1,12 @@
 """The history of a simulation, drawn from a seed: settings and timed acts."""
 
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from headrace.errors import ErrorCode
+from tests.simulation.acts import Act, Acts, in_order
 
 FAULTS_S: Final = 45.0
 """Duration of the faulty phase."""
@@ -13,18 +14,6 @@ _LAST_ACT_S: Final = 40.0
 _NO_LIMIT: Final = 1000
 _SUBSCRIPTIONS: Final = (("t",), ("t",), ("t", "u"), ("u",))
 _REFUSALS: Final = (ErrorCode.kafka_storage_error, ErrorCode.not_enough_replicas, ErrorCode.message_too_large)
-
-
-@dataclass(frozen=True)
-class Act:
-    """An event `at` some seconds after the start."""
-
-    at: float
-    kind: str
-    arguments: tuple[Any, ...]
-
-    def __str__(self) -> str:
-        return f"{self.kind}({', '.join(map(repr, self.arguments))})"
 
 
 @dataclass(frozen=True)
@@ -36,17 +25,8 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class History:
-    seed: int
+class History(Acts):
     settings: Settings
-    acts: tuple[Act, ...]
-
-    def with_acts(self, acts: Sequence[Act]) -> "History":
-        return replace(self, acts=tuple(acts))
-
-    def __str__(self) -> str:
-        lines = [f"seed {self.seed}, {self.settings}"]
-        return "\n".join(lines + [f"{act.at:7.3f} s  {act}" for act in self.acts])
 
 
 KINDS: Final = ("eager", "cooperative", "rolling", "consumer")
@@ -125,4 +105,4 @@ def history_of(seed: int) -> History:
         else:
             kind = chance.choices(list(makers), weights)[0]
             acts.append(Act(at, kind, makers[kind][1]()))
-    return History(seed, settings, tuple(sorted(acts, key=lambda act: act.at)))
+    return History(seed, in_order(acts), settings)

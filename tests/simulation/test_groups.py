@@ -7,8 +7,7 @@ import pytest
 
 from tests.simulation.faults import FAULTS
 from tests.simulation.history import history_of
-from tests.simulation.report import explain
-from tests.simulation.world import play
+from tests.simulation.world import explain, play
 
 SEEDS = 2000
 """Seeds in CI; `make simulation SEEDS=100000` plays more."""

@@ -10,7 +10,7 @@
   partition of a subscribed topic has an owner.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from headrace.coordinator.group_coordinator import GroupCoordinator
@@ -26,12 +26,14 @@ from headrace.coordinator.groups.requests import Leaver
 from headrace.coordinator.groups.settings import GroupSettings
 from headrace.coordinator.groups.state.offsets import GroupOffsets
 from headrace.errors import ErrorCode, KafkaError
+from tests.simulation import acts
+from tests.simulation.acts import Act
 from tests.simulation.classic_client import ClassicClient
 from tests.simulation.clients import REBALANCE_S, SESSION_S, Client, TopicPartition
 from tests.simulation.clock import VirtualLoop, virtual_clock
 from tests.simulation.consumer_client import ConsumerClient
 from tests.simulation.crashing_log import CrashingLog
-from tests.simulation.history import FAULTS_S, Act, History
+from tests.simulation.history import FAULTS_S, History
 
 SETTLE_S: Final = 2 * REBALANCE_S + 2 * SESSION_S
 """Time to notice a dead member and to complete two rebalances."""
@@ -458,20 +460,14 @@ def play(history: History, trace: list[str] | None = None) -> ViolationError | N
     return None
 
 
-def shortest(history: History, violation: ViolationError) -> History:
-    """Remove acts that the failure does not need."""
-    acts: Sequence[Act] = history.acts
-    size = max(len(acts) // 2, 1)
-    while True:
-        start = 0
-        has_shrunk = False
-        while start < len(acts):
-            fewer = [*acts[:start], *acts[start + size :]]
-            found = play(history.with_acts(fewer))
-            if found is not None and found.promise == violation.promise:
-                acts, has_shrunk = fewer, True
-            else:
-                start += size
-        if size == 1 and not has_shrunk:
-            return history.with_acts(acts)
-        size = max(size // 2, 1)
+def explain(history: History, violation: ViolationError) -> str:
+    """Return the report of a failing seed."""
+
+    def fails(shorter: History) -> bool:
+        found = play(shorter)
+        return found is not None and found.promise == violation.promise
+
+    short = acts.shortest(history, fails)
+    trace: list[str] = []
+    found = play(short, trace)
+    return acts.report("groups", history, short, violation, [*trace, str(found)])

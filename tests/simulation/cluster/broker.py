@@ -1,15 +1,15 @@
-"""A broker in the simulation: the real storage, replicas, fetchers and request handlers, composed as in
-`broker/node.py`, on a fake network and in virtual time.
+"""A broker in the simulation: the real membership, controller, storage, replicas, fetchers and request handlers,
+composed as in `broker/node.py`, on a fake network and ZooKeeper and in virtual time.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from random import Random
 from typing import Any, Final, cast
 from unittest.mock import patch
 
-from headrace.broker.apis.controls import ControlApis
 from headrace.broker.apis.fetch import FetchApi
 from headrace.broker.apis.partition_offsets import PartitionOffsetsApi
 from headrace.broker.apis.produce import ProduceApi
@@ -18,9 +18,9 @@ from headrace.broker.commands import Commands
 from headrace.broker.current_leader import leader_in
 from headrace.broker.membership.following import MemberFetchers
 from headrace.broker.membership.leading import MemberLeaders
+from headrace.broker.membership.member import Member
 from headrace.broker.state_changes import StateChanges
 from headrace.broker.upkeep import Upkeep, maintain_logs
-from headrace.client.link import Link
 from headrace.cluster.metadata_cache import MetadataCache
 from headrace.config import BrokerConfig
 from headrace.replication.purgatory import Purgatory
@@ -31,17 +31,24 @@ from headrace.storage.dirs import log_dir
 from headrace.storage.dirs.log_dirs import LogDirs
 from headrace.storage.log.config import LogConfig
 from headrace.types import TopicPartition
+from headrace.wire.apis import ApiKey
 from tests.simulation.cluster.loop import Process, ProcessLoop
-from tests.simulation.cluster.net import Address, Network
+from tests.simulation.cluster.net import Address, Network, Served
 
 MAX_LAG_S: Final = 1.5
 PORT: Final = 9092
+SESSION_TIMEOUT_S: Final = 1.5
 SETTINGS: Final = {
-    "replica.lag.time.max.ms": "1500",
+    "zookeeper.connect": "zk:2181",
+    "zookeeper.session.timeout.ms": str(int(SESSION_TIMEOUT_S * 1000)),
+    "zookeeper.connection.timeout.ms": "3000",
+    "replica.lag.time.max.ms": str(int(MAX_LAG_S * 1000)),
     "replica.fetch.wait.max.ms": "300",
     "replica.fetch.backoff.ms": "150",
     "replica.socket.timeout.ms": "1000",
     "controller.socket.timeout.ms": "1000",
+    "controlled.shutdown.retry.backoff.ms": "300",
+    "leader.imbalance.check.interval.seconds": "3",
     "log.flush.offset.checkpoint.interval.ms": "1000",
     "log.retention.check.interval.ms": "2000",
 }
@@ -55,6 +62,30 @@ def address_of(broker_id: int) -> Address:
     return host_of(broker_id), PORT
 
 
+class LateCopies:
+    """Requests of one kind that arrive at a broker again, perhaps at its next process. Shared by all brokers."""
+
+    def __init__(self, loop: ProcessLoop, random: Random) -> None:
+        self.rate = 0.0
+        self.copied = ApiKey.LEADER_AND_ISR
+        self._loop = loop
+        self._random = random
+        self._serving: dict[int, tuple[Process, Served]] = {}
+
+    def serve(self, broker_id: int, process: Process, served: Served) -> None:
+        """Deliver copies over this connection, which has no client."""
+        self._serving[broker_id] = process, served
+
+    def received(self, broker_id: int, frame: bytes) -> None:
+        if frame[1] == self.copied and frame[0] == 0 and self._random.random() < self.rate:
+            self._loop.call_later(self._random.expovariate(0.7), self._deliver, broker_id, frame)
+
+    def _deliver(self, broker_id: int, frame: bytes) -> None:
+        process, served = self._serving[broker_id]
+        message = len(frame).to_bytes(4, "big") + frame
+        self._loop.call_soon(served.receive, message, context=process.context)
+
+
 class Broker:
     """One process of a broker, from its start to its death."""
 
@@ -66,56 +97,51 @@ class Broker:
         loop: ProcessLoop,
         network: Network,
         config_of: Callable[[str], LogConfig],
-        broker_epoch: int,
         boot_id: Path | None,
+        copies: LateCopies,
     ) -> None:
         self.id = broker_id
         self.process = Process(host_of(broker_id))
-        self.broker_epoch = broker_epoch
         self._root = root
         self._boot_id = boot_id
         self._loop = loop
         self._network = network
         self._config_of = config_of
+        self._copies = copies
         self.cache = MetadataCache()
         self.log_dirs: LogDirs | None = None
+        self.member: Member
         self.replicas: ReplicaManager
+        self.leaders: MemberLeaders
         self.fetchers: MemberFetchers
         self.has_started = False
+        self.failed = asyncio.Event()
+        """Set if another process has taken the broker's id."""
 
     @property
     def is_up(self) -> bool:
         return self.has_started and self.process.is_alive
 
     async def start(self) -> None:
-        """Open the directories and serve."""
+        """Open the directories, join the cluster, and serve. Raises StoreError and KafkaError."""
         loop = cast(asyncio.AbstractEventLoop, self._loop)
-        config = BrokerConfig({"broker.id": str(self.id), **SETTINGS})
+        listener = f"PLAINTEXT://{host_of(self.id)}:{PORT}"
+        config = BrokerConfig({"broker.id": str(self.id), "listeners": listener, **SETTINGS})
+        cache = self.cache
+        member = self.member = Member(config, "zk:2181", cache, loop)
+        cluster_id = await member.connect()
         with nullcontext() if self._boot_id is None else patch.object(log_dir, "_BOOT_ID", self._boot_id):
-            dirs = self.log_dirs = LogDirs.open([self._root], broker_id=self.id, cluster_id="c", meta_version=0)
-        dirs.owned.trust_new()
+            dirs = self.log_dirs = LogDirs.open([self._root], broker_id=self.id, cluster_id=cluster_id, meta_version=0)
+        cache.begin(cluster_id, await member.load())
         purgatory = Purgatory(loop)
         replicas = self.replicas = ReplicaManager(dirs, self._config_of, purgatory)
-        cache = self.cache
         replicas.exists = lambda partition: cache.image.topic_id_of(partition) is not None
         executor: Any = None  # the loop runs the work itself
         commands = Commands(self.id, replicas, cache, executor, StateChanges(is_logged=False))
-        leaders = MemberLeaders(
-            config,
-            cache,
-            replicas,
-            address=lambda: self._known_address(cache.image.controller_id),
-            broker_epoch=lambda: self.broker_epoch,
-            loop=loop,
-        )
+        dirs.owned.trust_new()
+        leaders = self.leaders = member.leaders(replicas)
         replicas.peers = leaders.peers
-        self.fetchers = commands.following = MemberFetchers(
-            config,
-            executor,
-            link_to=self._fetching_link,
-            address_of=self._known_address,
-            broker_epoch=lambda: self.broker_epoch,
-        )
+        self.fetchers = commands.following = member.fetchers(executor)
         leader_of = leader_in(cache)
         dispatcher = Dispatcher()
         for apis in (
@@ -130,29 +156,29 @@ class Broker:
                 leader_of=leader_of,
             ),
             PartitionOffsetsApi(replicas, lambda _: False),
-            ControlApis(commands, cache, broker_epoch=lambda: self.broker_epoch, read_configs=_read_configs),
+            *member.apis(commands),
         ):
             dispatcher.add_routes(apis.routes())
         transactions = TransactionVerification(replicas, cache.topic_name, cast(Any, None), config)
         produce = ProduceApi(replicas, cache.topic_name, purgatory, transactions, leader_of)
         dispatcher.add_produce(produce.produce, produce.produce_run, produce.produce_many)
         maintain_logs(Upkeep(loop, executor), config, replicas)
-        self._network.listen(address_of(self.id), self.process, dispatcher)
+        await member.join(config.parsed_listeners, self.failed)
+        self._network.serve(
+            address_of(self.id), self.process, dispatcher, lambda frame: self._copies.received(self.id, frame)
+        )
+        self._copies.serve(self.id, self.process, self._network.without_client(self.process, dispatcher))
         self.has_started = True
 
-    def _known_address(self, broker_id: int) -> Address | None:
-        broker = self.cache.image.brokers.get(broker_id)
-        endpoint = None if broker is None else broker.endpoint("PLAINTEXT")
-        return None if endpoint is None else (endpoint.host, endpoint.port)
-
-    def _fetching_link(self, leader: int, client_id: str) -> Link:
-        return Link(
-            lambda: self._known_address(leader),
-            client_id=client_id,
-            loop=cast(asyncio.AbstractEventLoop, self._loop),
-            api_versions=False,
-            timeout_s=1.0,
-        )
+    async def stop(self) -> None:
+        """Move the leaders to other brokers, close the logs, and end the session."""
+        await self.member.leave()
+        self._network.stop_serving(self.process)
+        await self.fetchers.close()
+        await self.leaders.close()
+        self.has_started, self.log_dirs = False, None
+        self.replicas.close()
+        await self.member.close()
 
     def kill(self) -> None:
         """Kill the process. Its files remain."""
@@ -168,9 +194,13 @@ class Broker:
                 directory.unlock()
 
     @property
-    def high_watermarks(self) -> Mapping[TopicPartition, int]:
-        return {partition.topic_partition: partition.high_watermark for partition in self.replicas.hosted()}
+    def broker_epoch(self) -> int:
+        return self.member.broker_epoch
 
+    @property
+    def is_controller(self) -> bool:
+        return self.is_up and self.member.candidate.term is not None
 
-def _read_configs(_: object) -> Awaitable[None]:
-    return asyncio.sleep(0)
+    @property
+    def hosted(self) -> dict[TopicPartition, Any]:
+        return {partition.topic_partition: partition for partition in self.replicas.hosted()}

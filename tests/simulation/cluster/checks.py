@@ -1,22 +1,19 @@
 """The invariants of replication, checked after every step of the loop that has changed something."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from headrace.replication.following.partition import FollowedPartition
 from headrace.replication.partition import Partition
 from headrace.storage.log.log import Log
-from headrace.types import TopicPartition
 from headrace.wire.batch import BatchHeader, batch_crc_ok
 from tests.simulation.cluster.broker import Broker
-from tests.simulation.cluster.store import Store
-
-MIN_ISR: Final = 2
+from tests.simulation.cluster.store import Key, Store, ViolationError
 
 
-class ViolationError(AssertionError):
-    """An invariant does not hold."""
+def key_of(partition: Partition | FollowedPartition) -> Key:
+    return Key(*partition.topic_partition, partition.topic_id)
 
 
 class Held(NamedTuple):
@@ -90,15 +87,15 @@ class Committed:
 class Checks:
     """The invariants. `copies` survive the processes of brokers, as disks do."""
 
-    def __init__(self, store: Store, min_isr: int) -> None:
+    def __init__(self, store: Store, min_isr: Callable[[str], int]) -> None:
         self._store = store
         self._min_isr = min_isr
         self._checked_changes = 0
-        self.committed: dict[TopicPartition, Committed] = {}
-        self.copies: dict[tuple[int, TopicPartition], Copy] = {}
-        self._leaders: dict[tuple[TopicPartition, int], Broker] = {}
-        self._seen: dict[tuple[int, TopicPartition], tuple[Any, ...]] = {}
-        self._high_watermarks: dict[tuple[TopicPartition, int], int] = {}
+        self.committed: dict[Key, Committed] = {}
+        self.copies: dict[tuple[int, Key], Copy] = {}
+        self._leaders: dict[tuple[Key, int], Broker] = {}
+        self._seen: dict[tuple[int, Key], tuple[Any, ...]] = {}
+        self._high_watermarks: dict[tuple[Key, int], int] = {}
 
     def check(self, brokers: Iterable[Broker]) -> None:
         """Raises ViolationError."""
@@ -108,7 +105,7 @@ class Checks:
             self._forget_deleted(broker)
         if self._checked_changes != self._store.changes:
             self._checked_changes = self._store.changes
-            for name in self._store.partitions:
+            for name in self._store.states:
                 self._check_isr(name)
 
     def lost_power(self, broker_id: int) -> None:
@@ -118,18 +115,34 @@ class Checks:
             self._seen.pop(key, None)
 
     def _forget_deleted(self, broker: Broker) -> None:
-        """Forget copies whose files were deleted."""
+        """Forget copies whose files were deleted, and check that they were not needed."""
         assert broker.log_dirs is not None
         known = broker.log_dirs.partitions()
-        for key in [key for key in self.copies if key[0] == broker.id and key[1] not in known]:
+        for key in [key for key in self.copies if key[0] == broker.id and key[1].name not in known]:
             del self.copies[key]
             self._seen.pop(key, None)
+            self._check_deletion(broker, key[1])
 
-    def _check_isr(self, name: TopicPartition) -> None:
+    def _check_deletion(self, broker: Broker, name: Key) -> None:
+        state = self._store.states.get(name)
+        if state is None or self._store.is_deleting(name.topic):
+            return
+        assignment = self._store.assignments[name]
+        if broker.id in state.isr:
+            raise ViolationError(f"{name}: broker {broker.id} deletes its replica, and is in the ISR {state.isr}")
+        if broker.id in assignment.removing and not set(assignment.target) <= set(state.isr):
+            raise ViolationError(
+                f"{name}: broker {broker.id} deletes its replica before {assignment.target} are in the ISR {state.isr}"
+            )
+
+    def _check_isr(self, name: Key) -> None:
         """Check that every member of the ISR has all records that consumers have seen, because it may be elected."""
-        state = self._store.partitions[name]
+        state = self._store.states[name]
+        if name in self._store.tainted or self._store.is_deleting(name.topic):
+            return
+        safe = set(state.isr) - self._store.at_risk.get(name, set())
         for held in self.committed.setdefault(name, Committed()).batches.values():
-            for member in state.isr:
+            for member in safe:
                 copy = self.copies.get((member, name))
                 if copy is None or not copy.has(held):
                     raise ViolationError(
@@ -138,8 +151,9 @@ class Checks:
                     )
 
     def _check_if_changed(self, broker: Broker, partition: Partition | FollowedPartition) -> None:
-        name = partition.topic_partition
+        name = key_of(partition)
         state = partition.log.state
+        written = self._store.states.get(name)
         followers = partition.followers if isinstance(partition, Partition) else None
         now = (
             partition,
@@ -148,7 +162,8 @@ class Checks:
             partition.high_watermark,
             state.log_start_offset,
             state.truncations,
-            self._store.partitions[name].version,
+            None if written is None else written.version,
+            name in self._store.tainted,
             None if followers is None else followers.state.maximal_isr,
         )
         if self._seen.get((broker.id, name)) == now:
@@ -157,6 +172,8 @@ class Checks:
         copy = self.copies.setdefault((broker.id, name), Copy())
         new = copy.read(partition.log)
         self._check_new(broker, partition, new)
+        if name in self._store.tainted or self._store.is_deleting(name.topic):
+            return
         if isinstance(partition, Partition):
             self._check_leader(broker, partition, copy)
         self._check_committed(broker, partition, copy)
@@ -183,8 +200,10 @@ class Checks:
             )
 
     def _check_leader(self, broker: Broker, partition: Partition, copy: Copy) -> None:
-        name, epoch = partition.topic_partition, partition.leader_epoch
-        state = self._store.partitions[name]
+        name, epoch = key_of(partition), partition.leader_epoch
+        state = self._store.states.get(name)
+        if state is None:
+            return  # the topic was deleted
         known = self._leaders.setdefault((name, epoch), broker)
         if known is not broker:
             raise ViolationError(f"brokers {known.id} and {broker.id} (or two lives) lead {name} under epoch {epoch}")
@@ -205,7 +224,7 @@ class Checks:
 
     def _check_elected(self, broker: Broker, partition: Partition, copy: Copy) -> None:
         """Check that a new leader has all records that consumers have seen."""
-        name = partition.topic_partition
+        name = key_of(partition)
         committed = self.committed.setdefault(name, Committed())
         for held in committed.batches.values():
             if not copy.has(held):
@@ -216,9 +235,10 @@ class Checks:
 
     def _commit(self, broker: Broker, partition: Partition, copy: Copy) -> None:
         """Note the batches that the high watermark has passed, and check that the ISR has them."""
-        name = partition.topic_partition
+        name = key_of(partition)
         committed = self.committed.setdefault(name, Committed())
-        state = self._store.partitions[name]
+        state = self._store.states[name]
+        replicas = self._store.assignments[name].replicas
         for held in copy.batches:
             header = held.header
             if header.base_offset < committed.end:
@@ -226,7 +246,7 @@ class Checks:
             if header.next_offset > partition.high_watermark:
                 break
             holders = [number for (number, other), each in self.copies.items() if other == name and each.has(held)]
-            if len(holders) < min(self._min_isr, len(state.replicas)):
+            if len(holders) < min(self._min_isr(name.topic), len(replicas)):
                 raise ViolationError(
                     f"{name}: leader {broker.id} commits the batch at {header.base_offset}, which only {holders} have"
                 )
@@ -240,7 +260,7 @@ class Checks:
 
     def _check_committed(self, broker: Broker, partition: Partition | FollowedPartition, copy: Copy) -> None:
         """Check that all batches below a high watermark equal the committed ones."""
-        name = partition.topic_partition
+        name = key_of(partition)
         committed = self.committed.setdefault(name, Committed())
         if partition.high_watermark > committed.end:
             raise ViolationError(
@@ -262,19 +282,19 @@ class Checks:
 
     # Clients
 
-    def committed_start(self, name: TopicPartition) -> int:
+    def committed_start(self, name: Key) -> int:
         return self.committed.setdefault(name, Committed()).start
 
-    def committed_end(self, name: TopicPartition) -> int:
+    def committed_end(self, name: Key) -> int:
         return self.committed.setdefault(name, Committed()).end
 
-    def acknowledged(self, name: TopicPartition, offset: int, count: int) -> None:
+    def acknowledged(self, name: Key, offset: int, count: int) -> None:
         """Check that acknowledged records are committed."""
         committed = self.committed.setdefault(name, Committed())
         if offset + count > committed.end:
             raise ViolationError(f"{name}: offset {offset} is acknowledged, but {committed.end} is the committed end")
 
-    def read(self, name: TopicPartition, offset: int, data: bytes) -> None:
+    def read(self, name: Key, offset: int, data: bytes) -> None:
         """Check a batch that a consumer has read."""
         committed = self.committed.setdefault(name, Committed())
         held = committed.batches.get(offset)

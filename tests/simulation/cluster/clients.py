@@ -1,12 +1,13 @@
 """Producers and consumers of the simulated cluster. They find leaders in the metadata of any live broker."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final, Protocol, cast
 
 from headrace.client.link import Link, LinkError
+from headrace.cluster.image import NO_LEADER
 from headrace.errors import ErrorCode
 from headrace.types import TopicPartition
 from headrace.wire.apis import ApiKey, request_encoder, response_reader
@@ -14,10 +15,8 @@ from headrace.wire.fetched import ENTRY, FETCH_VERSION, FetchLimits, encode_fetc
 from headrace.wire.records import RecordData, batch_headers, build_batch
 from tests.simulation.cluster.broker import address_of
 from tests.simulation.cluster.loop import Process, ProcessLoop
-from tests.simulation.cluster.store import NO_LEADER
 
 _PRODUCE_VERSION: Final = 9
-_DELETE_VERSION: Final = 2
 _TIMESTAMP: Final = 1_700_000_000_000
 _BACKOFF_S: Final = 0.1
 _REQUEST_TIMEOUT_MS: Final = 1000
@@ -118,10 +117,12 @@ class Producer:
         self._serial = 0
         self._sequences: dict[TopicPartition, int] = {}
 
-    async def run(self, partitions: list[TopicPartition]) -> None:
+    async def run(self, partitions: Callable[[], Sequence[TopicPartition]]) -> None:
         while not self.is_stopped:
             await asyncio.sleep(self._random.expovariate(1 / self.pause_s))
-            await self._write(self._random.choice(partitions))
+            known = partitions()
+            if known:
+                await self._write(self._random.choice(known))
         self.is_done = True
 
     async def _write(self, name: TopicPartition) -> None:
@@ -217,25 +218,3 @@ class Consumer:
                     continue
                 self._cluster.read(self._name, header.base_offset, data[position : position + header.size])
                 self.offset = header.next_offset
-
-
-class Admin:
-    """Deletes records."""
-
-    def __init__(self, cluster: Cluster, loop: ProcessLoop) -> None:
-        self.process = Process("admin")
-        self._cluster = cluster
-        self._links = Links(loop, "admin")
-
-    async def delete_records(self, name: TopicPartition, offset: int) -> None:
-        leader = self._cluster.leader_of(name)
-        if leader == NO_LEADER:
-            return
-        body = bytearray()
-        partitions = [{"partition_index": name.partition, "offset": offset}]
-        fields = {"topics": [{"name": name.topic, "partitions": partitions}], "timeout": _REQUEST_TIMEOUT_MS}
-        request_encoder(ApiKey.DELETE_RECORDS, _DELETE_VERSION)(body, fields)
-        try:
-            await self._links.to(leader).exchange(ApiKey.DELETE_RECORDS, _DELETE_VERSION, body)
-        except LinkError:
-            self._cluster.note(f"deleting records of {name} before {offset} failed")

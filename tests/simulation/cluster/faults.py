@@ -1,25 +1,28 @@
-"""Faults injected into replication, which the simulation must find."""
+"""Faults planted in replication and in the controller, which the simulation must find."""
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, Final
-from unittest.mock import patch
 
 from headrace.broker.apis.controls import ControlApis
+from headrace.broker.membership.member import Member
+from headrace.cluster.controller.machine import ControllerMachine
+from headrace.cluster.image import BrokerImage
+from headrace.cluster.offices.candidate import Candidate
+from headrace.cluster.offices.fenced_store import FencedStore
+from headrace.cluster.offices.term import Term
 from headrace.errors import ErrorCode
 from headrace.replication.following.fetcher import Fetcher
 from headrace.replication.following.follower_state import FollowerState
 from headrace.replication.following.partition import FollowedPartition
 from headrace.replication.leading.leader_state import LeaderState
+from headrace.replication.leading.led_replica import LedReplica
 from headrace.replication.purgatory import Purgatory
 from headrace.replication.replica_manager import ReplicaManager
-
-
-@contextmanager
-def _replaced(owner: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
-    """Replace an attribute with `make(original)`."""
-    with patch.object(owner, name, make(getattr(owner, name))):
-        yield
+from headrace.storage.log.log import Log
+from tests.simulation.acts import replaced
+from tests.unit.cluster.controller.test_planted_faults import FAULTS as MACHINE_FAULTS
 
 
 def _controller_epoch_is_not_checked() -> AbstractContextManager[None]:
@@ -30,7 +33,7 @@ def _controller_epoch_is_not_checked() -> AbstractContextManager[None]:
 
         return lenient
 
-    return _replaced(ControlApis, "_check", make)
+    return replaced(ControlApis, "_check", make)
 
 
 def _broker_epoch_is_not_checked() -> AbstractContextManager[None]:
@@ -44,11 +47,11 @@ def _broker_epoch_is_not_checked() -> AbstractContextManager[None]:
 
         return lenient
 
-    return _replaced(ControlApis, "_check", make)
+    return replaced(ControlApis, "_check", make)
 
 
 def _leader_epoch_of_a_command_is_not_checked() -> AbstractContextManager[None]:
-    return _replaced(ReplicaManager, "check", lambda _: lambda *__: ErrorCode.none)
+    return replaced(ReplicaManager, "check", lambda _: lambda *__: ErrorCode.none)
 
 
 def _shrink_counts_before_its_answer() -> AbstractContextManager[None]:
@@ -61,7 +64,7 @@ def _shrink_counts_before_its_answer() -> AbstractContextManager[None]:
 
         return hasty
 
-    return _replaced(LeaderState, "shrink", make)
+    return replaced(LeaderState, "shrink", make)
 
 
 def _joining_replica_does_not_hold_back() -> AbstractContextManager[None]:
@@ -74,15 +77,15 @@ def _joining_replica_does_not_hold_back() -> AbstractContextManager[None]:
 
         return hasty
 
-    return _replaced(LeaderState, "expand", make)
+    return replaced(LeaderState, "expand", make)
 
 
 def _replica_below_the_high_watermark_joins() -> AbstractContextManager[None]:
-    return _replaced(LeaderState, "_may_join", lambda _: lambda *__: True)
+    return replaced(LeaderState, "_may_join", lambda _: lambda *__: True)
 
 
 def _replica_below_the_epoch_joins() -> AbstractContextManager[None]:
-    return _replaced(
+    return replaced(
         LeaderState, "_may_join", lambda _: lambda _, follower, high_watermark: follower.end_offset >= high_watermark
     )
 
@@ -91,15 +94,15 @@ def _own_end_is_committed() -> AbstractContextManager[None]:
     def make(_: Any) -> Any:
         return lambda self, *, log_end, min_insync_replicas, now_ms: self.own_end
 
-    return _replaced(LeaderState, "committed_end", make)
+    return replaced(LeaderState, "committed_end", make)
 
 
 def _min_isr_is_not_required() -> AbstractContextManager[None]:
-    return _replaced(LeaderState, "has_enough_in_sync", lambda _: lambda *__: True)
+    return replaced(LeaderState, "has_enough_in_sync", lambda _: lambda *__: True)
 
 
 def _answer_before_the_commit() -> AbstractContextManager[None]:
-    return _replaced(Purgatory, "completion", lambda _: lambda *_, **__: None)
+    return replaced(Purgatory, "completion", lambda _: lambda *_, **__: None)
 
 
 def _truncation_by_high_watermark() -> AbstractContextManager[None]:
@@ -112,11 +115,11 @@ def _truncation_by_high_watermark() -> AbstractContextManager[None]:
 
         return old
 
-    return _replaced(Fetcher, "follow", make)
+    return replaced(Fetcher, "follow", make)
 
 
 def _no_truncation() -> AbstractContextManager[None]:
-    return _replaced(FollowedPartition, "truncate_where_diverging", lambda _: lambda self, *__: self.log_end_offset)
+    return replaced(FollowedPartition, "truncate_where_diverging", lambda _: lambda self, *__: self.log_end_offset)
 
 
 def _divergence_is_ignored() -> AbstractContextManager[None]:
@@ -126,7 +129,7 @@ def _divergence_is_ignored() -> AbstractContextManager[None]:
 
         return careless
 
-    return _replaced(FollowerState, "_action", make)
+    return replaced(FollowerState, "_action", make)
 
 
 def _producers_survive_a_truncation() -> AbstractContextManager[None]:
@@ -136,16 +139,14 @@ def _producers_survive_a_truncation() -> AbstractContextManager[None]:
 
         return forgetful
 
-    return _replaced(FollowedPartition, "_reload", make)
+    return replaced(FollowedPartition, "_reload", make)
 
 
 def _followers_do_not_note_producers() -> AbstractContextManager[None]:
-    return _replaced(FollowedPartition, "_note", lambda _: lambda *__: None)
+    return replaced(FollowedPartition, "_note", lambda _: lambda *__: None)
 
 
 def _waits_survive_the_loss_of_leadership() -> AbstractContextManager[None]:
-    from headrace.replication.leading.led_replica import LedReplica
-
     def make(gone: Any) -> Any:
         def answering(self: Any, error: Any) -> None:
             self.high_watermark, shown = self.log_end_offset, self.high_watermark
@@ -156,7 +157,68 @@ def _waits_survive_the_loss_of_leadership() -> AbstractContextManager[None]:
 
         return answering
 
-    return _replaced(LedReplica, "gone", make)
+    return replaced(LedReplica, "gone", make)
+
+
+def _leading_begins_no_epoch() -> AbstractContextManager[None]:
+    return replaced(Log, "begin_epoch", lambda _: lambda *_: None)
+
+
+# The controller
+
+
+def _writes_are_not_fenced() -> AbstractContextManager[None]:
+    def make(write: Any) -> Any:
+        async def unfenced(self: FencedStore, operations: Any, parents: Any = ()) -> None:
+            node = await self._store.get(self._fence.path)
+            self._fence = self._fence._replace(version=node.stat.version)
+            await write(self, operations, parents)
+
+        return unfenced
+
+    return replaced(FencedStore, "write", make)
+
+
+def _sessions_end_without_the_office() -> AbstractContextManager[None]:
+    def make(_: Any) -> Any:
+        async def stay(self: Candidate) -> None:
+            """Stay in office."""
+
+        return stay
+
+    return replaced(Candidate, "_end", make)
+
+
+def _nothing_is_read_after_a_lost_connection() -> AbstractContextManager[None]:
+    return replaced(Term, "refresh", lambda _: lambda _: None)
+
+
+def _lost_sessions_are_not_registered_again() -> AbstractContextManager[None]:
+    def make(_: Any) -> Any:
+        async def forget(self: Member) -> None:
+            self.candidate.stand()
+
+        return forget
+
+    return replaced(Member, "_rejoin", make)
+
+
+def _restarts_are_ignored() -> AbstractContextManager[None]:
+    def make(changed: Any) -> Any:
+        def careless(self: ControllerMachine, brokers: Any) -> Any:
+            known = self.context.brokers
+            same: list[BrokerImage] = [
+                broker._replace(epoch=known[broker.id].epoch) if broker.id in known else broker for broker in brokers
+            ]
+            return changed(self, same)
+
+        return careless
+
+    return replaced(ControllerMachine, "brokers_changed", make)
+
+
+def _answers_to_stops_are_ignored() -> AbstractContextManager[None]:
+    return replaced(ControllerMachine, "stopped", lambda _: lambda *_: [])
 
 
 FAULTS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
@@ -176,4 +238,12 @@ FAULTS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
     "producers survive a truncation": _producers_survive_a_truncation,
     "followers do not note producers": _followers_do_not_note_producers,
     "waits end well at the loss of leadership": _waits_survive_the_loss_of_leadership,
+    "leading begins no epoch": _leading_begins_no_epoch,
+    "writes of the controller are not fenced": _writes_are_not_fenced,
+    "an expired session does not end the office": _sessions_end_without_the_office,
+    "nothing is read again after a lost connection": _nothing_is_read_after_a_lost_connection,
+    "lost sessions are not registered again": _lost_sessions_are_not_registered_again,
+    "restarts of brokers are ignored": _restarts_are_ignored,
+    "answers to StopReplica are ignored": _answers_to_stops_are_ignored,
+    **{name: partial(replaced, *fault) for name, fault in MACHINE_FAULTS.items()},
 }

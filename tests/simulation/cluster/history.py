@@ -5,28 +5,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-FAULTS_S: Final = 12.0
+from tests.simulation.acts import Act, Acts, in_order
+
+FAULTS_S: Final = 14.0
 """Duration of the faulty phase."""
-_LAST_ACT_S: Final = 11.0
+_FIRST_ACT_S: Final = 1.5
+_LAST_ACT_S: Final = 12.0
 REPLICAS: Final = 3
 PARTITIONS: Final = 2
+TOPIC: Final = "t"
+"""The topic of producers that check everything. It is never deleted."""
+_OTHERS: Final = ("d0", "d1")
+"""Topics that are created, deleted and created again."""
+
+_Arguments = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
-class Act:
-    """An event `at` seconds after the start."""
-
-    at: float
-    kind: str
-    arguments: tuple[Any, ...]
-
-    def __str__(self) -> str:
-        return f"{self.kind}({', '.join(map(repr, self.arguments))})"
-
-
-@dataclass(frozen=True)
-class History:
-    seed: int
+class History(Acts):
     brokers: tuple[int, ...]
     segment_bytes: int
     retention_bytes: int
@@ -34,26 +30,17 @@ class History:
     min_isr: int
     break_rate: float
     late_copies: float
+    """The probability that a command arrives again."""
     pause_s: float
     """The mean pause of a producer between two batches."""
-    acts: tuple[Act, ...]
-
-    def __str__(self) -> str:
-        head = (
-            f"seed {self.seed}, brokers {self.brokers}, segments of {self.segment_bytes} bytes, retention of"
-            f" {self.retention_bytes} bytes, a flush after {self.flush_messages} records, min ISR {self.min_isr},"
-            f" {self.break_rate} of messages break connections, {self.late_copies} of commands arrive again, producers"
-            f" pause for {self.pause_s} s"
-        )
-        return "\n".join([head] + [f"{act.at:7.3f} s  {act}" for act in self.acts])
 
 
 def history_of(seed: int) -> History:
     """Return the history of a seed, the same on any machine."""
     chance = random.Random(f"cluster {seed}")
 
-    def duration(longest: float) -> float:
-        return round(chance.uniform(0.05, longest), 3)
+    def duration(longest: float, shortest: float = 0.05) -> float:
+        return round(chance.uniform(shortest, longest), 3)
 
     brokers = chance.choice(((1, 2, 3), (1, 2, 3, 4)))
 
@@ -63,42 +50,77 @@ def history_of(seed: int) -> History:
     def partition() -> int:
         return chance.randrange(PARTITIONS)
 
-    makers: dict[str, tuple[int, Callable[[], tuple[Any, ...]]]] = {
-        "crash": (5, lambda: (broker(), duration(3.0), duration(0.8), chance.random() < 0.2, chance.random() < 0.4)),
-        "elect": (4, lambda: (partition(), broker())),
+    def replicas(*counts: int) -> tuple[int, ...]:
+        return tuple(chance.sample(brokers, min(chance.choice(counts), len(brokers))))
+
+    def topic() -> str:
+        return chance.choice(_OTHERS)
+
+    def reassign() -> _Arguments:
+        if chance.random() < 0.5:
+            return TOPIC, partition(), replicas(2, 3, 3, 4), chance.random() < 0.2
+        return topic(), chance.randrange(3), replicas(1, 2, 3), chance.random() < 0.2
+
+    makers: dict[str, tuple[int, Callable[[], _Arguments]]] = {
+        "crash": (5, lambda: (broker(), duration(3.0), chance.random() < 0.2)),
+        "stop": (3, lambda: (broker(), duration(2.0))),
         "cut": (3, lambda: (*chance.sample(brokers, 2), chance.random() < 0.5, duration(4.0))),
-        "usurp": (6, lambda: (partition(), chance.random() < 0.4, duration(1.0), duration(2.5))),
-        "isolate": (2, lambda: (broker(), duration(4.0))),
-        "freeze": (2, lambda: (broker(), duration(4.0))),
-        "alone": (2, lambda: (partition(), round(chance.uniform(1.5, 4.0), 3), duration(1.0))),
-        "delete": (2, lambda: (partition(), round(chance.random(), 2))),
+        "usurp": (6, lambda: (partition(), chance.random() < 0.4, duration(4.0, 1.5))),
+        "isolate": (3, lambda: (broker(), chance.random() < 0.5, duration(4.0))),
+        "freeze": (3, lambda: (broker(), duration(4.0))),
+        "alone": (2, lambda: (partition(), duration(4.0, 1.5), duration(1.0))),
+        "delete_records": (2, lambda: (partition(), round(chance.random(), 2))),
         "skew": (1, lambda: (broker(), chance.choice((-3600.0, 3600.0)))),
-        "expire": (1, lambda: (broker(),)),
-        "depose": (3, lambda: (chance.random() < 0.3, broker(), duration(1.0), duration(3.0))),
+        "expire": (2, lambda: (broker(),)),
+        "depose": (
+            6,
+            lambda: (
+                chance.choice(("kill", "freeze", "cut", "expire", "delete")),
+                broker(),
+                duration(1.0),
+                duration(4.0, 1.0),
+            ),
+        ),
+        "zookeeper_cut": (2, lambda: (broker(), chance.randrange(3), duration(3.0))),
+        "zookeeper_away": (1, lambda: (duration(4.0),)),
+        "zookeeper_reconnects": (1, lambda: ()),
+        "create": (5, lambda: (topic(), tuple(replicas(1, 2, 3, 3) for _ in range(chance.randint(1, 2))))),
+        "grow": (2, lambda: (chance.choice((TOPIC, *_OTHERS)), replicas(2, 3))),
+        "delete": (3, lambda: (topic(),)),
+        "reassign": (5, reassign),
+        "cancel": (2, lambda: ()),
+        "elect": (2, lambda: (chance.random() < 0.3,)),
+        "elect_unclean": (1, lambda: (topic(), partition())),
+        "configure_unclean": (2, lambda: (topic(), chance.random() < 0.8)),
+        "allocate_ids": (1, lambda: (broker(),)),
     }
-    if chance.random() < 0.3:
+    late_copies = chance.choice((0.0, 0.0, 0.2))
+    if late_copies:
+        # As in Kafka, only the order of commands protects a deleted replica from an older LeaderAndIsr.
+        for kind in ("delete", "reassign", "cancel"):
+            del makers[kind]
+    if chance.random() < 0.2:
         makers["power"] = 6, lambda: (broker(), duration(3.0))
-    if len(brokers) > REPLICAS:
-        makers["reassign"] = 4, lambda: (partition(), tuple(chance.sample(brokers, chance.choice((2, 3, 3)))))
     kinds = list(makers)
     weights = [weight for weight, _ in makers.values()]
     acts = []
-    for _ in range(chance.randint(2, 9)):
+    for _ in range(chance.randint(3, 12)):
         kind = chance.choices(kinds, weights)[0]
-        at = round(chance.uniform(0.5, _LAST_ACT_S), 3)
+        at = round(chance.uniform(_FIRST_ACT_S, _LAST_ACT_S), 3)
         acts.append(Act(at, kind, makers[kind][1]()))
-        if kind in ("crash", "depose") and chance.random() < 0.6:
-            # Commands that are in flight while their broker restarts or their controller is replaced.
-            acts.append(Act(round(at + chance.uniform(0.0, 0.3), 3), "elect", makers["elect"][1]()))
+        if kind in ("crash", "depose", "freeze", "stop") and chance.random() < 0.6:
+            # Something that is under way while a broker restarts or the controller is replaced.
+            second = chance.choice([name for name in ("reassign", "create", "delete", "elect") if name in makers])
+            acts.append(Act(round(at + chance.uniform(-0.05, 0.3), 3), second, makers[second][1]()))
     return History(
         seed,
+        in_order(acts),
         brokers,
         chance.choice((600, 2000, 100_000)),
         chance.choice((-1, -1, -1, 2000)),
         chance.choice((1, 5, 1 << 60, 1 << 60, 1 << 60, 1 << 60)),
         chance.choice((1, 2, 2, 2)),
-        chance.choice((0.0, 0.003, 0.02)),
-        chance.choice((0.0, 0.1, 0.4)),
+        chance.choice((0.0, 0.0, 0.003, 0.01)),
+        late_copies,
         chance.choice((0.05, 0.1, 0.2)),
-        tuple(sorted(acts, key=lambda act: act.at)),
     )

@@ -15,12 +15,15 @@ from headrace.storage.files.log_file import FileSlice
 from tests.simulation.cluster.loop import Process, ProcessLoop, current_process
 
 Address = tuple[str, int]
+INSTANT_S: Final = 1e-9
+"""Keeps events in order: timers of the same time have none."""
 _SIZE_BYTES: Final = 4
 
 
 class Listener(NamedTuple):
     process: Process
-    dispatch: Dispatch
+    accept: Callable[["End"], None]
+    """Begins to serve a connection."""
 
 
 class Network:
@@ -39,11 +42,33 @@ class Network:
         self._open: list[End] = []
         loop.connect = self.connect
 
-    def listen(self, address: Address, process: Process, dispatch: Dispatch) -> None:
-        self._listeners[address] = Listener(process, dispatch)
+    def listen(self, address: Address, process: Process, accept: Callable[["End"], None]) -> None:
+        self._listeners[address] = Listener(process, accept)
+
+    def serve(self, address: Address, process: Process, dispatch: Dispatch, received: Callable[[bytes], None]) -> None:
+        """Answer Kafka's requests; `received` gets every frame before it is handled."""
+
+        def accept(end: End) -> None:
+            Served(end, dispatch, received)
+
+        self.listen(address, process, accept)
+
+    def without_client(self, process: Process, dispatch: Dispatch) -> "Served":
+        """Return the server's end of a connection whose answers go nowhere."""
+        end = End(self, process)
+        end.send = _ignore  # type: ignore[method-assign]
+        return Served(end, dispatch)
 
     async def connect(self, factory: Callable[[], Any], address: Address) -> tuple[Any, Any]:
         """Return transport and protocol, as `create_connection` does."""
+        near = await self.dial(address)
+        protocol = factory()
+        near.receive, near.lost = _receiver(protocol), protocol.connection_lost
+        protocol.connection_made(near)
+        return near, protocol
+
+    async def dial(self, address: Address) -> "End":
+        """Return this process's end of a new connection. Raises ConnectionRefusedError."""
         process = current_process()
         assert process is not None
         while self._is_cut(process.host, address[0]):
@@ -52,15 +77,12 @@ class Network:
         listener = self._listeners.get(address)
         if listener is None or not listener.process.is_alive:
             raise ConnectionRefusedError(f"nothing listens on {address}")
-        protocol = factory()
         near, far = End(self, process), End(self, listener.process)
         near.peer, far.peer = far, near
-        near.receive, near.lost = _receiver(protocol), protocol.connection_lost
-        served = Served(far, listener.dispatch)
-        far.receive, far.lost = served.receive, served.lost
+        far.is_accepted = True
+        listener.accept(far)
         self._open += (near, far)
-        protocol.connection_made(near)
-        return near, protocol
+        return near
 
     def _is_cut(self, one: str, other: str) -> bool:
         return (one, other) in self.cuts or (other, one) in self.cuts
@@ -80,6 +102,13 @@ class Network:
         for end in tuple(self._open):
             end.flush()
 
+    def stop_serving(self, process: Process) -> None:
+        """Refuse new connections to a process, and break those that it has accepted."""
+        self._listeners = {address: known for address, known in self._listeners.items() if known.process is not process}
+        for end in tuple(self._open):
+            if end.process is process and end.is_accepted:
+                end.abort()
+
     def died(self, process: Process) -> None:
         """Break the connections of a process, which its peers notice unless they are cut from it."""
         for end in tuple(self._open):
@@ -95,21 +124,27 @@ class End(asyncio.Transport):
     """One end of a connection."""
 
     peer: "End"
-    receive: Callable[[bytes], None]
+    receive: Callable[[Any], None]
     lost: Callable[[Exception | None], None]
 
     def __init__(self, network: Network, process: Process) -> None:
         super().__init__()
         self.network = network
         self.process = process
+        self.is_accepted = False
         self._is_closed = False
-        self._unsent: deque[bytes | None] = deque()
+        self._unsent: deque[Any] = deque()
         """Messages to the peer that wait for the end of a cut; None for the end of the connection."""
+        self._is_broken = False
+        """A message is lost: nothing is sent until the connection ends."""
         self._last_arrival = 0.0
 
     def write(self, data: Any) -> None:
-        if not self._is_closed:
-            self._unsent.append(bytes(data))
+        self.send(bytes(data))
+
+    def send(self, message: object) -> None:
+        if not self._is_closed and not self._is_broken:
+            self._unsent.append(message)
             self.flush()
 
     def flush(self) -> None:
@@ -117,8 +152,10 @@ class End(asyncio.Transport):
         route = (self.process.host, self.peer.process.host)
         while self._unsent and route not in network.cuts:
             data = self._unsent.popleft()
-            self._last_arrival = max(self._last_arrival, network.loop.now + network.delay())
+            self._last_arrival = max(self._last_arrival + INSTANT_S, network.loop.now + network.delay())
             if data is not None and network.random.random() < network.break_rate:
+                self._is_broken = True
+                self._unsent.clear()
                 self._call(self._last_arrival, self, self.abort)
                 return
             arrival = self.peer._arrived if data is not None else self.peer._ended
@@ -127,7 +164,7 @@ class End(asyncio.Transport):
     def _call(self, when: float, end: "End", callback: Callable[..., None], *arguments: Any) -> None:
         self.network.loop.call_at(when, callback, *arguments, context=end.process.context)
 
-    def _arrived(self, data: bytes) -> None:
+    def _arrived(self, data: object) -> None:
         if not self._is_closed:
             self.receive(data)
 
@@ -151,6 +188,10 @@ class End(asyncio.Transport):
     close = abort
 
 
+def _ignore(message: object) -> None:
+    """Drop the message."""
+
+
 def _receiver(protocol: Any) -> Callable[[bytes], None]:
     """Return a function that passes bytes to a BufferedProtocol."""
 
@@ -168,9 +209,11 @@ def _receiver(protocol: Any) -> Callable[[bytes], None]:
 class Served:
     """The server's end: handles frames, and sends replies in order."""
 
-    def __init__(self, end: End, dispatch: Dispatch) -> None:
+    def __init__(self, end: End, dispatch: Dispatch, received: Callable[[bytes], None] = lambda _: None) -> None:
         self._end = end
         self._dispatch = dispatch
+        self._note = received
+        end.receive, end.lost = self.receive, self.lost
         self._received = bytearray()
         self._frames: deque[bytes] = deque()
         self._is_busy = False
@@ -195,7 +238,9 @@ class Served:
 
     def _serve(self) -> None:
         while self._frames:
-            answer = self._dispatch.handle(self._client, memoryview(self._frames.popleft()))
+            frame = self._frames.popleft()
+            self._note(frame)
+            answer = self._dispatch.handle(self._client, memoryview(frame))
             if not isinstance(answer, list) or any(isinstance(part, FileSlice) for part in answer):
                 self._is_busy = True
                 done = asyncio.ensure_future(self._answer(answer))

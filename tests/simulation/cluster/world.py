@@ -1,41 +1,56 @@
-"""A simulated cluster: real replication on a fake network, with virtual time, under a scripted controller.
+"""A simulated cluster: complete brokers, any of which may be controller, with fake network, clock, disk and ZooKeeper.
 
 `play` returns the first violation of these guarantees:
 
-- The invariants of `checks` hold after every step.
+- The invariants of `checks` and `store` hold after every step, and the product logs no bug.
 - No acknowledged record is lost; records of idempotent producers are in order and without duplicates.
-- After the faults, the ISR is full, all replicas and high watermarks are equal, and images equal the store.
+- After the faults, there is one controller, nothing is left in `/admin`, all partitions have leaders and a full ISR,
+  their replicas and high watermarks are equal and where they are assigned, and images equal the store.
 """
 
+import asyncio
 import logging
 import random
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import Context
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
+from unittest.mock import patch
 from uuid import UUID
 
+from headrace.cluster import znodes
+from headrace.cluster.image import NO_LEADER, TOPIC_CONFIG, ConfigResource, LeaderState
+from headrace.cluster.store import StoreError
+from headrace.errors import KafkaError
 from headrace.storage.files.checkpoint import HIGH_WATERMARK_FILE
 from headrace.storage.log.config import LogConfig
 from headrace.types import TopicPartition
-from headrace.wire.apis import ApiKey
 from headrace.wire.records import iter_records
-from tests.simulation.cluster.broker import Broker, host_of
-from tests.simulation.cluster.checks import Checks, ViolationError
-from tests.simulation.cluster.clients import Admin, ClientError, Consumer, Producer
-from tests.simulation.cluster.controller import Chances, Controller
+from tests.simulation import acts
+from tests.simulation.acts import Act
+from tests.simulation.cluster import zookeeper
+from tests.simulation.cluster.admin import Admin
+from tests.simulation.cluster.broker import Broker, LateCopies, host_of
+from tests.simulation.cluster.checks import Checks
+from tests.simulation.cluster.clients import Consumer, Producer
 from tests.simulation.cluster.disks import Disks
-from tests.simulation.cluster.history import FAULTS_S, PARTITIONS, REPLICAS, Act, History
-from tests.simulation.cluster.loop import ProcessLoop, virtual_clocks
+from tests.simulation.cluster.history import FAULTS_S, PARTITIONS, REPLICAS, TOPIC, History
+from tests.simulation.cluster.loop import ProcessLoop, current_process, virtual_clocks
 from tests.simulation.cluster.net import Network
-from tests.simulation.cluster.store import NO_LEADER, State, Store
+from tests.simulation.cluster.store import Key, Store, ViolationError
 
-TOPIC: Final = "t"
-_SETTLE_S: Final = 20.0
+_SETTLE_S: Final = 30.0
+_RESTART_S: Final = 0.5
+"""Time until a broker that could not start, or has stopped itself, is started again."""
 _MEMORY: Final = Path("/dev/shm")
+_BUGS: Final = ("this is a bug", "unexpected error", "cannot change from")
+"""Signs of a bug in log lines."""
+_DECISIONS: Final = logging.getLogger("headrace.cluster.offices.term")
 
 
 class World:
@@ -43,19 +58,20 @@ class World:
 
     def __init__(self, history: History, directory: Path, trace: list[str] | None = None) -> None:
         self.history = history
+        seed = history.seed
         self._disks = Disks(
-            directory,
-            random.Random(f"disks {history.seed}"),
-            recorded=any(act.kind == "power" for act in history.acts),
+            directory, random.Random(f"disks {seed}"), recorded=any(act.kind == "power" for act in history.acts)
         )
         self._trace = trace
-        self.random = random.Random(f"world {history.seed}")
-        self.loop = ProcessLoop(random.Random(f"disk {history.seed}"))
-        self.network = Network(self.loop, random.Random(f"network {history.seed}"))
-        self.store = Store()
-        self.checks = Checks(self.store, history.min_isr)
+        self.random = random.Random(f"world {seed}")
+        self.loop = ProcessLoop(random.Random(f"disk {seed}"))
+        self.network = Network(self.loop, random.Random(f"network {seed}"))
+        self.zookeeper = zookeeper.Ensemble(self.loop, self.network, random.Random(f"zookeeper {seed}"))
+        self.zookeeper.committed = self._committed
+        self.store = Store(self.note)
+        self.checks = Checks(self.store, lambda topic: self._config_of(topic).min_insync_replicas)
         self.brokers: dict[int, Broker] = {}
-        self.controllers: list[Controller] = []
+        self._copies = LateCopies(self.loop, random.Random(f"copies {seed}"))
         self._config = LogConfig(
             segment_bytes=history.segment_bytes,
             index_interval_bytes=100,
@@ -66,9 +82,11 @@ class World:
             file_delete_delay_ms=0,
             min_insync_replicas=history.min_isr,
         )
+        self._other_config = replace(self._config, min_insync_replicas=1)
         self.names = [TopicPartition(TOPIC, index) for index in range(PARTITIONS)]
         self.producers: list[Producer] = []
         self._admin = Admin(self, self.loop)
+        self._blocks: set[int] = set()
         self._violation: AssertionError | None = None
 
     def note(self, text: str) -> None:
@@ -79,11 +97,6 @@ class World:
 
     def run(self) -> None:
         """Raises AssertionError."""
-        self.store.topic_ids[TOPIC] = UUID(int=77)
-        for index, name in enumerate(self.names):
-            brokers = self.history.brokers
-            replicas = tuple(brokers[(index + shift) % len(brokers)] for shift in range(REPLICAS))
-            self.store.partitions[name] = State(replicas[0], 0, replicas, replicas)
         self.loop.after_step = self._after_step
         with virtual_clocks(self.loop):
             try:
@@ -98,12 +111,15 @@ class World:
                 self._disks.close()
 
     def _begin(self) -> None:
-        for broker_id in self.history.brokers:
-            broker = self._start(broker_id)
-            self.store.brokers[broker_id] = broker.broker_epoch
-        self.store.handled.update(self.store.brokers)
-        self._new_controller()
+        brokers = self.history.brokers
+        for broker_id in brokers:
+            self._start(broker_id)
         self.network.break_rate = self.history.break_rate
+        self._copies.rate = self.history.late_copies
+        assignments = [
+            tuple(brokers[(index + shift) % len(brokers)] for shift in range(REPLICAS)) for index in range(PARTITIONS)
+        ]
+        self._operate(self._create_first_topic(assignments))
         for number in range(3):
             careless = number == 2
             producer = Producer(
@@ -116,25 +132,54 @@ class World:
                 pause_s=self.history.pause_s,
             )
             self.producers.append(producer)
-            self.loop.spawn(producer.process, lambda producer=producer: self._guarded(producer.run(self.names)))  # type: ignore[misc]
+            partitions = self._all_names if careless else lambda: self.names
+            self.loop.spawn(producer.process, partial(self._guarded, producer.run(partitions)))
         for name in self.names:
             consumer = Consumer(name, self, self.loop, random.Random(f"consumer {self.history.seed} {name}"))
-            self.loop.spawn(consumer.process, lambda consumer=consumer: self._guarded(consumer.run(self._start_of)))  # type: ignore[misc]
+            self.loop.spawn(consumer.process, partial(self._guarded, consumer.run(self._start_of)))
         for act in self.history.acts:
             self.loop.call_at(1000 + act.at, self._act, act)
 
-    async def _guarded(self, work: object) -> None:
+    async def _create_first_topic(self, assignments: Sequence[Sequence[int]]) -> None:
+        while TOPIC not in self.store.topic_ids:
+            await asyncio.sleep(0.05)
+            if len(self.store.brokers) == len(self.history.brokers):
+                await self._admin.create_topic(TOPIC, assignments)
+
+    def _all_names(self) -> list[TopicPartition]:
+        return sorted(key.name for key in self.store.states)
+
+    async def _guarded(self, work: Awaitable[object]) -> None:
         try:
-            await work  # type: ignore[misc]
+            await work
         except AssertionError as error:
             self._fail(error)
         except Exception as error:
             self._fail(AssertionError(repr(error)))
             raise
 
+    def _operate(self, work: Awaitable[object]) -> None:
+        self.loop.spawn(self._admin.process, partial(self._guarded, work))
+
     def _fail(self, error: AssertionError) -> None:
         if self._violation is None:
             self._violation = error
+
+    def logged(self, record: logging.LogRecord) -> None:
+        """Handle a line of a broker's log: bugs are violations."""
+        process = current_process()
+        message = record.getMessage()
+        if record.exc_info is not None:
+            message = f"{message}: {record.exc_info[1]!r}"
+        if any(sign in message for sign in _BUGS):
+            self._fail(ViolationError(message))
+        self.note(f"{'?' if process is None else process.host}: {message}")
+
+    def _committed(self, changes: zookeeper.Changes) -> None:
+        try:
+            self.store.committed(changes)
+        except AssertionError as error:
+            self._fail(error)
 
     def _run_until(self, end: float) -> None:
         self.loop.call_at(end, self.loop.stop)
@@ -151,212 +196,270 @@ class World:
         if self._violation is not None:
             self.loop.stop()
 
-    # Brokers and controllers
+    # Brokers
 
-    def _start(self, broker_id: int) -> Broker:
+    def _config_of(self, topic: str) -> LogConfig:
+        return self._config if topic == TOPIC else self._other_config
+
+    def _start(self, broker_id: int) -> None:
         broker = Broker(
             broker_id,
             self._disks.root(host_of(broker_id)),
             loop=self.loop,
             network=self.network,
-            config_of=lambda _: self._config,
-            broker_epoch=self.store.next_zxid(),
+            config_of=self._config_of,
             boot_id=self._disks.boot_id(host_of(broker_id)),
+            copies=self._copies,
         )
         self.brokers[broker_id] = broker
-        self.note(f"broker {broker_id} starts with epoch {broker.broker_epoch}")
-        self.loop.spawn(broker.process, lambda: self._guarded(broker.start()))
-        return broker
+        self.note(f"broker {broker_id} starts")
+        self.loop.spawn(broker.process, lambda: self._guarded(self._live(broker)))
+
+    async def _live(self, broker: Broker) -> None:
+        try:
+            await broker.start()
+            await broker.failed.wait()
+            self.note(f"broker {broker.id} stops itself")
+        except (StoreError, KafkaError) as error:
+            self.note(f"broker {broker.id} cannot start: {error}")
+        broker.kill()
+        self._restart_later(broker.id, _RESTART_S)
+
+    def _restart_later(self, broker_id: int, after_s: float) -> None:
+        # Not in the context of the dead process, which runs nothing.
+        self.loop.call_later(after_s, self._restart, broker_id, context=Context())
 
     def _restart(self, broker_id: int) -> None:
         if not self.brokers[broker_id].process.is_alive:
-            self.loop.call_later(self.random.uniform(0.02, 0.4), self._register, self._start(broker_id))
+            self._start(broker_id)
 
-    def _register(self, broker: Broker) -> None:
-        if broker.process.is_alive:
-            self.store.brokers[broker.id] = broker.broker_epoch
-            self._registrations_changed()
+    def _kill(self, broker_id: int, down_s: float) -> bool:
+        """Kill a broker, and start it again later. Return False if it is down already."""
+        broker = self.brokers[broker_id]
+        if not broker.process.is_alive:
+            return False
+        broker.kill()
+        self._restart_later(broker_id, down_s)
+        return True
 
-    def _registrations_changed(self) -> None:
-        for controller in self.controllers:
-            if controller.is_active:
-                controller.registrations_changed()
+    @property
+    def _controller(self) -> Broker | None:
+        """The broker in `/controller`."""
+        number = self.store.controller
+        return None if number is None else self.brokers[number]
 
-    def _new_controller(self) -> None:
-        # As in Kafka, only the order of commands protects a deleted replica from an older LeaderAndIsr.
-        may_delete = len(self.history.brokers) > REPLICAS
-        copied = (ApiKey.STOP_REPLICA,) if may_delete else (ApiKey.LEADER_AND_ISR,)
-        chances = Chances(self.history.late_copies, copied, 0.05, 0.05)
-        controller = Controller(
-            self.store, loop=self.loop, network=self.network, random=self.random, chances=chances, note=self.note
-        )
-        self.controllers.append(controller)
-        controller.take_office()
+    def _session_of(self, broker: Broker) -> zookeeper.Session | None:
+        node = self.zookeeper.nodes.get(znodes.broker_path(broker.id))
+        return None if node is None else self.zookeeper.sessions.get(node.stat.ephemeralOwner)
 
-    # Acts
+    # Acts upon brokers
 
     def _act(self, act: Act) -> None:
         self.note(str(act))
         getattr(self, f"_do_{act.kind}")(*act.arguments)
 
-    def _do_crash(
-        self, broker_id: int, down_s: float, noticed_s: float, loses_checkpoint: bool, is_repeated: bool
-    ) -> None:
-        """Kill a broker. With `is_repeated`, its next process gets a command meant for this one."""
-        broker = self.brokers[broker_id]
-        if not broker.process.is_alive:
-            return
-        broker.kill()
-        if loses_checkpoint:
+    def _do_crash(self, broker_id: int, down_s: float, loses_checkpoint: bool) -> None:
+        if self._kill(broker_id, down_s) and loses_checkpoint:
             (self._disks.root(host_of(broker_id)) / HIGH_WATERMARK_FILE).unlink(missing_ok=True)
-        self.loop.call_later(noticed_s, self._expire, broker)
-        self.loop.call_later(down_s, self._restart, broker_id)
-        if is_repeated:
-            for controller in self.controllers:
-                self.loop.call_later(down_s, controller.repeat_latest, broker_id)
+
+    def _do_stop(self, broker_id: int, down_s: float) -> None:
+        """Stop a broker cleanly."""
+        broker = self.brokers[broker_id]
+        if broker.is_up:
+            self.loop.spawn(broker.process, lambda: self._guarded(self._stop(broker, down_s)))
+
+    async def _stop(self, broker: Broker, down_s: float) -> None:
+        await broker.stop()
+        self._kill(broker.id, down_s)
 
     def _do_power(self, broker_id: int, down_s: float) -> None:
         """Fail the power of a broker, unless it is the last one with committed records."""
-        broker = self.brokers[broker_id]
-        if not broker.process.is_alive or not all(map(self._has_others, self.names, (broker_id, broker_id))):
-            return
-        broker.kill()
-        self._disks.fail(host_of(broker_id))
-        self._expire(broker)
-        self.checks.lost_power(broker_id)
-        self.loop.call_later(down_s, self._restart, broker_id)
+        if all(self._has_others(name, broker_id) for name in self.names) and self._kill(broker_id, down_s):
+            self._disks.fail(host_of(broker_id))
+            self.checks.lost_power(broker_id)
+            self.store.lost_power(broker_id)
 
     def _has_others(self, name: TopicPartition, broker_id: int) -> bool:
         """Return True if the ISR has another live member, or not this one."""
-        isr = self.store.partitions[name].isr
-        others = [self.brokers[member] for member in isr if member != broker_id]
-        return broker_id not in isr or any(
-            other.process.is_alive and self.store.brokers.get(other.id) == other.broker_epoch for other in others
-        )
-
-    def _expire(self, broker: Broker) -> None:
-        """Expire the session of a broker's process."""
-        if self.store.brokers.get(broker.id) == broker.broker_epoch:
-            del self.store.brokers[broker.id]
-            self._registrations_changed()
-
-    def _do_elect(self, index: int, broker: int) -> None:
-        for controller in self.controllers:
-            controller.elect(self.names[index], broker)
-
-    def _do_cut(self, one: int, other: int, both: bool, duration: float) -> None:
-        route, back = self._both(host_of(one), host_of(other))
-        cuts = {route, back} if both else {route}
-        self.network.cuts |= cuts
-        self.loop.call_later(duration, self._heal, cuts)
-
-    def _heal(self, cuts: set[tuple[str, str]]) -> None:
-        self.network.heal(cuts)
-
-    def _do_isolate(self, broker_id: int, duration: float) -> None:
-        """Cut a broker from the controllers, but not from other brokers."""
-        host = host_of(broker_id)
-        cuts = {pair for controller in self.controllers for pair in self._both(host, controller.process.host)}
-        self.network.cuts |= cuts
-        self.loop.call_later(duration, self._heal, cuts)
-
-    @staticmethod
-    def _both(one: str, other: str) -> tuple[tuple[str, str], tuple[str, str]]:
-        return (one, other), (other, one)
-
-    def _do_usurp(self, index: int, is_zombie: bool, later: float, duration: float) -> None:
-        """Cut a leader from its followers, and sometimes from the controller, then elect one of them."""
-        name = self.names[index]
-        leader = self.store.partitions[name].leader
-        hosts = [host_of(broker) for broker in self.history.brokers if broker != leader]
-        if is_zombie:
-            hosts += [controller.process.host for controller in self.controllers]
-        cuts = {pair for host in hosts for pair in self._both(host_of(leader), host)}
-        self.network.cuts |= cuts
-        self.loop.call_later(later, self._elect_other, name, leader)
-        self.loop.call_later(later + duration, self._heal, cuts)
-
-    def _do_alone(self, index: int, duration: float, down_s: float) -> None:
-        """Cut a leader from its followers until the ISR is small, then kill it and drop its high watermark."""
-        leader = self.store.partitions[self.names[index]].leader
-        if leader == NO_LEADER:
-            return
-        cuts = {
-            pair
-            for broker in self.history.brokers
-            if broker != leader
-            for pair in self._both(host_of(leader), host_of(broker))
-        }
-        self.network.cuts |= cuts
-        self.loop.call_later(duration, self._do_crash, leader, down_s, down_s / 2, True, False)
-        self.loop.call_later(duration, self._heal, cuts)
-
-    def _elect_other(self, name: TopicPartition, leader: int) -> None:
-        others = [broker for broker in self.store.partitions[name].isr if broker != leader]
-        if others:
-            self._do_elect(name.partition, self.random.choice(others))
-
-    def _do_reassign(self, index: int, target: tuple[int, ...]) -> None:
-        for controller in self.controllers:
-            controller.reassign(self.names[index], target)
+        state = self.store.state(name)
+        if state is None or broker_id not in state.isr:
+            return True
+        return any(self.brokers[member].is_up for member in state.isr if member != broker_id)
 
     def _do_freeze(self, broker_id: int, duration: float) -> None:
-        """Stop a process for a while; its session ends, and it registers again afterwards."""
+        """Stop a process for a while, perhaps for longer than its session."""
         broker = self.brokers[broker_id]
-        if not broker.is_up or broker.process.is_frozen:
-            return
-        self.loop.freeze(broker.process)
-        self.loop.call_later(min(duration, 1.0), self._expire_if_frozen, broker)
-        self.loop.call_later(duration, self._resume, broker)
-
-    def _expire_if_frozen(self, broker: Broker) -> None:
-        if broker.process.is_frozen:
-            self._expire(broker)
+        if broker.is_up and not broker.process.is_frozen:
+            self.loop.freeze(broker.process)
+            self.loop.call_later(duration, self._resume, broker)
 
     def _resume(self, broker: Broker) -> None:
-        if not broker.process.is_frozen or not broker.process.is_alive:
-            return
-        self.note(f"broker {broker.id} continues")
-        self.loop.resume(broker.process)
-        if self.store.brokers.get(broker.id) != broker.broker_epoch:
-            self.loop.call_later(0.05, self._register_again, broker)
-
-    def _register_again(self, broker: Broker) -> None:
-        if broker.is_up:
-            broker.broker_epoch = self.store.next_zxid()
-            self._register(broker)
+        if broker.process.is_frozen and broker.process.is_alive:
+            self.note(f"broker {broker.id} continues")
+            self.loop.resume(broker.process)
 
     def _do_expire(self, broker_id: int) -> None:
         """Expire the session of a broker that keeps running."""
-        broker = self.brokers[broker_id]
-        if broker.is_up and not broker.process.is_frozen:
-            self._expire(broker)
-            self.loop.call_later(0.1, self._register_again, broker)
+        session = self._session_of(self.brokers[broker_id])
+        if session is not None:
+            self.zookeeper.expire(session)
 
     def _do_skew(self, broker_id: int, seconds: float) -> None:
         self.brokers[broker_id].process.clock_skew_s = seconds
 
-    def _do_delete(self, index: int, part: float) -> None:
+    def _do_depose(self, how: str, broker_id: int, later: float, duration: float) -> None:
+        """Cut the controller from a broker, then depose it; if it lives on, its commands arrive after the cut."""
+        controller = self._controller
+        if controller is not None:
+            if controller.id != broker_id:
+                self._cut(duration + later, self._both(host_of(broker_id), host_of(controller.id)))
+            self.loop.call_later(later, self._depose, controller, how, duration)
+
+    def _depose(self, controller: Broker, how: str, duration: float) -> None:
+        if how == "kill":
+            self._do_crash(controller.id, duration, False)
+        elif how == "freeze":
+            self._do_freeze(controller.id, duration)
+        elif how == "cut":
+            self._do_zookeeper_cut(controller.id, 0, duration)
+        elif how == "expire":
+            self._do_expire(controller.id)
+        else:
+            self._write(zookeeper.Operation("delete", znodes.CONTROLLER))
+
+    # Acts upon the network
+
+    @staticmethod
+    def _both(one: str, other: str) -> set[tuple[str, str]]:
+        return {(one, other), (other, one)}
+
+    def _cut(self, duration: float, routes: set[tuple[str, str]]) -> None:
+        self.network.cuts |= routes
+        self.loop.call_later(duration, self.network.heal, routes)
+
+    def _do_cut(self, one: int, other: int, both: bool, duration: float) -> None:
+        routes = self._both(host_of(one), host_of(other))
+        self._cut(duration, routes if both else {(host_of(one), host_of(other))})
+
+    def _do_isolate(self, broker_id: int, both: bool, duration: float) -> None:
+        """Cut a broker from the controller, but not from other brokers."""
+        controller = self._controller
+        if controller is not None and controller.id != broker_id:
+            self._do_cut(controller.id, broker_id, both, duration)
+
+    def _others_of(self, broker_id: int) -> set[tuple[str, str]]:
+        return {
+            route
+            for other in self.history.brokers
+            if other != broker_id
+            for route in self._both(host_of(broker_id), host_of(other))
+        }
+
+    def _do_usurp(self, index: int, is_alone: bool, duration: float) -> None:
+        """Cut a leader from ZooKeeper, and sometimes from all brokers, so that another one is elected."""
+        state = self.store.state(self.names[index])
+        if state is not None and state.leader != NO_LEADER:
+            routes = self._both(host_of(state.leader), zookeeper.HOST)
+            self._cut(duration, routes | self._others_of(state.leader) if is_alone else routes)
+
+    def _do_alone(self, index: int, duration: float, down_s: float) -> None:
+        """Cut a leader from its followers until the ISR is small, then kill it and drop its high watermark."""
+        state = self.store.state(self.names[index])
+        if state is not None and state.leader != NO_LEADER:
+            self._cut(duration, self._others_of(state.leader))
+            self.loop.call_later(duration, self._do_crash, state.leader, down_s, True)
+
+    def _do_zookeeper_cut(self, broker_id: int, direction: int, duration: float) -> None:
+        """Cut a broker from ZooKeeper, in both directions (0) or in one."""
+        host = host_of(broker_id)
+        routes = [self._both(host, zookeeper.HOST), {(host, zookeeper.HOST)}, {(zookeeper.HOST, host)}]
+        self._cut(duration, routes[direction])
+
+    def _do_zookeeper_away(self, duration: float) -> None:
+        self.zookeeper.go_away()
+        self.loop.call_later(duration, self.zookeeper.come_back)
+
+    def _do_zookeeper_reconnects(self) -> None:
+        """Break all connections to ZooKeeper, as a failover of its leader does."""
+        self.zookeeper.drop_connections()
+
+    # Acts of operators
+
+    def _do_create(self, topic: str, assignments: tuple[tuple[int, ...], ...]) -> None:
+        self._operate(self._admin.create_topic(topic, assignments))
+
+    def _do_grow(self, topic: str, brokers: tuple[int, ...]) -> None:
+        count = sum(key.topic == topic for key in self.store.assignments)
+        if count:
+            self._operate(self._admin.add_partition(topic, count + 1, brokers))
+
+    def _do_delete(self, topic: str) -> None:
+        self._operate(self._admin.delete_topic(topic))
+
+    def _do_reassign(self, topic: str, index: int, target: tuple[int, ...], with_node: bool) -> None:
+        """Reassign a partition, by request or with the deprecated node."""
+        name = TopicPartition(topic, index)
+        if with_node:
+            data = znodes.encode_reassignments({name: target})
+            self._write(zookeeper.Operation("create", znodes.REASSIGNMENTS, data))
+        else:
+            self._operate(self._admin.reassign(name, target))
+
+    def _do_cancel(self) -> None:
+        for key, assignment in self.store.assignments.items():
+            if assignment.is_moving:
+                self._operate(self._admin.reassign(key.name, None))
+
+    def _do_elect(self, with_node: bool) -> None:
+        """Elect all preferred leaders, by request or with the deprecated node."""
+        if with_node:
+            partitions = [{"topic": name.topic, "partition": name.partition} for name in self.names]
+            data = str({"version": 1, "partitions": partitions}).replace("'", '"').encode()
+            self._write(zookeeper.Operation("create", znodes.ELECTIONS, data))
+        else:
+            self._operate(self._admin.elect(None, unclean=False))
+
+    def _do_elect_unclean(self, topic: str, index: int) -> None:
+        self._operate(self._admin.elect(TopicPartition(topic, index), unclean=True))
+
+    def _do_configure_unclean(self, topic: str, is_enabled: bool) -> None:
+        live = [broker for broker in self.brokers.values() if broker.is_up]
+        if live:
+            broker = self.random.choice(live)
+            resource = ConfigResource(TOPIC_CONFIG, topic)
+            value = str(is_enabled).lower()
+
+            def alter(values: Mapping[str, str]) -> Mapping[str, str]:
+                return {**values, "unclean.leader.election.enable": value}
+
+            work = partial(broker.member.admin.alter_configs, [(resource, alter)])
+            self.loop.spawn(broker.process, lambda: self._guarded(work()))
+
+    def _do_allocate_ids(self, broker_id: int) -> None:
+        broker = self.brokers[broker_id]
+        if broker.is_up:
+            self.loop.spawn(broker.process, lambda: self._guarded(self._allocate_ids(broker)))
+
+    async def _allocate_ids(self, broker: Broker) -> None:
+        try:
+            first, _ = await broker.member.controller.allocate_producer_ids()
+        except KafkaError as error:
+            self.note(f"broker {broker.id} gets no producer ids: {error}")
+            return
+        if first in self._blocks:
+            raise ViolationError(f"the producer ids from {first} are allocated twice")
+        self._blocks.add(first)
+
+    def _do_delete_records(self, index: int, part: float) -> None:
         """Delete some of the committed records."""
         name = self.names[index]
-        offset = int(self.checks.committed_end(name) * part)
-        self.loop.spawn(self._admin.process, lambda: self._guarded(self._admin.delete_records(name, offset)))
+        key = self.store.key_of(name)
+        if key is not None:
+            self._operate(self._admin.delete_records(name, int(self.checks.committed_end(key) * part)))
 
-    def _do_depose(self, kill: bool, broker_id: int, later: float, duration: float) -> None:
-        """Cut the controller from a broker, then depose it; if it lives on, its commands arrive after the cut."""
-        controller = self.controllers[-1]
-        cuts = set(self._both(host_of(broker_id), controller.process.host))
-        self.network.cuts |= cuts
-        self.loop.call_later(later, self._depose, controller, kill)
-        self.loop.call_later(later + duration, self._heal, cuts)
-
-    def _depose(self, controller: Controller, kill: bool) -> None:
-        if not controller.is_active:
-            return
-        if kill:
-            self.loop.kill(controller.process)
-            self.network.died(controller.process)
-        self._new_controller()
+    def _write(self, operation: zookeeper.Operation) -> None:
+        """Write to ZooKeeper as an operator. Errors are ignored."""
+        self.zookeeper.execute(zookeeper.Session(0, 0.0, 0.0), [operation])
 
     # The end
 
@@ -364,11 +467,11 @@ class World:
         self.note("the faults end")
         self.network.heal()
         self.network.break_rate = self.network.slow_reads = 0.0
-        for controller in self.controllers:
-            controller.chances = Chances(0.0, (), 0.0, 0.0)
+        self.zookeeper.slow_servers = 0.0
+        self.zookeeper.come_back()
+        self._copies.rate = 0.0
         for broker in self.brokers.values():
-            if broker.process.is_frozen:
-                self._resume(broker)
+            self._resume(broker)
 
     def _settle(self) -> None:
         end = self.loop.now + _SETTLE_S
@@ -384,49 +487,72 @@ class World:
 
     def _unsettled(self) -> str | None:
         """Return the reason why the cluster has not settled after the faults; None if it has."""
-        if any(not controller.is_idle for controller in self.controllers if controller.is_active):
-            return "commands are under way"
-        for producer in self.producers:
-            if not producer.is_done:
-                return f"{producer.name} waits for an acknowledgement"
         for broker in self.brokers.values():
             if not broker.is_up or self.store.brokers.get(broker.id) != broker.broker_epoch:
                 return f"broker {broker.id} is not up"
-        for name, state in self.store.partitions.items():
-            problem = self._unsettled_partition(name, state)
+        problem = self._unsettled_controller()
+        if problem is not None:
+            return problem
+        for producer in self.producers:
+            if not producer.is_done:
+                return f"{producer.name} waits for an acknowledgement"
+        if self.store.requested:
+            return f"{self.store.requested} is left"
+        if TOPIC not in self.store.topic_ids:
+            return "the topic was not created"
+        for key in self.store.assignments:
+            problem = self._unsettled_partition(key)
             if problem is not None:
-                return f"{name}: {problem} ({state})"
+                return f"{key}: {problem} ({self.store.states.get(key)})"
+        for broker in self.brokers.values():
+            shown = {topic.name: topic.topic_id for topic in broker.cache.image.topics.values()}
+            if shown != self.store.topic_ids:
+                return f"broker {broker.id} shows the topics {shown}"
         return None
 
-    def _unsettled_partition(self, name: TopicPartition, state: State) -> str | None:
-        if state.target is not None:
-            return "a reassignment is under way"
-        if set(state.isr) != set(state.replicas):
-            return f"the ISR is {state.isr}"
+    def _unsettled_controller(self) -> str | None:
+        controllers = [broker for broker in self.brokers.values() if broker.is_controller]
+        if [broker.id for broker in controllers] != [self.store.controller]:
+            return f"the controllers are {[broker.id for broker in controllers]}, in ZooKeeper {self.store.controller}"
+        term = controllers[0].member.candidate.term
+        assert term is not None
+        if len(term.queue) or any(term.channels.waiting.values()):
+            return "the controller is busy"
+        for broker in self.brokers.values():
+            if broker.cache.image.controller_id != controllers[0].id:
+                return f"broker {broker.id} shows the controller {broker.cache.image.controller_id}"
+        return None
+
+    def _unsettled_partition(self, key: Key) -> str | None:
+        assignment, state = self.store.assignments[key], self.store.states.get(key)
+        if assignment.is_moving:
+            return f"a reassignment is under way: {assignment}"
+        if state is None or state.leader == NO_LEADER:
+            return "there is no leader"
+        if set(state.isr) != set(assignment.replicas):
+            return f"the ISR is {state.isr} of {assignment.replicas}"
         ends = {}
-        for number in state.replicas:
-            broker = self.brokers[number]
-            hosted = {partition.topic_partition: partition for partition in broker.replicas.hosted()}.get(name)
-            if hosted is None:
-                return f"broker {number} has no replica"
-            if hosted.leader_epoch != state.leader_epoch:
-                return f"broker {number} has epoch {hosted.leader_epoch}"
-            if (broker.replicas.find(*name) is not None) != (number == state.leader):
-                return f"broker {number} is in the wrong role"
-            ends[number] = (hosted.log_end_offset, hosted.high_watermark)
-            image = broker.cache.image.topics.get(TOPIC)
-            shown = None if image is None else image.partitions[name.partition]
-            if shown is None or (shown.leader, shown.leader_epoch, shown.isr, shown.version) != (
+        for broker in self.brokers.values():
+            hosted = broker.hosted.get(key.name)
+            shown = broker.cache.image.topics.get(key.topic)
+            image = None if shown is None or key.partition >= len(shown.partitions) else shown.partitions[key.partition]
+            if image is None or (image.leader, image.leader_epoch, image.isr, image.version, image.replicas) != (
                 state.leader,
                 state.leader_epoch,
                 state.isr,
                 state.version,
+                assignment.replicas,
             ):
-                return f"broker {number} shows {shown}"
-        for broker in self.brokers.values():
-            is_stray = broker.id not in state.replicas and broker.replicas.find(*name) is not None
-            if is_stray:
-                return f"broker {broker.id} leads it, and has no replica"
+                return f"broker {broker.id} shows {image}"
+            if (broker.replicas.find(*key.name) is not None) != (broker.id == state.leader):
+                return f"broker {broker.id} is in the wrong role"
+            if broker.id not in assignment.replicas:
+                continue  # as in Kafka, a log may be left on a broker that was away when its replica was moved
+            if hosted is None or hosted.topic_id != key.topic_id:
+                return f"broker {broker.id} has no replica"
+            if hosted.leader_epoch != state.leader_epoch:
+                return f"broker {broker.id} has epoch {hosted.leader_epoch}"
+            ends[broker.id] = (hosted.log_end_offset, hosted.high_watermark)
         if len({*ends.values()}) != 1 or any(end != high for end, high in ends.values()):
             return f"log ends and high watermarks are {ends}"
         return None
@@ -434,14 +560,17 @@ class World:
     def _check_records(self) -> None:
         """Read everything, and compare it with the producers' acknowledgements."""
         for name in self.names:
+            key = self.store.key_of(name)
+            if key is None or key in self.store.tainted:
+                continue
             values: list[bytes] = []
             offsets: dict[bytes, int] = {}
-            for held in self.checks.committed[name].history:
+            for held in self.checks.committed[key].history:
                 for record in iter_records(held.data):
                     assert record.value is not None
                     value = record.value.rstrip(b".")
                     values.append(value)
-                    offsets[value] = held.header.base_offset + record.offset - held.header.base_offset
+                    offsets[value] = record.offset
             for producer in self.producers:
                 self._check_producer(producer, name, values, offsets)
 
@@ -461,43 +590,83 @@ class World:
 
     # For clients
 
+    def known_controller(self) -> int:
+        live = [broker for broker in self.brokers.values() if broker.is_up]
+        return self.random.choice(live).cache.image.controller_id if live else NO_LEADER
+
     def leader_of(self, name: TopicPartition) -> int:
-        brokers = [broker for broker in self.brokers.values() if broker.is_up]
-        if not brokers:
+        live = [broker for broker in self.brokers.values() if broker.is_up]
+        if not live:
             return NO_LEADER
-        topic = self.random.choice(brokers).cache.image.topics.get(name.topic)
+        topic = self.random.choice(live).cache.image.topics.get(name.topic)
         if topic is None or name.partition >= len(topic.partitions):
             return NO_LEADER
         return topic.partitions[name.partition].leader
 
     def leads(self, name: TopicPartition, broker: int) -> bool:
-        state = self.store.partitions[name]
-        led = self.brokers[broker].replicas.find(*name) if state.leader == broker else None
+        state: LeaderState | None = self.store.state(name)
+        if state is None or state.leader != broker or not self.brokers[broker].is_up:
+            return False
+        led = self.brokers[broker].replicas.find(*name)
         return led is not None and led.leader_epoch == state.leader_epoch
 
     def topic_id(self, topic: str) -> bytes:
         return self.store.topic_ids[topic].bytes
 
     def _start_of(self, name: TopicPartition) -> int:
-        return self.checks.committed_start(name)
+        key = self.store.key_of(name)
+        return 0 if key is None else self.checks.committed_start(key)
 
     def read(self, name: TopicPartition, offset: int, data: bytes) -> None:
-        self.checks.read(name, offset, data)
+        key = self.store.key_of(name)
+        if key is not None and key not in self.store.tainted:
+            self.checks.read(key, offset, data)
 
     def acknowledged(self, name: TopicPartition, offset: int, values: list[bytes], acks: int) -> None:
         self.note(f"acknowledged {name} {offset} {values} acks={acks}")
-        if acks == -1:
-            self.checks.acknowledged(name, offset, len(values))
+        key = self.store.key_of(name)
+        if acks == -1 and key is not None and key not in self.store.tainted:
+            self.checks.acknowledged(key, offset, len(values))
+
+
+class _NoWatchdog:
+    """Replaces the thread that ends a process whose event loop is blocked."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        """Watch nothing."""
+
+    def start(self) -> None:
+        """Watch nothing."""
+
+    stop = start
+
+
+class _Log(logging.Handler):
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._world.logged(record)
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
+def _logs_of(world: World, level: int) -> Iterator[None]:
+    """Show the brokers' logs only to the world."""
+    product, handler = logging.getLogger("headrace"), _Log(world)
+    disabled, before, propagate = logging.root.manager.disable, product.level, product.propagate
+    logging.disable(logging.NOTSET)
+    product.addHandler(handler)
+    product.setLevel(level)
+    _DECISIONS.setLevel(logging.INFO)
+    product.propagate = False
     try:
         yield
     finally:
-        logging.disable(before)
+        product.removeHandler(handler)
+        product.setLevel(before)
+        product.propagate = propagate
+        logging.disable(disabled)
 
 
 def play(history: History, trace: list[str] | None = None) -> AssertionError | None:
@@ -505,9 +674,16 @@ def play(history: History, trace: list[str] | None = None) -> AssertionError | N
     directory = Path(tempfile.mkdtemp(prefix="headrace-cluster-", dir=_MEMORY if _MEMORY.is_dir() else None))
     state = random.getstate()
     random.seed(history.seed)
+    ids = random.Random(f"ids {history.seed}")
     try:
-        with _quiet():
-            World(history, directory, trace).run()
+        world = World(history, directory, trace)
+        with (
+            _logs_of(world, logging.ERROR if trace is None else logging.INFO),
+            patch("headrace.cluster.stores.zookeeper.KazooClient", world.zookeeper.client),
+            patch("headrace.broker.membership.member.Watchdog", _NoWatchdog),
+            patch("headrace.wire.ids.uuid4", lambda: UUID(int=ids.getrandbits(128))),
+        ):
+            world.run()
     except AssertionError as violation:
         return violation
     finally:
@@ -516,18 +692,17 @@ def play(history: History, trace: list[str] | None = None) -> AssertionError | N
     return None
 
 
-def shortest(history: History, play: Callable[[History], AssertionError | None] = play) -> History:
-    """Remove acts that the failure does not need."""
-    acts = list(history.acts)
-    for act in history.acts:
-        fewer = [item for item in acts if item is not act]
-        if play(replace(history, acts=tuple(fewer))) is not None:
-            acts = fewer
-    short = replace(history, acts=tuple(acts))
+def shortest(history: History) -> History:
+    """Remove acts and faults that the failure does not need."""
+    short = acts.shortest(history, _fails)
     for simpler in (replace(short, break_rate=0.0), replace(short, late_copies=0.0)):
-        if play(simpler) is not None:
+        if _fails(simpler):
             short = simpler
     return short
+
+
+def _fails(history: History) -> bool:
+    return play(history) is not None
 
 
 def explain(history: History, violation: AssertionError) -> str:
@@ -535,16 +710,4 @@ def explain(history: History, violation: AssertionError) -> str:
     short = shortest(history)
     trace: list[str] = []
     found = play(short, trace)
-    return "\n".join(
-        [
-            str(violation),
-            f"The shortest history that fails ({len(short.acts)} of {len(history.acts)} acts):",
-            str(short),
-            *trace[-80:],
-            str(found),
-            f"To replay: .venv/bin/python -m tests.simulation --only cluster --replay {history.seed}",
-        ]
-    )
-
-
-__all__ = ["ClientError", "World", "explain", "play", "shortest"]
+    return acts.report("cluster", history, short, violation, [*trace[-150:], str(found)])

@@ -1,10 +1,9 @@
 """Faults injected into the transaction coordinator, which the simulation must find."""
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, Final
-from unittest.mock import patch
 
 from headrace.coordinator import endings
 from headrace.coordinator.transaction_coordinator import TransactionCoordinator
@@ -12,14 +11,8 @@ from headrace.coordinator.transactions import machine
 from headrace.coordinator.transactions.shard import TransactionShard
 from headrace.coordinator.transactions.states import ProducerIdentity, TransactionMetadata, TransactionState
 from headrace.errors import ErrorCode, KafkaError
+from tests.simulation.acts import replaced
 from tests.simulation.transactions.partitions import StateLog
-
-
-@contextmanager
-def _replaced(owner: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
-    """Replace an attribute with `make(original)`."""
-    with patch.object(owner, name, make(getattr(owner, name))):
-        yield
 
 
 def _marker_is_missing() -> AbstractContextManager[None]:
@@ -32,11 +25,11 @@ def _marker_is_missing() -> AbstractContextManager[None]:
 
         return fewer
 
-    return _replaced(machine, "markers_of", make)
+    return replaced(machine, "markers_of", make)
 
 
 def _reply_before_the_commit() -> AbstractContextManager[None]:
-    return _replaced(TransactionCoordinator, "committed", lambda _: lambda *__: None)
+    return replaced(TransactionCoordinator, "committed", lambda _: lambda *__: None)
 
 
 def _markers_before_the_commit() -> AbstractContextManager[None]:
@@ -47,7 +40,7 @@ def _markers_before_the_commit() -> AbstractContextManager[None]:
 
         return hasty
 
-    return _replaced(StateLog, "committed", make)
+    return replaced(StateLog, "committed", make)
 
 
 def _epoch_of_a_writer_is_not_checked() -> AbstractContextManager[None]:
@@ -59,7 +52,7 @@ def _epoch_of_a_writer_is_not_checked() -> AbstractContextManager[None]:
 
         return lenient
 
-    return _replaced(machine, "add_partitions", make)
+    return replaced(machine, "add_partitions", make)
 
 
 def _epoch_of_an_end_is_not_checked() -> AbstractContextManager[None]:
@@ -71,7 +64,7 @@ def _epoch_of_an_end_is_not_checked() -> AbstractContextManager[None]:
 
         return lenient
 
-    return _replaced(machine, "end", make)
+    return replaced(machine, "end", make)
 
 
 def _predecessor_is_not_fenced() -> AbstractContextManager[None]:
@@ -86,7 +79,7 @@ def _predecessor_is_not_fenced() -> AbstractContextManager[None]:
 
         return lenient
 
-    return _replaced(machine, "init_producer_id", make)
+    return replaced(machine, "init_producer_id", make)
 
 
 def _markers_do_not_fence() -> AbstractContextManager[None]:
@@ -100,11 +93,11 @@ def _markers_do_not_fence() -> AbstractContextManager[None]:
 
         return lenient
 
-    return _replaced(machine, "_fence", make)
+    return replaced(machine, "_fence", make)
 
 
 def _verification_always_succeeds() -> AbstractContextManager[None]:
-    return _replaced(
+    return replaced(
         machine,
         "verify_partitions",
         lambda _: lambda metadata, producer, partitions: dict.fromkeys(partitions, ErrorCode.none),
@@ -112,11 +105,11 @@ def _verification_always_succeeds() -> AbstractContextManager[None]:
 
 
 def _prepared_ends_are_forgotten_on_reload() -> AbstractContextManager[None]:
-    return _replaced(TransactionShard, "loaded", lambda _: lambda *__: iter(()))
+    return replaced(TransactionShard, "loaded", lambda _: lambda *__: iter(()))
 
 
 def _failed_marker_counts_as_written() -> AbstractContextManager[None]:
-    return _replaced(
+    return replaced(
         endings,
         "_NEEDLESS",
         lambda needless: needless | {ErrorCode.kafka_storage_error},
@@ -124,7 +117,7 @@ def _failed_marker_counts_as_written() -> AbstractContextManager[None]:
 
 
 def _timeouts_are_not_noticed() -> AbstractContextManager[None]:
-    return _replaced(TransactionShard, "timed_out", lambda _: lambda *__: [])
+    return replaced(TransactionShard, "timed_out", lambda _: lambda *__: [])
 
 
 def _partition_is_forgotten_on_reload() -> AbstractContextManager[None]:
@@ -137,7 +130,7 @@ def _partition_is_forgotten_on_reload() -> AbstractContextManager[None]:
 
     from headrace.coordinator.transactions import shard
 
-    return _replaced(shard, "decode_value", make)
+    return replaced(shard, "decode_value", make)
 
 
 def _ends_do_not_raise_the_epoch() -> AbstractContextManager[None]:
@@ -151,7 +144,7 @@ def _ends_do_not_raise_the_epoch() -> AbstractContextManager[None]:
 
         return same
 
-    return _replaced(machine, "_ended", make)
+    return replaced(machine, "_ended", make)
 
 
 def _prepared_transaction_is_reused() -> AbstractContextManager[None]:
@@ -163,7 +156,7 @@ def _prepared_transaction_is_reused() -> AbstractContextManager[None]:
 
         return careless
 
-    return _replaced(machine, "add_partitions", make)
+    return replaced(machine, "add_partitions", make)
 
 
 def _fenced_producer_gets_the_new_epoch() -> AbstractContextManager[None]:
@@ -173,7 +166,7 @@ def _fenced_producer_gets_the_new_epoch() -> AbstractContextManager[None]:
 
         return lenient
 
-    return _replaced(machine, "_is_repeated", make)
+    return replaced(machine, "_is_repeated", make)
 
 
 def _failed_write_counts_as_written() -> AbstractContextManager[None]:
@@ -186,7 +179,7 @@ def _failed_write_counts_as_written() -> AbstractContextManager[None]:
 
         return careless
 
-    return _replaced(StateLog, "append", make)
+    return replaced(StateLog, "append", make)
 
 
 FAULTS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tests.simulation.acts import Act, Acts, in_order
+
 FAULTS_S: Final = 40.0
 """Duration of the faulty phase."""
 _LAST_ACT_S: Final = 35.0
@@ -12,29 +14,11 @@ _NAMES: Final = ("a", "b")
 
 
 @dataclass(frozen=True)
-class Act:
-    """An event `at` some seconds after the start."""
-
-    at: float
-    kind: str
-    arguments: tuple[Any, ...]
-
-    def __str__(self) -> str:
-        return f"{self.kind}({', '.join(map(repr, self.arguments))})"
-
-
-@dataclass(frozen=True)
-class History:
-    seed: int
+class History(Acts):
     level: int
     """The initial `transaction.version`."""
     epochs_left: int | None
     """Initial number of epochs left for the ids; None for new ids."""
-    acts: tuple[Act, ...]
-
-    def __str__(self) -> str:
-        lines = [f"seed {self.seed}, transaction.version {self.level}, {self.epochs_left} epochs left"]
-        return "\n".join(lines + [f"{act.at:7.3f} s  {act}" for act in self.acts])
 
 
 def history_of(seed: int) -> History:
@@ -67,7 +51,7 @@ def history_of(seed: int) -> History:
         acts.append(Act(at, kind, makers[kind]()))
     return History(
         seed,
+        in_order(acts),
         chance.choice((0, 1, 2, 2, 2)),
         chance.choice((None, None, 0, 1, 3)),
-        tuple(sorted(acts, key=lambda act: act.at)),
     )

@@ -11,7 +11,7 @@
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from headrace.coordinator.transaction_coordinator import TransactionCoordinator, TransactionSettings
@@ -28,8 +28,10 @@ from headrace.errors import ErrorCode, KafkaError
 from headrace.types import TopicPartition
 from headrace.wire.compression import Codec
 from headrace.wire.records import plain_batch
+from tests.simulation import acts
+from tests.simulation.acts import Act
 from tests.simulation.clock import VirtualLoop, virtual_clock
-from tests.simulation.transactions.history import FAULTS_S, Act, History
+from tests.simulation.transactions.history import FAULTS_S, History
 from tests.simulation.transactions.partitions import Entry, Partition, StateLog
 from tests.simulation.transactions.producer import TIMED_OUT, Process, Producer
 
@@ -488,19 +490,9 @@ def play(history: History, trace: list[str] | None = None) -> ViolationError | N
     return None
 
 
-def shortest(history: History) -> History:
-    """Remove acts that the failure does not need."""
-    acts = list(history.acts)
-    for act in history.acts:
-        fewer = [item for item in acts if item is not act]
-        if play(replace(history, acts=tuple(fewer))) is not None:
-            acts = fewer
-    return replace(history, acts=tuple(acts))
-
-
 def explain(history: History, violation: ViolationError) -> str:
     """Return the report of a failing seed."""
-    short = shortest(history)
+    short = acts.shortest(history, lambda shorter: play(shorter) is not None)
     trace: list[str] = []
     found = play(short, trace)
-    return "\n".join([str(violation), "The shortest history that fails:", str(short), *trace[-60:], str(found)])
+    return acts.report("transactions", history, short, violation, [*trace[-60:], str(found)])
