@@ -36,7 +36,7 @@ test: setup ## run the tests (TESTS=tests/unit for the unit tests)
 slow: setup ## run the tests that take long: kills of Spark, planted faults, clients and tools on clusters
 	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 -m slow $(TESTS)
 
-simulation: setup ## simulate groups, transactions and (every tenth seed) replication with faults (SEEDS=20000 ARGS="--only cluster"); explains a failing seed
+simulation: setup ## simulate groups, transactions and (every tenth seed) clusters with faults (SEEDS=10000 ARGS="--only cluster"); explains a failing seed
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(ARGS)
 
 soak: setup ## simulate crashes of the storage code, from many seeds (SEEDS=1000)

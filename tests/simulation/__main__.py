@@ -1,4 +1,4 @@
-"""Simulate groups, transactions and replication: play many seeds on all cores, or replay one."""
+"""Simulate groups, transactions and clusters: play many seeds on all cores, or replay one."""
 
 import argparse
 import logging
@@ -36,7 +36,10 @@ def failing(world: str, first: int, count: int) -> list[int]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument(
-        "--seeds", type=int, default=2000, help="number of seeds, of which the cluster plays a tenth (default: 2000)"
+        "--seeds",
+        type=int,
+        default=2000,
+        help="number of seeds, of which the cluster plays a tenth unless it is the only one (default: 2000)",
     )
     parser.add_argument("--first", type=int, default=0, help="first seed (default: 0)")
     parser.add_argument("--only", choices=WORLDS, help="default: all")
@@ -46,7 +49,8 @@ def main() -> int:
     worlds = [arguments.only] if arguments.only else list(WORLDS)
     if arguments.replay is not None:
         return max(_replay(world, arguments.replay) for world in worlds)
-    return max(_play_many(world, arguments.first, arguments.seeds // _COST.get(world, 1)) for world in worlds)
+    costs = {} if arguments.only else _COST
+    return max(_play_many(world, arguments.first, arguments.seeds // costs.get(world, 1)) for world in worlds)
 
 
 def _replay(world: str, seed: int) -> int:

@@ -91,6 +91,9 @@ class Checks:
         self._store = store
         self._min_isr = min_isr
         self._checked_changes = 0
+        self._obeyed: dict[Broker, int] = {}
+        """The latest controller epoch by process."""
+        self._lost_power: set[int] = set()
         self.committed: dict[Key, Committed] = {}
         self.copies: dict[tuple[int, Key], Copy] = {}
         self._leaders: dict[tuple[Key, int], Broker] = {}
@@ -100,6 +103,7 @@ class Checks:
     def check(self, brokers: Iterable[Broker]) -> None:
         """Raises ViolationError."""
         for broker in brokers:
+            self._check_controller(broker)
             for partition in broker.replicas.hosted():
                 self._check_if_changed(broker, partition)
             self._forget_deleted(broker)
@@ -108,8 +112,16 @@ class Checks:
             for name in self._store.states:
                 self._check_isr(name)
 
+    def _check_controller(self, broker: Broker) -> None:
+        """Check that no deposed controller commands a broker that has obeyed its successor."""
+        epoch, last = broker.cache.image.controller_epoch, self._obeyed.get(broker, 0)
+        if epoch < last:
+            raise ViolationError(f"broker {broker.id} obeys the controller of epoch {epoch} after that of {last}")
+        self._obeyed[broker] = epoch
+
     def lost_power(self, broker_id: int) -> None:
         """Forget the copies of a broker, whose disk may have lost data."""
+        self._lost_power.add(broker_id)
         for key in [key for key in self.copies if key[0] == broker_id]:
             del self.copies[key]
             self._seen.pop(key, None)
@@ -245,12 +257,13 @@ class Checks:
                 continue
             if header.next_offset > partition.high_watermark:
                 break
-            holders = [number for (number, other), each in self.copies.items() if other == name and each.has(held)]
+            holders = {number for (number, other), each in self.copies.items() if other == name and each.has(held)}
+            holders |= self._lost_power  # perhaps a broker had it
             if len(holders) < min(self._min_isr(name.topic), len(replicas)):
                 raise ViolationError(
                     f"{name}: leader {broker.id} commits the batch at {header.base_offset}, which only {holders} have"
                 )
-            missing = set(state.isr) - set(holders)
+            missing = set(state.isr) - holders
             if missing:
                 raise ViolationError(
                     f"{name}: leader {broker.id} commits the batch at {header.base_offset}, which {missing} in the ISR"

@@ -171,7 +171,7 @@ class Store:
             raise ViolationError(f"{change}: the ISR is not in {self.assignments[key]}")
         if before is None:
             return
-        if state.version != before.version + 1:
+        if state.version <= before.version:
             raise ViolationError(f"{change}: the version")
         if state.leader_epoch < before.leader_epoch:
             raise ViolationError(f"{change}: the leader epoch goes back")
