@@ -25,7 +25,7 @@ class History:
         self.world = World(*IDS)
         self.seen: dict[TopicPartition, LeaderState] = {}
         self.was_away: set[int] = set()
-        """Brokers that were dead at some time: a log that they should have deleted may be left."""
+        """Brokers that were dead or restarted at some time: a log that they should have deleted may be left."""
         self.created = 0
 
     def play(self) -> None:
@@ -243,6 +243,7 @@ class History:
             world.start(*away)
         stopping = sorted(world.machine.context.stopping)
         if stopping:
+            self.was_away.update(stopping)  # orders on the way to the earlier process are lost
             world.start(*stopping)
         for _ in range(20):
             world.settle()
