@@ -5,6 +5,7 @@ composed as in `broker/node.py`, on a fake network and ZooKeeper and in virtual 
 import asyncio
 from collections.abc import Callable
 from contextlib import nullcontext
+from contextvars import Context
 from pathlib import Path
 from random import Random
 from typing import Any, Final, cast
@@ -63,22 +64,28 @@ def address_of(broker_id: int) -> Address:
 
 
 class LateCopies:
-    """Requests of one kind that arrive at a broker again, perhaps at its next process. Shared by all brokers."""
+    """LeaderAndIsr requests that arrive at a broker again, perhaps at its next process. Shared by all brokers."""
 
     def __init__(self, loop: ProcessLoop, random: Random) -> None:
         self.rate = 0.0
-        self.copied = ApiKey.LEADER_AND_ISR
         self._loop = loop
         self._random = random
         self._serving: dict[int, tuple[Process, Served]] = {}
+        self._latest: dict[int, bytes] = {}
 
     def serve(self, broker_id: int, process: Process, served: Served) -> None:
-        """Deliver copies over this connection, which has no client."""
+        """Deliver copies over this connection, which has no client. The first may be meant for an earlier process."""
         self._serving[broker_id] = process, served
+        latest = self._latest.get(broker_id)
+        if latest is not None and self._random.random() < 3 * self.rate:
+            self._deliver(broker_id, latest)
 
     def received(self, broker_id: int, frame: bytes) -> None:
-        if frame[1] == self.copied and frame[0] == 0 and self._random.random() < self.rate:
-            self._loop.call_later(self._random.expovariate(0.7), self._deliver, broker_id, frame)
+        if int.from_bytes(frame[:2]) == ApiKey.LEADER_AND_ISR:
+            self._latest[broker_id] = frame
+            if self._random.random() < self.rate:
+                later_s = self._random.expovariate(0.7)
+                self._loop.call_later(later_s, self._deliver, broker_id, frame, context=Context())  # of no process
 
     def _deliver(self, broker_id: int, frame: bytes) -> None:
         process, served = self._serving[broker_id]

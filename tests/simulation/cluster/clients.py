@@ -47,6 +47,9 @@ class Cluster(Protocol):
     def leads(self, name: TopicPartition, broker: int) -> bool:
         """Return True if the broker is the leader, and knows it."""
 
+    def may_lack_records(self, name: TopicPartition) -> bool:
+        """Return True for a partition that may have lost committed records, as after the failure of a disk."""
+
     def topic_id(self, topic: str) -> bytes: ...
 
     def read(self, name: TopicPartition, offset: int, data: bytes) -> None:
@@ -139,19 +142,22 @@ class Producer:
         batch = build_batch(records, **numbers)
         written = self.written.setdefault(name, Written())
         written.sent += values
-        while True:
+        while not self._cluster.may_lack_records(name):
             leader = self._cluster.leader_of(name)
             answer = None if leader == NO_LEADER else await self._ask(leader, name, batch)
             if answer is not None:
                 error, offset = answer
                 if error is ErrorCode.none or error is ErrorCode.duplicate_sequence_number:
                     break
-                if error not in RETRIABLE and self._cluster.leads(name, leader):
+                is_expected = error in RETRIABLE or self._cluster.may_lack_records(name)
+                if not is_expected and self._cluster.leads(name, leader):
                     # A former leader that does not know of its successor may lack the batches before this one.
                     raise ClientError(f"{self.name} gets {error.name} from {name} for sequence {sequence}")
             if self.producer_id < 0:
                 return  # the producer does not know if the batch was written
             await asyncio.sleep(_BACKOFF_S)
+        else:
+            return
         if offset >= 0:
             self._cluster.acknowledged(name, offset, values, self.acks)
             if self.acks == -1:

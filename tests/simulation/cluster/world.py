@@ -610,6 +610,9 @@ class World:
         led = self.brokers[broker].replicas.find(*name)
         return led is not None and led.leader_epoch == state.leader_epoch
 
+    def may_lack_records(self, name: TopicPartition) -> bool:
+        return self.store.key_of(name) in self.store.tainted
+
     def topic_id(self, topic: str) -> bytes:
         return self.store.topic_ids[topic].bytes
 
