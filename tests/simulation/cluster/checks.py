@@ -228,6 +228,9 @@ class Checks:
         self._high_watermarks[name, epoch] = partition.high_watermark
         if epoch == state.leader_epoch:
             self.committed.setdefault(name, Committed()).delete(partition.log_start_offset)
+        noted = [entry.epoch for entry in partition.log.leader_epochs.entries[-1:]]
+        if partition.followers is not None and noted != [epoch]:
+            raise ViolationError(f"{name}: the leader {broker.id} has not noted its epoch {epoch}")
         if partition.followers is not None and state.leader_epoch == epoch:
             maximal = partition.followers.state.maximal_isr
             if not maximal >= set(state.isr):

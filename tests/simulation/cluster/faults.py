@@ -11,7 +11,6 @@ from headrace.cluster.controller.machine import ControllerMachine
 from headrace.cluster.image import BrokerImage
 from headrace.cluster.offices.candidate import Candidate
 from headrace.cluster.offices.fenced_store import FencedStore
-from headrace.cluster.offices.term import Term
 from headrace.errors import ErrorCode
 from headrace.replication.following.fetcher import Fetcher
 from headrace.replication.following.follower_state import FollowerState
@@ -189,10 +188,6 @@ def _sessions_end_without_the_office() -> AbstractContextManager[None]:
     return replaced(Candidate, "_end", make)
 
 
-def _nothing_is_read_after_a_lost_connection() -> AbstractContextManager[None]:
-    return replaced(Term, "refresh", lambda _: lambda _: None)
-
-
 def _lost_sessions_are_not_registered_again() -> AbstractContextManager[None]:
     def make(_: Any) -> Any:
         async def forget(self: Member) -> None:
@@ -241,7 +236,6 @@ FAULTS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
     "leading begins no epoch": _leading_begins_no_epoch,
     "writes of the controller are not fenced": _writes_are_not_fenced,
     "an expired session does not end the office": _sessions_end_without_the_office,
-    "nothing is read again after a lost connection": _nothing_is_read_after_a_lost_connection,
     "lost sessions are not registered again": _lost_sessions_are_not_registered_again,
     "restarts of brokers are ignored": _restarts_are_ignored,
     "answers to StopReplica are ignored": _answers_to_stops_are_ignored,

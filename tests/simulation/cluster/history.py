@@ -15,8 +15,8 @@ REPLICAS: Final = 3
 PARTITIONS: Final = 2
 TOPIC: Final = "t"
 """The topic of producers that check everything. It is never deleted."""
-_OTHERS: Final = ("d0", "d1")
-"""Topics that are created, deleted and created again."""
+OTHERS: Final = ("d0", "d1")
+"""Topics that are created, deleted and created again. The first one exists at the beginning."""
 
 _Arguments = tuple[Any, ...]
 
@@ -54,12 +54,12 @@ def history_of(seed: int) -> History:
         return tuple(chance.sample(brokers, min(chance.choice(counts), len(brokers))))
 
     def topic() -> str:
-        return chance.choice(_OTHERS)
+        return chance.choice(OTHERS)
 
     def reassign() -> _Arguments:
         if chance.random() < 0.5:
             return TOPIC, partition(), replicas(2, 3, 3, 4), chance.random() < 0.2
-        return topic(), chance.randrange(3), replicas(1, 2, 3), chance.random() < 0.2
+        return topic(), chance.randrange(2), replicas(1, 2, 3), chance.random() < 0.2
 
     makers: dict[str, tuple[int, Callable[[], _Arguments]]] = {
         "crash": (5, lambda: (broker(), duration(3.0), chance.random() < 0.2)),
@@ -71,7 +71,7 @@ def history_of(seed: int) -> History:
         "alone": (2, lambda: (partition(), duration(4.0, 1.5), duration(1.0))),
         "delete_records": (2, lambda: (partition(), round(chance.random(), 2))),
         "skew": (1, lambda: (broker(), chance.choice((-3600.0, 3600.0)))),
-        "expire": (2, lambda: (broker(),)),
+        "expire": (3, lambda: (broker(),)),
         "depose": (
             6,
             lambda: (
@@ -85,10 +85,10 @@ def history_of(seed: int) -> History:
         "zookeeper_away": (1, lambda: (duration(4.0),)),
         "zookeeper_reconnects": (1, lambda: ()),
         "create": (5, lambda: (topic(), tuple(replicas(1, 2, 3, 3) for _ in range(chance.randint(1, 2))))),
-        "grow": (2, lambda: (chance.choice((TOPIC, *_OTHERS)), replicas(2, 3))),
-        "delete": (3, lambda: (topic(),)),
-        "reassign": (5, reassign),
-        "cancel": (2, lambda: ()),
+        "grow": (2, lambda: (chance.choice((TOPIC, *OTHERS)), replicas(2, 3))),
+        "delete": (6, lambda: (topic(),)),
+        "reassign": (8, reassign),
+        "cancel": (3, lambda: ()),
         "elect": (2, lambda: (chance.random() < 0.3,)),
         "elect_unclean": (1, lambda: (topic(), partition())),
         "configure_unclean": (2, lambda: (topic(), chance.random() < 0.8)),
@@ -104,7 +104,7 @@ def history_of(seed: int) -> History:
     kinds = list(makers)
     weights = [weight for weight, _ in makers.values()]
     acts = []
-    for _ in range(chance.randint(3, 12)):
+    for _ in range(chance.randint(4, 14)):
         kind = chance.choices(kinds, weights)[0]
         at = round(chance.uniform(_FIRST_ACT_S, _LAST_ACT_S), 3)
         acts.append(Act(at, kind, makers[kind][1]()))

@@ -90,6 +90,7 @@ class ProcessLoop(asyncio.BaseEventLoop):
         for process in self._processes:
             process.is_alive = True
             process.is_frozen = False
+        self._scheduled.clear()
         left = [task for task in self._all_tasks if not task.done()]
         for task in left:
             task.cancel()

@@ -39,7 +39,7 @@ from tests.simulation.cluster.broker import Broker, LateCopies, host_of
 from tests.simulation.cluster.checks import Checks
 from tests.simulation.cluster.clients import Consumer, Producer
 from tests.simulation.cluster.disks import Disks
-from tests.simulation.cluster.history import FAULTS_S, PARTITIONS, REPLICAS, TOPIC, History
+from tests.simulation.cluster.history import FAULTS_S, OTHERS, PARTITIONS, REPLICAS, TOPIC, History
 from tests.simulation.cluster.loop import ProcessLoop, current_process, virtual_clocks
 from tests.simulation.cluster.net import Network
 from tests.simulation.cluster.store import Key, Store, ViolationError
@@ -119,7 +119,7 @@ class World:
         assignments = [
             tuple(brokers[(index + shift) % len(brokers)] for shift in range(REPLICAS)) for index in range(PARTITIONS)
         ]
-        self._operate(self._create_first_topic(assignments))
+        self._operate(self._create_first_topics(assignments))
         for number in range(3):
             careless = number == 2
             producer = Producer(
@@ -140,11 +140,12 @@ class World:
         for act in self.history.acts:
             self.loop.call_at(1000 + act.at, self._act, act)
 
-    async def _create_first_topic(self, assignments: Sequence[Sequence[int]]) -> None:
+    async def _create_first_topics(self, assignments: Sequence[Sequence[int]]) -> None:
         while TOPIC not in self.store.topic_ids:
             await asyncio.sleep(0.05)
             if len(self.store.brokers) == len(self.history.brokers):
                 await self._admin.create_topic(TOPIC, assignments)
+        await self._admin.create_topic(OTHERS[0], [replicas[1:] for replicas in assignments])
 
     def _all_names(self) -> list[TopicPartition]:
         return sorted(key.name for key in self.store.states)
