@@ -238,6 +238,15 @@ async def test_a_diverging_follower_learns_where_to_truncate(broker: Broker) -> 
     assert broker.partitions[0].high_watermark == 0
 
 
+async def test_a_follower_that_has_truncated_gets_the_high_watermark(broker: Broker) -> None:
+    broker.append(0)
+    await broker.fetch({0: 1})
+    broker.partitions[0].lead(State(leader_epoch=5, partition_epoch=1), broker.peers)
+    first = await broker.fetch({0: 4}, epoch=5, last_epoch=4, session=(0, 0))
+    second = await broker.fetch({0: 1}, epoch=5, last_epoch=3, session=(first.session_id, 1))
+    assert only(second).high_watermark == 1
+
+
 async def test_a_fetch_under_the_previous_leader_epoch_ends_with_it(broker: Broker) -> None:
     waiting = broker.fetch({0: 0}, wait_ms=60_000)
     broker.partitions[0].lead(State(leader_epoch=4, partition_epoch=1), broker.peers)

@@ -408,9 +408,10 @@ class Fetch:
 
     def _remember(self, changed: list[Answered]) -> None:
         """Store the reply's offsets in the session."""
-        for wanted, error, partition, part, _ in changed:
-            if error is not ErrorCode.none:
-                wanted.last_high_watermark = -1  # report the end of the error
+        for wanted, error, partition, part, diverging in changed:
+            if error is not ErrorCode.none or diverging is not None:
+                # Report the end of the error, and the high watermark to a follower that first has to truncate.
+                wanted.last_high_watermark = -1
             elif partition is not None:
                 wanted.last_high_watermark = partition.high_watermark
                 wanted.last_log_start_offset = partition.log.state.log_start_offset
