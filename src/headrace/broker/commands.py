@@ -58,6 +58,10 @@ class Commands:
         self.on_resigned: Callable[[TopicPartition], None] = lambda _: None
         """Called with a partition that this broker no longer leads."""
 
+    async def close(self) -> None:
+        """Wait for the command in progress. Later ones are never executed: the logs are about to be closed."""
+        await self.in_order.acquire()
+
     async def deliver(self, broker_id: int, command: Command) -> None:
         """Execute a command. Partition errors are logged."""
         assert broker_id == self._node_id, f"a command for broker {broker_id}"

@@ -105,9 +105,9 @@ class Node:
         self.adoption: Adoption | None = None
         """The adopted contents of directories without metadata."""
         self._member: Member | None = None
-        """None for a cluster of one broker."""
-        self._leaders: MemberLeaders | None = None  # as `_member`
-        self._fetchers: MemberFetchers | None = None  # as `_member`
+        self._leaders: MemberLeaders | None = None
+        self._fetchers: MemberFetchers | None = None
+        """These three are None in a cluster of one broker."""
 
     @property
     def cluster_id(self) -> str:
@@ -260,6 +260,7 @@ class Node:
         self.replicas.peers = self._leaders.peers
         self._fetchers = self._commands.following = member.fetchers(self._executor)
         self._opened.push_async_callback(self._fetchers.close)
+        self._opened.push_async_callback(self._commands.close)
         self._configure_replication(cache.image.configs)
 
     def _bind_http(self) -> None:

@@ -119,6 +119,7 @@ class Broker:
         self.log_dirs: LogDirs | None = None
         self.member: Member
         self.replicas: ReplicaManager
+        self.commands: Commands
         self.leaders: MemberLeaders
         self.fetchers: MemberFetchers
         self.has_started = False
@@ -144,7 +145,7 @@ class Broker:
         replicas = self.replicas = ReplicaManager(dirs, self._config_of, purgatory)
         replicas.exists = lambda partition: cache.image.topic_id_of(partition) is not None
         executor: Any = None  # the loop runs the work itself
-        commands = Commands(self.id, replicas, cache, executor, StateChanges(is_logged=False))
+        commands = self.commands = Commands(self.id, replicas, cache, executor, StateChanges(is_logged=False))
         dirs.owned.trust_new()
         leaders = self.leaders = member.leaders(replicas)
         replicas.peers = leaders.peers
@@ -181,6 +182,7 @@ class Broker:
         """Move the leaders to other brokers, close the logs, and end the session."""
         await self.member.leave()
         self._network.stop_serving(self.process)
+        await self.commands.close()
         await self.fetchers.close()
         await self.leaders.close()
         self.has_started, self.log_dirs = False, None

@@ -416,3 +416,23 @@ async def test_elections_are_counted(broker: Broker) -> None:
     await broker.assign(OWN, 2)
     await broker.assign(OWN, 2)
     assert (broker.commands.changes.elected, broker.commands.changes.followed) == (2, 1)
+
+
+async def test_no_command_is_executed_after_the_broker_has_begun_to_stop(broker: Broker) -> None:
+    await broker.update()
+    await broker.commands.close()
+    late = asyncio.ensure_future(broker.assign(OWN))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not late.done()
+    assert not broker.replicas.hosted()
+    late.cancel()
+
+
+async def test_a_stopping_broker_waits_for_the_command_in_progress(broker: Broker) -> None:
+    await broker.update()
+    current = asyncio.ensure_future(broker.assign(OWN))
+    await asyncio.sleep(0)
+    await broker.commands.close()
+    assert broker.replicas.find(*T0) is not None
+    assert await current is NONE
