@@ -105,9 +105,9 @@ class Node:
         self.adoption: Adoption | None = None
         """The adopted contents of directories without metadata."""
         self._member: Member | None = None
-        self._leaders: MemberLeaders | None = None
-        self._fetchers: MemberFetchers | None = None
-        """These three are None in a cluster of one broker."""
+        """None for a cluster of one broker."""
+        self._leaders: MemberLeaders | None = None  # as `_member`
+        self._fetchers: MemberFetchers | None = None  # as `_member`
 
     @property
     def cluster_id(self) -> str:
