@@ -545,10 +545,11 @@ class World:
                 assignment.replicas,
             ):
                 return f"broker {broker.id} shows {image}"
+            if broker.id not in assignment.replicas:
+                # As in Kafka, a replica may be left on a broker that was away, or had no session, when it was moved.
+                continue
             if (broker.replicas.find(*key.name) is not None) != (broker.id == state.leader):
                 return f"broker {broker.id} is in the wrong role"
-            if broker.id not in assignment.replicas:
-                continue  # as in Kafka, a log may be left on a broker that was away when its replica was moved
             if hosted is None or hosted.topic_id != key.topic_id:
                 return f"broker {broker.id} has no replica"
             if hosted.leader_epoch != state.leader_epoch:
