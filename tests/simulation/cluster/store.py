@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
 from headrace.cluster import znodes
@@ -28,9 +28,6 @@ class Key(NamedTuple):
     @property
     def name(self) -> TopicPartition:
         return TopicPartition(self.topic, self.partition)
-
-
-_ADMIN: Final = ("reassign_partitions", "preferred_replica_election")
 
 
 class Store:
