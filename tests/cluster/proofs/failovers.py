@@ -10,7 +10,7 @@ import random
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -21,7 +21,7 @@ from tests.cluster.conftest import metadata
 from tests.cluster.proofs.administrator import Administrator
 from tests.cluster.proofs.kills import REPLICATED, TOPIC, defects_in, rotated, verify
 from tests.cluster.proofs.load import Load
-from tests.cluster.proofs.rig import Rig, Say
+from tests.cluster.proofs.rig import Rig, Say, State
 from tests.support.waiting import wait_for
 
 _KAFKAS: Final = (1, 2)
@@ -72,11 +72,11 @@ def run(plan: Plan, base: Path, say: Say) -> dict[str, Any]:
                     time.sleep(chance.uniform(0.5, 3))
                     way = chance.choice(list(Way))
                     ways[way] += 1
-                    before = wait_for(rig.controller, "a controller")
+                    before = rig.wait_for_controller()
                     other = _stop_another(rig, before, chance) if chance.random() < 0.3 else None
                     stops += other is not None
                     _fail_over(rig, before, way)
-                    after = wait_for(rig.controller, "a controller")
+                    after = rig.wait_for_controller()
                     rig.restart(*(broker_id for broker_id, broker in rig.brokers.items() if not broker.running))
                     say(
                         f"{number + 1}/{plan.failovers}: {_name(rig, before)} {way.value}, {_name(rig, after)} is the "
@@ -148,7 +148,7 @@ def _fail_over(rig: Rig, controller: int, way: Way) -> None:
         if way is Way.PAUSED:
             broker.resume()
     while True:
-        now = wait_for(rig.controller, "a controller")
+        now = rig.wait_for_controller()
         if rig.is_headrace(now) == wanted:
             return
         _depose(rig, wanted)
@@ -221,8 +221,8 @@ def _wrong(rig: Rig) -> Iterator[str]:
             state = states.get(partition)
             if state is None or state.leader not in replicas or state.isr != set(replicas):
                 yield f"{topic}-{partition} on {replicas}: {state}"
-    for broker_id, broker in rig.brokers.items():
-        found = {path.name for path in broker.data.iterdir() if _LOG_DIRECTORY.fullmatch(path.name)}
+    for broker_id, process in rig.brokers.items():
+        found = {path.name for path in process.data.iterdir() if _LOG_DIRECTORY.fullmatch(path.name)}
         yield from (f"{_name(rig, broker_id)} has no {name}" for name in hosted[broker_id] - found)
         yield from (f"{_name(rig, broker_id)} still has {name}" for name in found - hosted[broker_id])
         yield from _unlike_metadata(rig, broker_id, topics)
@@ -240,10 +240,10 @@ def _unlike_metadata(rig: Rig, broker_id: int, topics: list[str]) -> Iterator[st
         for partition, replicas in rig.replicas(topic).items():
             seen = described.get((topic, partition))
             state = states.get(partition)
-            if (
-                seen is None
-                or state is None
-                or (seen["leader_id"], seen["replica_nodes"], set(seen["isr_nodes"]), seen["offline_replicas"])
-                != (state.leader, replicas, state.isr, [])
-            ):
+            if seen is None or state is None or not _is_like(seen, state, replicas):
                 yield f"{_name(rig, broker_id)} describes {topic}-{partition} as {seen}"
+
+
+def _is_like(seen: Mapping[str, Any], state: State, replicas: list[int]) -> bool:
+    is_led = seen["leader_id"] == state.leader and seen["replica_nodes"] == replicas
+    return is_led and set(seen["isr_nodes"]) == state.isr and not seen["offline_replicas"]

@@ -54,7 +54,8 @@ def run(plan: Plan, base: Path, say: Say) -> dict[str, Any]:
     late: list[str] = []
     for kind, brokers in (("Headrace", {"headraces": _BROKERS}), ("Kafka", {"kafkas": _BROKERS})):
         with Rig(base / kind, settings=_SETTINGS, **brokers) as rig:
-            clean, crashed, verified = _measure(plan, rig, lambda text, kind=kind: say(f"{kind}: {text}"))
+            say(f"three {kind} brokers")
+            clean, crashed, verified = _measure(plan, rig, say)
         for name, outages, limit in (("clean stops", clean, _CLEAN_LIMIT_S), ("crashes", crashed, _CRASH_LIMIT_S)):
             figures[f"{kind}, {name}"] = plan.stops * len(_BROKERS)
             figures[f"{kind}, longest outage of {name} (ms)"] = round(1000 * max(outages))

@@ -161,6 +161,10 @@ class Rig:
         except NoNodeError:
             return None
 
+    def wait_for_controller(self) -> int:
+        """Wait until there is a controller, and return it."""
+        return wait_for(lambda: self.controller() or 0, "a controller")
+
     def topics(self) -> list[str]:
         return sorted(self.zookeeper.get_children("/brokers/topics"))
 
@@ -223,7 +227,7 @@ class Rig:
 
     def elect_preferred_leaders(self) -> None:
         """Make the first replica of every partition its leader, if it is in sync."""
-        controller = wait_for(self.controller, "a controller")
+        controller = self.wait_for_controller()
         with WireClient(self.brokers[controller].bootstrap) as client:
             fields = {"election_type": 0, "topic_partitions": None, "timeout": 60_000}
             answer = client.ask(ApiKey.ELECT_LEADERS, 2, fields)
