@@ -98,6 +98,7 @@ def run(plan: Plan, base: Path, say: Say) -> dict[str, Any]:
         figures = verify(rig, TOPIC, _PARTITIONS, load)
         defects = defects_in(rig)
         assert not defects, "in Headrace's log: " + "\n".join(defects[:20])
+        ended = rig.ended_themselves()
     return {
         "seed": plan.seed,
         "failovers between Kafka and Headrace": plan.failovers,
@@ -109,6 +110,7 @@ def run(plan: Plan, base: Path, say: Say) -> dict[str, Any]:
         "clean stops of other brokers": stops,
         **{f"operations: {name}": count for name, count in sorted(administrator.operations.items())},
         "operations refused or not answered": administrator.unconfirmed,
+        "brokers that ended because the machine was too busy": ended,
         **figures,
     }
 

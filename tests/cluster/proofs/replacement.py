@@ -163,6 +163,7 @@ def run(plan: Plan, base: Path, say: Say) -> dict[str, Any]:
         assert not torn, "\n".join(torn[:20])
         defects = defects_in(rig)
         assert not defects, "in Headrace's log: " + "\n".join(defects[:20])
+        ended = rig.ended_themselves()
     return {
         "seed": plan.seed,
         "Kafka brokers replaced, and replaced back": plan.brokers,
@@ -171,6 +172,7 @@ def run(plan: Plan, base: Path, say: Say) -> dict[str, Any]:
         "commits of groups": sum(member.commits for member in clients.members),
         "reads of committed offsets, never backwards": clients.observer.observations,
         "transactions with offsets": len(outcomes),
+        "brokers that ended because the machine was too busy": ended,
         **figures,
     }
 

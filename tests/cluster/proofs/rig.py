@@ -6,6 +6,7 @@ import logging
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, Self
 
@@ -25,6 +26,7 @@ from tests.support.wire_client import WireClient
 HEADRACE: Final = 4
 SESSION_TIMEOUT_MS: Final = 6000
 INTERNAL_TOPICS: Final = ("__consumer_offsets", "__transaction_state")
+_BLOCKED: Final = "The event loop has been blocked"
 _WITHIN_S: Final = 180.0
 """Generous limit for waits; it does not measure speed."""
 
@@ -152,7 +154,34 @@ class Rig:
 
     def wait_for_brokers(self, *brokers: int) -> None:
         """Wait until exactly these brokers are registered."""
-        wait_for(lambda: self.live_brokers() == set(brokers), f"brokers {brokers}", timeout_s=_WITHIN_S)
+
+        def are_registered() -> bool:
+            self._revive(*brokers)
+            return self.live_brokers() == set(brokers)
+
+        wait_for(are_registered, f"brokers {brokers}", timeout_s=_WITHIN_S)
+
+    def _revive(self, *brokers: int) -> None:
+        """Start brokers again, as a supervisor would, that have ended because this machine is too busy."""
+        for broker_id in brokers:
+            broker = self.brokers[broker_id]
+            if not broker.running and _BLOCKED in broker.log()[-10_000:]:
+                self._start(broker)
+
+    def _start(self, broker: Broker) -> None:
+        for _ in range(5):
+            try:
+                broker.start()
+            except AssertionError:
+                if _BLOCKED not in broker.log()[-10_000:]:
+                    raise
+            else:
+                return
+        broker.start()
+
+    def ended_themselves(self) -> int:
+        """Return the number of brokers that have ended because their event loops were blocked."""
+        return sum(broker.log().count(_BLOCKED) for broker in self.headraces.values())
 
     def controller(self) -> int | None:
         """Return the controller; None if there is none."""
@@ -196,12 +225,14 @@ class Rig:
 
     def wait_for_sync(self, *topics: str) -> None:
         """Wait until all replicas of these topics, or of all topics, are in sync."""
+
+        def is_in_sync(topic: str) -> bool:
+            self._revive(*self.brokers)
+            return self.is_in_sync(topic)
+
         for topic in topics or self.topics():
             wait_for(
-                lambda topic=topic: self.is_in_sync(topic),  # type: ignore[misc]
-                f"all replicas of {topic} in sync",
-                timeout_s=_WITHIN_S,
-                interval_s=0.1,
+                partial(is_in_sync, topic), f"all replicas of {topic} in sync", timeout_s=_WITHIN_S, interval_s=0.1
             )
 
     def is_reassigning(self) -> bool:
@@ -245,7 +276,7 @@ class Rig:
         if not self.is_headrace(broker_id):  # Kafka does not start before its old registration has expired
             path = f"/brokers/ids/{broker_id}"
             wait_for(lambda: self.zookeeper.exists(path) is None, f"{path} is gone", timeout_s=_WITHIN_S)
-        self.brokers[broker_id].start()
+        self._start(self.brokers[broker_id])
 
     # Results
 

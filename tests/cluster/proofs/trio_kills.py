@@ -82,6 +82,7 @@ def run(plan: Plan, base: Path, say: Say) -> dict[str, Any]:
         figures = verify(rig, TOPIC, plan.partitions, load)
         defects = defects_in(rig)
         assert not defects, "in Headrace's log: " + "\n".join(defects[:20])
+        ended = rig.ended_themselves()
         truncations = truncations_by_headrace(rig)
     return {
         "seed": plan.seed,
@@ -92,5 +93,6 @@ def run(plan: Plan, base: Path, say: Say) -> dict[str, Any]:
         "partitions led by the killed brokers": led,
         "truncations": truncations,
         "seconds": round(seconds),
+        "brokers that ended because the machine was too busy": ended,
         **figures,
     }
