@@ -44,6 +44,8 @@ class Administrator(threading.Thread):
         """Topics whose deletion was confirmed."""
         self.placed: dict[tuple[str, int], list[list[int]]] = {}
         """The replicas that a partition may have, for partitions that were reassigned."""
+        self.moved: set[str] = set()
+        """Partitions whose reassignment was requested, as in the names of their directories."""
         self._fixed = fixed
         self._rig = rig
         self._chance = random.Random(seed)
@@ -175,6 +177,7 @@ class Administrator(threading.Thread):
 
     def _expect(self, name: str, moves: dict[int, list[int]], *, is_confirmed: bool) -> None:
         for index, replicas in moves.items():
+            self.moved.add(f"{name}-{index}")
             if is_confirmed:
                 self.placed[name, index] = [replicas]
             else:
