@@ -10,9 +10,10 @@ from kazoo.exceptions import KazooException
 
 from headrace.wire.apis import ApiKey
 from tests.cluster.proofs.rig import Rig
+from tests.support.waiting import wait_for
 from tests.support.wire_client import WireClient
 
-_TIMEOUT_MS: Final = 5000
+_TIMEOUT_MS: Final = 2000
 _PAUSE_S: Final = 0.15
 _TOPICS: Final = (4, 14)
 """Below the first number of topics they are only created, above the second only deleted."""
@@ -79,6 +80,15 @@ class Administrator(threading.Thread):
     def end(self) -> None:
         self._ending.set()
         self.join(120)
+
+    def progress(self, count: int) -> None:
+        """Wait until more operations are confirmed."""
+        wanted = self.operations.total() + count
+        wait_for(
+            lambda: self.operations.total() >= wanted or self.failure is not None,
+            "operations of the administrator",
+            timeout_s=120,
+        )
 
     # Operations
 

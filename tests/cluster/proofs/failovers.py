@@ -70,7 +70,8 @@ def run(plan: Plan, base: Path, say: Say) -> dict[str, Any]:
             try:
                 administrator.resume()
                 for number in range(plan.failovers):
-                    time.sleep(chance.uniform(0.5, 3))
+                    administrator.progress(3)
+                    time.sleep(chance.uniform(0, 1))
                     way = chance.choice(list(Way))
                     ways[way] += 1
                     before = rig.wait_for_controller()
@@ -82,7 +83,7 @@ def run(plan: Plan, base: Path, say: Say) -> dict[str, Any]:
                     say(
                         f"{number + 1}/{plan.failovers}: {_name(rig, before)} {way.value}, {_name(rig, after)} is the "
                         f"controller{f'; {_name(rig, other)} was stopped' if other else ''}; "
-                        f"{sum(administrator.operations.values())} operations, {load.acknowledged} records"
+                        f"{administrator.operations.total()} operations, {load.acknowledged} records"
                     )
                     load.check()
                     if (number + 1) % plan.between == 0 or number == plan.failovers - 1:
