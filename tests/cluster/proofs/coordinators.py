@@ -321,10 +321,10 @@ def _check(cluster: MixedCluster, load: Load, report: Report) -> None:
         found = load.observers[0].observe(producer.group, timeout_s=60).get(0)
         if found != latest and Outcome.UNKNOWN not in producer.outcomes.values():
             report.failures.append(f"{producer.group} has committed {found}, but its last transaction is {latest}")
-    report.failures += split(outcomes, read_output(cluster.bootstrap))
+    report.failures += split(outcomes, read_output(cluster.bootstrap, _OUTPUT_PARTITIONS))
 
 
-def read_output(bootstrap: str, partitions: int = _OUTPUT_PARTITIONS) -> list[Record]:
+def read_output(bootstrap: str, partitions: int) -> list[Record]:
     """Return the committed records of `OUTPUT`, after the transactional producers have stopped."""
     from confluent_kafka import Producer
 

@@ -159,7 +159,7 @@ def run(plan: Plan, base: Path, say: Say) -> dict[str, Any]:
         rig.wait_for_sync()
         figures = verify(rig, TOPIC, plan.partitions, load)
         outcomes = {key: value for producer in clients.producers for key, value in producer.outcomes.items()}
-        torn = split(outcomes, read_output(rig.bootstrap), _OUTPUT_PARTITIONS)
+        torn = split(outcomes, read_output(rig.bootstrap, _OUTPUT_PARTITIONS), _OUTPUT_PARTITIONS)
         assert not torn, "\n".join(torn[:20])
         defects = defects_in(rig)
         assert not defects, "in Headrace's log: " + "\n".join(defects[:20])
