@@ -47,6 +47,8 @@ class Administrator(threading.Thread):
         """The replicas that a partition may have, for partitions that were reassigned."""
         self.moved: set[str] = set()
         """Partitions whose reassignment was requested, as in the names of their directories."""
+        self._asked: dict[tuple[str, int], list[int]] = {}
+        """Reassignments by node, which a controller may notice after it has confirmed a later request."""
         self._fixed = fixed
         self._rig = rig
         self._chance = random.Random(seed)
@@ -170,6 +172,7 @@ class Administrator(threading.Thread):
         partitions = [{"topic": name, "partition": index, "replicas": brokers} for index, brokers in moves.items()]
         self._expect(name, moves, is_confirmed=False)
         content = json.dumps({"version": 1, "partitions": partitions}).encode()
+        self._asked |= {(name, index): replicas for index, replicas in moves.items()}
         self._rig.zookeeper.create(_REASSIGN_NODE, content)
 
     def _existing(self) -> str:
@@ -189,7 +192,8 @@ class Administrator(threading.Thread):
         for index, replicas in moves.items():
             self.moved.add(f"{name}-{index}")
             if is_confirmed:
-                self.placed[name, index] = [replicas]
+                asked = self._asked.get((name, index))
+                self.placed[name, index] = [replicas, *([asked] if asked else [])]
             else:
                 before = self.placed.get((name, index)) or [self._rig.replicas(name)[index]]
                 self.placed[name, index] = [*before, replicas]
@@ -207,6 +211,7 @@ class Administrator(threading.Thread):
     def contradictions(self) -> list[str]:
         """Return confirmed operations whose result is not in ZooKeeper; forget unconfirmed ones."""
         found = []
+        self._asked.clear()
         existing = set(self._rig.topics())
         found += [
             f"{name} was created, but does not exist"
