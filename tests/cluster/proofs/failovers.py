@@ -195,7 +195,10 @@ def _settle(rig: Rig, administrator: Administrator) -> float:
     started = time.monotonic()
     deadline = started + _SETTLE_S
     while True:
-        wrong = [*_wrong(rig), *_left(rig, but=administrator.moved)]
+        try:
+            wrong = [*_wrong(rig), *_left(rig, but=administrator.moved)]
+        except NoNodeError as error:
+            wrong = [f"a topic was deleted meanwhile: {error}"]
         if not wrong:
             break
         assert time.monotonic() < deadline, f"{len(wrong)} wrong after {_SETTLE_S:g} s: " + "\n".join(wrong[:30])
