@@ -48,7 +48,7 @@ copier: setup ## run Kafka's TransactionalMessageCopier while clients and broker
 kills: setup ## run a pipeline on a Spark cluster while driver, workers and broker are killed (ARGS="--kills 20 --seed 1")
 	$(BIN)/python -m tests.pipeline.kills $(ARGS)
 
-proofs: setup ## move partitions between Kafka and Headrace, and kill and pause their brokers (ARGS="moves", "kills" or "pauses")
+proofs: setup ## long runs of clusters: kills, pauses, moves, outages, controllers that change (ARGS="kills"; ARGS=--help)
 	@$(BIN)/python -m tests.cluster.proofs $(ARGS)
 
 coordinators: setup ## move coordinators between Kafka and Headrace under load (ARGS="--moves 10 --seed 1 --json")

@@ -14,9 +14,9 @@ from headrace.wire.apis import ApiKey, request_encoder, response_reader, schema
 class WireClient:
     """A connection to a broker; a context manager."""
 
-    def __init__(self, bootstrap: str, client_id: str = "wire") -> None:
+    def __init__(self, bootstrap: str, client_id: str = "wire", *, timeout_s: float = 30.0) -> None:
         host, _, port = bootstrap.rpartition(":")
-        self._socket = socket.create_connection((host, int(port)), timeout=30)
+        self._socket = socket.create_connection((host, int(port)), timeout=timeout_s)
         self._client_id = client_id.encode()
         self._correlation_id = 0
 

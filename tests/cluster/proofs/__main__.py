@@ -1,4 +1,4 @@
-"""`python -m tests.cluster.proofs moves|kills|pauses` (`make proofs ARGS="kills"`).
+"""`python -m tests.cluster.proofs NAME` (`make proofs ARGS="kills"`).
 
 Starts ZooKeeper, Apache Kafka 3.9 and Headrace as processes. Progress goes to standard error, and a table of figures,
 or JSON, to standard output. The exit status is 0 if everything holds, else 1.
@@ -13,9 +13,9 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from tests.cluster.proofs import kills, moves, pauses
+from tests.cluster.proofs import failovers, kills, moves, outages, pauses, replacement, trio_kills
 from tests.cluster.proofs.rig import Say
 
 
@@ -37,6 +37,18 @@ def main() -> int:
             kills.Plan(kills=options.kills, seed=options.seed, hasty=options.hasty, pairs=options.pairs), base, say
         ),
         "pauses": lambda base, say: pauses.run(pauses.Plan(rounds=options.rounds, seed=options.seed), base, say),
+        "trio-kills": lambda base, say: trio_kills.run(
+            trio_kills.Plan(kills=options.kills, blackouts=options.blackouts, seed=options.seed, hasty=options.hasty),
+            base,
+            say,
+        ),
+        "failovers": lambda base, say: failovers.run(
+            failovers.Plan(failovers=options.failovers, seed=options.seed), base, say
+        ),
+        "replacement": lambda base, say: replacement.run(
+            replacement.Plan(seed=options.seed, brokers=options.brokers, in_place=options.in_place), base, say
+        ),
+        "outages": lambda base, say: outages.run(outages.Plan(stops=options.stops, seed=options.seed), base, say),
     }
     with tempfile.TemporaryDirectory(prefix="headrace-proofs-") as temporary:
         base = (options.directory or Path(temporary)).resolve()
@@ -55,11 +67,14 @@ def main() -> int:
     return 0
 
 
+_PROOFS: Final = ("moves", "kills", "pauses", "trio-kills", "outages", "failovers", "replacement")
+
+
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m tests.cluster.proofs", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("proof", choices=("moves", "kills", "pauses"))
+    parser.add_argument("proof", choices=_PROOFS)
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000))
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument("--directory", type=Path, help="keep all files in this empty directory")
@@ -71,6 +86,15 @@ def _options() -> argparse.Namespace:
         help="share of kills that do not wait until all replicas are in sync again (kills)",
     )
     parser.add_argument("--pairs", type=float, default=0.0, help="share of kills that kill two brokers at once (kills)")
+    parser.add_argument("--blackouts", type=int, default=10, help="number of kills of all brokers at once (trio-kills)")
+    parser.add_argument(
+        "--stops", type=int, default=3, help="number of clean stops, and of crashes, per broker (outages)"
+    )
+    parser.add_argument("--brokers", type=int, default=3, help="number of brokers to replace (replacement)")
+    parser.add_argument(
+        "--in-place", action="store_true", help="take over ids and directories of the old brokers (replacement)"
+    )
+    parser.add_argument("--failovers", type=int, default=50, help="number of controller failovers (failovers)")
     parser.add_argument("--rounds", type=int, default=5, help="number of pauses of Headrace, and of Kafka (pauses)")
     parser.add_argument("--megabytes", type=int, default=1024, help="size of the topic in MiB (moves)")
     parser.add_argument("--throttle", type=int, default=20, help="MiB per second (moves)")

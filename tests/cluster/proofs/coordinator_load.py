@@ -5,7 +5,7 @@ import random
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, Final, NamedTuple
@@ -309,12 +309,12 @@ class Observer(Worker):
     """
 
     def __init__(self, bootstrap: str, groups: Mapping[str, tuple[str, int]], fence: Fence) -> None:
-        """`groups` maps ids to a topic and its number of partitions."""
+        """`bootstrap`: one or more addresses. `groups` maps ids to a topic and its number of partitions."""
         super().__init__(f"observer at {bootstrap}")
         self.backwards: list[str] = []
         self.observations = 0
         self.groups = groups
-        self._bootstrap = bootstrap
+        self._bootstraps = deque(bootstrap.split(","))
         self._fence = fence
         self._seen: dict[str, dict[int, int]] = defaultdict(dict)
         self._connections: dict[str, WireClient] = {}
@@ -355,7 +355,7 @@ class Observer(Worker):
 
     def _ask(self, group: str) -> dict[int, int]:
         asked = {"key_type": 0, "coordinator_keys": [group]}
-        (coordinator,) = self._connection(self._bootstrap).ask(ApiKey.FIND_COORDINATOR, 4, asked)["coordinators"]
+        (coordinator,) = self._connection(self._bootstraps[0]).ask(ApiKey.FIND_COORDINATOR, 4, asked)["coordinators"]
         if coordinator["error_code"] != "none":
             raise NoCoordinatorError(coordinator["error_code"])
         topic, count = self.groups[group]
@@ -385,6 +385,7 @@ class Observer(Worker):
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
+        self._bootstraps.rotate(-1)
 
 
 class NoCoordinatorError(Exception):

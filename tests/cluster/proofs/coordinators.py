@@ -321,18 +321,19 @@ def _check(cluster: MixedCluster, load: Load, report: Report) -> None:
         found = load.observers[0].observe(producer.group, timeout_s=60).get(0)
         if found != latest and Outcome.UNKNOWN not in producer.outcomes.values():
             report.failures.append(f"{producer.group} has committed {found}, but its last transaction is {latest}")
-    report.failures += split(outcomes, _read_output(cluster))
+    report.failures += split(outcomes, read_output(cluster.bootstrap, _OUTPUT_PARTITIONS))
 
 
-def _read_output(cluster: MixedCluster) -> list[Record]:
+def read_output(bootstrap: str, partitions: int) -> list[Record]:
+    """Return the committed records of `OUTPUT`, after the transactional producers have stopped."""
     from confluent_kafka import Producer
 
-    producer = Producer({"bootstrap.servers": cluster.bootstrap})
-    for partition in range(_OUTPUT_PARTITIONS):
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for partition in range(partitions):
         producer.produce(OUTPUT, END.encode(), partition=partition)
     if producer.flush(60):
         raise AssertionError(f"{OUTPUT} cannot be written")
-    return read(cluster.bootstrap, OUTPUT, _OUTPUT_PARTITIONS, "read_committed")
+    return read(bootstrap, OUTPUT, partitions, "read_committed")
 
 
 def split(

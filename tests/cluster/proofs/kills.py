@@ -41,9 +41,9 @@ class Plan(NamedTuple):
 def run(plan: Plan, base: Path, say: Say) -> dict[str, Any]:
     """Return the figures. Raises AssertionError if something was lost, duplicated, out of order or unequal."""
     chance = random.Random(plan.seed)
-    with Rig(base, kafkas=2, settings=REPLICATED) as rig:
+    with Rig(base, kafkas=(1, 2), headraces=(HEADRACE,), settings=REPLICATED) as rig:
         brokers = sorted(rig.brokers)
-        assignment = [_rotated(brokers, index) for index in range(plan.partitions)]
+        assignment = [rotated(brokers, index) for index in range(plan.partitions)]
         rig.create(TOPIC, assignment, {"min.insync.replicas": "2"})
         victims = [HEADRACE] * plan.kills + [brokers[number % 2] for number in range(plan.kills)]
         chance.shuffle(victims)
@@ -88,6 +88,7 @@ def run(plan: Plan, base: Path, say: Say) -> dict[str, Any]:
         figures = verify(rig, TOPIC, plan.partitions, load)
         defects = defects_in(rig)
         assert not defects, "in Headrace's log: " + "\n".join(defects[:20])
+        ended = rig.ended_themselves()
         truncations = truncations_by_headrace(rig)
     return {
         "seed": plan.seed,
@@ -97,6 +98,7 @@ def run(plan: Plan, base: Path, say: Say) -> dict[str, Any]:
         "partitions led by the killed brokers": led,
         "truncations by Headrace": truncations,
         "seconds": round(seconds),
+        "brokers that ended because the machine was too busy": ended,
         **figures,
     }
 
@@ -144,7 +146,7 @@ def compare_all(rig: Rig, *topics: str) -> Compared:
 
 
 def truncations_by_headrace(rig: Rig) -> int:
-    return rig.headrace.log().count(": truncated to offset")
+    return sum(broker.log().count(": truncated to offset") for broker in rig.headraces.values())
 
 
 def name_of(broker: int) -> str:
@@ -152,14 +154,15 @@ def name_of(broker: int) -> str:
 
 
 def defects_in(rig: Rig) -> list[str]:
-    """Return the lines of Headrace's log that show a defect."""
+    """Return the lines of Headrace's logs that show a defect."""
     return [
-        line
-        for line in rig.headrace.log().splitlines()
+        f"broker {broker_id}: {line}"
+        for broker_id, broker in rig.headraces.items()
+        for line in broker.log().splitlines()
         if any(defect in line for defect in _DEFECTS) and not line.endswith(_EXPECTED)
     ]
 
 
-def _rotated(brokers: list[int], by: int) -> list[int]:
+def rotated(brokers: list[int], by: int) -> list[int]:
     by %= len(brokers)
     return brokers[by:] + brokers[:by]

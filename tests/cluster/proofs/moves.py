@@ -45,7 +45,7 @@ def run(plan: Plan, base: Path, say: Say) -> dict[str, Any]:
     for version, jars in tools.items():
         assert (jars / f"kafka-tools-{version}.jar").exists(), f"{jars} has no Kafka tools {version}: run `make setup`"
     chance = random.Random(plan.seed)
-    with Rig(base, kafkas=3, settings=_SETTINGS) as rig:
+    with Rig(base, kafkas=(1, 2, 3), headraces=(HEADRACE,), settings=_SETTINGS) as rig:
         rig.create(TOPIC, list(_on_kafka().values()), {"min.insync.replicas": "1", "segment.bytes": str(16 << 20)})
         written = _fill(rig, plan, chance)
         say(f"{written} bytes written to {PARTITIONS} partitions on three Kafka brokers")
@@ -80,9 +80,9 @@ def run(plan: Plan, base: Path, say: Say) -> dict[str, Any]:
         rig.wait_for_sync(TOPIC)
         compared = rig.compare(TOPIC, rig.high_watermarks(TOPIC))
         say(f"{compared.size} bytes are equal on all replicas; reading Headrace's files with Kafka's dump tools")
-        rig.headrace.sigterm()
+        rig.brokers[HEADRACE].sigterm()
         for version, jars in tools.items():
-            figures[f"batches read by the dump tool ({version})"] = dump(jars, rig.headrace.data)
+            figures[f"batches read by the dump tool ({version})"] = dump(jars, rig.brokers[HEADRACE].data)
     return figures | {
         "records written meanwhile": more.acknowledged,
         "batches equal on all replicas": compared.batches,
@@ -126,7 +126,7 @@ class _Mover:
         while self._rig.is_reassigning():
             assert time.monotonic() - started < 1200, f"the reassignment does not end: {self._rig.replicas(TOPIC)}"
             if kill_at is not None and _size_on(self._rig, HEADRACE) > kill_at:
-                self._rig.headrace.sigkill()
+                self._rig.brokers[HEADRACE].sigkill()
                 self._rig.restart(HEADRACE)
                 kill_at = None
             time.sleep(0.1)
@@ -241,7 +241,9 @@ def _files(data: Path, suffix: str) -> list[Path]:
 
 def _wait_for_deletion(rig: Rig) -> None:
     deadline = time.monotonic() + 120
-    while left := [path.name for path in rig.headrace.data.glob(f"{TOPIC}-*") if not path.name.endswith("-delete")]:
+    while left := [
+        path.name for path in rig.brokers[HEADRACE].data.glob(f"{TOPIC}-*") if not path.name.endswith("-delete")
+    ]:
         assert time.monotonic() < deadline, f"Headrace still has {left}"
         time.sleep(0.1)
 

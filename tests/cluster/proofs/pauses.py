@@ -67,7 +67,7 @@ def run(plan: Plan, base: Path, say: Say) -> dict[str, Any]:
     """Return the figures. Raises AssertionError if anything was acknowledged or shown that is not in the logs."""
     chance = random.Random(plan.seed)
     figures = _Figures()
-    with Rig(base, kafkas=2, settings=REPLICATED) as rig:
+    with Rig(base, kafkas=(1, 2), headraces=(HEADRACE,), settings=REPLICATED) as rig:
         brokers = sorted(rig.brokers)
         assignment = [brokers[index % 3 :] + brokers[: index % 3] for index in range(_PARTITIONS)]
         for topic in (TOPIC, STALE_TOPIC):
@@ -245,7 +245,7 @@ def _missing(rig: Rig, acknowledged: list[_Answered]) -> list[_Answered]:
     data = {
         (partition, batch.header.base_offset): batch.data
         for partition in rig.replicas(STALE_TOPIC)
-        for batch in batches(rig.headrace.data / f"{STALE_TOPIC}-{partition}")
+        for batch in batches(rig.brokers[HEADRACE].data / f"{STALE_TOPIC}-{partition}")
     }
     return [
         answered

@@ -1,4 +1,4 @@
-"""A cluster of processes: ZooKeeper, Kafka brokers 1, 2, ... and Headrace as broker 4."""
+"""A cluster of processes: ZooKeeper, and brokers of Kafka and Headrace."""
 
 import contextlib
 import json
@@ -6,12 +6,14 @@ import logging
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, Self
 
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
 
 from headrace.wire.apis import ApiKey
 from tests.adoption.kafka import WithZooKeeper, ZooKeeper
@@ -24,6 +26,7 @@ from tests.support.wire_client import WireClient
 HEADRACE: Final = 4
 SESSION_TIMEOUT_MS: Final = 6000
 INTERNAL_TOPICS: Final = ("__consumer_offsets", "__transaction_state")
+_BLOCKED: Final = "The event loop has been blocked"
 _WITHIN_S: Final = 180.0
 """Generous limit for waits; it does not measure speed."""
 
@@ -69,37 +72,43 @@ class State(NamedTuple):
 class Rig:
     """A context manager. Everything that the processes write is below `base`."""
 
-    def __init__(self, base: Path, *, kafkas: int, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        base: Path,
+        *,
+        kafkas: Sequence[int] = (),
+        headraces: Sequence[int] = (),
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        """`kafkas` and `headraces` are the ids of the brokers to start."""
         base.mkdir(parents=True, exist_ok=True)
         self._exits = contextlib.ExitStack()
         self._base = base
-        self._kafkas = kafkas
+        self._ids = (kafkas, headraces)
         self._settings = {**_SETTINGS, **(settings or {})}
+        self._address = ""
         self.brokers: dict[int, Broker] = {}
+        """The brokers that should be running."""
+        self.headraces: dict[int, Broker] = {}
+        """All Headrace brokers, those that have left the cluster included."""
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as exits:
             zookeeper = exits.enter_context(ZooKeeper(self._base / "zookeeper"))
             logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # it logs every attempt to connect
-            self._zookeeper = KazooClient(zookeeper.address)
-            self._zookeeper.start(60)
-            exits.callback(self._zookeeper.close)
-            exits.callback(self._zookeeper.stop)
-            for broker_id in range(1, self._kafkas + 1):
-                kafka = WithZooKeeper(self._base / f"kafka-{broker_id}", zookeeper.address, self._settings)
-                kafka.settings["broker.id"] = str(broker_id)
-                self.brokers[broker_id] = kafka
-            headrace = BrokerProcess(
-                self._base / "headrace",
-                settings={**self._settings, "broker.id": HEADRACE, "zookeeper.connect": zookeeper.address},
-                port=free_port(),
-            )
+            self.zookeeper = KazooClient(zookeeper.address)
+            self.zookeeper.start(60)
+            exits.callback(self.zookeeper.close)
+            exits.callback(self.zookeeper.stop)
+            self._address = zookeeper.address
+            kafkas, headraces = self._ids
             exits.callback(self._end)
-            first, *others = self.brokers.values()
-            first.start()  # it creates the cluster
-            self.brokers[HEADRACE] = headrace
+            brokers = [self.kafka(broker_id) for broker_id in kafkas]
+            brokers += [self.headrace(broker_id) for broker_id in headraces]
+            self.brokers = dict(zip((*kafkas, *headraces), brokers, strict=True))
+            brokers[0].start()  # it creates the cluster
             with ThreadPoolExecutor() as pool:
-                list(pool.map(lambda broker: broker.start(), [*others, headrace]))
+                list(pool.map(lambda broker: broker.start(), brokers[1:]))
             self.wait_for_brokers(*self.brokers)
             self._exits = exits.pop_all()
         return self
@@ -112,9 +121,26 @@ class Rig:
             if broker.running:
                 broker.sigkill()
 
-    @property
-    def headrace(self) -> Broker:
-        return self.brokers[HEADRACE]
+    def kafka(self, broker_id: int, *, like: Broker | None = None) -> Broker:
+        """Return a Kafka broker, not yet started; `like` is a stopped broker whose data directory it takes over."""
+        kafka = WithZooKeeper(
+            self._base / f"kafka-{broker_id}", self._address, self._settings, data=like.data if like else None
+        )
+        kafka.settings["broker.id"] = str(broker_id)
+        return kafka
+
+    def headrace(self, broker_id: int, *, like: Broker | None = None) -> Broker:
+        """Return a Headrace broker, not yet started; `like` is a stopped broker whose data directory it takes over."""
+        headrace = BrokerProcess(
+            like.data if like else self._base / f"headrace-{broker_id}",
+            settings={**self._settings, "broker.id": broker_id, "zookeeper.connect": self._address},
+            port=free_port(),
+        )
+        self.headraces[broker_id] = headrace
+        return headrace
+
+    def is_headrace(self, broker_id: int) -> bool:
+        return isinstance(self.brokers[broker_id], BrokerProcess)
 
     @property
     def bootstrap(self) -> str:
@@ -124,32 +150,70 @@ class Rig:
     # The cluster, as ZooKeeper has it
 
     def live_brokers(self) -> set[int]:
-        return {int(name) for name in self._zookeeper.get_children("/brokers/ids")}
+        return {int(name) for name in self.zookeeper.get_children("/brokers/ids")}
 
     def wait_for_brokers(self, *brokers: int) -> None:
         """Wait until exactly these brokers are registered."""
-        wait_for(lambda: self.live_brokers() == set(brokers), f"brokers {brokers}", timeout_s=_WITHIN_S)
+
+        def are_registered() -> bool:
+            self._revive(*brokers)
+            return self.live_brokers() == set(brokers)
+
+        wait_for(are_registered, f"brokers {brokers}", timeout_s=_WITHIN_S)
+
+    def _revive(self, *brokers: int) -> None:
+        """Start brokers again, as a supervisor would, that have ended because this machine is too busy."""
+        for broker_id in brokers:
+            broker = self.brokers[broker_id]
+            if not broker.running and _BLOCKED in broker.log()[-10_000:]:
+                self._start(broker)
+
+    def _start(self, broker: Broker) -> None:
+        for _ in range(5):
+            try:
+                broker.start()
+            except AssertionError:
+                if _BLOCKED not in broker.log()[-10_000:]:
+                    raise
+            else:
+                return
+        broker.start()
+
+    def ended_themselves(self) -> int:
+        """Return the number of brokers that have ended because their event loops were blocked."""
+        return sum(broker.log().count(_BLOCKED) for broker in self.headraces.values())
+
+    def controller(self) -> int | None:
+        """Return the controller; None if there is none."""
+        try:
+            return int(json.loads(self.zookeeper.get("/controller")[0])["brokerid"])
+        except NoNodeError:
+            return None
+
+    def wait_for_controller(self) -> int:
+        """Wait until there is a controller, and return it."""
+        return wait_for(lambda: self.controller() or 0, "a controller")
 
     def topics(self) -> list[str]:
-        return sorted(self._zookeeper.get_children("/brokers/topics"))
+        return sorted(self.zookeeper.get_children("/brokers/topics"))
 
     def states(self, topic: str) -> dict[int, State]:
         """Return the state of every partition of a topic that has one."""
         found = {}
         for name in self._children(f"/brokers/topics/{topic}/partitions"):
             path = f"/brokers/topics/{topic}/partitions/{name}/state"
-            if self._zookeeper.exists(path) is not None:
-                state = json.loads(self._zookeeper.get(path)[0])
+            if self.zookeeper.exists(path) is not None:
+                state = json.loads(self.zookeeper.get(path)[0])
                 found[int(name)] = State(state["leader"], state["leader_epoch"], frozenset(state["isr"]))
         return found
 
     def replicas(self, topic: str) -> dict[int, list[int]]:
         """Return the replicas of every partition."""
-        node = json.loads(self._zookeeper.get(f"/brokers/topics/{topic}")[0])
+        node = json.loads(self.zookeeper.get(f"/brokers/topics/{topic}")[0])
         return {int(partition): replicas for partition, replicas in node["partitions"].items()}
 
     def _children(self, path: str) -> list[str]:
-        return self._zookeeper.get_children(path) if self._zookeeper.exists(path) is not None else []
+        return self.zookeeper.get_children(path) if self.zookeeper.exists(path) is not None else []
 
     def is_in_sync(self, topic: str) -> bool:
         """Return True if all replicas of a topic are in sync."""
@@ -161,12 +225,14 @@ class Rig:
 
     def wait_for_sync(self, *topics: str) -> None:
         """Wait until all replicas of these topics, or of all topics, are in sync."""
+
+        def is_in_sync(topic: str) -> bool:
+            self._revive(*self.brokers)
+            return self.is_in_sync(topic)
+
         for topic in topics or self.topics():
             wait_for(
-                lambda topic=topic: self.is_in_sync(topic),  # type: ignore[misc]
-                f"all replicas of {topic} in sync",
-                timeout_s=_WITHIN_S,
-                interval_s=0.1,
+                partial(is_in_sync, topic), f"all replicas of {topic} in sync", timeout_s=_WITHIN_S, interval_s=0.1
             )
 
     def is_reassigning(self) -> bool:
@@ -174,7 +240,7 @@ class Rig:
         return any(
             node["adding_replicas"] or node["removing_replicas"]
             for topic in self.topics()
-            for node in [json.loads(self._zookeeper.get(f"/brokers/topics/{topic}")[0])]
+            for node in [json.loads(self.zookeeper.get(f"/brokers/topics/{topic}")[0])]
         )
 
     def create(self, topic: str, assignment: Sequence[Sequence[int]], config: Mapping[str, str] | None = None) -> None:
@@ -192,7 +258,7 @@ class Rig:
 
     def elect_preferred_leaders(self) -> None:
         """Make the first replica of every partition its leader, if it is in sync."""
-        controller = json.loads(self._zookeeper.get("/controller")[0])["brokerid"]
+        controller = self.wait_for_controller()
         with WireClient(self.brokers[controller].bootstrap) as client:
             fields = {"election_type": 0, "topic_partitions": None, "timeout": 60_000}
             answer = client.ask(ApiKey.ELECT_LEADERS, 2, fields)
@@ -201,16 +267,16 @@ class Rig:
     # Processes
 
     def restart(self, *broker_ids: int) -> None:
-        """Start brokers that were killed, and wait until all brokers are registered.
-
-        Kafka does not start before its old registration has expired.
-        """
-        for broker_id in broker_ids:
-            path = f"/brokers/ids/{broker_id}"
-            if broker_id != HEADRACE:
-                wait_for(lambda: self._zookeeper.exists(path) is None, f"{path} is gone", timeout_s=_WITHIN_S)  # noqa: B023
-            self.brokers[broker_id].start()
+        """Start brokers that were killed, at once, and wait until all brokers are registered."""
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(self._restart, broker_ids))
         self.wait_for_brokers(*self.brokers)
+
+    def _restart(self, broker_id: int) -> None:
+        if not self.is_headrace(broker_id):  # Kafka does not start before its old registration has expired
+            path = f"/brokers/ids/{broker_id}"
+            wait_for(lambda: self.zookeeper.exists(path) is None, f"{path} is gone", timeout_s=_WITHIN_S)
+        self._start(self.brokers[broker_id])
 
     # Results
 

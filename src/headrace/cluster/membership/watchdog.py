@@ -3,8 +3,10 @@
 import asyncio
 import logging
 import os
+import sys
+import traceback
 from collections.abc import Callable
-from threading import Event, Thread
+from threading import Event, Thread, get_ident
 from typing import Final
 
 _CHECKS: Final = 20
@@ -32,6 +34,7 @@ class Watchdog:
         self._timeout_s = timeout_s
         self._end = end
         self._has_run = True
+        self._loop_thread = 0
         self._stopped = Event()
         self._thread = Thread(target=self._watch, name="headrace-watchdog", daemon=True)
 
@@ -55,11 +58,19 @@ class Watchdog:
             missed += 1
             if missed >= _CHECKS:
                 log.critical(
-                    "The event loop has been blocked for %d s: ending the process, so that other brokers take over",
+                    "The event loop has been blocked for %d s: ending the process, so that other brokers take over. "
+                    "It is at:\n%s",
                     self._timeout_s,
+                    self._place(),
                 )
                 self._end()
                 return
 
     def _note(self) -> None:
         self._has_run = True
+        self._loop_thread = get_ident()
+
+    def _place(self) -> str:
+        """Return the stack of the loop's thread."""
+        frame = sys._current_frames().get(self._loop_thread)
+        return "".join(traceback.format_stack(frame)) if frame is not None else "an unknown place"

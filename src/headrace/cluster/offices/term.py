@@ -322,9 +322,13 @@ class Term:
         await self._tidy_reassignments()
 
     async def _tidy_reassignments(self) -> None:
-        """Remove partitions that have moved from the obsolete node."""
-        asked = self._asked_reassignments
-        left = {partition: target for partition, target in asked.items() if partition in self.machine.context.moving}
+        """Remove partitions from the obsolete node that have moved, or whose reassignment a later one has replaced."""
+        asked, context = self._asked_reassignments, self.machine.context
+        left = {
+            partition: target
+            for partition, target in asked.items()
+            if partition in context.moving and context.assignment(partition).target == target
+        }
         if left == asked:
             return
         self._asked_reassignments = left

@@ -2,6 +2,8 @@ import asyncio
 import threading
 import time
 
+import pytest
+
 from headrace.cluster.membership.watchdog import Watchdog
 
 
@@ -11,6 +13,16 @@ async def test_a_loop_that_stands_still_ends_the_process() -> None:
     watchdog.start()
     assert ended.wait(20)  # the loop waits, too
     watchdog.stop()
+
+
+async def test_the_log_shows_where_the_loop_is_blocked(caplog: pytest.LogCaptureFixture) -> None:
+    ended = threading.Event()
+    watchdog = Watchdog(asyncio.get_running_loop(), timeout_s=0.2, end=ended.set)
+    watchdog.start()
+    await asyncio.sleep(0.05)
+    assert ended.wait(20)
+    watchdog.stop()
+    assert "assert ended.wait(20)" in caplog.text
 
 
 async def test_a_loop_that_runs_is_left_alone() -> None:

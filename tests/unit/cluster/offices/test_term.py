@@ -125,6 +125,21 @@ async def test_the_obsolete_node_keeps_what_is_not_moved_yet(world: OfficeWorld)
     assert left == {TopicPartition("t", 1): (2, 3)}
 
 
+async def test_a_request_replaces_a_move_in_the_obsolete_node(world: OfficeWorld) -> None:
+    await world.stand()
+    await world.create_topic("t", (1, 2), (1, 2))
+    moves = {T0: (2, 3), TopicPartition("t", 1): (2, 3)}
+    await world.tree.create("/admin/reassign_partitions", znodes.encode_reassignments(moves))
+    await world.rest()
+    term = world.candidate.current()
+    await term.ask("reassignment", lambda machine: machine.reassign({T0: (1, 3)}))
+    term.refresh()
+    await world.rest()
+    left = znodes.decode_reassignments((await world.tree.get("/admin/reassign_partitions")).data)
+    assert left == {TopicPartition("t", 1): (2, 3)}
+    assert term.machine.context.assignment(T0).target == (1, 3)
+
+
 async def test_the_obsolete_node_for_elections_is_obeyed_and_removed(world: OfficeWorld) -> None:
     await world.stand()
     await world.create_topic("t", (2, 3))
