@@ -135,6 +135,15 @@ async def test_many_nodes_are_returned_in_the_order_of_the_request(store: Metada
     assert [node and node.data for node in read] == [b"2", None, b"1", b"2"]
 
 
+async def test_a_thousand_nodes_are_returned_in_the_order_of_the_request(store: MetadataStore) -> None:
+    await store.create("/a")
+    await store.multi([Create(f"/a/{number}", b"%d" % number) for number in range(0, 200, 2)])
+    wanted = [number % 200 for number in range(1100)]
+    read = await store.get_many([f"/a/{number}" for number in wanted])
+    assert [node and node.data for node in read] == [b"%d" % number if number % 2 == 0 else None for number in wanted]
+    assert read[2] == await store.get("/a/2")
+
+
 async def test_an_empty_read_returns_nothing(store: MetadataStore) -> None:
     assert await store.get_many([]) == []
 
