@@ -1,4 +1,4 @@
-"""`python -m tests.cluster.proofs moves|kills|pauses` (`make proofs ARGS="kills"`).
+"""`python -m tests.cluster.proofs NAME` (`make proofs ARGS="kills"`).
 
 Starts ZooKeeper, Apache Kafka 3.9 and Headrace as processes. Progress goes to standard error, and a table of figures,
 or JSON, to standard output. The exit status is 0 if everything holds, else 1.
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.proofs import kills, moves, pauses
+from tests.cluster.proofs import cuts, ensemble, kills, moves, pauses, scale
 from tests.cluster.proofs.rig import Say
 
 
@@ -37,6 +37,9 @@ def main() -> int:
             kills.Plan(kills=options.kills, seed=options.seed, hasty=options.hasty, pairs=options.pairs), base, say
         ),
         "pauses": lambda base, say: pauses.run(pauses.Plan(rounds=options.rounds, seed=options.seed), base, say),
+        "cuts": lambda base, say: cuts.run(cuts.Plan(seed=options.seed, kafka=options.kafka), base, say),
+        "ensemble": lambda base, say: ensemble.run(ensemble.Plan(seed=options.seed), base, say),
+        "scale": lambda base, say: scale.run(scale.Plan(), base, say),
     }
     with tempfile.TemporaryDirectory(prefix="headrace-proofs-") as temporary:
         base = (options.directory or Path(temporary)).resolve()
@@ -59,7 +62,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m tests.cluster.proofs", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("proof", choices=("moves", "kills", "pauses"))
+    parser.add_argument("proof", choices=("moves", "kills", "pauses", "cuts", "ensemble", "scale"))
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000))
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument("--directory", type=Path, help="keep all files in this empty directory")
@@ -72,6 +75,7 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--pairs", type=float, default=0.0, help="share of kills that kill two brokers at once (kills)")
     parser.add_argument("--rounds", type=int, default=5, help="number of pauses of Headrace, and of Kafka (pauses)")
+    parser.add_argument("--kafka", action="store_true", help="run Apache Kafka instead of Headrace (cuts)")
     parser.add_argument("--megabytes", type=int, default=1024, help="size of the topic in MiB (moves)")
     parser.add_argument("--throttle", type=int, default=20, help="MiB per second (moves)")
     parser.add_argument("--kill-midway", action="store_true", help="kill Headrace during each move (moves)")
