@@ -140,6 +140,6 @@ def test_kafkas_brokers_take_over_and_give_back(terminal: Terminal) -> None:
     commands = re.findall(r"^  (\S+ .*(?:to-kafka|to-headrace)\.json.*)$", terminal.text, re.MULTILINE)
     assert len(commands) == 3
     for command in commands:
-        terminal.shell(command)
+        terminal.shell(command.replace(" --watch", " --watch --yes"))  # without a terminal
     terminal.shell("until headrace reassign verify to-headrace.json; do sleep 1; done")
     check_end(terminal)
