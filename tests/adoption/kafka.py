@@ -65,6 +65,11 @@ class Java:
                 cwd=self.log_path.parent,
             )
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def is_dead(self) -> bool:
         return self._process is None or self._process.poll() is not None
 
@@ -132,6 +137,10 @@ class Kafka:
     @property
     def running(self) -> bool:
         return not self._java.is_dead()
+
+    @property
+    def pid(self) -> int:
+        return self._java.pid
 
     def frozen(self) -> AbstractContextManager[None]:
         """Pause the broker: its directory is then in the state that a kill would leave."""
