@@ -83,8 +83,8 @@ async def test_a_call_for_a_missing_node_names_it(store: MetadataStore, call: st
 
 
 async def test_a_delete_of_a_missing_node_names_it(store: MetadataStore, request: pytest.FixtureRequest) -> None:
-    if "lost answers" in request.node.name:
-        # After a lost answer the node is read, and a missing one means that the delete has succeeded.
+    if "lost answers" in request.node.name or "torn requests" in request.node.name:
+        # After a lost answer (or request) the node is read, and a missing one means that the delete has succeeded.
         with suppress(NoNodeError):
             await store.delete("/a")
         assert await store.exists("/a") is None
