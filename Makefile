@@ -27,7 +27,7 @@ setup: ## install Python packages, jars and tools (a second run takes a second)
 demo: setup ## run the main job: a web log through Headrace and Spark (DEMO_ARGS="--input FILE --json")
 	@$(BIN)/headrace demo $(DEMO_ARGS)
 
-cluster: setup ## start ZooKeeper, two Kafka brokers and a Headrace broker to experiment with (ARGS="--directory DIR")
+cluster: setup ## start ZooKeeper and three Headrace brokers to experiment with (ARGS="--kafka --directory DIR")
 	@$(BIN)/python -m tests.cluster.playground $(ARGS)
 
 test: setup ## run the tests (TESTS=tests/unit for the unit tests)

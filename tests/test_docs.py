@@ -9,6 +9,8 @@ import pytest
 import typer.main
 
 from headrace.cli.main import app
+from headrace.config import load
+from headrace.config.broker_settings import known_keys
 from scripts.docs import regenerated
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -80,6 +82,48 @@ def test_every_variable_of_the_environment_is_on_the_settings_page() -> None:
     page = (ROOT / "docs/configuration.md").read_text()
     assert {"HEADRACE_LOG_LEVEL", "HEADRACE_BOOTSTRAP"} <= read
     assert {name for name in read if f"`{name}`" not in page} == set()
+
+
+def block(page: str, title: str) -> str:
+    """Return the code block that begins with a comment."""
+    (found,) = re.findall(
+        rf"^```\w*\n# {re.escape(title)}\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL
+    )
+    return str(found)
+
+
+def test_settings_of_a_cluster_are_valid() -> None:
+    config = load(block("docs/cluster.md", "server.properties"), {}, [])
+    assert config.zookeeper_connect == "host1:2181,host2:2181,host3:2181/headrace"
+    assert (config.node_id, config.default_replication_factor) == (1, 3)
+
+
+def test_settings_on_the_page_of_clusters_exist() -> None:
+    page = (ROOT / "docs/cluster.md").read_text()
+    rows = re.findall(r"^\| ((?:`[a-z.]+`(?:, )?)+) \|", page, re.MULTILINE)
+    named = {name for row in rows for name in re.findall(r"`([a-z.]+)`", row)}
+    assert "zookeeper.connect" in named
+    assert named - known_keys() == set()
+
+
+def test_the_service_starts_a_broker_with_valid_options() -> None:
+    (line,) = re.findall(
+        r"^ExecStart=/opt/headrace/bin/(headrace .*)$", (ROOT / "docs/cluster.md").read_text(), re.MULTILINE
+    )
+    command: Any = typer.main.get_command(app)
+    _, *words = shlex.split(line)
+    known = {option for parameter in command.commands[words[0]].params for option in parameter.opts}
+    assert {word for word in words if word.startswith("-")} <= known
+
+
+def test_metrics_of_the_alarms_for_a_cluster_are_explained() -> None:
+    used = re.findall(r"\b(?:kafka|headrace)_\w+", block("docs/cluster.md", "alerts.yml"))
+    explained = (ROOT / "docs/monitoring.md").read_text()
+    code = "".join(path.read_text() for path in (ROOT / "src/headrace").rglob("*.py"))
+    assert len(used) > 10
+    assert [name for name in used if f"`{name}`" not in explained] == []
+    # Some names are composed of a prefix and the last word.
+    assert [name for name in used if name.removesuffix("_total").rpartition("_")[2] not in code] == []
 
 
 @each_page

@@ -5,7 +5,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Final, Self
@@ -44,15 +44,16 @@ _JAVA_OPTIONS: Final = ("-Xmx320M", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1
 
 
 class Java:
-    """A JVM that listens on a port; its output goes to `log_path`."""
+    """A JVM that listens on a port; its output goes to `log_path`. `launcher` is a command that executes others."""
 
-    def __init__(self, jars: Path, log_path: Path) -> None:
+    def __init__(self, jars: Path, log_path: Path, *, launcher: Sequence[str] = ()) -> None:
         self._jars = jars
+        self._launcher = launcher
         self.log_path = log_path
         self._process: subprocess.Popen[bytes] | None = None
 
     def command(self, main: str, *arguments: str) -> list[str]:
-        return ["java", *_JAVA_OPTIONS, "-cp", f"{self._jars}/*", main, *arguments]
+        return [*self._launcher, "java", *_JAVA_OPTIONS, "-cp", f"{self._jars}/*", main, *arguments]
 
     def start(self, main: str, *arguments: str) -> None:
         with self.log_path.open("ab") as log:
@@ -63,6 +64,11 @@ class Java:
                 stderr=log,
                 cwd=self.log_path.parent,
             )
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
 
     def is_dead(self) -> bool:
         return self._process is None or self._process.poll() is not None
@@ -131,6 +137,10 @@ class Kafka:
     @property
     def running(self) -> bool:
         return not self._java.is_dead()
+
+    @property
+    def pid(self) -> int:
+        return self._java.pid
 
     def frozen(self) -> AbstractContextManager[None]:
         """Pause the broker: its directory is then in the state that a kill would leave."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.adoption.kafka import zookeeper_jars
-from tests.cluster.conftest import HEADRACE, metadata
+from tests.cluster.conftest import metadata
 from tests.support.broker_process import answers_api_versions
 from tests.support.waiting import wait_for
 
@@ -24,12 +24,12 @@ _WITHIN_S = 180.0
 class Terminal:
     """The running program and its output."""
 
-    def __init__(self, base: Path) -> None:
+    def __init__(self, base: Path, *options: str) -> None:
         self.base = base
         self._output = base.with_name("terminal.txt")
         with self._output.open("wb") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.cluster.playground", "--directory", str(base)],
+                [sys.executable, "-m", "tests.cluster.playground", "--directory", str(base), *options],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -78,48 +78,68 @@ class Terminal:
         return done.stdout
 
     @property
-    def addresses(self) -> list[str]:
-        """The addresses of the brokers in the table, Headrace first."""
-        return re.findall(r"^\d (?:Headrace|Kafka 3\.9) +(127\.0\.0\.1:\d+) ", self.text, re.MULTILINE)
+    def brokers(self) -> dict[int, str]:
+        """The addresses of the brokers in the table."""
+        rows = re.findall(r"^(\d) \S.*? +(127\.0\.0\.1:\d+) ", self.text, re.MULTILINE)
+        return {int(number): address for number, address in rows}
 
 
-@pytest.fixture(scope="module")
-def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
+@pytest.fixture
+def terminal(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Terminal]:
     zookeeper_jars()
-    terminal = Terminal(tmp_path_factory.mktemp("playground") / "cluster")
+    terminal = Terminal(tmp_path / "cluster", *request.param)
     terminal.wait_for("Ctrl-C stops everything")
     yield terminal
     terminal.close()
 
 
-def test_a_playground_shows_obeys_and_stops(terminal: Terminal) -> None:
-    """One test, because the cluster takes half a minute to start."""
-    headrace, *kafkas = terminal.addresses
-    assert len(kafkas) == 2
-    for address in terminal.addresses:
-        assert {broker["node_id"] for broker in metadata(address)["brokers"]} == {HEADRACE, 7, 8}
-    for path in re.findall(r"(?:headrace|kafka-\d|zookeeper)\S*(?:data|\.log)\b", terminal.text.partition("Try")[0]):
+def check_table(terminal: Terminal, *brokers: int) -> None:
+    """The table has these brokers, which know each other, and files that exist."""
+    assert set(terminal.brokers) == set(brokers)
+    for address in terminal.brokers.values():
+        assert {broker["node_id"] for broker in metadata(address)["brokers"]} == set(brokers)
+    for path in re.findall(r"(?:headrace|kafka|zookeeper)\S*(?:data|\.log)\b", terminal.text.partition("Try")[0]):
         assert (terminal.base / path).exists(), path
 
-    terminal.shell("headrace topics create orders --partitions 6")
-    terminal.shell("seq 1000 | headrace produce orders")
-    described = terminal.shell("bin/kafka-topics --describe --topic orders")
-    assert set(re.findall(r"Leader: (\d)", described)) == {"4", "7", "8"}
-    terminal.shell("bin/kafka-reassign-partitions --reassignment-json-file to-headrace.json --execute")
-    terminal.shell("bin/kafka-leader-election --election-type preferred --all-topic-partitions")
-    described = terminal.shell("bin/kafka-topics --describe --topic orders")
-    assert set(re.findall(r"Leader: (\d)", described)) == {"4"}
 
-    terminal.enter("kill 4", "Broker 4: kill done")
-    host, port = headrace.split(":")
-    assert not answers_api_versions(host, int(port))
-    terminal.enter("start 4", "Broker 4: start done")
-    assert answers_api_versions(host, int(port))
-    terminal.enter("explode 4", "Not understood")
-
+def check_end(terminal: Terminal) -> None:
+    """Ctrl-C leaves nothing."""
     assert terminal.interrupt() == 0
     assert "Stopped." in terminal.text
     assert "Traceback" not in terminal.text
-    for address in terminal.addresses:
+    for address in terminal.brokers.values():
         host, port = address.split(":")
         assert not answers_api_versions(host, int(port))
+
+
+@pytest.mark.parametrize("terminal", [()], indirect=True, ids=["headrace"])
+def test_a_playground_shows_obeys_and_stops(terminal: Terminal) -> None:
+    """One test, because the cluster takes a while to start."""
+    check_table(terminal, 1, 2, 3)
+    terminal.shell("headrace topics create orders --partitions 6")
+    terminal.shell("seq 1000 | headrace produce orders")
+    assert len(terminal.shell("headrace consume orders --until-end").splitlines()) == 1000
+    terminal.shell("headrace cluster")
+    (command,) = re.findall(r"curl -s (\S+) \| grep kafka_controller", terminal.text)
+    assert "kafka_controller_kafkacontroller_activecontrollercount" in terminal.shell(f"curl -s {command}")
+
+    terminal.enter("kill 1", "Broker 1: kill done")
+    host, port = terminal.brokers[1].split(":")
+    assert not answers_api_versions(host, int(port))
+    terminal.enter("start 1", "Broker 1: start done")
+    assert answers_api_versions(host, int(port))
+    terminal.enter("explode 1", "Not understood")
+    check_end(terminal)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("terminal", [("--kafka",)], indirect=True, ids=["kafka"])
+def test_kafkas_brokers_take_over_and_give_back(terminal: Terminal) -> None:
+    check_table(terminal, 1, 2, 3, 7, 8)
+    terminal.shell("headrace topics create orders --partitions 6")
+    commands = re.findall(r"^  (\S+ .*(?:to-kafka|to-headrace)\.json.*)$", terminal.text, re.MULTILINE)
+    assert len(commands) == 3
+    for command in commands:
+        terminal.shell(command.replace(" --watch", " --watch --yes"))  # without a terminal
+    terminal.shell("until headrace reassign verify to-headrace.json; do sleep 1; done")
+    check_end(terminal)

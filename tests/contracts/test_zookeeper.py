@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from headrace.cluster.store import StoreUnavailableError
+from headrace.cluster.stores.read_many import ReadMany
 from headrace.cluster.stores.zookeeper import SessionChange, ZooKeeperStore
 from tests.contracts.conftest import connected, new_root
 from tests.support.ports import free_port
@@ -162,3 +163,15 @@ async def test_a_path_that_does_not_exist_is_created(zookeeper: str) -> None:
         assert await store.exists("/") is not None
     finally:
         await store.close()
+
+
+async def test_nodes_are_read_one_by_one_from_a_server_that_cannot_read_many(
+    other: ZooKeeperStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ReadMany, "type", 99)  # unknown to the server, which closes the connection
+    await other.create("/a", b"1")
+    session = other.session
+    for _ in range(2):
+        nodes = await other.get_many(["/a", "/b"] * 20)
+        assert [node and node.data for node in nodes] == [b"1", None] * 20
+    assert other.session == session

@@ -37,15 +37,21 @@ class BrokerProcess:
         port: int | None = None,
         ready_timeout_s: float = 60.0,
         program: Sequence[str] = ("headrace",),
+        host: str = "127.0.0.1",
+        launcher: Sequence[str] = (),
     ) -> None:
-        """`program` is a module, with arguments, that accepts the arguments of `headrace`."""
+        """`program` is a module, with arguments, that accepts the arguments of `headrace`.
+
+        `launcher` is a command that executes another one, for example in a network namespace.
+        """
         self.data = data
         self.settings = dict(settings or {})
-        self.host = "127.0.0.1"
+        self.host = host
         self.port = port if port is not None else free_port()
         self.log_path = data.with_name(data.name + ".broker.log")
         self._ready_timeout_s = ready_timeout_s
         self._program = program
+        self._launcher = launcher
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -64,7 +70,8 @@ class BrokerProcess:
         """Start and wait for an answer to ApiVersions. Raises AssertionError, with the log, on a timeout."""
         if self.running:
             raise RuntimeError("the broker is already running")
-        command = [sys.executable, "-m", *self._program, "start", "--listen", self.bootstrap, "--data", str(self.data)]
+        command = [*self._launcher, sys.executable, "-m", *self._program, "start", "--listen", self.bootstrap]
+        command += ["--data", str(self.data)]
         for name, value in self.settings.items():
             command += ["--set", f"{name}={value}"]
         with self.log_path.open("ab") as log:

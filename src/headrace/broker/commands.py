@@ -4,18 +4,20 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from headrace.broker.state_changes import Issuer, StateChanges
 from headrace.cluster.commands import Command, LeaderAndIsr, StoppedReplica, StopReplica, UpdateMetadata
 from headrace.cluster.metadata_cache import MetadataCache
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.replica_manager import ReplicaManager
-from headrace.slices import Pace
+from headrace.slices import Pace, chunks
 from headrace.types import PartitionState, TopicPartition
 
 if TYPE_CHECKING:
     from headrace.replication.following.partition import FollowedPartition
+
+_FOLLOWED_AT_ONCE: Final = 200
 
 log = logging.getLogger(__name__)
 
@@ -84,8 +86,15 @@ class Commands:
     ) -> dict[TopicPartition, ErrorCode]:
         """Lead or follow partitions. Return an error code per partition, as in LeaderAndIsr."""
         async with self.in_order:
-            results = {TopicPartition(state.topic, state.partition): self._check(state) for state in states}
-            accepted = [state for state in states if not results[TopicPartition(state.topic, state.partition)]]
+            # A new controller repeats the states of all partitions, most of which are known.
+            pace = Pace()
+            results: dict[TopicPartition, ErrorCode] = {}
+            accepted = []
+            for state in states:
+                error = results[TopicPartition(state.topic, state.partition)] = self._check(state)
+                if not error:
+                    accepted.append(state)
+                await pace.rest()
             # Opening logs waits for the disk: use a thread.
             loop = asyncio.get_running_loop()
             results |= await loop.run_in_executor(self._executor, self._open, accepted)
@@ -95,6 +104,7 @@ class Commands:
                 error = results[TopicPartition(state.topic, state.partition)]
                 if error:
                     self.changes.refused(issuer, state, error)
+                    await pace.rest()
             return results
 
     def _check(self, state: PartitionState) -> ErrorCode:
@@ -138,8 +148,10 @@ class Commands:
                 self.on_resigned(topic_partition)
             await pace.rest()
         if self.following is not None:
-            online = set(self._replicas.followed())  # a directory may have failed during a pause
-            self.following.follow([partition for partition in followed if partition in online])
+            for some in chunks(followed, _FOLLOWED_AT_ONCE):
+                online = set(self._replicas.followed())  # a directory may have failed during a pause
+                self.following.follow([partition for partition in some if partition in online])
+                await pace.rest()
             await self.following.close_idle()
         return errors
 

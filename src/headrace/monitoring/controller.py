@@ -4,10 +4,13 @@ from collections.abc import Iterable
 from typing import Final
 
 from headrace.cluster.offices.candidate import Candidate
+from headrace.cluster.offices.event_queue import Timing
 from headrace.metrics import Family, gauge
 
 _ELECTIONS: Final = ("brokers", "take office", "controlled shutdown", "election", "balance", "unclean election")
 """Events in which the controller may elect leaders."""
+_QUANTILES: Final = ("0.50", "0.75", "0.95", "0.98", "0.99", "0.999")
+"""Those that Kafka exports."""
 
 
 def controller(candidate: Candidate) -> Iterable[Family]:
@@ -42,6 +45,11 @@ def controller(candidate: Candidate) -> Iterable[Family]:
         "Events in which the controller elected leaders.",
         [({}, sum(timing.count for timing in elections))],
     )
+    yield _quantiles(
+        "kafka_controller_controllerstats_leaderelectionrateandtimems",
+        "Time in ms for the last events in which the controller elected leaders.",
+        elections,
+    )
     yield Family(
         "headrace_controller_election_seconds",
         "Time for these events, including the writes to ZooKeeper.",
@@ -53,10 +61,21 @@ def controller(candidate: Candidate) -> Iterable[Family]:
         "Events in the controller's queue.",
         0 if term is None else len(term.queue),
     )
+    waited = candidate.figures.waited
+    yield _quantiles(
+        "kafka_controller_controllereventmanager_eventqueuetimems",
+        "Time in ms that the last events have waited in the controller's queue.",
+        [waited],
+    )
+    yield gauge(
+        "kafka_controller_controllereventmanager_eventqueuetimems_count",
+        "Events that have waited in the controller's queue.",
+        waited.count,
+    )
     yield Family(
         "headrace_controller_queue_seconds",
         "Total time that events have waited in the controller's queue.",
-        [({}, candidate.figures.waited.total_s)],
+        [({}, waited.total_s)],
         "counter",
     )
     yield Family(
@@ -70,3 +89,10 @@ def controller(candidate: Candidate) -> Iterable[Family]:
         "Requests of the controller that a broker has not answered.",
         [] if term is None else [({"broker": str(broker)}, size) for broker, size in term.channels.waiting.items()],
     )
+
+
+def _quantiles(name: str, help: str, timings: Iterable[Timing]) -> Family:
+    """Return Kafka's quantiles of times in ms; zeros if nothing has happened."""
+    times = sorted(seconds for timing in timings for seconds in timing.latest_s) or [0.0]
+    last = len(times) - 1
+    return Family(name, help, [({"quantile": share}, times[round(float(share) * last)] * 1000) for share in _QUANTILES])

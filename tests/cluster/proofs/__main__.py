@@ -15,7 +15,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from tests.cluster.proofs import failovers, kills, moves, outages, pauses, replacement, trio_kills
+from tests.cluster.proofs import (
+    cuts,
+    ensemble,
+    failovers,
+    kills,
+    moves,
+    outages,
+    pauses,
+    replacement,
+    scale,
+    trio_kills,
+)
 from tests.cluster.proofs.rig import Say
 
 
@@ -49,6 +60,9 @@ def main() -> int:
             replacement.Plan(seed=options.seed, brokers=options.brokers, in_place=options.in_place), base, say
         ),
         "outages": lambda base, say: outages.run(outages.Plan(stops=options.stops, seed=options.seed), base, say),
+        "cuts": lambda base, say: cuts.run(cuts.Plan(seed=options.seed, kafka=options.kafka), base, say),
+        "ensemble": lambda base, say: ensemble.run(ensemble.Plan(seed=options.seed), base, say),
+        "scale": lambda base, say: scale.run(scale.Plan(), base, say),
     }
     with tempfile.TemporaryDirectory(prefix="headrace-proofs-") as temporary:
         base = (options.directory or Path(temporary)).resolve()
@@ -67,7 +81,18 @@ def main() -> int:
     return 0
 
 
-_PROOFS: Final = ("moves", "kills", "pauses", "trio-kills", "outages", "failovers", "replacement")
+_PROOFS: Final = (
+    "moves",
+    "kills",
+    "pauses",
+    "trio-kills",
+    "outages",
+    "failovers",
+    "replacement",
+    "cuts",
+    "ensemble",
+    "scale",
+)
 
 
 def _options() -> argparse.Namespace:
@@ -96,6 +121,7 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--failovers", type=int, default=50, help="number of controller failovers (failovers)")
     parser.add_argument("--rounds", type=int, default=5, help="number of pauses of Headrace, and of Kafka (pauses)")
+    parser.add_argument("--kafka", action="store_true", help="run Apache Kafka instead of Headrace (cuts)")
     parser.add_argument("--megabytes", type=int, default=1024, help="size of the topic in MiB (moves)")
     parser.add_argument("--throttle", type=int, default=20, help="MiB per second (moves)")
     parser.add_argument("--kill-midway", action="store_true", help="kill Headrace during each move (moves)")

@@ -292,6 +292,20 @@ async def test_a_follower_whose_directory_fails_during_a_pause_is_not_copied(
     assert broker.copied == {}
 
 
+async def test_states_that_are_repeated_are_refused_in_slices(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    rests = []
+
+    async def rest(_: Pace) -> None:
+        rests.append(1)
+
+    await broker.update()
+    await broker.assign(OTHER)
+    monkeypatch.setattr(Pace, "rest", rest)
+    await broker.assign(OTHER)
+    read = checked = refused = answered = 1
+    assert len(rests) == read + checked + refused + answered
+
+
 async def test_a_partition_elsewhere_is_refused_as_not_led(broker: Broker) -> None:
     broker.replicas.exists = lambda partition: partition == T0
     assert broker.refusal() is ErrorCode.not_leader_or_follower

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.cluster.offices.event_queue import Timing
 from headrace.monitoring.controller import controller
 from tests.unit.cluster.membership.watched_store import WatchedMemory
 from tests.unit.cluster.offices.office_world import OfficeWorld, office
@@ -42,6 +43,28 @@ async def test_elections_and_moved_leaders_are_counted(world: OfficeWorld) -> No
     elections = "kafka_controller_controllerstats_leaderelectionrateandtimems_count"
     assert after[elections] == before[elections] + 1
     assert after["kafka_controller_kafkacontroller_preferredreplicaimbalancecount"] == 1
+
+
+def quantiles(world: OfficeWorld, name: str) -> dict[str, float]:
+    (family,) = (family for family in controller(world.candidate) if family.name == name)
+    assert not callable(family.samples)
+    return {labels["quantile"]: value for labels, value in family.samples}
+
+
+async def test_times_of_elections_have_quantiles_in_milliseconds(world: OfficeWorld) -> None:
+    name = "kafka_controller_controllerstats_leaderelectionrateandtimems"
+    assert set(quantiles(world, name)) == {"0.50", "0.75", "0.95", "0.98", "0.99", "0.999"}
+    for seconds in (0.001, 0.002, 0.003):
+        world.candidate.figures.handled.setdefault("brokers", Timing()).add(seconds)
+    assert quantiles(world, name)["0.50"] == pytest.approx(2)
+    assert quantiles(world, name)["0.999"] == pytest.approx(3)
+
+
+async def test_time_in_the_queue_has_quantiles_and_a_count(world: OfficeWorld) -> None:
+    name = "kafka_controller_controllereventmanager_eventqueuetimems"
+    world.candidate.figures.waited.add(0.25)
+    assert quantiles(world, name)["0.99"] == pytest.approx(250)
+    assert figures(world)[f"{name}_count"] == 1
 
 
 async def test_figures_survive_the_end_of_a_term(world: OfficeWorld) -> None:

@@ -111,7 +111,6 @@ class Member:
         log.info("Connecting to ZooKeeper %s", self._store.address)
         await self._store.connect(timeout_ms / 1000)
         self._store.on_change = self._session_changed
-        self._watchdog.start()
         await found_cluster(self._store)
         return await check_cluster(self._store, broker_id=config.node_id, listener=self._listener)
 
@@ -127,6 +126,8 @@ class Member:
         """
         self._listeners = listeners
         self._failed = failed
+        # Not before: until it is registered, opening many logs may block the event loop for longer than the timeout.
+        self._watchdog.start()
         await self._register()
         self.candidate.stand()
         self._following = self._loop.create_task(self._follow())

@@ -72,11 +72,18 @@ class ControllerMachine:
         # A broker must know that a leader is alive before it can follow it.
         work.batch.announce(())
         work.flush()
-        offline = self._begin_replicas(work)
+        offline = self._begin_replicas()
         self._begin_partitions(work)
-        if context.brokers:  # the only broker of an embedded store registers later
-            # The previous controller may have died with brokers, and before it has removed them from ISRs.
-            replicas.to_offline(work, offline)
+        # Clients wait for the partitions without a leader, so these come before the others.
+        elected = {partition for partition, state in context.states.items() if state.controller_epoch == context.epoch}
+        self._remove_dead(work, [replica for replica in offline if replica.partition in elected])
+        work.flush()
+        for partition in context.states:
+            if partition not in elected and partition.topic not in context.deleting:
+                assignment = context.assignment(partition)
+                online = [broker for broker in assignment.replicas if context.is_online(broker, partition)]
+                work.batch.lead(online, partition, assignment)
+        self._remove_dead(work, [replica for replica in offline if replica.partition not in elected])
         isr.remove_restarted(work)
         work.flush()
         deletion.begin(work, ())
@@ -96,7 +103,7 @@ class ControllerMachine:
                 context.moving.add(partition)
         return added
 
-    def _begin_replicas(self, work: Work) -> list[Replica]:
+    def _begin_replicas(self) -> list[Replica]:
         """Return the replicas that are not online, without those of topics that are being deleted."""
         context = self.context
         offline = []
@@ -105,13 +112,16 @@ class ControllerMachine:
                 replica = Replica(partition, broker)
                 if context.is_online(broker, partition):
                     context.replica_phases[replica] = ReplicaPhase.ONLINE
-                    if partition in context.states and partition.topic not in context.deleting:
-                        work.batch.lead((broker,), partition, context.assignment(partition))
                 else:
                     context.replica_phases[replica] = ReplicaPhase.DELETION_INELIGIBLE
                     if partition.topic not in context.deleting:
                         offline.append(replica)
         return offline
+
+    def _remove_dead(self, work: Work, dead: Sequence[Replica]) -> None:
+        """Remove replicas from ISRs: the previous controller may have died before, and together with their brokers."""
+        if self.context.brokers:  # the only broker of an embedded store registers later
+            replicas.to_offline(work, dead)
 
     def _begin_partitions(self, work: Work) -> None:
         context = self.context

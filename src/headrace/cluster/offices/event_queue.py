@@ -4,7 +4,10 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+_SAMPLE: Final = 1028
+"""Number of times that quantiles are computed from: the size of Kafka's reservoirs."""
 
 
 class _Event(NamedTuple):
@@ -14,15 +17,17 @@ class _Event(NamedTuple):
 
 
 class Timing:
-    """The number of times that something happened, and the total time that it took (s)."""
+    """The number of times that something happened, and the total time and the latest times that it took (s)."""
 
     def __init__(self) -> None:
         self.count = 0
         self.total_s = 0.0
+        self.latest_s: deque[float] = deque(maxlen=_SAMPLE)
 
     def add(self, seconds: float) -> None:
         self.count += 1
         self.total_s += seconds
+        self.latest_s.append(seconds)
 
 
 class Figures:

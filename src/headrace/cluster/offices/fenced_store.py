@@ -1,6 +1,8 @@
 """Writes of one controller. Each of them checks that no other broker has become controller since."""
 
+import asyncio
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Final
 
 from headrace.cluster import znodes
@@ -44,20 +46,32 @@ class FencedStore:
             if isinstance(result, StoreError):
                 self._raise(result)
 
-    async def remove(self, paths: Iterable[str]) -> None:
-        """Delete nodes with everything below them, in order; the last ones in one request.
+    async def remove(self, *groups: Iterable[str]) -> None:
+        """Delete nodes with everything below them: those of a group in order, and the last ones in one request.
 
         Missing ones are no error. Raises StoreError.
         """
-        paths = tuple(paths)
+        left = [tuple(paths) for paths in groups]
         for attempt in range(1, _ATTEMPTS + 1):
-            found = [node for path in paths for node in await self._reader.below(path)]
-            try:
-                await self.write([Delete(node) for node in found])
+            found = await asyncio.gather(*(self._below(paths) for paths in left))
+            parts = [_parts([Delete(node) for node in nodes]) for nodes in found]
+            batches = [(self._fence, *part) for of_group in parts for part in of_group]
+            results = iter(await self._store.multi_many(batches))
+            again = []
+            for paths, of_group in zip(left, parts, strict=True):
+                errors = [result for result in islice(results, len(of_group)) if isinstance(result, StoreError)]
+                for error in errors:  # perhaps somebody else writes below them
+                    if not isinstance(error, (NoNodeError, NotEmptyError)) or attempt == _ATTEMPTS:
+                        self._raise(error)
+                if errors:
+                    again.append(paths)
+            if not again:
                 return
-            except (NoNodeError, NotEmptyError):  # another client writes below them
-                if attempt == _ATTEMPTS:
-                    raise
+            left = again
+
+    async def _below(self, paths: Iterable[str]) -> list[str]:
+        parts = await asyncio.gather(*map(self._reader.below, paths))
+        return [node for part in parts for node in part]
 
     def _raise(self, error: StoreError) -> None:
         if isinstance(error, BadVersionError) and error.path == znodes.CONTROLLER_EPOCH:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -304,12 +304,16 @@ class Term:
 
     async def _carry_out(self, effects: Iterable[Effect]) -> None:
         """Write and send, in order. Raises StoreError and DeposedError, which end the term."""
+        removals: list[Sequence[str]] = []
         for effect in effects:
+            if removals and not isinstance(effect, (Remove, Note)):
+                await self._store.remove(*removals)
+                removals = []
             match effect:
                 case Write(operations, parents):
                     await self._store.write(operations, parents)
                 case Remove(paths):
-                    await self._store.remove(paths)
+                    removals.append(paths)
                 case Send(broker_id, _, order):
                     _note(broker_id, order)
                     self.channels.send(effect)
@@ -319,6 +323,8 @@ class Term:
                     self.channels.disconnect(broker_id)
                 case Note(text):
                     log.info("%s", text)
+        if removals:
+            await self._store.remove(*removals)
         await self._tidy_reassignments()
 
     async def _tidy_reassignments(self) -> None:

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from kazoo import exceptions as kazoo_errors
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.paths import _prefix_root
 from kazoo.protocol.states import KazooState
 
 from headrace.cluster.store import (
@@ -36,6 +37,7 @@ from headrace.cluster.store import (
     StoreUnavailableError,
 )
 from headrace.cluster.stores.lost_answers import Sent, parents_to_list, paths_to_read, results_of
+from headrace.cluster.stores.read_many import ReadMany
 
 T = TypeVar("T")
 
@@ -52,6 +54,11 @@ _RECONNECTION: Final = {"max_tries": -1, "delay": 0.1, "max_delay": 1.0}
 """Seconds. kazoo's default is a pause of up to a minute."""
 _CONSEQUENTIAL: Final = (kazoo_errors.RolledBackError, kazoo_errors.RuntimeInconsistency)
 """The results of the operations before and after the one that failed."""
+
+_MANY: Final = 10
+"""Number of nodes that are worth a request for all of them."""
+_READ_AT_ONCE: Final = 500
+"""Nodes of one request, which may have 1 MB (jute.maxbuffer)."""
 
 log = logging.getLogger(__name__)
 
@@ -99,6 +106,7 @@ class ZooKeeperStore(MetadataStore):
         self._connected = asyncio.Event()
         self._unanswered: set[asyncio.Future[Any]] = set()
         self._closed = False
+        self._reads_many = True
         self._session = 0
         self.on_change: Callable[[SessionChange], None] = lambda _: None
 
@@ -141,6 +149,27 @@ class ZooKeeperStore(MetadataStore):
         return _node(await self._read(path, lambda: self._client.get_async(path)))
 
     async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
+        if len(paths) < _MANY or not self._reads_many:
+            return await self._get_one_by_one(paths)
+        parts = [paths[begin : begin + _READ_AT_ONCE] for begin in range(0, len(paths), _READ_AT_ONCE)]
+        nodes: list[Node | None] = []
+        for part, pending in [(part, self._send(self._read_at_once(part))) for part in parts]:
+            answer = await pending
+            if isinstance(answer, _Lost) or answer.exception is not None:
+                if not isinstance(answer, _Lost) and isinstance(answer.exception, kazoo_errors.UnimplementedError):
+                    self._reads_many = False  # before ZooKeeper 3.6, which also closes the connection
+                nodes += await self._get_one_by_one(part)
+            else:
+                nodes += [None if found is None else _node(found) for found in answer.value]
+        return nodes
+
+    def _read_at_once(self, paths: Sequence[str]) -> Any:
+        client = self._client
+        pending = client.handler.async_result()
+        client._call(ReadMany([_prefix_root(client.chroot, path) for path in paths]), pending)
+        return pending
+
+    async def _get_one_by_one(self, paths: Sequence[str]) -> list[Node | None]:
         first = [self._send(self._client.get_async(path)) for path in paths]
         nodes: list[Node | None] = []
         for path, sent in zip(paths, first, strict=True):

@@ -85,3 +85,37 @@ async def test_the_settings_of_a_topic_that_was_created_again_are_read(
     monkeypatch.setattr(member._configs, "read_topics", read_topics)
     await member._read_configs([("a", UUID(int=9)), ("b", UUID(int=2)), ("c", UUID(int=3))])
     assert sorted(asked) == ["a", "c"]
+
+
+async def test_a_member_may_open_its_logs_for_longer_than_the_session_timeout(
+    member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The watchdog, which ends a process with a blocked event loop, begins with the registration."""
+    steps: list[str] = []
+
+    class Recorder:
+        def start(self) -> None:
+            steps.append("watch")
+
+    class Store(FailingStore):
+        async def connect(self, _: float) -> None:
+            steps.append("connect")
+
+    async def check(*_: object, **__: object) -> str:
+        return "cluster"
+
+    async def register() -> None:
+        steps.append("register")
+
+    monkeypatch.setattr(members, "found_cluster", check)
+    monkeypatch.setattr(members, "check_cluster", check)
+    monkeypatch.setattr(member, "_watchdog", Recorder())
+    monkeypatch.setattr(member, "_store", Store())
+    monkeypatch.setattr(member, "_register", register)
+    monkeypatch.setattr(member.candidate, "stand", lambda: None)
+    assert await member.connect() == "cluster"
+    assert steps == ["connect"]
+    await member.join((), asyncio.Event())
+    assert steps == ["connect", "watch", "register"]
+    assert member._following is not None
+    member._following.cancel()

@@ -169,6 +169,22 @@ def test_a_follower_that_died_together_with_the_controller_leaves_the_isr() -> N
     assert [order.partitions[T0].isr for order in orders] == [(1, 2)] * 2
 
 
+def test_a_new_controller_first_orders_what_clients_wait_for() -> None:
+    """Partitions whose leader died with the previous controller come before those that go on."""
+    world = World(1, 2, 3)
+    world.create("t", (1, 2, 3), (2, 3, 1), (3, 1, 2))
+    del world.brokers[3]
+    world.take_office()
+    first, second = (send.order for send in world.orders(Lead, 1) if isinstance(send.order, Lead))
+    assert [partition.partition for partition in first.partitions] == [2]
+    assert [partition.partition for partition in second.partitions] == [0, 1]
+    assert {partition: state.isr for partition, state in world.states().items()} == {
+        TopicPartition("t", 0): (1, 2),
+        TopicPartition("t", 1): (2, 1),
+        TopicPartition("t", 2): (1, 2),
+    }
+
+
 def test_a_new_controller_keeps_the_epochs_of_leaders_that_stayed() -> None:
     world = World(1, 2)
     world.create("t", (1, 2))

@@ -7,7 +7,7 @@ import pytest
 
 from headrace.cluster import znodes
 from headrace.cluster.image import NO_LEADER, Endpoint
-from headrace.cluster.store import Delete, Done, Operation, StoreError
+from headrace.cluster.store import Create, Delete, Done, Operation, StoreError
 from headrace.errors import ErrorCode
 from headrace.types import TopicPartition
 from headrace.wire.controls.leader_and_isr import LeaderAndIsrRequest
@@ -97,6 +97,27 @@ async def test_a_deletion_waits_for_a_broker_that_is_away(world: OfficeWorld) ->
     await world.register(3)
     await world.rest()
     assert await world.tree.exists("/brokers/topics/t") is None
+
+
+async def test_topics_that_are_deleted_together_are_removed_together(
+    world: OfficeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.stand()
+    topics = [f"t{number}" for number in range(30)]
+    for topic in topics:
+        await world.create_topic(topic, (2, 3))
+    await world.tree.multi([Create(f"/admin/delete_topics/{topic}") for topic in topics])
+    removals: list[int] = []
+    multi_many = world.tree.multi_many
+
+    async def noted(batches: Sequence[Sequence[Operation]]) -> list[list[Done] | StoreError]:
+        removals.append(sum(isinstance(batch[-1], Delete) for batch in batches))
+        return await multi_many(batches)
+
+    monkeypatch.setattr(world.tree, "multi_many", noted)
+    await world.rest()
+    assert [count for count in removals if count] == [len(topics)]
+    assert await world.tree.children("/brokers/topics") == []
 
 
 async def test_the_deletion_of_a_topic_that_does_not_exist_is_forgotten(world: OfficeWorld) -> None:
