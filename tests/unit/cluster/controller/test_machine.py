@@ -368,8 +368,9 @@ def test_a_move_in_progress_counts_its_new_replicas() -> None:
     world.create("t", (1, 2))
     world.reassign({T0: (1, 2, 3)})
     refused, _ = world.machine.reassign({T0: (1, 2)}, resize=False)
-    assert refused[T0] is not None
-    assert refused[T0].code is ErrorCode.invalid_replication_factor
+    error = refused[T0]
+    assert error is not None
+    assert error.code is ErrorCode.invalid_replication_factor
 
 
 def test_a_shrinking_and_a_growing_isr_raise_only_the_partition_epoch() -> None:
