@@ -35,11 +35,13 @@ class BrokerProcess:
         *,
         settings: Mapping[str, object] | None = None,
         port: int | None = None,
+        more_data: Sequence[Path] = (),
         ready_timeout_s: float = 60.0,
         program: Sequence[str] = ("headrace",),
     ) -> None:
-        """`program` is a module, with arguments, that accepts the arguments of `headrace`."""
+        """`more_data` are further log directories; `program` is a module, with arguments, used like `headrace`."""
         self.data = data
+        self._directories = ",".join(map(str, (data, *more_data)))
         self.settings = dict(settings or {})
         self.host = "127.0.0.1"
         self.port = port if port is not None else free_port()
@@ -64,7 +66,16 @@ class BrokerProcess:
         """Start and wait for an answer to ApiVersions. Raises AssertionError, with the log, on a timeout."""
         if self.running:
             raise RuntimeError("the broker is already running")
-        command = [sys.executable, "-m", *self._program, "start", "--listen", self.bootstrap, "--data", str(self.data)]
+        command = [
+            sys.executable,
+            "-m",
+            *self._program,
+            "start",
+            "--listen",
+            self.bootstrap,
+            "--data",
+            self._directories,
+        ]
         for name, value in self.settings.items():
             command += ["--set", f"{name}={value}"]
         with self.log_path.open("ab") as log:
