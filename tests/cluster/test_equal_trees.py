@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,7 +13,7 @@ from tests.adoption.kafka import ZooKeeper
 from tests.cluster.trio import CONFIGS, IDS, Trio, headrace, kafka, second_disk, tree
 from tests.support.waiting import wait_for
 
-pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(580)]
+pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 _SETTINGS: Final = {
     # A failed disk is noticed when a checkpoint cannot be written.
@@ -172,30 +173,32 @@ ACTS: Final[tuple[Act, ...]] = (
 )
 
 
+def play(kind: Callable[..., Any], directory: Path) -> dict[str, Any]:
+    """Return the tree after every act in a cluster of this kind."""
+    trees: dict[str, Any] = {}
+    with ZooKeeper(directory / "zookeeper") as zookeeper:
+        brokers = {
+            broker_id: kind(directory, zookeeper.address, broker_id, two_disks=True, **_SETTINGS) for broker_id in IDS
+        }
+        trio = Trio(zookeeper.address, brokers)
+        try:
+            trio.start()
+            for number, act in enumerate(ACTS):
+                act(trio, directory)
+                trio.settle()
+                trees[f"{number} {act.__name__}"] = tree(trio.zookeeper)
+                (directory / "trees.json").write_text(json.dumps(trees, indent=1))
+        finally:
+            trio.close()
+    return trees
+
+
 @pytest.fixture(scope="module")
 def trees(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """The trees after every act, under Headrace's controller and under Kafka's."""
     base = tmp_path_factory.mktemp("trees")
-    found: list[dict[str, Any]] = []
-    for kind in (headrace, kafka):
-        directory = base / kind.__name__
-        trees: dict[str, Any] = {}
-        with ZooKeeper(directory / "zookeeper") as zookeeper:
-            brokers = {
-                broker_id: kind(directory, zookeeper.address, broker_id, two_disks=True, **_SETTINGS)
-                for broker_id in IDS
-            }
-            trio = Trio(zookeeper.address, brokers)
-            try:
-                trio.start()
-                for number, act in enumerate(ACTS):
-                    act(trio, directory)
-                    trio.settle()
-                    trees[f"{number} {act.__name__}"] = tree(trio.zookeeper)
-            finally:
-                trio.close()
-        found.append(trees)
-    return found
+    with ThreadPoolExecutor() as pool:
+        return list(pool.map(lambda kind: play(kind, base / kind.__name__), (headrace, kafka)))
 
 
 @pytest.mark.parametrize("act", [f"{number} {act.__name__}" for number, act in enumerate(ACTS)])
