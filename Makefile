@@ -67,8 +67,8 @@ format: setup ## format the code and apply ruff's fixes
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
-suites: setup ## run kafka-python's and librdkafka's own tests against a broker (SUITES=kafka-python for one)
-	$(BIN)/python scripts/suites.py $(SUITES)
+suites: setup ## run kafka-python's and librdkafka's own tests against Headrace (SUITES=kafka-python ARGS=--cluster)
+	$(BIN)/python scripts/suites.py $(SUITES) $(ARGS)
 
 bench: setup ## compare with Apache Kafka on this machine (BENCH_ARGS="--quick --check")
 	@$(BIN)/python -m bench $(BENCH_ARGS)

@@ -1,9 +1,10 @@
-"""Run clients' own test suites against a broker, and compare the results with the allow-lists.
+"""Run clients' own test suites against Headrace, and compare the results with the allow-lists.
 
-    suites.py [kafka-python] [librdkafka] [--grow]
+    suites.py [kafka-python] [librdkafka] [--cluster] [--grow]
 
 The suites are shell scripts outside this checkout (../shared/suites, or HEADRACE_SUITES), which fetch and build the
 clients if needed (under SUITES_WORK; 15 minutes the first time). Fails if a test in tests/suites/*.allow does not pass.
+`--cluster` runs them against three brokers on ZooKeeper, with three replicas of every topic.
 `--grow` adds further passing tests to the lists; nothing is ever removed.
 """
 
@@ -13,13 +14,16 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from tests.adoption.kafka import ZooKeeper  # noqa: E402
+from tests.cluster.trio import IDS, Trio, headrace  # noqa: E402
 from tests.support.broker_process import BrokerProcess  # noqa: E402
 
 SUITES = Path(os.environ.get("HEADRACE_SUITES") or ROOT.parent / "shared" / "suites")
@@ -67,17 +71,38 @@ ALL = {
 }
 
 
-def run(name: str, suite: Suite, *, grow: bool) -> bool:
-    """Run a suite against a new broker. Return True if all allowed tests passed and the broker did not exit.
+@contextmanager
+def one_broker(directory: Path) -> Iterator[list[BrokerProcess]]:
+    with BrokerProcess(directory / "data", settings=SETTINGS) as broker:
+        yield [broker]
+
+
+@contextmanager
+def three_brokers(directory: Path) -> Iterator[list[BrokerProcess]]:
+    with ZooKeeper(directory / "zookeeper") as zookeeper:
+        brokers = {
+            broker_id: headrace(directory, zookeeper.address, broker_id, two_disks=False, **SETTINGS)
+            for broker_id in IDS
+        }
+        trio = Trio(zookeeper.address, brokers)
+        try:
+            trio.start()
+            yield list(brokers.values())
+        finally:
+            trio.close()
+
+
+def run(name: str, suite: Suite, *, cluster: bool, grow: bool) -> bool:
+    """Run a suite against new brokers. Return True if all allowed tests passed and no broker exited.
 
     Allowed tests that fail are run again, because some have timeouts too short for a busy machine.
     """
     allowed = set(suite.allow_list.read_text().split()) if suite.allow_list.exists() else set()
-    passed, survived = attempt(name, suite, [])
+    passed, survived = attempt(name, suite, [], cluster=cluster)
     again = allowed - passed
     if again and survived:
         print(f"{name}: retrying {', '.join(sorted(again))}", flush=True)
-        more, survived = attempt(name, suite, suite.selection(again))
+        more, survived = attempt(name, suite, suite.selection(again), cluster=cluster)
         passed |= more
     if grow:
         suite.allow_list.write_text("".join(f"{test}\n" for test in sorted(allowed | passed)))
@@ -86,31 +111,32 @@ def run(name: str, suite: Suite, *, grow: bool) -> bool:
     for test in sorted(passed - allowed):
         print(f"{name}: {test} passed but is not in the list{'' if grow else ' (--grow adds it)'}")
     if not survived:
-        print(f"{name}: the broker exited; see {BUILD / name / 'broker.log'}")
+        print(f"{name}: a broker exited; see {BUILD / name}/broker*.log")
     print(f"{name}: {len(passed)} passed; {len(allowed - passed)} of {len(allowed)} allowed tests did not")
     return survived and bool(passed) and allowed <= passed
 
 
-def attempt(name: str, suite: Suite, arguments: list[str]) -> tuple[set[str], bool]:
-    """Return the passed tests, and True if the broker did not exit."""
+def attempt(name: str, suite: Suite, arguments: list[str], *, cluster: bool) -> tuple[set[str], bool]:
+    """Return the passed tests, and True if no broker exited."""
     logs = BUILD / name
     logs.mkdir(parents=True, exist_ok=True)
     work = os.environ.get("SUITES_WORK") or str(BUILD / "work")
-    with (
-        tempfile.TemporaryDirectory(prefix="headrace-suite-") as directory,
-        BrokerProcess(Path(directory) / "data", settings=SETTINGS) as broker,
-    ):
-        print(f"{name}: running against {broker.bootstrap}, logs in {logs}", flush=True)
+    start = three_brokers if cluster else one_broker
+    with tempfile.TemporaryDirectory(prefix="headrace-suite-") as directory, start(Path(directory)) as brokers:
+        bootstrap = ",".join(broker.bootstrap for broker in brokers)
+        print(f"{name}: running against {bootstrap}, logs in {logs}", flush=True)
         environment = {**os.environ, "WORK": work, "LOG": str(logs), **suite.environment}
-        subprocess.run(["bash", str(SUITES / suite.script), broker.bootstrap, *arguments], env=environment, check=False)
-        survived = broker.running
-        (logs / "broker.log").write_text(broker.log())
+        subprocess.run(["bash", str(SUITES / suite.script), bootstrap, *arguments], env=environment, check=False)
+        survived = all(broker.running for broker in brokers)
+        for number, broker in enumerate(brokers, 1):
+            (logs / f"broker{number}.log").write_text(broker.log())
     return suite.passed(logs), survived
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Clients' own test suites against a broker.")
+    parser = argparse.ArgumentParser(description="Clients' own test suites against Headrace.")
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"{' or '.join(ALL)}; default: both")
+    parser.add_argument("--cluster", action="store_true", help="use three brokers on ZooKeeper")
     parser.add_argument("--grow", action="store_true", help="add newly passing tests to the allow-lists")
     arguments = parser.parse_args()
     unknown = set(arguments.suites) - set(ALL)
@@ -118,7 +144,9 @@ def main() -> int:
         parser.error(f"unknown suite {', '.join(sorted(unknown))}; known: {', '.join(ALL)}")
     if not SUITES.is_dir():
         parser.error(f"no suites in {SUITES}: set HEADRACE_SUITES to their directory")
-    outcomes = [run(name, ALL[name], grow=arguments.grow) for name in arguments.suites or ALL]
+    outcomes = [
+        run(name, ALL[name], cluster=arguments.cluster, grow=arguments.grow) for name in arguments.suites or ALL
+    ]
     return 0 if all(outcomes) else 1
 
 

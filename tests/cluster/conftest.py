@@ -30,8 +30,8 @@ class Cluster(NamedTuple):
         return {"kafka": self.kafka.bootstrap, "headrace": self.headrace.bootstrap}
 
 
-def member(data: Path, zookeeper: str, **settings: object) -> BrokerProcess:
-    """Return a Headrace broker that joins the cluster when it is started."""
+def member(data: Path, zookeeper: str, /, *more_data: Path, **settings: object) -> BrokerProcess:
+    """Return a Headrace broker that joins the cluster when it is started; `more_data` are further log directories."""
     joining = {
         "broker.id": HEADRACE,
         "zookeeper.connect": zookeeper,
@@ -46,7 +46,7 @@ def member(data: Path, zookeeper: str, **settings: object) -> BrokerProcess:
         "transaction.state.log.min.isr": 1,
         "log.segment.delete.delay.ms": 0,
     }
-    return BrokerProcess(data, settings={**joining, **settings})
+    return BrokerProcess(data, settings={**joining, **settings}, more_data=more_data)
 
 
 def metadata(bootstrap: str, *topics: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka import KafkaError as ClientError
 
 from tests.adoption.kafka import ZooKeeper
-from tests.cluster.trio import IDS, Trio, headrace, kafka, tree
+from tests.cluster.trio import IDS, Trio, headrace
 from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(580)]
@@ -183,47 +183,3 @@ def test_a_leader_that_is_not_in_sync_is_elected_only_on_request(trio: Trio) -> 
     assert trio.state("unclean", 0)["leader"] == first
     trio.brokers[last].start()
     trio.settle()
-
-
-def script(trio: Trio, directory: Path) -> None:
-    """What an administrator does, and brokers that come and go."""
-    trio.create("a", (1, 2, 3), (2, 3, 1), (3, 1, 2), **{"retention.ms": "1000000"})
-    trio.create("b", (1, 2), (2, 3))
-    trio.grow("a", (1, 2, 3), (2, 3, 1), (3, 1, 2), (1, 2, 3))
-    trio.settle()
-    trio.delete("b")
-    trio.settle()
-    trio.reassign(directory, {("a", 0): (2, 3), ("a", 1): (3, 1, 2)})
-    trio.settle()
-    trio.elect("preferred")
-    trio.settle()
-    trio.brokers[3].sigterm()
-    trio.settle(3)
-    trio.brokers[3].start()
-    trio.settle()
-    trio.elect("preferred")
-    trio.create("c", (2, 1, 3), (3, 1, 2))
-    trio.brokers[2].sigkill()
-    trio.settle(2)
-    trio.delete("c")
-    trio.brokers[2].start()
-    trio.settle()
-    trio.elect("preferred")
-    trio.settle()
-
-
-@pytest.mark.slow
-def test_the_tree_is_the_same_as_under_kafkas_controller(tmp_path: Path) -> None:
-    trees = []
-    for kind in (headrace, kafka):
-        directory = tmp_path / kind.__name__
-        with ZooKeeper(directory / "zookeeper") as zookeeper:
-            brokers = {broker_id: kind(directory, zookeeper.address, broker_id) for broker_id in IDS}
-            trio = Trio(zookeeper.address, brokers)
-            try:
-                trio.start()
-                script(trio, directory)
-                trees.append(tree(trio.zookeeper))
-            finally:
-                trio.close()
-    assert trees[0] == trees[1]

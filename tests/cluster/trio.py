@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -12,9 +11,9 @@ from kazoo.exceptions import NoNodeError
 
 from tests.adoption.kafka import WithZooKeeper
 from tests.clients.drivers.java_driver import TOPICS as TOPIC_COMMAND
-from tests.clients.drivers.java_driver import java_command
 from tests.cluster.conftest import member, metadata
 from tests.support.broker_process import BrokerProcess
+from tests.support.kafka_tools import shared_tools
 from tests.support.waiting import wait_for
 
 REASSIGN: Final = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
@@ -45,16 +44,32 @@ class Broker(Protocol):
     def log(self) -> str: ...
 
 
-def headrace(directory: Path, zookeeper: str, broker_id: int, **settings: object) -> BrokerProcess:
-    return member(directory / f"headrace{broker_id}", zookeeper, **{"broker.id": broker_id, **SETTINGS, **settings})
+def headrace(
+    directory: Path, zookeeper: str, broker_id: int, *, two_disks: bool = False, **settings: object
+) -> BrokerProcess:
+    """Return a broker with one log directory, or with two: `data`, and `data` with `-2` appended."""
+    data = directory / f"headrace{broker_id}"
+    settings = {"broker.id": broker_id, **SETTINGS, **settings}
+    return member(data, zookeeper, *([second_disk(data)] if two_disks else []), **settings)
 
 
-def kafka(directory: Path, zookeeper: str, broker_id: int) -> WithZooKeeper:
-    broker = WithZooKeeper(
-        directory / f"kafka{broker_id}", zookeeper, {name: str(value) for name, value in SETTINGS.items()}
-    )
+def kafka(
+    directory: Path, zookeeper: str, broker_id: int, *, two_disks: bool = False, **settings: object
+) -> WithZooKeeper:
+    own = {name: str(value) for name, value in {**SETTINGS, "broker.id": broker_id, **settings}.items()}
+    broker = WithZooKeeper(directory / f"kafka{broker_id}", zookeeper, own)
+    # The constructor sets these itself.
     broker.settings["broker.id"] = str(broker_id)
+    # The other cluster has the default.
+    del broker.settings["log.index.size.max.bytes"]
+    if two_disks:
+        broker.settings["log.dirs"] = f"{broker.data},{second_disk(broker.data)}"
     return broker
+
+
+def second_disk(data: Path) -> Path:
+    """Return the second log directory of a broker with this first one."""
+    return data.with_name(data.name + "-2")
 
 
 class Trio:
@@ -127,15 +142,9 @@ class Trio:
 
     def run(self, tool: str, *arguments: str) -> str:
         """Run one of Kafka's tools, and return what it prints. Raises AssertionError if it fails."""
-        done = subprocess.run(
-            java_command(tool, "--bootstrap-server", self.bootstrap, *arguments),
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert done.returncode == 0, f"{tool} {arguments}:\n{done.stdout}\n{done.stderr}"
-        return done.stdout
+        done = shared_tools().run(tool, "--bootstrap-server", self.bootstrap, *arguments)
+        assert done.status == 0, f"{tool} {arguments}:\n{done.printed}\n{done.errors}"
+        return done.printed
 
     def create(self, topic: str, *replicas: Sequence[int], **configs: str) -> None:
         """Create a topic with one partition per list of replicas."""

@@ -35,16 +35,18 @@ class BrokerProcess:
         *,
         settings: Mapping[str, object] | None = None,
         port: int | None = None,
+        more_data: Sequence[Path] = (),
         ready_timeout_s: float = 60.0,
         program: Sequence[str] = ("headrace",),
         host: str = "127.0.0.1",
         launcher: Sequence[str] = (),
     ) -> None:
-        """`program` is a module, with arguments, that accepts the arguments of `headrace`.
+        """`more_data` are further log directories; `program` is a module, with arguments, used like `headrace`.
 
         `launcher` is a command that executes another one, for example in a network namespace.
         """
         self.data = data
+        self._directories = ",".join(map(str, (data, *more_data)))
         self.settings = dict(settings or {})
         self.host = host
         self.port = port if port is not None else free_port()
@@ -71,7 +73,7 @@ class BrokerProcess:
         if self.running:
             raise RuntimeError("the broker is already running")
         command = [*self._launcher, sys.executable, "-m", *self._program, "start", "--listen", self.bootstrap]
-        command += ["--data", str(self.data)]
+        command += ["--data", self._directories]
         for name, value in self.settings.items():
             command += ["--set", f"{name}={value}"]
         with self.log_path.open("ab") as log:

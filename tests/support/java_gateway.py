@@ -3,7 +3,7 @@
 import atexit
 import shutil
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -22,13 +22,13 @@ _DESERIALIZER: Final = "org.apache.kafka.common.serialization.StringDeserializer
 
 
 class JavaGateway:
-    """A JVM with Kafka's jars. Skips the test if Java, the jars or py4j's jar are missing."""
+    """A JVM with Kafka's jars (by default 4.3). Skips the test if Java, the jars or py4j's jar are missing."""
 
-    def __init__(self) -> None:
+    def __init__(self, jars: Path | None = None) -> None:
         from py4j.java_gateway import GatewayParameters
         from py4j.java_gateway import JavaGateway as Gateway
 
-        class_path = f"{kafka_jars()}/*:{_py4j_jar()}"
+        class_path = f"{jars or kafka_jars()}/*:{_py4j_jar()}"
         command = ["java", *_OPTIONS, "-cp", class_path, "py4j.GatewayServer", "--die-on-broken-pipe", "0"]
         # With `--die-on-broken-pipe`, the JVM exits when its standard input closes, so it never outlives the test.
         self._process = subprocess.Popen(
@@ -59,6 +59,13 @@ class JavaGateway:
         array = self.jvm.java.util.ArrayList()
         for item in items:
             array.add(item)
+        return array
+
+    def array(self, kind: Any, items: Sequence[object]) -> Any:
+        """Return a Java array with elements of this class (`jvm.java.lang.String`)."""
+        array = self._gateway.new_array(kind, len(items))
+        for index, item in enumerate(items):
+            array[index] = item
         return array
 
     def close(self) -> None:

@@ -271,6 +271,25 @@ async def test_a_topic_does_not_lose_added_partitions_to_a_reassignment(controll
     assert await replicas(controller) == {0: (2, 1), 1: (2, 3)}
 
 
+@pytest.mark.parametrize(
+    ("allowed", "replicas_after", "error"),
+    [(False, (1, 2), ErrorCode.invalid_replication_factor), (True, (1,), ErrorCode.none)],
+)
+async def test_a_reassignment_changes_the_number_of_replicas_only_if_allowed(
+    allowed: bool, replicas_after: tuple[int, ...], error: ErrorCode, controller: Controller
+) -> None:
+    await controller.world.stand()
+    topic_id = await controller.world.create_topic("t", (1, 2))
+    await controller.announce(TopicImage("t", topic_id, (PartitionImage(1, 0, (1, 2), (1, 2)),)))
+    topics = [{"name": "t", "partitions": [{"partition_index": 0, "replicas": (1,)}]}]
+    answer = await controller.ask(
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS, 1, topics=topics, timeout=1000, allow_replication_factor_change=allowed
+    )
+    await controller.world.rest()
+    assert answer.responses[0].partitions[0].error_code is error
+    assert await replicas(controller) == {0: replicas_after}
+
+
 async def test_a_controller_that_was_deposed_adds_no_partitions(controller: Controller) -> None:
     await controller.world.stand()
     topic_id = await controller.world.create_topic("t", (1, 2))

@@ -106,14 +106,18 @@ class ControllerApis:
         }
 
     async def alter_partition_reassignments(self, _: RequestContext, request: Request) -> Reply:
-        """Start, change and cancel reassignments (KIP-455)."""
+        """Start, change and cancel reassignments (KIP-455, KIP-860)."""
         targets = {
             TopicPartition(topic.name, partition.partition_index): partition.replicas
             for topic in request.topics
             for partition in topic.partitions
         }
-        results = await self._candidate.current().ask("reassignment", lambda machine: machine.reassign(targets))
+        resize = getattr(request, "allow_replication_factor_change", True)
+        results = await self._candidate.current().ask(
+            "reassignment", lambda machine: machine.reassign(targets, resize=resize)
+        )
         return {
+            "allow_replication_factor_change": resize,
             "error_code": ErrorCode.none,
             "error_message": None,
             "responses": [

@@ -421,15 +421,18 @@ class ControllerMachine:
         return self._done(work)
 
     def reassign(
-        self, targets: Mapping[TopicPartition, Sequence[int] | None]
+        self, targets: Mapping[TopicPartition, Sequence[int] | None], *, resize: bool = True
     ) -> tuple[dict[TopicPartition, KafkaError | None], list[Effect]]:
-        """Reassign partitions; None cancels. Return an error or None per partition (KIP-455)."""
+        """Reassign partitions; None cancels. Return an error or None per partition (KIP-455).
+
+        Without `resize`, refuse to change the number of a partition's replicas (KIP-860).
+        """
         work = self._work()
         results: dict[TopicPartition, KafkaError | None] = {}
         wanted: dict[TopicPartition, Assignment] = {}
         for partition, target in targets.items():
             try:
-                wanted[partition] = reassignment.validate(self.context, partition, target)
+                wanted[partition] = reassignment.validate(self.context, partition, target, resize=resize)
             except KafkaError as error:
                 results[partition] = error.with_traceback(None)
             else:

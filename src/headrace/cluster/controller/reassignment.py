@@ -15,8 +15,12 @@ from headrace.errors import ErrorCode, KafkaError
 from headrace.types import TopicPartition
 
 
-def validate(context: Context, partition: TopicPartition, target: Sequence[int] | None) -> Assignment:
+def validate(
+    context: Context, partition: TopicPartition, target: Sequence[int] | None, *, resize: bool = True
+) -> Assignment:
     """Return the assignment during a reassignment to `target`, or back to the origin if it is None.
+
+    Without `resize`, the number of replicas must stay the same (KIP-860).
 
     Raises KafkaError, with Kafka's codes. Unlike Kafka, refuse to remove the whole ISR: records would be lost.
     """
@@ -34,6 +38,11 @@ def validate(context: Context, partition: TopicPartition, target: Sequence[int] 
     if any(replica < 0 for replica in target):
         raise _invalid(f"Invalid broker id in replica list: {list(target)}")
     wanted = current.reassigned_to(target)
+    if not resize and len(target) != len(current.target):
+        raise KafkaError(
+            ErrorCode.invalid_replication_factor,
+            f"The replication factor is changed from {len(current.target)} to {len(target)}",
+        )
     if not context.live.issuperset(wanted.adding):
         raise _invalid(
             f"Replica assignment has brokers that are not alive. Replica list: {list(wanted.adding)}, live broker "

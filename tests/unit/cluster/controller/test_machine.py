@@ -379,6 +379,16 @@ def test_impossible_reassignments_are_refused(target: tuple[int, ...] | None, co
     }
 
 
+def test_a_move_in_progress_counts_its_new_replicas() -> None:
+    world = World(1, 2, 3)
+    world.create("t", (1, 2))
+    world.reassign({T0: (1, 2, 3)})
+    refused, _ = world.machine.reassign({T0: (1, 2)}, resize=False)
+    error = refused[T0]
+    assert error is not None
+    assert error.code is ErrorCode.invalid_replication_factor
+
+
 def test_a_shrinking_and_a_growing_isr_raise_only_the_partition_epoch() -> None:
     world = World(1, 2)
     world.create("t", (1, 2))

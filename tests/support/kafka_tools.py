@@ -1,0 +1,96 @@
+"""Kafka's command-line tools in one JVM: after the first, a tool takes a tenth of a second."""
+
+import atexit
+import re
+import threading
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from py4j.protocol import Py4JJavaError
+
+from tests.support.java_gateway import JavaGateway
+from tests.support.kafka_process import kafka_jars
+
+_EXIT: Final = "java.lang.IndexOutOfBoundsException"
+"""Thrown by tools instead of exiting: the only exceptions that can be made of a number are the likes of this one."""
+_TRACE: Final = re.compile(r"^(.*Index out of range: \d+|\tat .*|SLF4J: .*)\n*", re.MULTILINE)
+
+
+class Output(NamedTuple):
+    status: int
+    printed: str
+    errors: str
+
+
+class KafkaTools:
+    """Runs the main methods of tools. Skips the test if Java, the jars or py4j's jar are missing."""
+
+    def __init__(self, jars: Path) -> None:
+        self._lock = threading.Lock()
+        self._java = JavaGateway(jars)
+        jvm = self._java.jvm
+        self._printed = jvm.java.io.ByteArrayOutputStream()
+        self._errors = jvm.java.io.ByteArrayOutputStream()
+        # Scala's println keeps the stream that it finds first.
+        jvm.java.lang.System.setOut(jvm.java.io.PrintStream(self._printed, True))
+        jvm.java.lang.System.setErr(jvm.java.io.PrintStream(self._errors, True))
+        self._exits = jvm.java.io.ByteArrayOutputStream()
+        self._throw_instead_of_exiting()
+
+    def run(self, tool: str, *arguments: str) -> Output:
+        """Run the tool of this class with these arguments. Java's stack traces are left out."""
+        with self._lock:
+            return self._run(tool, *arguments)
+
+    def _run(self, tool: str, *arguments: str) -> Output:
+        self._printed.reset()
+        self._errors.reset()
+        self._exits.reset()
+        jvm = self._java.jvm
+        texts = self._java.array(jvm.java.lang.String, arguments)
+        main = jvm.java.lang.Class.forName(tool).getMethod("main", self._classes(texts.getClass()))
+        thrown = False
+        try:
+            main.invoke(None, self._java.array(jvm.java.lang.Object, [texts]))
+        except Py4JJavaError as error:
+            thrown = True
+            if not self._exits.size():
+                error.java_exception.getCause().printStackTrace()
+        # Some tools catch what their first exit throws, and exit again.
+        status = self._exits.toByteArray()[0] if self._exits.size() else int(thrown)
+        printed, errors = (_TRACE.sub("", stream.toString()) for stream in (self._printed, self._errors))
+        return Output(status, printed, errors)
+
+    def close(self) -> None:
+        self._java.close()
+
+    def _throw_instead_of_exiting(self) -> None:
+        """Let `Exit.exit(status)` note the status and throw an exception, without any Java source."""
+        jvm = self._java.jvm
+        lang, handles = jvm.java.lang, jvm.java.lang.invoke.MethodHandles
+        method_type = jvm.java.lang.invoke.MethodType.methodType
+        lookup = handles.publicLookup()
+        thrown = lang.Class.forName(_EXIT)
+        void, number = lang.Void.TYPE, lang.Integer.TYPE
+        write = lookup.findVirtual(self._exits.getClass(), "write", method_type(void, number))
+        note = handles.insertArguments(write, 0, self._java.array(lang.Object, [self._exits]))
+        new = lookup.findConstructor(thrown, method_type(void, number))
+        throw = handles.filterReturnValue(new, handles.throwException(void, thrown))
+        both = handles.foldArguments(throw, note)
+        execute = handles.dropArguments(both, 1, self._classes(lang.Class.forName("java.lang.String")))
+        procedure = lang.Class.forName("org.apache.kafka.common.utils.Exit$Procedure")
+        implementation = jvm.java.lang.invoke.MethodHandleProxies.asInterfaceInstance(procedure, execute)
+        jvm.org.apache.kafka.common.utils.Exit.setExitProcedure(implementation)
+        jvm.org.apache.kafka.common.utils.Exit.setHaltProcedure(implementation)
+
+    def _classes(self, only: Any) -> Any:
+        return self._java.array(self._java.jvm.java.lang.Class, [only])
+
+
+@cache
+def shared_tools() -> KafkaTools:
+    """Return the tools of Kafka 4.3 for all tests in this process."""
+    tools = KafkaTools(kafka_jars())
+    atexit.register(tools.close)
+    return tools
