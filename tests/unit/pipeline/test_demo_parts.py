@@ -48,7 +48,7 @@ def test_a_directory_with_something_else_is_refused(tmp_path: Path) -> None:
 def test_a_demo_of_another_log_is_not_continued(tmp_path: Path) -> None:
     Place(tmp_path, OPTIONS).record()
     other = Options(input=None, lake="/demo/lake", bootstrap=None, prefix="")
-    with pytest.raises(PipelineError, match=r"another --input \(/var/log/access\.log\): use the same options"):
+    with pytest.raises(PipelineError, match=r"was started with --input \(/var/log/access\.log\): use the same options"):
         Place(tmp_path, other)
 
 
