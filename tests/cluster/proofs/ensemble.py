@@ -16,7 +16,7 @@ from tests.support.waiting import wait_for
 
 TOPIC: Final = "ensemble"
 _PARTITIONS: Final = 6
-_INTERNAL: Final[dict[str, object]] = {
+_INTERNAL: Final[dict[str, Any]] = {
     "transaction.state.log.replication.factor": 3,
     "transaction.state.log.min.isr": 2,
     # The replicas of compacted topics are equal only before their cleaners have run.

@@ -87,7 +87,7 @@ def _cluster(directory: Path, *, is_headrace: bool) -> Iterator[Trio]:
         brokers: dict[int, Any] = {}
         for broker_id in IDS:
             if is_headrace:
-                listener = {"headrace.http.listener": free_port()}
+                listener: dict[str, Any] = {"headrace.http.listener": free_port()}
                 brokers[broker_id] = headrace(directory, zookeeper.address, broker_id, **listener)
             else:
                 brokers[broker_id] = kafka(directory, zookeeper.address, broker_id)
