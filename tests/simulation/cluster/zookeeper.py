@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 from kazoo import exceptions
 from kazoo.protocol.states import KazooState
 
+from headrace.cluster.stores.read_many import ReadMany
 from tests.simulation.cluster.loop import Process, ProcessLoop
 from tests.simulation.cluster.net import INSTANT_S, Address, End, Network
 
@@ -69,12 +70,13 @@ class Connected(NamedTuple):
 
 
 class Request(NamedTuple):
-    """`kind` is get, exists, children, sync, close or multi."""
+    """`kind` is get, get_many, exists, children, sync, close or multi."""
 
     kind: str
     path: str
     watch: bool = False
     operations: Sequence[Operation] = ()
+    paths: Sequence[str] = ()
 
 
 class Reply(NamedTuple):
@@ -412,6 +414,9 @@ class Connection:
         error: Exception | None = None
         if request.kind == "exists":
             value = None if node is None else node.stat
+        elif request.kind == "get_many":
+            found = [nodes.get(name) for name in request.paths]
+            value = [None if item is None else (item.data, item.stat) for item in found]
         elif node is None:
             error = exceptions.NoNodeError()
         elif request.kind == "get":
@@ -482,6 +487,7 @@ class Client:
         self._loop = ensemble.loop
         self._timeout_s = timeout_s
         self.chroot = ""
+        self.handler = self
         self.last_zxid = 0
         self.client_id = (0, b"")
         self._listener: Callable[[str], None]
@@ -524,13 +530,23 @@ class Client:
     def transaction(self) -> Transaction:
         return Transaction(self)
 
+    def async_result(self) -> Result:
+        """Return what kazoo's handler would."""
+        return Result()
+
+    def _call(self, request: ReadMany, result: Result) -> None:
+        self._enqueue(Sent(Request("get_many", "/", paths=request.paths), result, None))
+
     def call(self, request: Request, watch: Callable[[Any], None] | None = None) -> Result:
         sent = Sent(request, Result(), watch)
+        self._enqueue(sent)
+        return sent.result
+
+    def _enqueue(self, sent: Sent) -> None:
         if self._end is None:
             self._queue.append(sent)
         else:
             self._send(self._end, sent)
-        return sent.result
 
     def _send(self, end: End, sent: Sent) -> None:
         self._pending.append(sent)

@@ -30,11 +30,11 @@ class ReadMany:
     type = 22
 
     def __init__(self, paths: Sequence[str]) -> None:
-        self._paths = paths
+        self.paths = paths
 
     def serialize(self) -> bytearray:
         out = bytearray()
-        for path in self._paths:
+        for path in self.paths:
             out += MultiHeader(GetData.type, False, -1).serialize()
             out += GetData(path, None).serialize()
         out += multiheader_struct.pack(-1, True, -1)
