@@ -72,9 +72,9 @@ def run(plan: Plan, base: Path, say: Say) -> dict[str, Any]:
             churn = _churn(trio, plan.churned)
             figures[f"{name}: seconds for {plan.churned} topics one by one"] = round(churn.in_a_row_s, 1)
             figures[f"{name}: seconds for {plan.churned} topics at once"] = round(churn.at_once_s, 1)
-            say(f"{name}: {plan.churned} topics created and deleted in {churn.in_a_row_s:.1f} s, ")
+            say(f"{name}: {plan.churned} topics created and deleted one by one in {churn.in_a_row_s:.1f} s")
             if kind is headrace:
-                figures["Headrace: longest delay of an event loop (s)"] = max(_delays(trio))
+                figures["Headrace: longest delay of an event loop (s)"] = round(max(_delays(trio)), 3)
                 assert plan.limit_s is None or max(failovers).seconds < plan.limit_s, figures
                 logs = "".join(broker.log() for broker in trio.brokers.values())
                 assert "Traceback" not in logs, logs[logs.index("Traceback") - 500 :][:3000]
