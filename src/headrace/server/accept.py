@@ -16,6 +16,7 @@ from headrace.server.loop.busy_poll import BusyPoll
 from headrace.server.loop.hang_ups import HangUps
 from headrace.server.loop.loop_watch import LoopWatch
 from headrace.server.loop.turns import Turns
+from headrace.server.loop.urgent import UrgentReads
 from headrace.server.request_memory import RequestMemory
 from headrace.server.sending import UnsentAnswers
 
@@ -48,6 +49,7 @@ class Server:
         self.turns = Turns(loop.call_soon)
         self.watch = LoopWatch(loop)
         self._hang_ups = HangUps(loop)
+        self._urgent = UrgentReads(loop)
         self._unsent = UnsentAnswers()
         self._sockets: list[tuple[socket.socket, str]] = []
         self._connections: set[Connection] = set()
@@ -89,6 +91,7 @@ class Server:
         for connection in tuple(self._connections):
             connection.close(None)
         self._hang_ups.close()
+        self._urgent.close()
         self.watch.stop()
 
     def _accept(self, listening: socket.socket, listener: str) -> None:
@@ -141,6 +144,7 @@ class Server:
             memory=self._memory,
             busy_poll=self._busy_poll,
             turns=self.turns,
+            urgent=self._urgent,
             watch=self.watch,
             hang_ups=self._hang_ups,
             unsent=self._unsent,

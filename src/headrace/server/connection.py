@@ -19,7 +19,8 @@ from headrace.server.frames import SIZE_BYTES, InvalidRequestError, Parts, frame
 from headrace.server.loop.busy_poll import SMALL_READ, BusyPoll
 from headrace.server.loop.hang_ups import HangUps
 from headrace.server.loop.loop_watch import HOLD_NS, LoopWatch
-from headrace.server.loop.turns import LONG_NS, SLICE_NS, Pace, TimedSteps, Turns
+from headrace.server.loop.turns import LIGHT, LONG_NS, SLICE_NS, Pace, TimedSteps, Turns
+from headrace.server.loop.urgent import Urgency, UrgentReads
 from headrace.server.receiving import Receiver
 from headrace.server.request_memory import HOLD_SECONDS, RequestMemory
 from headrace.server.sending import Sender, UnsentAnswers
@@ -54,6 +55,7 @@ class Connection:
         "_sender",
         "_socket",
         "_turns",
+        "_urgency",
         "_waits_for_runs",
         "_waits_for_turn",
         "_watch",
@@ -73,6 +75,7 @@ class Connection:
         memory: RequestMemory,
         busy_poll: BusyPoll,
         turns: Turns,
+        urgent: UrgentReads,
         watch: LoopWatch,
         hang_ups: HangUps,
         unsent: UnsentAnswers,
@@ -88,6 +91,7 @@ class Connection:
         self._fd = sock.fileno()
         self._loop = loop
         self._receiver = Receiver(sock, loop, memory, self._on_readable)
+        self._urgency = Urgency(urgent, loop, self._receiver)
         self._sender = Sender(
             sock, loop, unsent, on_writable=self._on_writable, on_sent=self._on_sent, on_broken=self.close
         )
@@ -124,9 +128,12 @@ class Connection:
             # the client sends requests but does not read its replies, or sends more than its share
             self._receiver.pause()
             return
-        if self._turns.is_contended and self._pace.must_wait():
+        if self._urgency.is_urgent and self._pace.kind() == LIGHT:
+            self._read()
+        elif self._turns.is_contended and self._pace.must_wait():
             self._wait_for_turn()
         else:
+            self._urgency.let_others_go_first()
             self._read()
 
     def _read(self) -> None:
@@ -170,6 +177,8 @@ class Connection:
                     break
                 frames, position = take_run(view, position, stop, end, self._max_frame)
                 taken += len(frames)
+                if self._urgency.may_change:
+                    self._urgency.note(identify(frames[0])[0])
                 if len(frames) == 1:
                     answer = self._dispatch.handle(self.client, frames[0])
                 else:
@@ -379,6 +388,7 @@ class Connection:
             return
         if self._is_busy():
             return
+        self._urgency.let_others_go_first()
         if self._receiver.has_frame:
             self._take_frames(self._clock())
         else:

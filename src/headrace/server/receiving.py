@@ -4,7 +4,7 @@ import asyncio
 import mmap
 import socket
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from headrace.server.frames import SIZE_BYTES
 from headrace.server.request_memory import HOLD_SECONDS, RequestMemory
@@ -16,6 +16,14 @@ KEPT_BUFFER: Final = 4 * 1024 * 1024
 # no buffers, and the memory stays in the processor's cache.
 _scratch = bytearray(SCRATCH_SIZE)
 _scratch_view = memoryview(_scratch)
+
+
+class Watcher(Protocol):
+    """Calls back when a socket is readable."""
+
+    def add_reader(self, fd: int, callback: Callable[[], None], /) -> object: ...
+
+    def remove_reader(self, fd: int, /) -> object: ...
 
 
 class Receiver:
@@ -33,6 +41,7 @@ class Receiver:
         "_on_readable",
         "_reserved",
         "_socket",
+        "_watcher",
         "end",
         "view",
         "waits_for_memory",
@@ -51,6 +60,7 @@ class Receiver:
         self._socket = sock
         self._fd = sock.fileno()
         self._loop = loop
+        self._watcher: Watcher = loop
         self._memory = memory
         self._on_readable = on_readable
         self._buffer: bytearray | mmap.mmap | None = None
@@ -67,12 +77,19 @@ class Receiver:
     def resume(self) -> None:
         if not self._is_reading:
             self._is_reading = True
-            self._loop.add_reader(self._fd, self._on_readable)
+            self._watcher.add_reader(self._fd, self._on_readable)
 
     def pause(self) -> None:
         if self._is_reading:
             self._is_reading = False
-            self._loop.remove_reader(self._fd)
+            self._watcher.remove_reader(self._fd)
+
+    def watch_with(self, watcher: Watcher) -> None:
+        """Watch the socket with the loop, or with another watcher."""
+        if self._is_reading:
+            self._watcher.remove_reader(self._fd)
+            watcher.add_reader(self._fd, self._on_readable)
+        self._watcher = watcher
 
     def receive(self) -> int:
         """Read received bytes and return their number, 0 at the end. Check `is_partial` next.

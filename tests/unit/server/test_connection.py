@@ -20,6 +20,7 @@ from headrace.server.loop.busy_poll import BusyPoll
 from headrace.server.loop.hang_ups import HangUps
 from headrace.server.loop.loop_watch import LoopWatch
 from headrace.server.loop.turns import Turns
+from headrace.server.loop.urgent import UrgentReads
 from headrace.server.request_memory import RequestMemory
 from headrace.server.sending import MAX_UNSENT_BYTES, UnsentAnswers
 from headrace.storage.files.log_file import FileSlice, LogFile
@@ -50,7 +51,9 @@ class CountingPoll(BusyPoll):
 class Peer:
     """A client socket and the server's connection."""
 
-    def __init__(self, memory_limit: int = 1 << 30, unsent: UnsentAnswers | None = None) -> None:
+    def __init__(
+        self, memory_limit: int = 1 << 30, unsent: UnsentAnswers | None = None, urgent: UrgentReads | None = None
+    ) -> None:
         self.requests: list[bytes] = []
         self.runs: list[int] = []
         self.answer: Callable[[bytes], Parts | Awaitable[Parts]] = lambda body: [frame(body)]
@@ -65,6 +68,7 @@ class Peer:
         self.turns_queue = Turns(self.loop.call_soon)
         self.watch = LoopWatch(self.loop)
         self.hang_ups = HangUps(self.loop)
+        self.urgent = UrgentReads(self.loop) if urgent is None else urgent
         self.unsent = UnsentAnswers() if unsent is None else unsent
         self.connection = Connection(
             server,
@@ -76,6 +80,7 @@ class Peer:
             turns=self.turns_queue,
             watch=self.watch,
             hang_ups=self.hang_ups,
+            urgent=self.urgent,
             unsent=self.unsent,
             max_frame=MAX_FRAME,
             on_closed=lambda _: self.closed.set(),
@@ -507,10 +512,10 @@ async def test_over_the_limit_of_unsent_replies_the_connection_with_the_most_is_
     assert len(await peers[2].receive(1_500_000)) == 1_500_000
     await peers[0].turns()
     assert unsent.total == 0
-    for each in peers:
-        each.connection.close(None)
-        each.socket.close()
-        each.hang_ups.close()
+    for peer in peers:
+        peer.connection.close(None)
+        peer.socket.close()
+        peer.hang_ups.close()
 
 
 # Produce requests that wait for followers
@@ -629,3 +634,86 @@ async def test_a_client_that_disconnects_cancels_its_runs(peer: Peer) -> None:
     await peer.turns(10)
     assert peer.closed.is_set()
     assert all(run.cancelled() for run in waits.runs)
+
+
+END_TXN = struct.pack(">hh", 26, 1)
+FETCH = struct.pack(">hh", 1, 12)
+
+
+@pytest.fixture
+async def pair() -> AsyncIterator[tuple[Peer, Peer, list[bytes]]]:
+    """Two connections of one server, and the requests of both in the order of their turns."""
+    loop = asyncio.get_running_loop()
+    urgent = UrgentReads(loop)
+    peers = Peer(urgent=urgent), Peer(urgent=urgent)
+    served: list[bytes] = []
+    for peer in peers:
+        peer.requests = served
+    yield *peers, served
+    for peer in peers:
+        peer.connection.close(None)
+        peer.socket.close()
+        peer.hang_ups.close()
+    urgent.close()
+
+
+async def ask(peer: Peer, request: bytes) -> None:
+    await peer.send(frame(request))
+    assert await peer.receive(4 + len(request)) == frame(request)
+
+
+async def test_the_end_of_a_transaction_is_served_before_the_turn_of_a_producer(
+    pair: tuple[Peer, Peer, list[bytes]],
+) -> None:
+    coordinator, producer, served = pair
+    await ask(coordinator, END_TXN)
+    await ask(producer, PRODUCE)
+    served.clear()
+    coordinator.socket.send(frame(END_TXN))
+    producer.socket.send(frame(PRODUCE))
+    producer.connection._on_readable()
+    assert served == [END_TXN, PRODUCE]
+
+
+async def test_the_end_of_a_transaction_is_served_before_a_producer_that_had_to_queue(
+    pair: tuple[Peer, Peer, list[bytes]],
+) -> None:
+    coordinator, producer, served = pair
+    await ask(coordinator, END_TXN)
+    await ask(producer, PRODUCE)
+    served.clear()
+    coordinator.socket.send(frame(END_TXN))
+    producer.socket.send(frame(PRODUCE))
+    producer.connection.take_turn()
+    assert served == [END_TXN, PRODUCE]
+
+
+async def test_the_end_of_a_transaction_does_not_queue(pair: tuple[Peer, Peer, list[bytes]]) -> None:
+    coordinator, _, served = pair
+    await ask(coordinator, END_TXN)
+    served.clear()
+    coordinator.turns_queue.spent(1_000_000_000)
+    coordinator.socket.send(frame(END_TXN))
+    coordinator.connection._on_readable()
+    assert served == [END_TXN]
+
+
+@pytest.mark.parametrize("other", [struct.pack(">hh", 0, 9), FETCH])
+async def test_a_connection_with_records_is_not_urgent(pair: tuple[Peer, Peer, list[bytes]], other: bytes) -> None:
+    mixed, producer, served = pair
+    for request in (END_TXN, other, END_TXN):
+        await ask(mixed, request)
+    await ask(producer, PRODUCE)
+    served.clear()
+    mixed.socket.send(frame(END_TXN))
+    producer.socket.send(frame(PRODUCE))
+    producer.connection._on_readable()
+    assert served == [PRODUCE]
+
+
+async def test_urgent_connections_are_read_by_the_loop_too(pair: tuple[Peer, Peer, list[bytes]]) -> None:
+    coordinator, _, _ = pair
+    for _ in range(3):
+        await ask(coordinator, END_TXN)
+    coordinator.socket.close()
+    await asyncio.wait_for(coordinator.closed.wait(), 5)
