@@ -37,7 +37,7 @@ def test_outages_are_measured_and_no_record_fails_when_brokers_stop(tmp_path: Pa
 
 def test_kafka_and_headrace_take_over_from_each_other_as_controllers_at_work(tmp_path: Path) -> None:
     figures = failovers.run(failovers.Plan(failovers=5, seed=1), tmp_path, print)
-    assert figures["operations: create"] > 0
+    assert figures["operations: create topic"] > 0
 
 
 @pytest.mark.parametrize("in_place", [False, True], ids=["moved", "in place"])

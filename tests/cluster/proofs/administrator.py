@@ -96,21 +96,21 @@ class Administrator(threading.Thread):
 
     def _operate(self) -> None:
         few, many = _TOPICS
-        operations = [self._create] * 3 + [self._delete] * 2 + [self._grow, self._elect]
+        operations = [self._create_topic] * 3 + [self._delete_topic] * 2 + [self._grow, self._elect]
         operations += [self._reassign] * 4 + [self._reassign_by_node]
         if len(self.topics) < few:
-            operations = [self._create]
+            operations = [self._create_topic]
         elif len(self.topics) > many:
-            operations = [self._delete]
+            operations = [self._delete_topic]
         operation = self._chance.choice(operations)
         try:
             operation()
         except (UnansweredError, OSError, KazooException):
             self.unconfirmed += 1
         else:
-            self.operations[operation.__name__.strip("_")] += 1
+            self.operations[operation.__name__.strip("_").replace("_", " ")] += 1
 
-    def _create(self) -> None:
+    def _create_topic(self) -> None:
         self._created += 1
         name = f"topic-{self._created}"
         self.topics[name] = False
@@ -128,7 +128,7 @@ class Administrator(threading.Thread):
         _confirm(self._ask(ApiKey.CREATE_TOPICS, 5, fields)["topics"])
         self.topics[name] = True
 
-    def _delete(self) -> None:
+    def _delete_topic(self) -> None:
         name = self._chance.choice(list(self.topics))
         self.topics[name] = False
         answer = self._ask(ApiKey.DELETE_TOPICS, 4, {"topic_names": [name], "timeout": _TIMEOUT_MS})

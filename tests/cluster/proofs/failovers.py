@@ -29,6 +29,7 @@ _KAFKAS: Final = (1, 2)
 _HEADRACES: Final = (4, 5)
 _PARTITIONS: Final = 4
 _SETTLE_S: Final = 120.0
+_NOTICE_S: Final = 0.5
 _LOG_DIRECTORY: Final = re.compile(r"(.+)-(\d+)")
 _SETTINGS: Final = {**REPLICATED, "log.segment.delete.delay.ms": "0", "auto.create.topics.enable": "false"}
 
@@ -163,6 +164,8 @@ def _fail_over(rig: Rig, controller: int, way: Way) -> None:
 def _depose(rig: Rig, wanted: bool) -> None:
     """Delete the controller's node while all brokers of its kind are stopped."""
     with _frozen(rig, not wanted):
+        # Kafka elects no controller if the node is deleted before it has read that the node was created.
+        time.sleep(_NOTICE_S)
         epoch = _epoch(rig)
         _remove_node(rig)
         wait_for(lambda: _epoch(rig) > epoch and rig.controller() is not None, "a controller of the other kind")
