@@ -261,4 +261,4 @@ def test_directories_of_another_cluster_are_refused(cluster: Cluster, tmp_path: 
 def test_the_first_broker_below_a_path_creates_a_cluster(cluster: Cluster, tmp_path: Path) -> None:
     with member(tmp_path / "first", f"{cluster.zookeeper}/elsewhere") as first:
         wait_for_brokers(first.bootstrap, HEADRACE)
-        assert "This broker is the controller, of epoch 1" in first.log()
+        assert "This broker is now the controller, with epoch 1" in first.log()

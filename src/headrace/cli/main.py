@@ -166,7 +166,7 @@ def start(
     ] = None,
     listen: Annotated[
         str | None,
-        typer.Option("--listen", metavar="HOST:PORT", show_default="127.0.0.1:9092", help="Address to listen at."),
+        typer.Option("--listen", metavar="HOST:PORT", show_default="127.0.0.1:9092", help="Address to listen on."),
     ] = None,
     config: Annotated[
         str | None,

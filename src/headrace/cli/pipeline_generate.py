@@ -103,7 +103,7 @@ def generate(
             "--partitions",
             metavar="N",
             show_default="the topic's, or 1",
-            help="Partitions of the topic, or of the one the file will be sent to.",
+            help="Partitions of --topic, or of the topic that you will send the file to.",
         ),
     ] = None,
     json: Json = False,

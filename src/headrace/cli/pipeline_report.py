@@ -47,7 +47,7 @@ def report(
     check: Annotated[
         bool,
         typer.Option(
-            "--check", help="Compare with the tables that the jobs have written instead; exit with 1 if they differ."
+            "--check", help="Only compare with the tables that the jobs have written; exit with 1 if they differ."
         ),
     ] = False,
     config: Config = None,

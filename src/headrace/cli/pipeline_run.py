@@ -70,7 +70,7 @@ def run(
             "--accept-new-topic",
             metavar="TOPIC",
             show_default=False,
-            help="Read a source topic that was created again from its beginning, and keep what was read; repeatable.",
+            help="Read this re-created source topic from its beginning, and keep earlier results; repeatable.",
         ),
     ] = None,
 ) -> None:

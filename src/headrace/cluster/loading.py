@@ -35,7 +35,7 @@ def decoded(path: str, decode: Callable[[bytes], T], data: bytes) -> T:
 
 
 async def missing_nodes(store: MetadataStore) -> list[Operation]:
-    """Return the operations that create the missing ones of the nodes that every tree has."""
+    """Return the operations that create those nodes of every tree that are missing."""
     nodes = await store.get_many(znodes.PERSISTENT)
     return [Create(path) for path, node in zip(znodes.PERSISTENT, nodes, strict=True) if node is None]
 

@@ -139,7 +139,7 @@ class MetadataStore(Protocol):
 
     @property
     def session(self) -> int:
-        """The session's id, not 0, which owns the ephemeral nodes that it creates."""
+        """The session's id; never 0. The session owns the ephemeral nodes that it creates."""
 
     async def get(self, path: str) -> Node:
         """Return the node; raises NoNodeError."""

@@ -94,7 +94,7 @@ def ordered(table: str, rows: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """The number of rows that only the report has, and that only the table of the stream has."""
+    """The numbers of rows that only the report has, and that only the stream's table has."""
 
     in_report: int
     in_table: int

@@ -1,6 +1,6 @@
 """The entries in replies to DescribeConfigs and CreateTopics: value, source, synonyms, type, documentation.
 
-Pure: combines the settings tables, the broker's settings and a resource's own ones.
+Pure: combines the settings tables, the broker's settings and a resource's own settings.
 """
 
 from collections.abc import Collection, Mapping

@@ -58,7 +58,7 @@ def check_nothing_else_moves(state: State, targets: Mapping[Place, tuple[int, ..
         count = "1 partition is" if len(others) == 1 else f"{len(others):,} partitions are"
         raise CommandError(
             f"{count} already being reassigned, for example {others[0].topic}:{others[0].number}",
-            "Wait for their end (`headrace reassign status --watch`), or start this plan too with --additional.",
+            "Wait until they are done (`headrace reassign status --watch`), or start this plan now with --additional.",
         )
 
 

@@ -88,7 +88,7 @@ def _start(work: Work, topics: list[str]) -> None:
     partitions.to_offline(work, unseen)
     partitions.to_non_existent(work, unseen)
     context.deletion_started.update(topics)
-    # Clients must not use the topics any more.
+    # Clients must no longer use the topics.
     work.batch.announce(partition for topic in topics for partition in context.partitions_of(topic))
     work.flush()
     alive: list[Replica] = []

@@ -259,7 +259,7 @@ class ControllerMachine:
         return self._done(work)
 
     def delete_topics(self, names: Iterable[str]) -> list[Effect]:
-        """Begin to delete the topics in `/admin/delete_topics`. Names of others are removed from there."""
+        """Begin to delete the topics in `/admin/delete_topics`, and remove names of unknown topics from it."""
         work = self._work()
         wanted = set(names)
         known = wanted & self.context.topic_ids.keys()

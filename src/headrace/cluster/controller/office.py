@@ -40,7 +40,7 @@ _DECIDED_AT_ONCE: Final = 100
 
 
 class ClusterIdMismatchError(Exception):
-    """The data directory belongs to another cluster than the metadata store."""
+    """The data directory and the metadata store belong to different clusters."""
 
 
 class _Decided(NamedTuple):

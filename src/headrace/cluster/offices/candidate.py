@@ -115,9 +115,7 @@ class Candidate:
         while (node := await self._store.watched(znodes.CONTROLLER, self._news.set)) is None:
             await self._end()
             if await self._store.exists(_MIGRATION) is not None:
-                log.error(
-                    "This broker cannot be controller: the cluster migrates to KRaft, which Headrace does not support"
-                )
+                log.error("This broker cannot be controller: the cluster is migrating to KRaft, which is not supported")
                 self._loop.call_later(_MIGRATION_CHECK_S, self._news.set)
                 return
             await self._run_for_office()
@@ -152,7 +150,7 @@ class Candidate:
             await self._store.multi((office, write))
         except (NodeExistsError, BadVersionError):
             return
-        log.info("This broker is the controller, of epoch %d", epoch)
+        log.info("This broker is now the controller, with epoch %d", epoch)
         self._must_refresh = False
         self._epoch_version = version
         self.term = Term(
@@ -200,7 +198,7 @@ class Candidate:
         if term is not None:
             self._unclean_elections += term.machine.unclean_elections
             await term.close()
-            log.info("This broker is not the controller any more")
+            log.info("This broker is no longer the controller")
 
 
 def _id_in(node: Node) -> str:

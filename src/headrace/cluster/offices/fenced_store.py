@@ -47,9 +47,9 @@ class FencedStore:
                 self._raise(result)
 
     async def remove(self, *groups: Iterable[str]) -> None:
-        """Delete nodes with everything below them: those of a group in order, and the last ones in one request.
+        """Delete nodes with everything below them. The nodes of a group are deleted in order, the last in one request.
 
-        Missing ones are no error. Raises StoreError.
+        Missing nodes are ignored. Raises StoreError.
         """
         left = [tuple(paths) for paths in groups]
         for attempt in range(1, _ATTEMPTS + 1):

@@ -162,7 +162,7 @@ class ClusterTopicAdmin:
             return  # it is being deleted
 
     async def led_by(self, leaders: Mapping[TopicPartition, int], timeout_s: float) -> list[TopicPartition]:
-        """Wait until this broker announces these leaders. Return the partitions that have others in the end."""
+        """Wait until this broker announces these leaders. Return the partitions that lack them after the timeout."""
 
         def missing(image: MetadataImage) -> list[TopicPartition]:
             return [item for item, leader in leaders.items() if _leader(image, *item) != leader]

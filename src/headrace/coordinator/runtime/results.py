@@ -38,7 +38,7 @@ class CancelTimer(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Write records without replaying them, then call `then(error, now_ms)` for further effects."""
+    """Write records without replaying them, then call `then(error, now_ms)` and execute the effects it returns."""
 
     records: Records
     then: Callable[[ErrorCode, int], Sequence[Any]]
@@ -46,7 +46,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Then:
-    """Call `follow(now_ms)` for further effects, after the records have been replayed."""
+    """After the records have been replayed, call `follow(now_ms)` and execute the effects it returns."""
 
     follow: Callable[[int], Sequence[Any]]
 
@@ -55,7 +55,8 @@ class Then:
 class Result(Generic[A]):
     """Records to write and replay together, effects to execute in order after that, and the reply.
 
-    Coordinators define further effects. Nothing happens if the records cannot be written.
+    Coordinators also define their own kinds of effects. If the records cannot be written, no effect is executed, and
+    the KafkaError of the append is raised instead.
     """
 
     answer: A

@@ -111,7 +111,7 @@ class Runtime(Generic[S]):
         return result.answer
 
     def act(self, shard: LedShard[S], name: str, effects: Iterable[object]) -> None:
-        """Execute effects in order, with their further effects."""
+        """Execute effects in order, including those that they return."""
         self._act(shard, name, effects, self._clock.wall_ms())
 
     def _act(self, shard: LedShard[S], name: str, effects: Iterable[object], at_ms: int) -> None:

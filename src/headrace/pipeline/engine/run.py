@@ -71,7 +71,7 @@ def run(
     read = {topic for name in chosen for topic in (deployment.settings(name).topic or "").split(",")}
     for topic in accepted:
         if topic not in read:
-            raise PipelineError(f"no job reads the topic {topic}: it is no `topic` under [jobs.NAME] in the deployment")
+            raise PipelineError(f"no chosen job reads topic {topic}: see `topic` under [jobs.NAME] in the deployment")
     params = {name: deployment.params(job) for name, job in chosen.items()}
     spark = session.build(deployment, master=master)
     try:

@@ -77,7 +77,7 @@ def in_one_task(rows: DataFrame, count: int | None) -> DataFrame:
 
 
 def records_between(before: object, after: object) -> int | None:
-    """Return the maximum number of records between two offsets of topics; None for other offsets."""
+    """Return the maximum number of records between two Spark offsets of a Kafka source; None for another source."""
     if not isinstance(after, Mapping) or not all(isinstance(ends, Mapping) for ends in after.values()):
         return None
     starts = before if isinstance(before, Mapping) else {}
@@ -111,7 +111,7 @@ def bytes_per_row(files: Reading, table: str) -> float | None:
 
 
 def rows_between(files: Reading, table: str, before: Any, after: Any) -> int | None:
-    """Return the maximum number of rows between two offsets of Delta; None if unknown.
+    """Return the maximum number of rows between two Spark offsets of a Delta source; None if unknown.
 
     `before` is None for the first batch of a query.
     """

@@ -28,8 +28,8 @@ def stream(rows: DataFrame, job: Job, output: Stateful, params: object) -> DataF
         return _results(job, output, rows, params)
     if missing := {"event_time", "late_by_s", *_SETTLED} - set(rows.columns):
         raise PipelineError(
-            f"job {job.name} needs the columns {', '.join(sorted(missing))} of its source, which a job on a topic "
-            "writes if its rows have topic_id, source_partition, source_offset and event_time"
+            f"job {job.name} needs the columns {', '.join(sorted(missing))}, which its source table lacks; a job on "
+            "a topic writes them if its rows have topic_id, source_partition, source_offset and event_time"
         )
     late_by = str(getattr(params, output.late_by))
     in_time, late = lateness.parted(rows, late_by)

@@ -6,7 +6,7 @@ from typing import Final
 from headrace.pipeline.errors import PipelineError
 
 SESSION_GAP_S: Final = 1800
-"""Requests of a client further apart than this are in different sessions; exactly this far, in the same."""
+"""Requests of a client that are more than this apart are in different sessions."""
 LATE_BY_S: Final = (20, 90, 300, 900, 2400, 5400)
 """A late line arrives once its partition is this many seconds past it, in event time."""
 MAX_VISITORS: Final = 10_000_000

@@ -40,7 +40,7 @@ _GET: Final = re.compile(r"GET (\S+)(?: HTTP/\d(?:\.\d)?)?", re.ASCII)
 
 
 def viewed_page(request: str) -> str | None:
-    """Return the page that a successful request shows; None for an asset, and for other methods than GET."""
+    """Return the page that a successful request shows; None for an asset, and for methods other than GET."""
     found = _GET.fullmatch(request)
     if found is None:
         return None

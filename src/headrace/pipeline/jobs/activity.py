@@ -34,7 +34,7 @@ class Referrers:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sessions:
     gap: Interval = Interval("30 minutes")
-    """Requests of a client further apart are in different sessions; exactly this far, in the same."""
+    """Requests of a client that are more than this apart are in different sessions."""
     late_by: Interval = Interval("10 minutes")
     """A stream keeps a session for this long, in event time, after the gap has passed."""
 

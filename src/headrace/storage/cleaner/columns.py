@@ -34,10 +34,10 @@ _MAX_VARINT32: Final = 5
 
 
 class RecordColumns(NamedTuple):
-    """One row per record, in batch order, except for `counts` and `has_offsets`, with one row per batch.
+    """One row per record, in batch order; `counts` and `has_offsets` have one row per batch.
 
-    `content` is the concatenated bodies and `PADDING`. `has_offsets` is True if the records' offsets ascend within the
-    batch's range: a producer may lie. `deltas` are relative to the base offset. Sizes are in bytes; `key_sizes` is -1
+    `content` is the concatenated bodies and `PADDING`. `has_offsets` is False if the producer wrote offsets that do not
+    ascend or exceed the batch's range. `deltas` are relative to the base offset. Sizes are in bytes; `key_sizes` is -1
     without a key. `key_starts` are positions in `content`.
     """
 

@@ -142,7 +142,7 @@ class PlainOffsetMap:
 
 
 def _read(header: BatchHeader, body: Buffer) -> tuple[bool, list[_Record]]:
-    """Return True if the records' offsets ascend within the batch's range (a producer may lie), and the records.
+    """Return the records, after a flag: False if their offsets do not ascend or exceed the batch's range.
 
     Raises KafkaError(corrupt_message) if the body does not match the header.
     """

@@ -145,7 +145,7 @@ class OwnedDirs:
                 log.warning("Cannot confirm that %s is a new log directory: %s", directory.path, error)
 
     def unusable(self) -> Iterator[tuple[Path, str]]:
-        """Yield working directories that must not be used any more, with the reason.
+        """Yield working directories that must no longer be used, with the reason.
 
         They were renamed or removed, or their lock file was deleted and locked by another process. A deleted lock file
         is otherwise created and locked again.

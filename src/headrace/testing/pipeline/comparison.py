@@ -83,7 +83,7 @@ class _Kills:
 
 
 def _run(lake: Lake, job: Job, params: object, kills: _Kills, *, max_rows: int | None = None) -> None:
-    """Run the job until it is not killed any more."""
+    """Run the job, and restart it whenever it is killed."""
     while True:
         try:
             lake.run(job, params, max_rows=max_rows, reached=kills.reached)

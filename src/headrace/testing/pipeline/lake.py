@@ -126,7 +126,7 @@ class Lake:
         return self.result(definition)
 
     def add(self, job: "Callable[..., Any] | Job", records: Records) -> None:
-        """Append records to the job's source, in their order, in turn to its partitions.
+        """Append records to the job's source in order, to each partition of a topic in turn.
 
         Raises PipelineError for records of the wrong kind.
         """

@@ -77,7 +77,9 @@ class Shipper:
     def flush(self) -> None:
         """Wait until all lines are acknowledged."""
         if self._producer.flush(_FLUSH_S):
-            raise PipelineError(f"the broker acknowledges no records of {self._topic} for {_FLUSH_S:g} s: see its log")
+            raise PipelineError(
+                f"lines for topic {self._topic} were not acknowledged in {_FLUSH_S:g} s: see the broker's log"
+            )
         self._check()
 
     def _partition(self, client: bytes) -> int:

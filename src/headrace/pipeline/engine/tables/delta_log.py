@@ -52,7 +52,7 @@ class Appender:
         return None if last < 0 else last
 
     def was_changed_by_others(self, path: str, app_id: str) -> bool:
-        """Return True if others have changed the data since the last call; a compaction changes none."""
+        """Return True if another writer has changed the data since the last call; compactions do not count."""
         changed = (path, app_id) in self._changed
         self._changed.discard((path, app_id))
         return changed

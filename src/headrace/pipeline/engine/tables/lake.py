@@ -71,7 +71,7 @@ class Lake:
         return self._appender.last_batch(self.path(table), writer) if self.exists(table) else None
 
     def was_changed_by_others(self, table: str, writer: str) -> bool:
-        """Return True if others than the writer have changed the table's data since the last call."""
+        """Return True if anyone but the writer has changed the table's data since the last call."""
         return self._appender.was_changed_by_others(self.path(table), writer)
 
     def append(

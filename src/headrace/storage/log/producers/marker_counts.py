@@ -47,7 +47,7 @@ class MarkerCounts:
         return bool(self._markers)
 
     def loaded(self, end_offset: int) -> None:
-        """Finish loading a log that ends at `end_offset`, from which on markers are known if it contains none."""
+        """Finish loading a log that ends at `end_offset`: if it had no marker, all markers from there on are known."""
         if self.known_from < 0:
             self.known_from = end_offset
 
