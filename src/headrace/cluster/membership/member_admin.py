@@ -57,6 +57,9 @@ class MemberAdmin:
 
     async def _created(self, new: NewTopic, created: ErrorCode) -> KafkaError:
         """Write the topic, and return the error that makes the client retry, with the code `created`."""
+        if not self._image().brokers:
+            # A broker that has just started knows no topics yet; this one probably exists.
+            return KafkaError(created, "The controller has not sent metadata to this broker yet: try again.")
         draft = Draft(self._image())
         try:
             topic = topic_changes.create_topic(draft, new, self._config, self._random)

@@ -43,6 +43,13 @@ async def test_an_invalid_name_is_refused(tree: WatchedMemory) -> None:
     assert result.code is ErrorCode.invalid_topic_exception
 
 
+async def test_a_broker_without_metadata_creates_no_topics(tree: WatchedMemory) -> None:
+    (result,) = await admin_of(tree, cluster_of()).auto_create(["t"])
+    assert isinstance(result, KafkaError)
+    assert result.code is ErrorCode.leader_not_available
+    assert await tree.children("/brokers/topics") == []
+
+
 async def test_an_internal_topic_waits_for_enough_brokers(tree: WatchedMemory) -> None:
     with pytest.raises(KafkaError) as caught:
         await admin_of(tree).create_internal_topic("__consumer_offsets")
