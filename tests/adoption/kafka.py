@@ -40,7 +40,13 @@ SETTINGS: Final[Mapping[str, str]] = {
     "log.index.size.max.bytes": "100000",
     "log.flush.start.offset.checkpoint.interval.ms": "100",
 }
-_JAVA_OPTIONS: Final = ("-Xmx320M", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.awt.headless=true")
+_JAVA_OPTIONS: Final = (
+    "-Xmx320M",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Djava.awt.headless=true",
+    f"-Dlog4j.configuration=file:{Path(__file__).with_name('log4j.properties')}",
+)
 
 
 class Java:
