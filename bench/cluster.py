@@ -69,6 +69,11 @@ class ClusterFigures(Figures):
                 cluster.create(topic, PARTITIONS)
                 self._produce(cluster, topic, f"acks={acks}, {size} batches", [*batches, f"acks={acks}"])
                 cluster.delete(topic)
+        for size, batches in (("small", SMALL_BATCHES), ("large", LARGE_BATCHES)):
+            topic = f"one-leader-{size}-{number}"
+            cluster.create(topic, 1)
+            self._follow(cluster, topic, f"acks=1, one leader, {size} batches", [*batches, "acks=1"])
+            cluster.delete(topic)
         topic = f"latency-{number}"
         cluster.create(topic, 1)
         latencies = raw_client.synchronous(cluster.leader_port(topic), topic, self._scale.seconds, acks=-1)
@@ -87,12 +92,23 @@ class ClusterFigures(Figures):
         self._note(f"{label}: records a second", cluster, rate)
         self._note(f"{label}: CPU s per million, all brokers", cluster, cpu / records * 1e6)
 
+    def _follow(self, cluster: Cluster, topic: str, label: str, properties: list[str]) -> None:
+        """Note the CPU of a follower as a share of its leader's."""
+        records = self._scale.records // 4
+        leader = cluster.leader(topic)
+        before = {broker: broker.cpu_seconds() for broker in cluster.brokers}
+        self._tools.produce(cluster, topic, records=records, warm_up=records // 4, properties=properties)
+        _wait_for_replicas(cluster, topic, records, partitions=1)
+        used = {broker: broker.cpu_seconds() - seconds for broker, seconds in before.items()}
+        led = used.pop(leader)
+        self._note(f"{label}: CPU of a follower / leader", cluster, sum(used.values()) / len(used) / led)
+
     def _note(self, row: str, cluster: Cluster, figure: float) -> None:
         if self._is_warm:
             self.note(row, cluster, figure)
 
 
-def _wait_for_replicas(cluster: Cluster, topic: str, records: int) -> None:
+def _wait_for_replicas(cluster: Cluster, topic: str, records: int, *, partitions: int = PARTITIONS) -> None:
     """Wait until all replicas have all records: consumers see a record only then. Raises RuntimeError."""
     consumer = Consumer({"bootstrap.servers": cluster.address, "group.id": "bench", "log_level": 0})
     deadline = time.monotonic() + _TIMEOUT_S
@@ -100,7 +116,7 @@ def _wait_for_replicas(cluster: Cluster, topic: str, records: int) -> None:
         while True:
             ends = [
                 consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=_TIMEOUT_S)[1]
-                for partition in range(PARTITIONS)
+                for partition in range(partitions)
             ]
             if sum(ends) == records:
                 return

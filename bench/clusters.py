@@ -162,6 +162,11 @@ class Cluster(ABC):
         port: int = found.brokers[found.topics[topic].partitions[0].leader].port
         return port
 
+    def leader(self, topic: str) -> Broker:
+        """Return the leader of the topic's first partition."""
+        port = self.leader_port(topic)
+        return next(broker for broker in self.brokers if broker.address.endswith(f":{port}"))
+
     def cpu_seconds(self) -> float:
         """Return the CPU time of all brokers, without ZooKeeper."""
         return sum(broker.cpu_seconds() for broker in self.brokers)
