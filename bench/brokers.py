@@ -100,6 +100,18 @@ class Broker(ABC):
         except TimeoutError as error:
             raise RuntimeError(f"{self.name} does not answer: {error}\n{self.log_tail()}") from error
 
+    def wait_for_port(self) -> None:
+        """Wait until it accepts connections. Raises RuntimeError with its log."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while True:
+            self.check_alive()
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
+                    return
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{self.name} does not listen on port {self.port}:\n{self.log_tail()}")
+            time.sleep(0.1)
+
     def log_tail(self) -> str:
         return "\n".join((self.directory / "broker.log").read_text(errors="replace").splitlines()[-20:])
 

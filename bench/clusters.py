@@ -122,7 +122,11 @@ class Cluster(ABC):
 
     def start(self) -> None:
         """Start all processes, and wait until all brokers know each other. Raises RuntimeError."""
-        for broker in (*self.others, *self.brokers):
+        for other in self.others:
+            other.spawn()
+            # Connections to a port on which nothing listens yet may take that port themselves.
+            other.wait_for_port()
+        for broker in self.brokers:
             broker.spawn()
         for broker in self.brokers:
             broker.wait_for_answer()
@@ -157,10 +161,17 @@ class Cluster(ABC):
         admin.delete_topics([topic])[topic].result(_TIMEOUT_S)
 
     def leader_port(self, topic: str) -> int:
-        """Return the port of the leader of the topic's first partition."""
-        found = self._admin(self).list_topics(topic, timeout=_TIMEOUT_S)
-        port: int = found.brokers[found.topics[topic].partitions[0].leader].port
-        return port
+        """Return the port of the leader of the topic's first partition. Raises RuntimeError."""
+        deadline = time.monotonic() + _TIMEOUT_S
+        while True:
+            found = self._admin(self).list_topics(topic, timeout=_TIMEOUT_S)
+            partitions = found.topics[topic].partitions
+            if partitions and partitions[0].leader in found.brokers:  # this broker may not know the topic yet
+                port: int = found.brokers[partitions[0].leader].port
+                return port
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{self.name} shows no leader of {topic} after {_TIMEOUT_S:.0f} s")
+            time.sleep(0.1)
 
     def leader(self, topic: str) -> Broker:
         """Return the leader of the topic's first partition."""

@@ -106,7 +106,7 @@ class TransactionFigures(Figures):
         self.note(f"{label}: commit p99 ms", broker, _percentile(load.commits, 0.99))
         self.note(f"{label}: begin to committed p50 ms", broker, _percentile(load.totals, 0.5))
         self.note(f"{label}: begin to committed p99 ms", broker, _percentile(load.totals, 0.99))
-        self.note(f"{label}: CPU ms of the broker each", broker, cpu * 1000 / count)
+        self.note(f"{label}: broker CPU ms per transaction", broker, cpu * 1000 / count)
 
     def _at_a_rate(self, broker: Broker) -> None:
         """Measure latency without load: at full speed it is mostly queueing."""

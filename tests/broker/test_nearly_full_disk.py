@@ -29,7 +29,7 @@ DISK = 64 * MIB
 SOFT = 24 * MIB
 HARD = 16 * MIB
 VALUE = bytes(10_000)
-REFUSES_RECORDS = "refuse records of clients"
+REFUSES_RECORDS = "refuse records from clients"
 ACCEPTS_RECORDS = "accept records again"
 
 

@@ -323,7 +323,7 @@ def test_a_timeline_without_an_http_listener_explains_what_it_needs(headrace: He
     assert "no broker at" in failed.stderr
     assert "headrace.http.listener" in failed.stderr
     unreachable = headrace("groups", "timeline", group, "--http", "127.0.0.1:1", status=1)
-    assert "no reply from the broker's HTTP listener at 127.0.0.1:1" in unreachable.stderr
+    assert "no valid reply from the broker's HTTP listener at 127.0.0.1:1" in unreachable.stderr
 
 
 def test_the_http_listener_is_found_in_broker_settings(headrace: Headrace, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,4 +103,4 @@ def test_a_refused_record_ends_the_command(run: Run, cluster: Cluster, new_name:
 def test_an_unreachable_broker_is_reported() -> None:
     words = ["generate", "--topic", "t", "--lines", "1", "--bootstrap", "127.0.0.1:1"]
     result = CliRunner().invoke(app, words, prog_name="headrace pipeline")
-    assert (result.exit_code, "nothing listens at 127.0.0.1:1" in result.stderr) == (1, True)
+    assert (result.exit_code, "nothing is listening on 127.0.0.1:1" in result.stderr) == (1, True)

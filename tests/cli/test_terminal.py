@@ -195,7 +195,7 @@ def test_control_characters_are_escaped(headrace: Headrace, topic: str, environm
 
 def test_errors_wrap_between_words(topic: str, environment: Mapping[str, str]) -> None:
     lines = _seen(environment, "topics", "list", "--bootstrap", "127.0.0.1:1", status=1)
-    assert lines[0] == "Error: nothing listens at 127.0.0.1:1"
+    assert lines[0] == "Error: nothing is listening on 127.0.0.1:1"
     assert " ".join(line.strip() for line in lines[1:]).endswith("with --bootstrap or HEADRACE_BOOTSTRAP.")
     assert all(len(line) <= 80 for line in lines)
 

@@ -24,7 +24,7 @@ def test_without_a_listener_commands_fail_fast_with_advice(line: str) -> None:
     bootstrap = f"127.0.0.1:{free_port()}"
     result = runner.invoke(app, [*line.split(), "--bootstrap", bootstrap], input="")
     assert result.exit_code == 1
-    assert result.stderr.startswith(f"Error: nothing listens at {bootstrap}\nStart a broker with `headrace start`")
+    assert result.stderr.startswith(f"Error: nothing is listening on {bootstrap}\nStart a broker with `headrace start`")
     assert result.stdout == ""
 
 
@@ -45,7 +45,7 @@ def test_an_unknown_host_is_named() -> None:
 def test_the_cluster_is_read_from_the_environment() -> None:
     bootstrap = f"127.0.0.1:{free_port()}"
     result = runner.invoke(app, ["topics", "list"], env={"HEADRACE_BOOTSTRAP": bootstrap})
-    assert f"nothing listens at {bootstrap}" in result.stderr
+    assert f"nothing is listening on {bootstrap}" in result.stderr
 
 
 def test_an_unreadable_file_is_reported_before_connecting() -> None:

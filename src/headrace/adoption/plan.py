@@ -79,7 +79,7 @@ def adopt(
     config: BrokerConfig,
     directory_ids: Collection[uuid.UUID],
 ) -> Adoption:
-    """Plan the topics of this broker, as sole replica, from its log directories with the ids `directory_ids`.
+    """Plan the topics of this broker, the only replica, from its log directories, whose ids are `directory_ids`.
 
     `cluster` is Kafka's metadata, if present; without it, topics keep all records until they get settings. Raises
     KafkaError if the directories cannot be adopted as a whole.

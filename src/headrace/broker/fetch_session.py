@@ -19,8 +19,8 @@ INITIAL_EPOCH: Final = 0
 EVICTABLE_AFTER_MS: Final = 120_000
 """Idle time after which a session may be evicted for a new one."""
 MAX_PARTITIONS: Final = 200_000
-"""Maximum for all sessions, about 100 MB. Beyond it fetches get no session, as in Kafka when all slots are taken: these
-clients name all partitions in every request."""
+"""Maximum number of partitions in all sessions, about 100 MB. Beyond it, fetches get no session, as in Kafka when all
+slots are taken: these clients name all partitions in every request."""
 
 READ_ALL_AFTER_MS: Final = 5000
 """Read all partitions of a session this often: retention changes log start offsets without notifying sessions."""

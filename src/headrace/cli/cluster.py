@@ -173,7 +173,7 @@ def _check_that_a_broker_answers(bootstrap: str) -> None:
             reasons.append(f"{address} {wrong}")
             hint = "Name a broker's address with --bootstrap or HEADRACE_BOOTSTRAP."
         except ConnectionRefusedError:
-            reasons.append(f"nothing listens at {address}")
+            reasons.append(f"nothing is listening on {address}")
         except TimeoutError:
             reasons.append(f"{address} does not answer")
         except socket.gaierror:

@@ -187,7 +187,7 @@ _OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "headrace reassign execute": {
         "--reassignment-json-file": _PLAN_FILE,
         "--plan": _PLAN_FILE,
-        "--force": "`--yes` starts without asking; `--additional` starts although other partitions are moving.",
+        "--force": "`--yes` starts without asking; `--additional` starts even if other partitions are moving.",
     },
     "headrace reassign verify": {
         "--reassignment-json-file": _PLAN_FILE,

@@ -38,7 +38,7 @@ class HttpSide:
         except (URLError, OSError, ValueError) as error:
             reason = error.reason if isinstance(error, URLError) else error
             raise CommandError(
-                f"no reply from the broker's HTTP listener at {self.address}: {reason}",
+                f"no valid reply from the broker's HTTP listener at {self.address}: {reason}",
                 f"Check the broker's {_SETTING}, or give the address with --http.",
             ) from None
 

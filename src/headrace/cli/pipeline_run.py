@@ -34,7 +34,7 @@ STATUS_EPILOG = examples(
 QUERY_EPILOG = examples(
     "tables have plain names; additive ones are summed up",
     "headrace pipeline query 'SELECT page, sum(views) FROM page_views GROUP BY page'",
-    "estimate the visitors in a sketch",
+    "estimate the number of visitors from a sketch",
     "headrace pipeline query 'SELECT hour, hll_sketch_estimate(visitors) FROM page_views'",
 )
 _COLUMNS: Final = (

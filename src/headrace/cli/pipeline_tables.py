@@ -52,7 +52,7 @@ COMPACT_EPILOG = examples(
 )
 
 _Jobs = Annotated[
-    list[str] | None, typer.Argument(metavar="[JOB]...", show_default="all that can be", help="Names of jobs.")
+    list[str] | None, typer.Argument(metavar="[JOB]...", show_default="all suitable jobs", help="Names of jobs.")
 ]
 
 
@@ -303,7 +303,8 @@ def replay_quarantine(
 
 def compact(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[TABLE]...", show_default="all that can be", help="Names of tables.")
+        list[str] | None,
+        typer.Argument(metavar="[TABLE]...", show_default="all suitable tables", help="Names of tables."),
     ] = None,
     before: Annotated[
         str,

@@ -80,7 +80,7 @@ def read(cluster: Cluster, reading: Reading, formatter: Formatter, out: BinaryIO
 
 
 class _Reader:
-    """A consumer and the ends of its partitions not yet reached; it closes and leaves its group on exit."""
+    """A consumer, and the partition ends that it has not reached yet. On exit, it leaves its group and closes."""
 
     def __init__(self, cluster: Cluster, reading: Reading, partitions: list[int]) -> None:
         self._cluster = cluster

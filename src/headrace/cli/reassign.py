@@ -264,7 +264,7 @@ def cancel(
     places: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="TOPIC[:PARTITIONS]", show_default="all that move", help="orders, orders:0,2 or orders:0-3."
+            metavar="TOPIC[:PARTITIONS]", show_default="all that are moving", help="orders, orders:0,2 or orders:0-3."
         ),
     ] = None,
     file: Annotated[
@@ -277,7 +277,7 @@ def cancel(
     quiet: Quiet = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Stop moves in progress: partitions stay on the brokers that they had before. Moves that have ended stay."""
+    """Stop moves in progress: partitions stay on their previous brokers. Completed moves are not undone."""
     from headrace.cli.offset_plan import parse_selection
 
     if file is not None and places:

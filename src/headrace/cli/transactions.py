@@ -204,7 +204,7 @@ def find_hanging(
         typer.Option(
             "--longer-than",
             metavar="DURATION",
-            help="Skip transactions with a record younger than this: at least the largest timeout of any producer.",
+            help="Skip transactions with a record younger than this; use at least the longest timeout of any producer.",
         ),
     ] = "15m",
     json: Json = False,
@@ -312,14 +312,15 @@ def abort(
     if start_offset is not None:
         found = _beginning_at(cluster, (topic, partition), start_offset)
         producer_id, producer_epoch = found.producer_id, found.epoch
-        # Without a marker yet 0, as in Kafka's tool: no coordinator has a lower epoch.
+        # 0 if the producer has no marker yet, as in Kafka's tool: no coordinator has a lower epoch.
         coordinator_epoch = found.coordinator_epoch or 0
     assert producer_id is not None
     assert producer_epoch is not None
     known = transaction_calls.holder(cluster, (topic, partition), producer_id)
     if known is not None and not quiet:
         output.warn(
-            f"This transaction does not hang: its coordinator will end it ('{known.transactional_id}', {known.state}). "
+            f"This transaction is not hanging: its coordinator will end it ('{known.transactional_id}', "
+            f"{known.state}). "
             "Aborting it here loses its records in this partition, even if the producer commits."
         )
     who = f"producer {producer_id}, epoch {producer_epoch}"
@@ -358,7 +359,7 @@ def _duration_ms(text: str) -> int:
 
 
 def _check_int64(option: str, number: int) -> None:
-    # As the bounds of the option they would fill the help page.
+    # Checked here, because bounds of this size in the option's declaration would fill the help page.
     if number > _MAX_INT64:
         raise usage_error(f"{option} {number}: must be at most {_MAX_INT64}")
 

@@ -66,7 +66,7 @@ class Link:
         self._is_closed = False
 
     async def call(self, message: Any, version: int, reply_type: type[Message]) -> Message:
-        """Send a message, one of kio's classes or like them, and return the reply. Raises LinkError.
+        """Send a message, an instance of kio's classes or of `wire.controls`, and return the reply. Raises LinkError.
 
         A call waits for earlier ones. If it is cancelled while its request is in flight, the connection is closed.
         """

@@ -14,7 +14,7 @@ SUPPORTED: Final[Mapping[str, tuple[int, int]]] = {TRANSACTION_VERSION: (0, 2)}
 _DEFAULTS: Final = {TRANSACTION_VERSION: 2}
 """Levels of a cluster that has never changed them."""
 WITH_ZOOKEEPER: Final = {TRANSACTION_VERSION: 0}
-"""The same in a cluster with ZooKeeper, where Kafka has no such feature."""
+"""Levels of a cluster with ZooKeeper, in which Kafka does not know `transaction.version`."""
 
 
 class FeatureUpdate(NamedTuple):

@@ -97,7 +97,7 @@ class LeaderState(NamedTuple):
     """The zxid of the write; -1 if this controller wrote it."""
 
     def elected(self, leader: int, isr: tuple[int, ...], *, recovery: int | None = None) -> "LeaderState":
-        """Return the state under the next leader epoch. The version and the controller's epoch follow when written."""
+        """Return the state under the next leader epoch. Writing it sets the version and the controller's epoch."""
         return self._replace(
             leader=leader,
             leader_epoch=self.leader_epoch + 1,

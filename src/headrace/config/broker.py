@@ -339,9 +339,9 @@ class BrokerConfig:
         return name in self._own or name in self._cluster or name in self._static
 
     def origins(self, name: str) -> list[Origin]:
-        """Return all values of `name` and its synonyms, the current one first.
+        """Return the values of `name` and its synonyms, in order of precedence.
 
-        As in Kafka, synonyms come only after a value of `name` itself.
+        As in Kafka, synonyms that come before the first value of `name` itself are left out.
         """
         setting = find_setting(name)
         if setting is None:

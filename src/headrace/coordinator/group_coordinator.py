@@ -91,7 +91,7 @@ class GroupCoordinator:
         self._expiry.start()
 
     def resigned(self, partition: int) -> None:
-        """Drop a partition that another broker leads now, and answer parked requests with NOT_COORDINATOR."""
+        """Drop a partition that this broker no longer leads, and answer parked requests with NOT_COORDINATOR."""
         shard = self._runtime.resigned(partition)
         self._expiry.forget(partition)
         if shard is not None:

@@ -44,7 +44,7 @@ class OffsetExpiry:
             self._handle.cancel()
 
     def forget(self, partition: int) -> None:
-        """Forget the expiring offsets of a `__consumer_offsets` partition that another broker leads now."""
+        """Forget the expiring offsets of a `__consumer_offsets` partition that this broker no longer leads."""
         self._expiring.pop(partition, None)
 
     def expiring(self) -> dict[str, int]:

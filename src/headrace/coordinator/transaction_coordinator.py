@@ -79,7 +79,7 @@ class TransactionCoordinator:
         self._runtime.elected(partition, transaction_log)
 
     def resigned(self, partition: int) -> None:
-        """Drop a partition that moved or was deleted, and stop writing its markers."""
+        """Drop a partition that this broker no longer leads, and stop writing its markers."""
         shard = self._runtime.resigned(partition)
         if shard is not None:
             self._endings.stop(shard)

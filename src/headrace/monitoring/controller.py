@@ -52,7 +52,7 @@ def controller(candidate: Candidate) -> Iterable[Family]:
     )
     yield Family(
         "headrace_controller_election_seconds",
-        "Time for these events, including the writes to ZooKeeper.",
+        "Total time for events in which the controller elected leaders, including the writes to ZooKeeper.",
         [({}, sum(timing.total_s for timing in elections))],
         "counter",
     )

@@ -37,7 +37,7 @@ def partitions(replicas: ReplicaManager, max_timeout_ms: int) -> Iterable[Family
     late = sum((item.transactions.oldest_timestamp or late_before) < late_before for item in waiting)
     yield gauge(
         "kafka_server_replicamanager_partitionswithlatetransactionscount",
-        "Partitions with a transaction that is open 5 minutes beyond transaction.max.timeout.ms.",
+        "Partitions with a transaction that has been open for 5 minutes longer than transaction.max.timeout.ms.",
         late,
     )
 

@@ -45,7 +45,7 @@ def submission(
     arguments: Sequence[str],
     deploy_mode: DeployMode,
 ) -> Submission:
-    """Return the submission of `jobs`, or of all. `arguments` are further ones of `headrace pipeline run`.
+    """Return the submission of `jobs`, or of all. `arguments` are passed on to `headrace pipeline run`.
 
     The command contains no secrets: the driver reads them from where the deployment says. Raises PipelineError if the
     master does not run Python programs in this mode, or if something is missing.

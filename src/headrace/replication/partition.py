@@ -61,7 +61,7 @@ class Partition(LedReplica):
         self.transactions.markers.loaded(log.log_end_offset)
         self._checks = ProducerChecks(producers, self.transactions)
         self.refusal: str | None = None
-        """The reason why records of clients are refused now."""
+        """The reason why records from clients are refused now."""
 
     def append_as_leader(
         self,
@@ -326,13 +326,14 @@ class Partition(LedReplica):
         if not self.log.config.deletes:
             raise KafkaError(
                 ErrorCode.policy_violation,
-                f"{self.topic_partition} has no cleanup.policy=delete; records are deleted only where it is set",
+                f"records of {self.topic_partition} cannot be deleted: its cleanup.policy does not contain delete",
             )
         target = self.high_watermark if offset == -1 else offset
         if not 0 <= target <= self.high_watermark:
             raise KafkaError(
                 ErrorCode.offset_out_of_range,
-                f"{self.topic_partition} ends at {self.high_watermark}; records before {offset} cannot be deleted",
+                f"cannot delete records before {offset}: the high watermark of {self.topic_partition} is"
+                f" {self.high_watermark}",
             )
         if target > self.log.log_start_offset:
             self.log.advance_log_start(target)

@@ -43,7 +43,7 @@ class ProducerChecks:
         return earlier
 
     def check_own(self, header: BatchHeader, guard: VerificationGuard | None) -> None:
-        """Check a transactional batch without sequence that the broker has made for the producer.
+        """Check a transactional batch without sequence numbers, which the broker has built on the producer's behalf.
 
         Raises KafkaError: invalid_producer_epoch, invalid_txn_state.
         """

@@ -377,7 +377,7 @@ class ReplicaManager:
         return [partition.topic_partition for partition in affected]
 
     def refuse_records(self, directory: Path, reason: str | None) -> None:
-        """Refuse records of clients in the partitions of a log directory, with this reason; None accepts them again.
+        """Refuse records from clients in the partitions of a log directory, with this reason; None accepts them again.
 
         Call it again for partitions that are created or moved there later.
         """

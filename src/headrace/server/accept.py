@@ -120,10 +120,11 @@ class Server:
 
     def _open(self, sock: socket.socket, host: str, port: int, listener: str) -> None:
         if len(self._connections) >= self._config.max_connections:
-            self._turn_away(sock, host, f"max.connections={self._config.max_connections} are open")
+            self._turn_away(sock, host, f"{self._config.max_connections} connections are open (max.connections)")
             return
         if self._per_host[host] >= self._config.max_connections_per_ip:
-            self._turn_away(sock, host, f"max.connections.per.ip={self._config.max_connections_per_ip} are open")
+            limit = self._config.max_connections_per_ip
+            self._turn_away(sock, host, f"{limit} connections from this address are open (max.connections.per.ip)")
             return
         allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         if sock.fileno() >= allowed - min(_SPARE_DESCRIPTORS, allowed // 8) and allowed != resource.RLIM_INFINITY:

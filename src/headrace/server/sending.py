@@ -133,7 +133,7 @@ class Sender:
             self._keep_for_client()
             return
         except OSError as error:
-            self._on_broken(f"its records cannot be read: {error.strerror}" if error.errno == errno.EIO else None)
+            self._on_broken(f"cannot read the records to send: {error.strerror}" if error.errno == errno.EIO else None)
             return
         self.stop_writing()
         if self._is_kept:

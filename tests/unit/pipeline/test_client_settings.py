@@ -221,7 +221,7 @@ def test_secrets_are_read_late_and_never_printed(monkeypatch: pytest.MonkeyPatch
         ('security.protocol = "SASL_SSL"', "sasl.mechanism is missing"),
         ('security.protocol = "SASL_SSL"\nsasl.mechanism = "PLAIN"', "sasl.username is missing"),
         ('security.protocol = "SASL_SSL"\nsasl.mechanism = "OAUTHBEARER"', "endpoint.url is missing"),
-        ('security.protocol = "SSL"\nssl.truststore.location = "t.jks"', "librdkafka reads no Java trust store"),
+        ('security.protocol = "SSL"\nssl.truststore.location = "t.jks"', "librdkafka cannot read Java trust stores"),
         ('security.protocol = "SSL"\nssl.keystore.location = "k.jks"', "must be a PKCS12 or PEM file"),
     ],
 )

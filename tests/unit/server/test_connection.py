@@ -215,7 +215,7 @@ async def test_a_disk_error_while_sending_closes_the_connection_and_is_logged(
     await peer.send(frame(b"fetch"))
     await asyncio.wait_for(peer.closed.wait(), 5)
 
-    assert "its records cannot be read: Input/output error" in caplog.text
+    assert "cannot read the records to send: Input/output error" in caplog.text
 
 
 async def test_file_regions_are_sent_between_bytes(peer: Peer, tmp_path: Path) -> None:

@@ -116,7 +116,11 @@ class FetchReads:
     def read_as_follower(
         self, wanted: FetchPartition, max_bytes: int, follower: Follower, *, is_new: bool, min_one_batch: bool
     ) -> Answered:
-        """Like `read`, for a follower. A new request has its log end offset, which may raise the high watermark."""
+        """Like `read`, for a follower.
+
+        If the request is new (`is_new`), record its fetch offset, the follower's log end, which may raise the high
+        watermark.
+        """
         partition: Partition | None = None
         try:
             partition = self._replicas.get(self._name_of(wanted), wanted.index)

@@ -336,7 +336,7 @@ def find_bound(
 
 
 def _check_end_is_known(partition: Partition) -> None:
-    """Raise KafkaError(offset_not_available) until the high watermark of a new leader has reached its first offset."""
+    """Raise KafkaError(offset_not_available) until the high watermark has reached the start of the leader epoch."""
     if partition.followers is not None and partition.followers.state.epoch_start > partition.high_watermark:
         raise KafkaError(
             ErrorCode.offset_not_available,

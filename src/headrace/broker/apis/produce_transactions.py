@@ -23,7 +23,7 @@ from headrace.wire.batch import HEADER_SIZE, TRANSACTIONAL_FLAG
 
 _TOPIC_IDS: Final = 13
 _ADDS: Final = 12
-"""First version of Produce that adds partitions to the transaction (version 2)."""
+"""First version of Produce that adds partitions to the transaction (`transaction.version` 2)."""
 _ABORTABLE: Final = 11
 """First version with TRANSACTION_ABORTABLE."""
 _FLAGS: Final = 22
@@ -57,7 +57,7 @@ Verdicts: TypeAlias = Sequence[Verdict | None]
 
 
 class _Question(NamedTuple):
-    """The key of a verification; equal ones of several requests are combined."""
+    """The key of a verification; verifications of several requests with equal keys are combined."""
 
     transactional_id: str
     producer_id: int

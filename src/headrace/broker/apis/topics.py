@@ -25,7 +25,7 @@ _Deletion = tuple[str | None, uuid.UUID | None, KafkaError | None]
 
 
 class TopicChanges(Protocol):
-    """Changes topics. `timeout_s` is the time to wait until clients can see a change that is made."""
+    """Changes topics. `timeout_s` is the longest time to wait until clients can see the change."""
 
     async def create_topics(
         self, topics: Sequence[NewTopic], *, validate_only: bool = False, timeout_s: float
@@ -40,7 +40,7 @@ class TopicChanges(Protocol):
     async def delete_topics(
         self, names: Sequence[str], ids: Mapping[str, uuid.UUID], *, timeout_s: float
     ) -> Sequence[KafkaError | None]:
-        """Delete topics that have these ids. Return None or an error per name."""
+        """Delete topics; a topic in `ids` only if it has that id. Return None or an error per name."""
 
 
 class TopicApis:

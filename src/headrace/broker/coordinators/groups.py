@@ -225,7 +225,7 @@ class Groups:
             yield from self._coordinator.topics_deleted(frozenset(topic.name for topic in topics))
 
     def resigned(self, topic_partition: TopicPartition) -> None:
-        """Drop the groups in a partition that this broker no longer has."""
+        """Drop the groups in a partition that this broker no longer leads."""
         if self._coordinator is not None and topic_partition.topic == offsets_topic.NAME:
             self._coordinator.resigned(topic_partition.partition)
 

@@ -257,7 +257,7 @@ class Transactions:
                     self.resigned(TopicPartition(topic.name, index))
 
     def resigned(self, topic_partition: TopicPartition) -> None:
-        """Drop the transactional ids in a partition that this broker no longer has."""
+        """Drop the transactional ids in a partition that this broker no longer leads."""
         if self._coordinator is not None and topic_partition.topic == TRANSACTION_STATE:
             self._coordinator.resigned(topic_partition.partition)
 

@@ -1,6 +1,6 @@
 """Watch the log directories: check that they exist, and how full they are.
 
-It warns at the soft mark, and refuses records of clients at the hard mark.
+It warns at the soft mark, and refuses records from clients at the hard mark.
 
 The closer a file system is to the hard mark, the more often it is checked. Appends check only a flag of the partition.
 """
@@ -86,7 +86,7 @@ def _log(directory: Path, before: Room, space: DiskSpace) -> None:
     if space.room is Room.NONE:
         log.error(
             "%s has %s free, less than the hard mark of %s (headrace.disk.hard.free.*): its partitions refuse records"
-            " of clients until more is free; reads, retention, deletions and internal topics continue to work",
+            " from clients until more space is free; reads, retention, deletions and internal topics continue to work",
             directory,
             _mib(space.free),
             _mib(space.hard),

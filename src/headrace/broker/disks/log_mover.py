@@ -44,7 +44,7 @@ class LogMover:
         """Start to move a partition to the log directory `path`, and abort a move to another directory.
 
         A partition that this broker does not have yet will be created there. Raises KafkaError: log_dir_not_found,
-        kafka_storage_error (offline), unknown_topic_or_partition, replica_not_available (of other brokers),
+        kafka_storage_error (offline), unknown_topic_or_partition, replica_not_available (not on this broker yet),
         invalid_topic_exception.
         """
         topic_partition = TopicPartition(topic, index)

@@ -135,7 +135,10 @@ def _change(cluster: Cluster, resource: ConfigResource) -> None:
 
 
 def _ask_controller(cluster: Cluster, doing: str, ask: Callable[[Any], T]) -> T:
-    """Return the reply of the controller. If another broker becomes controller or none is, try again for a while."""
+    """Return the controller's reply. Retry for a while if the controller changes or the cluster has none.
+
+    Raises CommandError if there is still no controller after that.
+    """
     from kafka.errors import KafkaConnectionError, NodeNotReadyError, NotControllerError, UnknownBrokerIdError
 
     deadline = time.monotonic() + REQUEST_TIMEOUT_S

@@ -119,7 +119,7 @@ class ControllerMachine:
         return offline
 
     def _remove_dead(self, work: Work, dead: Sequence[Replica]) -> None:
-        """Remove replicas from ISRs: the previous controller may have died before, and together with their brokers."""
+        """Remove replicas from ISRs: the previous controller may have died with their brokers before it did so."""
         if self.context.brokers:  # the only broker of an embedded store registers later
             replicas.to_offline(work, dead)
 
@@ -405,7 +405,7 @@ class ControllerMachine:
         return self._done(work)
 
     def balance(self, percentage: int) -> list[Effect]:
-        """Elect preferred leaders on brokers that do not lead more than `percentage` of the partitions they should."""
+        """Elect a broker for the partitions that prefer it if more than `percentage` % of these have another leader."""
         context = self.context
         by_broker: dict[int, list[TopicPartition]] = {}
         for partition in context.states:

@@ -57,7 +57,7 @@ class ConfigWatch:
         return await self._read({*topics, *known, *self._brokers})
 
     async def read_topics(self, names: Iterable[str]) -> Configs:
-        """Read the settings of topics that were created since, for which there are no notifications."""
+        """Read the settings of topics that were created after `load`, for which there are no notifications."""
         return await self._read({ConfigResource(TOPIC_CONFIG, name) for name in names})
 
     async def follow(self) -> None:

@@ -59,7 +59,7 @@ class Watchdog:
             if missed >= _CHECKS:
                 log.critical(
                     "The event loop has been blocked for %d s: ending the process, so that other brokers take over. "
-                    "It is at:\n%s",
+                    "Stack of the event loop:\n%s",
                     self._timeout_s,
                     self._place(),
                 )

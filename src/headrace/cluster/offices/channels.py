@@ -30,7 +30,7 @@ class Channels:
         answered: Callable[[Send, Any], None],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        """`request` encodes an order; `answered` gets it with the reply, of `reply_type`."""
+        """`request` encodes an order; `answered` is called with the order and the reply, which has `reply_type`."""
         self._client_id = client_id
         self._listener = listener
         self._timeout_s = timeout_s

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
 _SAMPLE: Final = 1028
-"""Number of times that quantiles are computed from: the size of Kafka's reservoirs."""
+"""Number of durations from which quantiles are computed: the size of Kafka's reservoirs."""
 
 
 class _Event(NamedTuple):
@@ -17,7 +17,7 @@ class _Event(NamedTuple):
 
 
 class Timing:
-    """The number of times that something happened, and the total time and the latest times that it took (s)."""
+    """The number of occurrences of something, their total duration, and the latest durations (s)."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -1,4 +1,4 @@
-"""Writes of one controller. Each of them checks that no other broker has become controller since."""
+"""Writes of one controller. Each of them checks that no other broker has become controller in the meantime."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -80,7 +80,7 @@ class FencedStore:
 
 
 def _parts(operations: Sequence[Operation]) -> list[Sequence[Operation]]:
-    """Split operations into requests that ZooKeeper accepts. The last one is full, so that the end stays together."""
+    """Split operations into requests that ZooKeeper accepts, filled from the end: the last operations stay together."""
     parts: list[list[Operation]] = []
     size = 0
     for operation in reversed(operations):

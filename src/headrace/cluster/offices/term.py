@@ -41,7 +41,7 @@ class TermSettings(NamedTuple):
     """Returns True for a topic with unclean elections."""
     deletes_topics: bool
     balance: Callable[[], tuple[float, int] | None]
-    """Returns the time in seconds between checks and the percentage of `leader.imbalance.*`; None to leave leaders."""
+    """Returns `leader.imbalance.*`: seconds between checks, and percentage. None leaves leaders where they are."""
 
 
 class Term:
@@ -100,7 +100,7 @@ class Term:
     async def ask(self, name: str, decide: Callable[[ControllerMachine], tuple[T, Iterable[Effect]]]) -> T:
         """Pass a request to the machine, carry out the effects, and return the answer.
 
-        Raises KafkaError of the machine, and not_controller if the term ends before.
+        Raises KafkaError of the machine, and not_controller if the term ends first.
         """
         future: asyncio.Future[T] = self._loop.create_future()
         self._requests.add(future)
@@ -127,7 +127,7 @@ class Term:
     async def grow(self, topic: str, operation: Set) -> None:
         """Write a topic's node with more partitions, and begin these, before any later event writes the node.
 
-        Raises BadVersionError, NoNodeError, and KafkaError(not_controller) if the term ends before.
+        Raises BadVersionError, NoNodeError, and KafkaError(not_controller) if the term ends first.
         """
         future: asyncio.Future[None] = self._loop.create_future()
         self._requests.add(future)
@@ -328,7 +328,7 @@ class Term:
         await self._tidy_reassignments()
 
     async def _tidy_reassignments(self) -> None:
-        """Remove partitions from the obsolete node that have moved, or whose reassignment a later one has replaced."""
+        """Remove from the obsolete node the partitions that have moved or have been reassigned again since."""
         asked, context = self._asked_reassignments, self.machine.context
         left = {
             partition: target

@@ -53,10 +53,10 @@ _LOST: Final = (kazoo_errors.ConnectionLoss, kazoo_errors.SessionExpiredError, k
 _RECONNECTION: Final = {"max_tries": -1, "delay": 0.1, "max_delay": 1.0}
 """Seconds. kazoo's default is a pause of up to a minute."""
 _CONSEQUENTIAL: Final = (kazoo_errors.RolledBackError, kazoo_errors.RuntimeInconsistency)
-"""The results of the operations before and after the one that failed."""
+"""kazoo's results for the operations before and after the one that failed: they only follow from that failure."""
 
 _MANY: Final = 10
-"""Number of nodes that are worth a request for all of them."""
+"""Fewer nodes are read with one request per node."""
 _READ_AT_ONCE: Final = 500
 """Nodes of one request, which may have 1 MB (jute.maxbuffer)."""
 

@@ -74,7 +74,7 @@ class Runtime(Generic[S]):
         self.shards.lead(partition, coordinator_log)
 
     def resigned(self, partition: int) -> LedShard[S] | None:
-        """Drop a partition that moved or was deleted, and answer parked requests with not_coordinator."""
+        """Drop a partition that this broker no longer leads, and answer parked requests with not_coordinator."""
         shard = self.shards.drop(partition)
         if shard is not None:
             for name, effects in shard.state.unloaded(ErrorCode.not_coordinator, self._clock.wall_ms()):

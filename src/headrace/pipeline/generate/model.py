@@ -1,7 +1,7 @@
 """All requests in order of time: visitors come as often as the rate requires, crawlers at fixed intervals.
 
-A seed always produces the same log, because `random()` is the only method used of the generator, and transcendental
-functions are avoided: their results may differ between versions of Python and platforms.
+A seed always produces the same log. Only the generator's `random()` is called, and transcendental functions are
+avoided: their results, and those of its other methods, may differ between versions of Python and platforms.
 """
 
 from collections.abc import Iterator

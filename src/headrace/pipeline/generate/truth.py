@@ -218,7 +218,10 @@ class Truth:
         }
 
     def _turn(self, time: int | None) -> None:
-        """Write the rows of the minute before `time`, and of its hour and day if they have ended; None ends all."""
+        """Begin the minute of `time`: write the rows of the previous one, and of its hour and day if they have ended.
+
+        None ends the log: write the rows of the last minute, hour and day.
+        """
         minute = None if time is None else time // 60
         ended = self._minute
         if ended < 0:

@@ -175,7 +175,8 @@ def _with_pem_stores(settings: Mapping[str, Value]) -> dict[str, Value]:
     if location is not None:
         if str(kind).upper() != "PEM" or not str(location).endswith((".pem", ".crt", ".cer")):
             raise PipelineError(
-                "[cluster] ssl.truststore.location: librdkafka reads no Java trust store. Export its certificates "
+                "[cluster] ssl.truststore.location must be a PEM file (.pem, .crt or .cer), because librdkafka cannot "
+                "read Java trust stores. Export its certificates "
                 f"(keytool -exportcert -rfc -keystore {location} -file ca.pem) and set ssl.ca.location to that file"
             )
         found["ssl.ca.location"] = location

@@ -79,7 +79,7 @@ def checked(job: Job, name: str, value: object) -> object:
     elif hint is Interval:
         fits = isinstance(value, str) and _is_positive(value)
     else:
-        # An int is no bool here, and a bool no int.
+        # An int is not accepted as a bool, nor a bool as an int.
         fits = type(value) is hint and (not isinstance(value, float) or math.isfinite(value))
     if not fits:
         raise _wrong(job, name, hint, value)

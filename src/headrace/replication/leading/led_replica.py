@@ -109,15 +109,15 @@ class LedReplica(Replica):
         return self.log_start_offset if self.followers is None else self.followers.low_watermark()
 
     def read_as_follower(self, replica: int, offset: int, max_bytes: int, *, min_one_batch: bool) -> FileSlice | None:
-        """Like `read`, up to the end of the log. Raises KafkaError(unknown_leader_epoch) unless it is a follower."""
+        """Like `read`, up to the log end. Raises KafkaError(unknown_leader_epoch) unless `replica` is a follower."""
         self.follower(replica)
         return self._read(offset, max_bytes, self.log.state.log_end_offset, min_one_batch=min_one_batch)
 
     def fetched_by(self, replica: int, offset: int, log_start_offset: int, broker_epoch: int) -> None:
         """Record a follower's fetch at `offset`, its log end offset. Call it before the reply.
 
-        Raises KafkaError: unknown_leader_epoch unless it is a follower, not_leader_or_follower for an old broker
-        epoch.
+        Raises KafkaError: unknown_leader_epoch unless `replica` is a follower, not_leader_or_follower for an old
+        broker epoch.
         """
         self.follower(replica).fetched(replica, offset, log_start_offset, broker_epoch)
 

@@ -41,7 +41,7 @@ class Place(NamedTuple):
 
 @dataclass
 class FoundPartitions:
-    """`partitions` are first the ones found, and then kept up to date.
+    """`partitions` begins with those that were found, and is kept up to date afterwards.
 
     `promoted` are those whose directory still has the name of a copy; `doomed` are directories to remove.
     """

@@ -31,7 +31,7 @@ BOOT_FILE: Final = ".headrace_boot"
 NEW_FILE: Final = ".headrace_new_directory"
 """Marks a directory that was empty when it was added to others: its file system may not have been mounted."""
 ADOPTED_FILE: Final = ".headrace_adopted"
-"""Marks Kafka's metadata log as outdated: Headrace has read it and maintains its own metadata since."""
+"""Marks Kafka's metadata log as outdated: Headrace has read it, and has maintained its own metadata since then."""
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 log = logging.getLogger(__name__)

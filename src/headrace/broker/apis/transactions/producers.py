@@ -155,7 +155,10 @@ class TransactionApis:
     def _checked(
         self, topics: Iterable[Any], *, may_be_internal: bool
     ) -> Steps[tuple[dict[TopicPartition, ErrorCode], frozenset[TopicPartition]]]:
-        """Return errors by partition, and all partitions. After one error the other partitions are not attempted."""
+        """Return errors by partition, and all partitions if there are no errors, else none.
+
+        If one partition has an error, the valid ones get OPERATION_NOT_ATTEMPTED.
+        """
         errors: dict[TopicPartition, ErrorCode] = {}
         partitions: list[TopicPartition] = []
         for topic in topics:

@@ -37,7 +37,7 @@ class Totals:
         self._from_us: int | None = None
         """The earliest kept time, in microseconds since 1970; None if no totals with a time are kept."""
         self._bound = 0
-        """An upper bound of the number of kept rows."""
+        """An upper bound on the number of kept rows."""
         self._is_too_large = False
         """True if the table is too large to keep and has no time by which to keep a part of it."""
         self._obsolete: list[DataFrame] = []

@@ -16,7 +16,7 @@ class Present:
     last: int
     rows: int
     duplicates: int
-    """Rows whose offset another row has."""
+    """Number of rows with the same offset as another row."""
     gaps: tuple[range, ...]
 
 
