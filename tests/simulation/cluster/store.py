@@ -31,10 +31,17 @@ class Key(NamedTuple):
 
 
 class Store:
-    """Brokers, topics and partitions. `note` gets all changes of states."""
+    """Brokers, topics and partitions.
 
-    def __init__(self, note: Callable[[str], None]) -> None:
+    `note` gets all changes of states. `live` returns the brokers that the controller believes to be alive; None if it
+    is not known.
+    """
+
+    def __init__(self, note: Callable[[str], None], live: Callable[[], set[int] | None]) -> None:
         self._note = note
+        self._live = live
+        self.may_be_unclean: set[str] = set()
+        """Topics for which an operator has ever allowed an unclean election, or asked for one."""
         self.topic_ids: dict[str, UUID] = {}
         self.assignments: dict[Key, Assignment] = {}
         self.states: dict[Key, LeaderState] = {}
@@ -174,7 +181,14 @@ class Store:
             raise ViolationError(f"{change}: the leader epoch goes back")
         if state.leader != before.leader and state.leader_epoch == before.leader_epoch:
             raise ViolationError(f"{change}: two leaders in a leader epoch")
-        if state.leader != NO_LEADER and state.leader not in before.isr and key not in self.tainted:
+        if state.leader != NO_LEADER and state.leader not in before.isr:
             if state.recovery != 1:
                 raise ViolationError(f"{change}: the leader was not in the ISR")
+            if key.topic not in self.may_be_unclean:
+                raise ViolationError(f"{change}: nobody has allowed an unclean election")
             self.tainted.add(key)
+            return
+        joined = set(state.isr) - set(before.isr)
+        live = self._live() if joined else None
+        if live is not None and not joined <= live:
+            raise ViolationError(f"{change}: {joined - live} joins the ISR, and is dead or stopping")
