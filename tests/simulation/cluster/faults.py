@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any, Final
 
 from headrace.broker.apis.controls import ControlApis
+from headrace.broker.commands import Commands
 from headrace.broker.membership.member import Member
 from headrace.cluster.controller.machine import ControllerMachine
 from headrace.cluster.image import BrokerImage
@@ -51,6 +52,16 @@ def _broker_epoch_is_not_checked() -> AbstractContextManager[None]:
 
 def _leader_epoch_of_a_command_is_not_checked() -> AbstractContextManager[None]:
     return replaced(ReplicaManager, "check", lambda _: lambda *__: ErrorCode.none)
+
+
+def _moved_leaders_keep_leading() -> AbstractContextManager[None]:
+    def make(_: Any) -> Any:
+        async def keep(*_: Any) -> None:
+            """Keep leading."""
+
+        return keep
+
+    return replaced(Commands, "resign_moved", make)
 
 
 def _shrink_counts_before_its_answer() -> AbstractContextManager[None]:
@@ -219,6 +230,7 @@ FAULTS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
     "the controller's epoch is not checked": _controller_epoch_is_not_checked,
     "the broker's epoch is not checked": _broker_epoch_is_not_checked,
     "the leader epoch of a command is not checked": _leader_epoch_of_a_command_is_not_checked,
+    "moved leaders keep leading": _moved_leaders_keep_leading,
     "a shrink counts before its answer": _shrink_counts_before_its_answer,
     "a joining replica does not hold the high watermark back": _joining_replica_does_not_hold_back,
     "a replica below the high watermark joins": _replica_below_the_high_watermark_joins,

@@ -27,6 +27,7 @@ PLOTS: Final = (
     "stopping_follower_fetches",
     "deletion_is_not_answered",
     "leader_returns",
+    "leader_is_moved_without_session",
 )
 """Names of scripts: see `plots`."""
 

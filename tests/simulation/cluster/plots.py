@@ -194,3 +194,15 @@ async def leader_returns(stage: Stage, chance: Random) -> None:
     await asyncio.sleep(_EXPIRED_S)
     if await stage.until(lambda: leader in _isr(stage, name)):
         stage.do("elect", False)
+
+
+async def leader_is_moved_without_session(stage: Stage, chance: Random) -> None:
+    """A leader loses its session, and its replica is moved to other brokers before it registers again."""
+    name = chance.choice(stage.names)
+    state = _state(stage, name)
+    if state is None:
+        return
+    leader, here = state.leader, host_of(state.leader)
+    stage.cut(2 * _EXPIRED_S, {(here, zookeeper.HOST), (zookeeper.HOST, here)})
+    if await stage.until(lambda: leader not in _isr(stage, name)):
+        await stage.admin.reassign(name, [broker for broker in _replicas(stage, name) if broker != leader])

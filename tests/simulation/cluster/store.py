@@ -30,6 +30,14 @@ class Key(NamedTuple):
         return TopicPartition(self.topic, self.partition)
 
 
+class Moment(NamedTuple):
+    """The controller and the registered brokers at some time."""
+
+    controller_epoch: int
+    brokers: dict[int, int]
+    """Epochs by broker."""
+
+
 class Store:
     """Brokers, topics and partitions.
 
@@ -59,6 +67,13 @@ class Store:
         self.at_risk: dict[Key, set[int]] = {}
         """Brokers in the ISR that have lost data since the state was written."""
         self.last_producer_id = -1
+        self.moved: dict[tuple[Key, int], Moment] = {}
+        """Replicas that were moved away from a broker, and the moment when the move began."""
+        self.deleted: dict[UUID, Moment] = {}
+        """Deleted topics, and the moment when the deletion began."""
+        self._assigned: dict[Key, Moment] = {}
+        """The moments of the latest writes of assignments."""
+        self._deleting: dict[str, Moment] = {}
 
     def key_of(self, name: TopicPartition) -> Key | None:
         topic_id = self.topic_ids.get(name.topic)
@@ -70,6 +85,16 @@ class Store:
 
     def is_deleting(self, topic: str) -> bool:
         return znodes.deletion_path(topic) in self.requested
+
+    def may_have_missed(self, broker: int, change: Moment) -> bool:
+        """Return True if a broker may never hear of a replica or topic that was removed: as in Kafka, only the
+        controller that removes it sends orders to the brokers that are registered then.
+        """
+        epoch = self.brokers.get(broker)
+        return change.controller_epoch != self.controller_epoch or change.brokers.get(broker) != epoch
+
+    def _now(self) -> Moment:
+        return Moment(self.controller_epoch, dict(self.brokers))
 
     def lost_power(self, broker: int) -> None:
         for key, state in self.states.items():
@@ -106,6 +131,8 @@ class Store:
                 case ["admin", "delete_topics", _] | ["admin", "reassign_partitions" | "preferred_replica_election"]:
                     self._note(f"zookeeper: {path} {'is deleted' if node is None else node.data.decode()}")
                     (self.requested.discard if node is None else self.requested.add)(path)
+                    if node is not None:
+                        self._deleting[path] = self._now()
 
     def _registered(self, broker: int, node: ZNode | None) -> None:
         if node is None:
@@ -120,7 +147,8 @@ class Store:
         if node is None:
             self._note(f"zookeeper: topic {topic} is deleted")
             topic_id = self.topic_ids.pop(topic)
-            for mapping in (self.assignments, self.states, self.at_risk):
+            self.deleted[topic_id] = self._deleting[znodes.deletion_path(topic)]
+            for mapping in (self.assignments, self.states, self.at_risk, self._assigned):
                 for key in [key for key in mapping if key.topic_id == topic_id]:
                     del mapping[key]
             return
@@ -133,8 +161,16 @@ class Store:
             if key.topic_id == found and key not in keys:
                 raise ViolationError(f"{key} vanishes")
         for key, assignment in keys.items():
-            self._reassigned(key, self.assignments.get(key), assignment)
+            before = self.assignments.get(key)
+            if before == assignment:
+                continue
+            self._reassigned(key, before, assignment)
+            for broker in set(before.replicas if before else ()) - set(assignment.replicas):
+                self.moved[key, broker] = self._assigned[key]
+            for broker in assignment.replicas:
+                self.moved.pop((key, broker), None)
             self.assignments[key] = assignment
+            self._assigned[key] = self._now()
 
     def _reassigned(self, key: Key, before: Assignment | None, after: Assignment) -> None:
         """Check that a reassignment ends only when its target is in sync."""

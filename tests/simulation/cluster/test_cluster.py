@@ -22,6 +22,7 @@ _PLOTS = {
     "dead brokers join the ISR": "stopping_follower_fetches",
     "failed deletions are ignored": "deletion_is_not_answered",
     "producers survive a truncation": "leader_returns",
+    "moved leaders keep leading": "leader_is_moved_without_session",
 }
 """The plots that reveal faults which random histories hardly ever reveal."""
 

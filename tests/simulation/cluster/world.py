@@ -548,8 +548,16 @@ class World:
                 return f"{key}: {problem} ({self.store.states.get(key)})"
         for broker in self.brokers.values():
             shown = {topic.name: topic.topic_id for topic in broker.cache.image.topics.values()}
-            if shown != self.store.topic_ids:
-                return f"broker {broker.id} shows the topics {shown}"
+            for name, topic_id in shown.items() - self.store.topic_ids.items():
+                deleted = self.store.deleted.get(topic_id)
+                if (
+                    name in self.store.topic_ids
+                    or deleted is None
+                    or not self.store.may_have_missed(broker.id, deleted)
+                ):
+                    return f"broker {broker.id} shows {name} with id {topic_id}"
+            if not self.store.topic_ids.keys() <= shown.keys():
+                return f"broker {broker.id} shows only the topics {set(shown)}"
         return None
 
     def _unsettled_controller(self) -> str | None:
@@ -587,7 +595,12 @@ class World:
             ):
                 return f"broker {broker.id} shows {image}"
             if broker.id not in assignment.replicas:
-                # As in Kafka, a replica may be left on a broker that was away, or had no session, when it was moved.
+                if broker.replicas.find(*key.name) is not None:
+                    return f"broker {broker.id} leads a partition that was moved"
+                moved = self.store.moved.get((key, broker.id))
+                is_left = hosted is not None and hosted.topic_id == key.topic_id
+                if is_left and (moved is None or not self.store.may_have_missed(broker.id, moved)):
+                    return f"broker {broker.id} keeps a replica that was moved"
                 continue
             if (broker.replicas.find(*key.name) is not None) != (broker.id == state.leader):
                 return f"broker {broker.id} is in the wrong role"
