@@ -28,6 +28,7 @@ PLOTS: Final = (
     "deletion_is_not_answered",
     "leader_returns",
     "leader_is_moved_without_session",
+    "broker_restarts_unnoticed",
 )
 """Names of scripts: see `plots`."""
 

@@ -206,3 +206,15 @@ async def leader_is_moved_without_session(stage: Stage, chance: Random) -> None:
     stage.cut(2 * _EXPIRED_S, {(here, zookeeper.HOST), (zookeeper.HOST, here)})
     if await stage.until(lambda: leader not in _isr(stage, name)):
         await stage.admin.reassign(name, [broker for broker in _replicas(stage, name) if broker != leader])
+
+
+async def broker_restarts_unnoticed(stage: Stage, chance: Random) -> None:
+    """The controller hears of a broker's death and of its restart at the same time."""
+    controller = stage.controller
+    if controller is None:
+        return
+    stage.do(
+        "crash", chance.choice([broker for broker in stage.history.brokers if broker != controller.id]), 0.1, False
+    )
+    await asyncio.sleep(SESSION_TIMEOUT_S * 0.6)
+    stage.cut(0.9, {(zookeeper.HOST, host_of(controller.id))})

@@ -23,6 +23,7 @@ _PLOTS = {
     "failed deletions are ignored": "deletion_is_not_answered",
     "producers survive a truncation": "leader_returns",
     "moved leaders keep leading": "leader_is_moved_without_session",
+    "restarts of brokers are ignored": "broker_restarts_unnoticed",
 }
 """The plots that reveal faults which random histories hardly ever reveal."""
 
