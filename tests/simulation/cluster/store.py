@@ -65,7 +65,9 @@ class Store:
         self.tainted: set[Key] = set()
         """Partitions that may have lost committed records: after unclean elections, or failures of the power."""
         self.at_risk: dict[Key, set[int]] = {}
-        """Brokers in the ISR that have lost data since the state was written."""
+        """Brokers in the ISR that have lost data since they joined, or while the request to add them was under way."""
+        self._lost_power: dict[int, int] = {}
+        """The epoch under which a broker last lost its power."""
         self.last_producer_id = -1
         self.moved: dict[tuple[Key, int], Moment] = {}
         """Replicas that were moved away from a broker, and the moment when the move began."""
@@ -97,6 +99,8 @@ class Store:
         return Moment(self.controller_epoch, dict(self.brokers))
 
     def lost_power(self, broker: int) -> None:
+        if broker in self.brokers:
+            self._lost_power[broker] = self.brokers[broker]
         for key, state in self.states.items():
             if broker in state.isr:
                 self.at_risk.setdefault(key, set()).add(broker)
@@ -195,6 +199,9 @@ class Store:
         before = self.states.get(key)
         self.states[key] = state
         self._check(key, before, state)
+        for member in set(state.isr) - set(() if before is None else before.isr):
+            if member in self.brokers and self._lost_power.get(member) == self.brokers[member]:
+                self.at_risk.setdefault(key, set()).add(member)
         risky = self.at_risk.get(key)
         if risky is not None:
             if state.leader in risky or set(state.isr) <= risky:
