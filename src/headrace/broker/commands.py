@@ -2,12 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Final, Protocol
 
 from headrace.broker.state_changes import Issuer, StateChanges
 from headrace.cluster.commands import Command, LeaderAndIsr, StoppedReplica, StopReplica, UpdateMetadata
+from headrace.cluster.image import TopicImage
 from headrace.cluster.metadata_cache import MetadataCache
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.replica_manager import ReplicaManager
@@ -175,6 +176,28 @@ class Commands:
                 await self.following.close_idle()
             loop = asyncio.get_running_loop()
             return results | await loop.run_in_executor(self._executor, self._delete, withdrawn)
+
+    async def resign_moved(self, topics: Iterable[TopicImage]) -> None:
+        """Stop leading partitions that have other replicas under a later leader epoch. Their logs remain.
+
+        A controller sends no StopReplica to a broker that is not registered when its replicas are moved. Kafka's
+        broker then leads until its next start, and acks=1 records of clients with old metadata are lost.
+        """
+        pace = Pace()
+        for topic in topics:
+            for index, partition in enumerate(topic.partitions):
+                if self._node_id in partition.replicas:
+                    continue
+                led = self._replicas.find(topic.name, index)
+                if led is not None and led.leader_epoch < partition.leader_epoch:
+                    log.warning(
+                        "%s was moved to brokers %s while this broker could not be told: it no longer leads it",
+                        led.topic_partition,
+                        list(partition.replicas),
+                    )
+                    self._replicas.withdraw((led.topic_partition,))
+                    self.on_resigned(led.topic_partition)
+            await pace.rest()
 
     def _delete(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, ErrorCode]:
         errors = self._replicas.delete_files(partitions)

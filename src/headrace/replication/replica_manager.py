@@ -322,9 +322,8 @@ class ReplicaManager:
         for topic_partition in partitions:
             partition = self._partitions.pop(topic_partition, None)
             if partition is not None:
-                partition.fail_waits(
-                    KafkaError(ErrorCode.unknown_topic_or_partition, f"{topic_partition} has been deleted")
-                )
+                deleted = KafkaError(ErrorCode.unknown_topic_or_partition, f"{topic_partition} has been deleted")
+                partition.fail_waits(_not_leader(topic_partition) if self.exists(topic_partition) else deleted)
             self._unfollow(topic_partition)
             self._opened.pop(topic_partition, None)
             self._offline.pop(topic_partition, None)

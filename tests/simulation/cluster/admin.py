@@ -65,11 +65,15 @@ class Admin:
         fields = {"topics": [wanted], "timeout": _TIMEOUT_MS, "validate_only": False}
         await self._ask(ApiKey.CREATE_PARTITIONS, fields)
 
-    async def reassign(self, name: TopicPartition, target: Sequence[int] | None) -> None:
-        """Start a reassignment; cancel it with None."""
+    async def reassign(self, name: TopicPartition, target: Sequence[int] | None, controller: int | None = None) -> None:
+        """Start a reassignment; cancel it with None. Ask the current controller, or a broker that was controller."""
         partition = {"partition_index": name.partition, "replicas": None if target is None else list(target)}
         topics = [{"name": name.topic, "partitions": [partition]}]
-        await self._ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, {"timeout": _TIMEOUT_MS, "topics": topics})
+        fields = {"timeout": _TIMEOUT_MS, "topics": topics}
+        if controller is None:
+            await self._ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, fields)
+        else:
+            await self._try(controller, ApiKey.ALTER_PARTITION_REASSIGNMENTS, fields)
 
     async def elect(self, name: TopicPartition | None, *, unclean: bool) -> None:
         """Elect the preferred leader, or any, of one partition or all."""
@@ -83,10 +87,15 @@ class Admin:
             return
         partitions = [{"partition_index": name.partition, "offset": offset}]
         fields = {"topics": [{"name": name.topic, "partitions": partitions}], "timeout": _TIMEOUT_MS}
+        await self._try(leader, ApiKey.DELETE_RECORDS, fields)
+
+    async def _try(self, broker: int, api_key: ApiKey, fields: dict[str, Any]) -> None:
+        """Send a request to a broker once."""
         try:
-            await self._send(leader, ApiKey.DELETE_RECORDS, fields)
-        except LinkError:
-            self._cluster.note(f"deleting records of {name} before {offset} failed")
+            answer: object = await self._send(broker, api_key, fields)
+        except LinkError as error:
+            answer = error
+        self._cluster.note(f"admin: {api_key.name} {answer}")
 
     async def _ask(self, api_key: ApiKey, fields: dict[str, Any]) -> None:
         """Send a request to the controller."""

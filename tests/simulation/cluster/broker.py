@@ -106,7 +106,9 @@ class Broker:
         config_of: Callable[[str], LogConfig],
         boot_id: Path | None,
         copies: LateCopies,
+        fetch_bytes: int,
     ) -> None:
+        """`fetch_bytes` limits a follower's fetch of one partition."""
         self.id = broker_id
         self.process = Process(host_of(broker_id))
         self._root = root
@@ -115,6 +117,7 @@ class Broker:
         self._network = network
         self._config_of = config_of
         self._copies = copies
+        self._fetch_bytes = fetch_bytes
         self.cache = MetadataCache()
         self.log_dirs: LogDirs | None = None
         self.member: Member
@@ -134,7 +137,8 @@ class Broker:
         """Open the directories, join the cluster, and serve. Raises StoreError and KafkaError."""
         loop = cast(asyncio.AbstractEventLoop, self._loop)
         listener = f"PLAINTEXT://{host_of(self.id)}:{PORT}"
-        config = BrokerConfig({"broker.id": str(self.id), "listeners": listener, **SETTINGS})
+        own = {"broker.id": str(self.id), "listeners": listener, "replica.fetch.max.bytes": str(self._fetch_bytes)}
+        config = BrokerConfig({**own, **SETTINGS})
         cache = self.cache
         member = self.member = Member(config, "zk:2181", cache, loop)
         cluster_id = await member.connect()

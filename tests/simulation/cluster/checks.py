@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from headrace.replication.following.partition import FollowedPartition
 from headrace.replication.partition import Partition
 from headrace.storage.log.log import Log
-from headrace.wire.batch import BatchHeader, batch_crc_ok
+from headrace.wire.batch import NO_PRODUCER_ID, BatchHeader, batch_crc_ok
 from tests.simulation.cluster.broker import Broker
 from tests.simulation.cluster.store import Key, Store, ViolationError
 
@@ -29,6 +29,8 @@ class Copy:
     def __init__(self) -> None:
         self.log: Log | None = None
         self.batches: list[Held] = []
+        self.producers: dict[int, int] = {}
+        """The last offset of every producer id."""
         self._data: dict[int, bytes] = {}
         self._truncations = -1
         self._start = 0
@@ -43,11 +45,15 @@ class Copy:
             self.log, self._truncations = log, log.state.truncations
             self._start = end = log.segments.first_offset
             self.batches = []
+            self.producers = {}
             self._data = {}
         if end >= log.state.log_end_offset:
             return []
         new = [Held(header, data) for header, data in _contents(log, end) if header.base_offset >= end]
         self.batches += new
+        for header, _ in new:
+            if header.producer_id != NO_PRODUCER_ID:
+                self.producers[header.producer_id] = header.last_offset
         self._data.update({held.header.base_offset: held.data for held in new})
         return new
 
@@ -184,6 +190,7 @@ class Checks:
         copy = self.copies.setdefault((broker.id, name), Copy())
         new = copy.read(partition.log)
         self._check_new(broker, partition, new)
+        self._check_producers(broker, partition, copy)
         if name in self._store.tainted or self._store.is_deleting(name.topic):
             return
         if isinstance(partition, Partition):
@@ -209,6 +216,21 @@ class Checks:
             raise ViolationError(
                 f"broker {broker.id}, {log.topic_partition}: high watermark {partition.high_watermark} of a log from"
                 f" {log.log_start_offset} to {log.log_end_offset}"
+            )
+
+    @staticmethod
+    def _check_producers(broker: Broker, partition: Partition | FollowedPartition, copy: Copy) -> None:
+        """Check that the replica knows the producers in its log, and remembers no batch that was truncated."""
+        first = partition.log.segments.first_offset
+        known = {
+            producer_id: producer.batches[-1].last_offset
+            for producer_id, producer in partition.producers.items()
+            if producer.batches and producer.batches[-1].last_offset >= first
+        }
+        if known != copy.producers:
+            raise ViolationError(
+                f"broker {broker.id}, {key_of(partition)}: the last offsets of producers are {copy.producers} in the"
+                f" log, but {known} in memory"
             )
 
     def _check_leader(self, broker: Broker, partition: Partition, copy: Copy) -> None:

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any, Final
 
 from headrace.broker.apis.controls import ControlApis
+from headrace.broker.commands import Commands
 from headrace.broker.membership.member import Member
 from headrace.cluster.controller.machine import ControllerMachine
 from headrace.cluster.image import BrokerImage
@@ -16,7 +17,7 @@ from headrace.replication.following.fetcher import Fetcher
 from headrace.replication.following.follower_state import FollowerState
 from headrace.replication.following.partition import FollowedPartition
 from headrace.replication.leading.leader_state import LeaderState
-from headrace.replication.leading.led_replica import LedReplica
+from headrace.replication.partition import Partition
 from headrace.replication.purgatory import Purgatory
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.storage.log.log import Log
@@ -51,6 +52,16 @@ def _broker_epoch_is_not_checked() -> AbstractContextManager[None]:
 
 def _leader_epoch_of_a_command_is_not_checked() -> AbstractContextManager[None]:
     return replaced(ReplicaManager, "check", lambda _: lambda *__: ErrorCode.none)
+
+
+def _moved_leaders_keep_leading() -> AbstractContextManager[None]:
+    def make(_: Any) -> Any:
+        async def keep(*_: Any) -> None:
+            """Keep leading."""
+
+        return keep
+
+    return replaced(Commands, "resign_moved", make)
 
 
 def _shrink_counts_before_its_answer() -> AbstractContextManager[None]:
@@ -146,17 +157,17 @@ def _followers_do_not_note_producers() -> AbstractContextManager[None]:
 
 
 def _waits_survive_the_loss_of_leadership() -> AbstractContextManager[None]:
-    def make(gone: Any) -> Any:
+    def make(fail_waits: Any) -> Any:
         def answering(self: Any, error: Any) -> None:
             self.high_watermark, shown = self.log_end_offset, self.high_watermark
             if self.completions is not None:
                 self.completions.advanced(self)
             self.high_watermark = shown
-            gone(self, error)
+            fail_waits(self, error)
 
         return answering
 
-    return replaced(LedReplica, "gone", make)
+    return replaced(Partition, "fail_waits", make)
 
 
 def _leading_begins_no_epoch() -> AbstractContextManager[None]:
@@ -169,8 +180,7 @@ def _leading_begins_no_epoch() -> AbstractContextManager[None]:
 def _writes_are_not_fenced() -> AbstractContextManager[None]:
     def make(write: Any) -> Any:
         async def unfenced(self: FencedStore, operations: Any, parents: Any = ()) -> None:
-            node = await self._store.get(self._fence.path)
-            self._fence = self._fence._replace(version=node.stat.version)
+            self._fence = self._fence._replace(version=-1)  # any
             await write(self, operations, parents)
 
         return unfenced
@@ -220,6 +230,7 @@ FAULTS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
     "the controller's epoch is not checked": _controller_epoch_is_not_checked,
     "the broker's epoch is not checked": _broker_epoch_is_not_checked,
     "the leader epoch of a command is not checked": _leader_epoch_of_a_command_is_not_checked,
+    "moved leaders keep leading": _moved_leaders_keep_leading,
     "a shrink counts before its answer": _shrink_counts_before_its_answer,
     "a joining replica does not hold the high watermark back": _joining_replica_does_not_hold_back,
     "a replica below the high watermark joins": _replica_below_the_high_watermark_joins,

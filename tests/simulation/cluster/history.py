@@ -11,12 +11,26 @@ FAULTS_S: Final = 14.0
 """Duration of the faulty phase."""
 _FIRST_ACT_S: Final = 1.5
 _LAST_ACT_S: Final = 12.0
+_LAST_PLOT_S: Final = 5.0
 REPLICAS: Final = 3
 PARTITIONS: Final = 2
 TOPIC: Final = "t"
 """The topic of producers that check everything. It is never deleted."""
 OTHERS: Final = ("d0", "d1")
 """Topics that are created, deleted and created again. The first one exists at the beginning."""
+PLOTS: Final = (
+    "isr_dies",
+    "isr_moves_away",
+    "reassignment_is_interrupted",
+    "deposed_controller_writes",
+    "commands_arrive_late",
+    "stopping_follower_fetches",
+    "deletion_is_not_answered",
+    "leader_returns",
+    "leader_is_moved_without_session",
+    "broker_restarts_unnoticed",
+)
+"""Names of scripts: see `plots`."""
 
 _Arguments = tuple[Any, ...]
 
@@ -33,6 +47,8 @@ class History(Acts):
     """The probability that a command arrives again."""
     pause_s: float
     """The mean pause of a producer between two batches."""
+    fetch_bytes: int
+    """The limit of a follower's fetch of one partition: a small one makes followers catch up slowly."""
 
 
 def history_of(seed: int) -> History:
@@ -112,9 +128,7 @@ def history_of(seed: int) -> History:
             # Something that is under way while a broker restarts or the controller is replaced.
             second = chance.choice([name for name in ("reassign", "create", "delete", "elect") if name in makers])
             acts.append(Act(round(at + chance.uniform(-0.05, 0.3), 3), second, makers[second][1]()))
-    return History(
-        seed,
-        in_order(acts),
+    settings = (
         brokers,
         chance.choice((600, 2000, 100_000)),
         chance.choice((-1, -1, -1, 2000)),
@@ -123,4 +137,15 @@ def history_of(seed: int) -> History:
         chance.choice((0.0, 0.0, 0.003, 0.01)),
         late_copies,
         chance.choice((0.05, 0.1, 0.2)),
+        chance.choice((500, 1 << 20, 1 << 20)),
     )
+    if not late_copies and chance.random() < 0.25:
+        acts.append(Act(round(chance.uniform(_FIRST_ACT_S, _LAST_PLOT_S), 3), "plot", (chance.choice(PLOTS),)))
+    return History(seed, in_order(acts), *settings)
+
+
+def plotted(seed: int, plot: str) -> History:
+    """Return a history in which nothing but a plot happens."""
+    at = round(random.Random(f"plot {seed}").uniform(_FIRST_ACT_S, _LAST_PLOT_S), 3)
+    acts = (Act(at, "plot", (plot,)),)
+    return History(seed, acts, (1, 2, 3, 4), 100_000, -1, 1 << 60, 2, 0.0, 0.0, 0.1, 500)

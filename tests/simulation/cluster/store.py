@@ -30,11 +30,26 @@ class Key(NamedTuple):
         return TopicPartition(self.topic, self.partition)
 
 
-class Store:
-    """Brokers, topics and partitions. `note` gets all changes of states."""
+class Moment(NamedTuple):
+    """The controller and the registered brokers at some time."""
 
-    def __init__(self, note: Callable[[str], None]) -> None:
+    controller_epoch: int
+    brokers: dict[int, int]
+    """Epochs by broker."""
+
+
+class Store:
+    """Brokers, topics and partitions.
+
+    `note` gets all changes of states. `live` returns the brokers that the controller believes to be alive; None if it
+    is not known.
+    """
+
+    def __init__(self, note: Callable[[str], None], live: Callable[[], set[int] | None]) -> None:
         self._note = note
+        self._live = live
+        self.may_be_unclean: set[str] = set()
+        """Topics for which an operator has ever allowed an unclean election, or asked for one."""
         self.topic_ids: dict[str, UUID] = {}
         self.assignments: dict[Key, Assignment] = {}
         self.states: dict[Key, LeaderState] = {}
@@ -50,8 +65,17 @@ class Store:
         self.tainted: set[Key] = set()
         """Partitions that may have lost committed records: after unclean elections, or failures of the power."""
         self.at_risk: dict[Key, set[int]] = {}
-        """Brokers in the ISR that have lost data since the state was written."""
+        """Brokers in the ISR that have lost data since they joined, or while the request to add them was under way."""
+        self._lost_power: dict[int, int] = {}
+        """The epoch under which a broker last lost its power."""
         self.last_producer_id = -1
+        self.moved: dict[tuple[Key, int], Moment] = {}
+        """Replicas that were moved away from a broker, and the moment when the move began."""
+        self.deleted: dict[UUID, Moment] = {}
+        """Deleted topics, and the moment when the deletion began."""
+        self._assigned: dict[Key, Moment] = {}
+        """The moments of the latest writes of assignments."""
+        self._deleting: dict[str, Moment] = {}
 
     def key_of(self, name: TopicPartition) -> Key | None:
         topic_id = self.topic_ids.get(name.topic)
@@ -64,7 +88,19 @@ class Store:
     def is_deleting(self, topic: str) -> bool:
         return znodes.deletion_path(topic) in self.requested
 
+    def may_have_missed(self, broker: int, change: Moment) -> bool:
+        """Return True if a broker may never hear of a replica or topic that was removed: as in Kafka, only the
+        controller that removes it sends orders to the brokers that are registered then.
+        """
+        epoch = self.brokers.get(broker)
+        return change.controller_epoch != self.controller_epoch or change.brokers.get(broker) != epoch
+
+    def _now(self) -> Moment:
+        return Moment(self.controller_epoch, dict(self.brokers))
+
     def lost_power(self, broker: int) -> None:
+        if broker in self.brokers:
+            self._lost_power[broker] = self.brokers[broker]
         for key, state in self.states.items():
             if broker in state.isr:
                 self.at_risk.setdefault(key, set()).add(broker)
@@ -99,6 +135,8 @@ class Store:
                 case ["admin", "delete_topics", _] | ["admin", "reassign_partitions" | "preferred_replica_election"]:
                     self._note(f"zookeeper: {path} {'is deleted' if node is None else node.data.decode()}")
                     (self.requested.discard if node is None else self.requested.add)(path)
+                    if node is not None:
+                        self._deleting[path] = self._now()
 
     def _registered(self, broker: int, node: ZNode | None) -> None:
         if node is None:
@@ -113,7 +151,8 @@ class Store:
         if node is None:
             self._note(f"zookeeper: topic {topic} is deleted")
             topic_id = self.topic_ids.pop(topic)
-            for mapping in (self.assignments, self.states, self.at_risk):
+            self.deleted[topic_id] = self._deleting[znodes.deletion_path(topic)]
+            for mapping in (self.assignments, self.states, self.at_risk, self._assigned):
                 for key in [key for key in mapping if key.topic_id == topic_id]:
                     del mapping[key]
             return
@@ -126,8 +165,16 @@ class Store:
             if key.topic_id == found and key not in keys:
                 raise ViolationError(f"{key} vanishes")
         for key, assignment in keys.items():
-            self._reassigned(key, self.assignments.get(key), assignment)
+            before = self.assignments.get(key)
+            if before == assignment:
+                continue
+            self._reassigned(key, before, assignment)
+            for broker in set(before.replicas if before else ()) - set(assignment.replicas):
+                self.moved[key, broker] = self._assigned[key]
+            for broker in assignment.replicas:
+                self.moved.pop((key, broker), None)
             self.assignments[key] = assignment
+            self._assigned[key] = self._now()
 
     def _reassigned(self, key: Key, before: Assignment | None, after: Assignment) -> None:
         """Check that a reassignment ends only when its target is in sync."""
@@ -152,6 +199,9 @@ class Store:
         before = self.states.get(key)
         self.states[key] = state
         self._check(key, before, state)
+        for member in set(state.isr) - set(() if before is None else before.isr):
+            if member in self.brokers and self._lost_power.get(member) == self.brokers[member]:
+                self.at_risk.setdefault(key, set()).add(member)
         risky = self.at_risk.get(key)
         if risky is not None:
             if state.leader in risky or set(state.isr) <= risky:
@@ -174,7 +224,14 @@ class Store:
             raise ViolationError(f"{change}: the leader epoch goes back")
         if state.leader != before.leader and state.leader_epoch == before.leader_epoch:
             raise ViolationError(f"{change}: two leaders in a leader epoch")
-        if state.leader != NO_LEADER and state.leader not in before.isr and key not in self.tainted:
+        if state.leader != NO_LEADER and state.leader not in before.isr:
             if state.recovery != 1:
                 raise ViolationError(f"{change}: the leader was not in the ISR")
+            if key.topic not in self.may_be_unclean:
+                raise ViolationError(f"{change}: nobody has allowed an unclean election")
             self.tainted.add(key)
+            return
+        joined = set(state.isr) - set(before.isr)
+        live = self._live() if joined else None
+        if live is not None and not joined <= live:
+            raise ViolationError(f"{change}: {joined - live} joins the ISR, and is dead or stopping")

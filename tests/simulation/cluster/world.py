@@ -13,7 +13,7 @@ import logging
 import random
 import shutil
 import tempfile
-from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import Context
 from dataclasses import replace
@@ -32,8 +32,7 @@ from headrace.storage.log.config import LogConfig
 from headrace.types import TopicPartition
 from headrace.wire.records import iter_records
 from tests.simulation import acts
-from tests.simulation.acts import Act
-from tests.simulation.cluster import zookeeper
+from tests.simulation.cluster import plots, zookeeper
 from tests.simulation.cluster.admin import Admin
 from tests.simulation.cluster.broker import Broker, LateCopies, host_of
 from tests.simulation.cluster.checks import Checks
@@ -68,7 +67,7 @@ class World:
         self.network = Network(self.loop, random.Random(f"network {seed}"))
         self.zookeeper = zookeeper.Ensemble(self.loop, self.network, random.Random(f"zookeeper {seed}"))
         self.zookeeper.committed = self._committed
-        self.store = Store(self.note)
+        self.store = Store(self.note, self._known_live)
         self.checks = Checks(self.store, lambda topic: self._config_of(topic).min_insync_replicas)
         self.brokers: dict[int, Broker] = {}
         self._copies = LateCopies(self.loop, random.Random(f"copies {seed}"))
@@ -85,8 +84,9 @@ class World:
         self._other_config = replace(self._config, min_insync_replicas=1)
         self.names = [TopicPartition(TOPIC, index) for index in range(PARTITIONS)]
         self.producers: list[Producer] = []
-        self._admin = Admin(self, self.loop)
+        self.admin = Admin(self, self.loop)
         self._blocks: set[int] = set()
+        self._awaited: list[tuple[Callable[[], bool], asyncio.Event]] = []
         self._violation: AssertionError | None = None
 
     def note(self, text: str) -> None:
@@ -138,14 +138,14 @@ class World:
             consumer = Consumer(name, self, self.loop, random.Random(f"consumer {self.history.seed} {name}"))
             self.loop.spawn(consumer.process, partial(self._guarded, consumer.run(self._start_of)))
         for act in self.history.acts:
-            self.loop.call_at(1000 + act.at, self._act, act)
+            self.loop.call_at(1000 + act.at, self.do, act.kind, *act.arguments)
 
     async def _create_first_topics(self, assignments: Sequence[Sequence[int]]) -> None:
         while TOPIC not in self.store.topic_ids:
             await asyncio.sleep(0.05)
             if len(self.store.brokers) == len(self.history.brokers):
-                await self._admin.create_topic(TOPIC, assignments)
-        await self._admin.create_topic(OTHERS[0], [replicas[1:] for replicas in assignments])
+                await self.admin.create_topic(TOPIC, assignments)
+        await self.admin.create_topic(OTHERS[0], [replicas[1:] for replicas in assignments])
 
     def _all_names(self) -> list[TopicPartition]:
         return sorted(key.name for key in self.store.states)
@@ -160,7 +160,7 @@ class World:
             raise
 
     def _operate(self, work: Awaitable[object]) -> None:
-        self.loop.spawn(self._admin.process, partial(self._guarded, work))
+        self.loop.spawn(self.admin.process, partial(self._guarded, work))
 
     def _fail(self, error: AssertionError) -> None:
         if self._violation is None:
@@ -181,6 +181,32 @@ class World:
             self.store.committed(changes)
         except AssertionError as error:
             self._fail(error)
+        for is_true, awaited in self._awaited:
+            if is_true():
+                awaited.set()
+
+    async def until(self, is_true: Callable[[], bool], timeout_s: float = 3.0) -> bool:
+        """Wait until a transaction of ZooKeeper makes something true. Return False after the timeout."""
+        if is_true():
+            return True
+        entry = is_true, asyncio.Event()
+        self._awaited.append(entry)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await entry[1].wait()
+        except TimeoutError:
+            return False
+        finally:
+            self._awaited.remove(entry)
+        return True
+
+    def _known_live(self) -> set[int] | None:
+        """Return the brokers that the controller believes to be alive; None if it is not known."""
+        for broker in self.brokers.values():
+            term = broker.member.candidate.term if broker.has_started else None
+            if term is not None and term.epoch == self.store.controller_epoch:
+                return term.machine.context.live
+        return None
 
     def _run_until(self, end: float) -> None:
         self.loop.call_at(end, self.loop.stop)
@@ -211,6 +237,7 @@ class World:
             config_of=self._config_of,
             boot_id=self._disks.boot_id(host_of(broker_id)),
             copies=self._copies,
+            fetch_bytes=self.history.fetch_bytes,
         )
         self.brokers[broker_id] = broker
         self.note(f"broker {broker_id} starts")
@@ -244,7 +271,7 @@ class World:
         return True
 
     @property
-    def _controller(self) -> Broker | None:
+    def controller(self) -> Broker | None:
         """The broker in `/controller`."""
         number = self.store.controller
         return None if number is None else self.brokers[number]
@@ -255,9 +282,14 @@ class World:
 
     # Acts upon brokers
 
-    def _act(self, act: Act) -> None:
-        self.note(str(act))
-        getattr(self, f"_do_{act.kind}")(*act.arguments)
+    def do(self, kind: str, *arguments: object) -> None:
+        """Perform an act of a history."""
+        self.note(f"{kind}({', '.join(map(repr, arguments))})")
+        getattr(self, f"_do_{kind}")(*arguments)
+
+    def _do_plot(self, name: str) -> None:
+        chance = random.Random(f"plot {self.history.seed} {name}")
+        self._operate(getattr(plots, name)(self, chance))
 
     def _do_crash(self, broker_id: int, down_s: float, loses_checkpoint: bool) -> None:
         if self._kill(broker_id, down_s) and loses_checkpoint:
@@ -310,10 +342,10 @@ class World:
 
     def _do_depose(self, how: str, broker_id: int, later: float, duration: float) -> None:
         """Cut the controller from a broker, then depose it; if it lives on, its commands arrive after the cut."""
-        controller = self._controller
+        controller = self.controller
         if controller is not None:
             if controller.id != broker_id:
-                self._cut(duration + later, self._both(host_of(broker_id), host_of(controller.id)))
+                self.cut(duration + later, self.both(host_of(broker_id), host_of(controller.id)))
             self.loop.call_later(later, self._depose, controller, how, duration)
 
     def _depose(self, controller: Broker, how: str, duration: float) -> None:
@@ -330,21 +362,27 @@ class World:
 
     # Acts upon the network
 
+    def outvote(self, controller: Broker, duration: float) -> None:
+        """Depose a controller that does not hear of it for a while, and goes on."""
+        self.cut(duration, {(zookeeper.HOST, host_of(controller.id))})
+        self._write(zookeeper.Operation("delete", znodes.CONTROLLER))
+
     @staticmethod
-    def _both(one: str, other: str) -> set[tuple[str, str]]:
+    def both(one: str, other: str) -> set[tuple[str, str]]:
         return {(one, other), (other, one)}
 
-    def _cut(self, duration: float, routes: set[tuple[str, str]]) -> None:
+    def cut(self, duration: float, routes: set[tuple[str, str]]) -> None:
+        """Cut routes between hosts for a while."""
         self.network.cuts |= routes
         self.loop.call_later(duration, self.network.heal, routes)
 
     def _do_cut(self, one: int, other: int, both: bool, duration: float) -> None:
-        routes = self._both(host_of(one), host_of(other))
-        self._cut(duration, routes if both else {(host_of(one), host_of(other))})
+        routes = self.both(host_of(one), host_of(other))
+        self.cut(duration, routes if both else {(host_of(one), host_of(other))})
 
     def _do_isolate(self, broker_id: int, both: bool, duration: float) -> None:
         """Cut a broker from the controller, but not from other brokers."""
-        controller = self._controller
+        controller = self.controller
         if controller is not None and controller.id != broker_id:
             self._do_cut(controller.id, broker_id, both, duration)
 
@@ -353,28 +391,28 @@ class World:
             route
             for other in self.history.brokers
             if other != broker_id
-            for route in self._both(host_of(broker_id), host_of(other))
+            for route in self.both(host_of(broker_id), host_of(other))
         }
 
     def _do_usurp(self, index: int, is_alone: bool, duration: float) -> None:
         """Cut a leader from ZooKeeper, and sometimes from all brokers, so that another one is elected."""
         state = self.store.state(self.names[index])
         if state is not None and state.leader != NO_LEADER:
-            routes = self._both(host_of(state.leader), zookeeper.HOST)
-            self._cut(duration, routes | self._others_of(state.leader) if is_alone else routes)
+            routes = self.both(host_of(state.leader), zookeeper.HOST)
+            self.cut(duration, routes | self._others_of(state.leader) if is_alone else routes)
 
     def _do_alone(self, index: int, duration: float, down_s: float) -> None:
         """Cut a leader from its followers until the ISR is small, then kill it and drop its high watermark."""
         state = self.store.state(self.names[index])
         if state is not None and state.leader != NO_LEADER:
-            self._cut(duration, self._others_of(state.leader))
+            self.cut(duration, self._others_of(state.leader))
             self.loop.call_later(duration, self._do_crash, state.leader, down_s, True)
 
     def _do_zookeeper_cut(self, broker_id: int, direction: int, duration: float) -> None:
         """Cut a broker from ZooKeeper, in both directions (0) or in one."""
         host = host_of(broker_id)
-        routes = [self._both(host, zookeeper.HOST), {(host, zookeeper.HOST)}, {(zookeeper.HOST, host)}]
-        self._cut(duration, routes[direction])
+        routes = [self.both(host, zookeeper.HOST), {(host, zookeeper.HOST)}, {(zookeeper.HOST, host)}]
+        self.cut(duration, routes[direction])
 
     def _do_zookeeper_away(self, duration: float) -> None:
         self.zookeeper.go_away()
@@ -387,15 +425,15 @@ class World:
     # Acts of operators
 
     def _do_create(self, topic: str, assignments: tuple[tuple[int, ...], ...]) -> None:
-        self._operate(self._admin.create_topic(topic, assignments))
+        self._operate(self.admin.create_topic(topic, assignments))
 
     def _do_grow(self, topic: str, brokers: tuple[int, ...]) -> None:
         count = sum(key.topic == topic for key in self.store.assignments)
         if count:
-            self._operate(self._admin.add_partition(topic, count + 1, brokers))
+            self._operate(self.admin.add_partition(topic, count + 1, brokers))
 
     def _do_delete(self, topic: str) -> None:
-        self._operate(self._admin.delete_topic(topic))
+        self._operate(self.admin.delete_topic(topic))
 
     def _do_reassign(self, topic: str, index: int, target: tuple[int, ...], with_node: bool) -> None:
         """Reassign a partition, by request or with the deprecated node."""
@@ -404,12 +442,12 @@ class World:
             data = znodes.encode_reassignments({name: target})
             self._write(zookeeper.Operation("create", znodes.REASSIGNMENTS, data))
         else:
-            self._operate(self._admin.reassign(name, target))
+            self._operate(self.admin.reassign(name, target))
 
     def _do_cancel(self) -> None:
         for key, assignment in self.store.assignments.items():
             if assignment.is_moving:
-                self._operate(self._admin.reassign(key.name, None))
+                self._operate(self.admin.reassign(key.name, None))
 
     def _do_elect(self, with_node: bool) -> None:
         """Elect all preferred leaders, by request or with the deprecated node."""
@@ -418,14 +456,17 @@ class World:
             data = str({"version": 1, "partitions": partitions}).replace("'", '"').encode()
             self._write(zookeeper.Operation("create", znodes.ELECTIONS, data))
         else:
-            self._operate(self._admin.elect(None, unclean=False))
+            self._operate(self.admin.elect(None, unclean=False))
 
     def _do_elect_unclean(self, topic: str, index: int) -> None:
-        self._operate(self._admin.elect(TopicPartition(topic, index), unclean=True))
+        self.store.may_be_unclean.add(topic)
+        self._operate(self.admin.elect(TopicPartition(topic, index), unclean=True))
 
     def _do_configure_unclean(self, topic: str, is_enabled: bool) -> None:
         live = [broker for broker in self.brokers.values() if broker.is_up]
         if live:
+            if is_enabled:
+                self.store.may_be_unclean.add(topic)
             broker = self.random.choice(live)
             resource = ConfigResource(TOPIC_CONFIG, topic)
             value = str(is_enabled).lower()
@@ -456,7 +497,7 @@ class World:
         name = self.names[index]
         key = self.store.key_of(name)
         if key is not None:
-            self._operate(self._admin.delete_records(name, int(self.checks.committed_end(key) * part)))
+            self._operate(self.admin.delete_records(name, int(self.checks.committed_end(key) * part)))
 
     def _write(self, operation: zookeeper.Operation) -> None:
         """Write to ZooKeeper as an operator. Errors are ignored."""
@@ -507,8 +548,16 @@ class World:
                 return f"{key}: {problem} ({self.store.states.get(key)})"
         for broker in self.brokers.values():
             shown = {topic.name: topic.topic_id for topic in broker.cache.image.topics.values()}
-            if shown != self.store.topic_ids:
-                return f"broker {broker.id} shows the topics {shown}"
+            for name, topic_id in shown.items() - self.store.topic_ids.items():
+                deleted = self.store.deleted.get(topic_id)
+                if (
+                    name in self.store.topic_ids
+                    or deleted is None
+                    or not self.store.may_have_missed(broker.id, deleted)
+                ):
+                    return f"broker {broker.id} shows {name} with id {topic_id}"
+            if not self.store.topic_ids.keys() <= shown.keys():
+                return f"broker {broker.id} shows only the topics {set(shown)}"
         return None
 
     def _unsettled_controller(self) -> str | None:
@@ -546,7 +595,12 @@ class World:
             ):
                 return f"broker {broker.id} shows {image}"
             if broker.id not in assignment.replicas:
-                # As in Kafka, a replica may be left on a broker that was away, or had no session, when it was moved.
+                if broker.replicas.find(*key.name) is not None:
+                    return f"broker {broker.id} leads a partition that was moved"
+                moved = self.store.moved.get((key, broker.id))
+                is_left = hosted is not None and hosted.topic_id == key.topic_id
+                if is_left and (moved is None or not self.store.may_have_missed(broker.id, moved)):
+                    return f"broker {broker.id} keeps a replica that was moved"
                 continue
             if (broker.replicas.find(*key.name) is not None) != (broker.id == state.leader):
                 return f"broker {broker.id} is in the wrong role"

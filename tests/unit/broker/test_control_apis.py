@@ -79,14 +79,22 @@ class Broker:
     async def ask(self, key: ApiKey, version: int, fields: dict[str, Any]) -> Any:
         return await ask(self.routes, key, version, fields)
 
-    async def update(self, leader: int = OTHER, *, brokers: Sequence[int] = (OTHER, OWN), **changed: Any) -> Any:
+    async def update(
+        self,
+        leader: int = OTHER,
+        epoch: int = 0,
+        *,
+        replicas: Sequence[int] = (OTHER, OWN),
+        brokers: Sequence[int] = (OTHER, OWN),
+        **changed: Any,
+    ) -> Any:
         state = {
             "partition_index": 0,
             "controller_epoch": 1,
             "leader": leader,
-            "leader_epoch": 0,
+            "leader_epoch": epoch,
             "zk_version": 0,
-            "replicas": [OTHER, OWN],
+            "replicas": replicas,
             "isr": [OTHER],
         }
         endpoints = [{"port": 9092, "host": "h", "listener": "PLAINTEXT", "security_protocol": 0}]
@@ -190,6 +198,27 @@ async def test_a_leader_that_resigns_keeps_its_log(broker: Broker) -> None:
     assert await broker.assign(OTHER, 1) is NONE
     assert (broker.followed().log, broker.followed().high_watermark) == (led.log, 1)
     assert broker.coordinators == [("led", T0), ("resigned", T0)]
+
+
+async def test_a_leader_whose_partition_was_moved_while_it_had_no_session_resigns_and_keeps_its_log(
+    broker: Broker,
+) -> None:
+    broker.replicas.exists = lambda partition: broker.cache.image.topic_id_of(partition) is not None
+    await broker.update(OWN)
+    await broker.assign(OWN)
+    broker.replicas.get("t", 0).append_as_leader(RECORD, now_ms=1_700_000_000_000)
+    await broker.update(OTHER, 1, replicas=[OTHER])
+    assert broker.refusal() is ErrorCode.not_leader_or_follower
+    assert broker.coordinators[-1] == ("resigned", T0)
+    await broker.assign(OTHER, 2)
+    assert broker.followed().log_end_offset == 1
+
+
+async def test_a_leader_resigns_only_under_a_later_epoch(broker: Broker) -> None:
+    await broker.update(OWN)
+    await broker.assign(OWN, 1)
+    await broker.update(OTHER, 1, replicas=[OTHER])
+    assert broker.replicas.get("t", 0).leader_epoch == 1
 
 
 async def test_a_follower_that_is_elected_is_copied_no_more(broker: Broker) -> None:

@@ -57,6 +57,7 @@ class ControlApis:
             self._check(request, "UpdateMetadata")  # another controller's request may have been applied meanwhile
             update = await finish(update_of(request, self._cache.image))
             await self._cache.apply(update)
+            await self._commands.resign_moved(update.topics)
         self._commands.changes.updated(update)
         return {"error_code": ErrorCode.none}
 

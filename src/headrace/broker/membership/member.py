@@ -35,7 +35,7 @@ from headrace.cluster.offices.candidate import Candidate
 from headrace.cluster.offices.term import TermSettings
 from headrace.cluster.offices.topic_admin import ClusterTopicAdmin
 from headrace.cluster.producer_id_blocks import ProducerIdBlocks
-from headrace.cluster.store import StoreError
+from headrace.cluster.store import StoreError, StoreUnavailableError
 from headrace.cluster.stores.zookeeper import SessionChange, ZooKeeperStore
 from headrace.cluster.topic_names import TRANSACTION_STATE
 from headrace.config import BrokerConfig, ConfigError, Listener
@@ -186,13 +186,20 @@ class Member:
         raise KafkaError(ErrorCode.coordinator_not_available, "The coordinator is not available.")
 
     async def _read_configs(self, topics: Iterable[tuple[str, UUID | None]]) -> None:
-        """Read the settings of new topics, and of those that were deleted and created again unnoticed."""
+        """Read the settings of new topics, and of those that were deleted and created again unnoticed.
+
+        Raises KafkaError(broker_not_available) if this broker is stopping.
+        """
         known = self._cache.image.topics
         unknown = {
             name for name, topic_id in topics if name not in known or topic_id not in (None, known[name].topic_id)
         }
         if unknown:
-            self._cache.note_configs(await self._configs.read_topics(unknown))
+            try:
+                configs = await self._configs.read_topics(unknown)
+            except StoreUnavailableError as error:  # the store waits for ZooKeeper until it is closed
+                raise KafkaError(ErrorCode.broker_not_available, "This broker is stopping.") from error
+            self._cache.note_configs(configs)
 
     def note_failed_directory(self) -> None:
         """Notify the controller, which then asks for the offline partitions (KIP-112)."""

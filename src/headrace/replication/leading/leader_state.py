@@ -89,6 +89,7 @@ class LeaderState:
     __slots__ = (
         "_broker_id",
         "_is_alive",
+        "_is_leaving",
         "_max_lag_ms",
         "_needs_newer",
         "epoch_start",
@@ -108,6 +109,8 @@ class LeaderState:
         self._is_alive = is_alive
         self._needs_newer = False
         """True if only a newer state may replace the pending change."""
+        self._is_leaving = False
+        """True if the ISR has a member that is no longer a replica: a reassignment is about to remove it."""
         self.leader_epoch = UNKNOWN_EPOCH
         self.partition_epoch = UNKNOWN_EPOCH
         self.epoch_start = UNKNOWN_OFFSET
@@ -153,7 +156,11 @@ class LeaderState:
             self.leader_epoch = state.leader_epoch
             self.epoch_start = log_end
         self.partition_epoch = state.partition_epoch
+        self._note_leaving()
         return True
+
+    def _note_leaving(self) -> None:
+        self._is_leaving = not self.isr <= {self._broker_id, *self.followers}
 
     @staticmethod
     def _begin_epoch(follower: Follower, log_end: int, now_ms: int, *, is_in_sync: bool, is_new_leader: bool) -> None:
@@ -171,6 +178,7 @@ class LeaderState:
             return False
         self._commit(committed.isr)
         self.partition_epoch = committed.partition_epoch
+        self._note_leaving()
         return True
 
     def refused(self, proposal: Proposal, error: ErrorCode) -> bool:
@@ -299,6 +307,8 @@ class LeaderState:
         and join. The high watermark is the largest value ever returned.
         """
         if len(self.isr) < min_insync_replicas and not self.has_enough_in_sync(min_insync_replicas):
+            return UNKNOWN_OFFSET
+        if self._is_leaving:  # another controller may still elect it, and it cannot fetch any more
             return UNKNOWN_OFFSET
         end = self.own_end
         for replica, follower in self.followers.items():

@@ -13,6 +13,7 @@ from headrace.cluster.image import MetadataImage, TopicImage
 from headrace.cluster.metadata_cache import MetadataCache
 from headrace.cluster.store import StoreUnavailableError
 from headrace.config import BrokerConfig
+from headrace.errors import ErrorCode, KafkaError
 
 
 class FailingStore:
@@ -119,3 +120,14 @@ async def test_a_member_may_open_its_logs_for_longer_than_the_session_timeout(
     assert steps == ["connect", "watch", "register"]
     assert member._following is not None
     member._following.cancel()
+
+
+async def test_a_stopping_broker_refuses_the_news_of_a_topic_whose_settings_it_cannot_read(member: Member) -> None:
+    class ClosedConfigs:
+        async def read_topics(self, _: Iterable[str]) -> None:
+            raise StoreUnavailableError("/config/topics/t", "the session was closed")
+
+    member._configs = cast("Any", ClosedConfigs())
+    with pytest.raises(KafkaError) as caught:
+        await member._read_configs([("t", None)])
+    assert caught.value.code is ErrorCode.broker_not_available

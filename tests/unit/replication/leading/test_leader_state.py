@@ -116,6 +116,16 @@ def test_the_high_watermark_waits_for_a_follower_that_keeps_up_outside_the_isr()
     assert leader.end() == 60
 
 
+def test_the_high_watermark_stays_while_the_isr_has_a_member_that_was_moved_away() -> None:
+    leader = Leader()
+    leader.fetch(2, 50)
+    leader.lead(leader_epoch=5, partition_epoch=11, replicas=(1, 2))
+    leader.fetch(2, 50)
+    assert leader.end() == -1
+    leader.lead(leader_epoch=6, partition_epoch=12, replicas=(1, 2), isr=(1, 2))
+    assert leader.end() == 50
+
+
 def test_a_dead_follower_outside_the_isr_delays_nothing() -> None:
     leader = Leader(isr=(1, 2), high_watermark=60)
     leader.fetch(3, 50)
