@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from headrace.pipeline.engine.tables.lake import Lake
 
+pytestmark = pytest.mark.slow
+
 VIEWS = Additive(
     table="page_views",
     keys=("hour", "page"),

@@ -17,6 +17,8 @@ from tests.support.spark import frame
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+pytestmark = pytest.mark.slow
+
 
 def positions(spark: "SparkSession", offsets: Iterable[int], topic_id: str = "id") -> "DataFrame":
     named = [{"topic": "t", "topic_id": topic_id, "partition": 0, "offset": offset} for offset in offsets]

@@ -25,6 +25,7 @@ MALFORMED = {
 }
 
 
+@pytest.mark.slow
 def test_a_demo_stopped_with_ctrl_c_continues_and_has_the_exact_totals(access_log: Path, tmp_path: Path) -> None:
     log, data = tmp_path / "access.log", tmp_path / "demo"
     lines = [*MALFORMED, DAYS_LATE]

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from headrace.testing.pipeline import Lake
 
+pytestmark = pytest.mark.slow
+
 
 def lines(seed: int, count: int = 200) -> list[str]:
     """Return requests of a few clients within six hours, some of them torn."""

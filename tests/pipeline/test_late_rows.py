@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+pytestmark = pytest.mark.slow
+
 END: Final = 100_000
 FAST: Final = [("a", second) for second in range(0, 600, 10)]
 SLOW: Final = [("b", second) for second in range(0, 600, 10)]

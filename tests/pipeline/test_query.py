@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from headrace.pipeline.engine.query import Query
     from headrace.pipeline.engine.tables.lake import Lake
 
+pytestmark = pytest.mark.slow
+
 RECORDS: Final = 2_000
 BATCHES: Final = 4
 """One for each kill point."""

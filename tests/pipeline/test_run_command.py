@@ -14,6 +14,8 @@ from tests.pipeline.topics import Topics
 from tests.support.broker_process import BrokerProcess
 from tests.support.waiting import wait_for
 
+pytestmark = pytest.mark.slow
+
 JOBS = '''
 from headrace.pipeline import Additive, Changelog, Topic, job
 

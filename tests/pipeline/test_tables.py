@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from headrace.testing.pipeline import Lake
 
+pytestmark = pytest.mark.slow
+
 PIPES = "192.0.2.9|2015-05-17T10:04:00Z|/piped"
 
 

@@ -8,6 +8,8 @@ import pytest
 from headrace.pipeline.demo.shipping import sources, visitors
 from headrace.pipeline.demo.shipping.log_line import client_of, time_of
 
+pytestmark = pytest.mark.slow
+
 _COMBINED = re.compile(rb'^\S+ - - \[[^]]+\] "[^"]+" \d{3} \d+ "[^"]*" "[^"]+"$')
 
 
