@@ -129,7 +129,7 @@ class FetchSession:
                     self.news.unwatch(wanted)
 
     def read_all(self, isolation: int, now_ms: int) -> None:
-        """Make all partitions ready if that is due or the isolation level has changed."""
+        """Make all partitions ready, and set the next time. Call this when it is due or the isolation level changes."""
         self.isolation = isolation
         self.read_all_at_ms = now_ms + READ_ALL_AFTER_MS
         self.ready = dict.fromkeys(self.partitions.values())
@@ -165,7 +165,7 @@ class FetchSessions:
     ) -> tuple[FetchSession, bool]:
         """Return the session of a request, and True if the reply is incremental.
 
-        If there is no room, a follower's session replaces a consumer's.
+        If there is no room, a new session replaces an idle one or, for a follower, a consumer's; else it gets no id.
 
         Raises KafkaError: fetch_session_id_not_found, invalid_fetch_session_epoch, fetch_session_topic_id_error.
         """

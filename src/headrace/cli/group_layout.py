@@ -30,7 +30,7 @@ class Prose(Column):
 
 
 def print_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:
-    """Print a table as `output.print_table`, fitted to the terminal if stdout is one."""
+    """Print a table as `output.print_table` does, fitted to the terminal if stdout is one."""
     if output.stdout_is_terminal():
         rows = fitted(columns, rows, terminal_width())
     output.print_table(columns, rows)

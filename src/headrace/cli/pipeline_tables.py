@@ -321,7 +321,7 @@ def compact(
     master: Master = None,
     json: Json = False,
 ) -> None:
-    """Replace partial sums with totals, and rows with the same key with the latest one.
+    """Replace partial sums with totals, and keep only the latest row of each key.
 
     Jobs and readers may keep running.
     """

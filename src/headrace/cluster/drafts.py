@@ -1,6 +1,6 @@
 """Changes to many topics, decided one by one and written together.
 
-Copying the immutable image takes time proportional to its size. With thousands of topics, one request may do so once.
+Copying the immutable image takes time proportional to its size, so a request with many topics copies it only once.
 """
 
 import uuid

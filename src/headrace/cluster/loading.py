@@ -35,7 +35,7 @@ def decoded(path: str, decode: Callable[[bytes], T], data: bytes) -> T:
 
 
 async def missing_nodes(store: MetadataStore) -> list[Operation]:
-    """Return the operations that create those nodes of every tree that are missing."""
+    """Return the operations that create the nodes of `znodes.PERSISTENT` that do not exist yet."""
     nodes = await store.get_many(znodes.PERSISTENT)
     return [Create(path) for path, node in zip(znodes.PERSISTENT, nodes, strict=True) if node is None]
 

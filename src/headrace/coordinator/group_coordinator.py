@@ -50,8 +50,8 @@ def _ignore(group_id: str, note: Note, now_ms: int) -> None:
 
 
 class GroupCoordinator:
-    """Every method but `elected` may raise KafkaError: not_coordinator, coordinator_load_in_progress. Methods that
-    write also raise the errors of an append.
+    """Methods for requests may raise KafkaError: not_coordinator, coordinator_load_in_progress. Those that write also
+    raise the errors of an append.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class GroupCoordinator:
         knows_epochs: bool = True,
     ) -> list[ErrorCode]:
         """Commit offsets in one batch, and return an error code per offset. `knows_epochs`: the version of OffsetCommit
-        supports the consumer protocol. Raises KafkaError as `GroupTable.check_offset_commit`.
+        supports the consumer protocol. Raises KafkaError as `GroupTable.check_offset_commit` does.
         """
         shard = self._shards.of(group_id)
         checked = shard.state.table.check_offset_commit(
@@ -183,7 +183,7 @@ class GroupCoordinator:
         """Commit within the transaction of `producer`, an id and epoch. Return an error code per offset.
 
         `append` writes the batch and returns its base offset. The offsets become visible with the commit marker.
-        Raises KafkaError as `commit_offsets` and `append`.
+        Raises KafkaError as `commit_offsets` and `append` do.
         """
         shard = self._shards.of(group_id)
         checked = shard.state.table.check_offset_commit(

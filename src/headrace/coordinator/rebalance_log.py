@@ -41,7 +41,7 @@ class RebalanceLog:
         self._sizes: dict[str, int] = {}
         """Group to its number of members when it was last stable, if it had any."""
         self._timed_out: tuple[str, float, list[str]] = ("", 0.0, [])
-        """Group, time and names of the latest members that timed out outside a rebalance, which they will cause."""
+        """Group, time and names of the members that last timed out outside a rebalance; their removal starts one."""
 
     def forget(self, group_id: str) -> None:
         """Drop a group that has moved to another coordinator."""

@@ -104,7 +104,8 @@ class TransactionCoordinator:
         """Return the producer's id and epoch.
 
         Raises KafkaError: invalid_request, transactional_id_authorization_failed, unsupported_version,
-        invalid_transaction_timeout, concurrent_transactions, producer_fenced, and as `_find`; NeedsProducerIdError.
+        invalid_transaction_timeout, concurrent_transactions, producer_fenced, and those of `_find`;
+        NeedsProducerIdError.
         """
         if not name:
             raise KafkaError(ErrorCode.invalid_request, "a transactional id cannot be empty")
@@ -141,7 +142,7 @@ class TransactionCoordinator:
     def add_partitions(
         self, name: str, producer: ProducerIdentity, partitions: frozenset[TopicPartition], *, client_version: int
     ) -> None:
-        """Add partitions to a transaction. Raises KafkaError as `machine.add_partitions` and `_find`."""
+        """Add partitions to a transaction. Raises KafkaError as `machine.add_partitions` and `_find` do."""
         shard, metadata = self._find_completed(name)
         now_ms = self._clock.wall_ms()
         result = machine.add_partitions(
@@ -162,7 +163,7 @@ class TransactionCoordinator:
     def end(self, name: str, producer: ProducerIdentity, *, commit: bool, client_version: int) -> ProducerIdentity:
         """Decide the end of a transaction, and return the producer's next identity.
 
-        Raises KafkaError as `machine.end` and `_find`; NeedsProducerIdError.
+        Raises KafkaError as `machine.end` and `_find` do; NeedsProducerIdError.
         """
         shard, metadata = self._find_completed(name)
 
@@ -180,7 +181,7 @@ class TransactionCoordinator:
         return self._runtime.carry_out(shard, name, self._with_id(decide))
 
     def describe(self, name: str) -> TransactionMetadata:
-        """Return an id's metadata. Raises KafkaError: transactional_id_not_found, and as `_find`."""
+        """Return an id's metadata. Raises KafkaError: transactional_id_not_found, and those of `_find`."""
         _, metadata = self._find(name)
         if metadata is None:
             raise KafkaError(ErrorCode.transactional_id_not_found)

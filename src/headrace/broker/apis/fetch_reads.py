@@ -212,7 +212,7 @@ class FetchReads:
         )
 
     def sent(self, answers: Iterable[Answered]) -> None:
-        """Count the bytes that a reply sends to throttled followers."""
+        """Count the bytes of throttled partitions in a reply to a follower."""
         throttle = self._throttle
         if throttle is not None and throttle.rate != UNLIMITED:
             size = sum(

@@ -35,7 +35,7 @@ _GROUP, _TRANSACTION, _SHARE = 0, 1, 2
 _LEAVERS_AT_ONCE: Final = 500
 _MAX_PROTOCOLS: Final = 100
 _MAX_METADATA: Final = 4 * 1024 * 1024
-"""Maximum metadata of a member, in bytes. A group must fit into one record of `__consumer_offsets` (1 MB)."""
+"""Maximum metadata of a member for all its assignors (bytes). A group's record (1 MB) has only the chosen one's."""
 _NO_REASON: Final = "not provided"
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -216,7 +216,7 @@ def _leaver_answer(answered: tuple[Any, ErrorCode]) -> Fields:
 
 
 def _check_metadata(context: RequestContext, request: Request) -> None:
-    """Raise KafkaError(invalid_request) if the member's metadata would not fit into a group record."""
+    """Raise KafkaError(invalid_request) if the member has too many assignors, or too much metadata for them."""
     size = sum(len(protocol.metadata) for protocol in request.protocols)
     if len(request.protocols) > _MAX_PROTOCOLS or size > _MAX_METADATA:
         message = (

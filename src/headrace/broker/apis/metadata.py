@@ -33,7 +33,7 @@ ANSWERS_BYTES: Final = 8 * 1024 * 1024
 TOPICS_BYTES: Final = 16 * 1024 * 1024
 """Size of the cache of encoded topics."""
 _MOST_NAMES: Final = 100
-"""Replies for more named topics are not cached: their keys would be too large. The reply for all topics is."""
+"""Replies for more named topics are not cached: their keys would be too large. The reply for all topics is cached."""
 _NAMES_A_STEP: Final = 500
 _COST_A_STEP: Final = 2_000
 """Partitions, or about 100 topics, to encode without a pause."""

@@ -316,7 +316,7 @@ def _reads_records(timestamp: int) -> bool:
 def find_bound(
     partition: Partition, timestamp: int, *, read_committed: bool, is_follower: bool = False
 ) -> tuple[int, int, int]:
-    """Return `(timestamp in ms, offset, leader epoch)`, -1 where unknown, as Kafka without tiered storage.
+    """Return `(timestamp in ms, offset, leader epoch)`, -1 where unknown, as in Kafka without tiered storage.
 
     `timestamp` is a special value that does not require reading records. Raises KafkaError(offset_not_available): a new
     leader does not know yet which records are committed (KIP-207).

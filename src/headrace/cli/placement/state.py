@@ -21,8 +21,9 @@ class Disk:
     used: int
     """By replicas."""
     total: int | None
-    """Free bytes of the file systems; None if the broker does not report them (Kafka before 3.3)."""
+    """Size of the file systems; None if the broker does not report it (Kafka before 3.3)."""
     free: int | None
+    """Free bytes of the file systems; None like `total`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ def begin(work: Work, topics: Iterable[str]) -> None:
 
 
 def halt(work: Work, topics: Iterable[str], reason: str) -> None:
-    """Delete these topics later."""
+    """Postpone the deletion of these topics until `resume`."""
     halted = work.context.deleting.intersection(topics) - work.context.undeletable
     if halted:
         work.context.undeletable |= halted

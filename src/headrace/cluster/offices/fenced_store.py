@@ -47,9 +47,10 @@ class FencedStore:
                 self._raise(result)
 
     async def remove(self, *groups: Iterable[str]) -> None:
-        """Delete nodes with everything below them. The nodes of a group are deleted in order, the last in one request.
+        """Delete `groups` of nodes, with everything below them.
 
-        Missing nodes are ignored. Raises StoreError.
+        The nodes of a group are deleted in order, the last ones in one request. Missing nodes are ignored. Raises
+        StoreError.
         """
         left = [tuple(paths) for paths in groups]
         for attempt in range(1, _ATTEMPTS + 1):

@@ -100,7 +100,7 @@ class Term:
     async def ask(self, name: str, decide: Callable[[ControllerMachine], tuple[T, Iterable[Effect]]]) -> T:
         """Pass a request to the machine, carry out the effects, and return the answer.
 
-        Raises KafkaError of the machine, and not_controller if the term ends first.
+        Raises the machine's KafkaError, or KafkaError(not_controller) if the term ends first.
         """
         future: asyncio.Future[T] = self._loop.create_future()
         self._requests.add(future)

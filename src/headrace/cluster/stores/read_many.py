@@ -22,7 +22,7 @@ _NO_NODE: Final = -101
 
 
 class ReadMany:
-    """A request of kazoo: its value is a list of (data, stat), None for nodes that do not exist.
+    """A request for kazoo's client. Its result is a list of (data, stat), with None for nodes that do not exist.
 
     `paths` are absolute. Any other error of a node raises ReadFailedError.
     """

@@ -18,7 +18,7 @@ from headrace.wire.compression import Codec
 log = logging.getLogger(__name__)
 
 _RETRY_S: Final = 1.0
-"""Delay before a timer is retried whose records could not be written."""
+"""Delay before retrying a timer whose records could not be written."""
 
 
 class Machine(ShardState, Protocol):

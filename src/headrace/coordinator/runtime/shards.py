@@ -162,7 +162,7 @@ class Shards(Generic[S]):
             shard.state.end_transaction(producer_id, committed=committed)
 
     def append(self, shard: LedShard[S], decision: Records, now_ms: int) -> int:
-        """Write the decision as one batch, and return its base offset. Raises KafkaError as clients expect it."""
+        """Write the decision as one batch, and return its base offset. Raises KafkaError with a code for clients."""
         batch = plain_batch(starmap(shard.state.encode, decision), now_ms, self._codec)
         try:
             return shard.log.append(batch, now_ms)

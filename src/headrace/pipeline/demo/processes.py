@@ -63,7 +63,7 @@ class BrokerProcess:
 
 
 class DriverProcess:
-    """The demo's driver in its own session, so that Ctrl-C does not reach it and it can be stopped in order."""
+    """The demo's driver in its own session, so that Ctrl-C does not reach it and it can be stopped cleanly."""
 
     def __init__(
         self, bootstrap: str, lake: str, log_path: Path, *, prefix: str = "", overrides: Iterable[str] = ()

@@ -16,7 +16,7 @@ _EXPRESSIONS: Final = "spark.sql.codegen.factoryMode"
 
 
 class Compiling:
-    """Switches a session between compiled and interpreted plans. It is created with settings for compiled plans."""
+    """Switches a session between compiled and interpreted plans. The session begins with compiled plans."""
 
     def __init__(self) -> None:
         self._compiled: tuple[str, str] | None = None

@@ -34,7 +34,10 @@ class Files:
         return text
 
     def write(self, uri: str, text: str) -> None:
-        """Write a file atomically: readers never see part of it. Raises OSError if it cannot be renamed."""
+        """Create or replace a file; readers never see part of it. Raises OSError if it cannot be renamed.
+
+        On Hadoop's file systems, the file is missing for a moment.
+        """
         path, system = self._located(uri)
         temporary, _ = self._located(f"{uri}.tmp")
         if isinstance(path, Path):

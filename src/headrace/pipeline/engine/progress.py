@@ -33,7 +33,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """The state of a job. Times are ISO 8601 in UTC; late and quarantined rows count from the job's first batch."""
+    """The state of a job. Times are ISO 8601 in UTC; late and quarantined rows are counted from its first batch."""
 
     job: str
     version: int
@@ -123,7 +123,7 @@ def metrics(jobs: Mapping[str, Progress]) -> str:
         "state_rows": ("Rows in the state of the query.", lambda job: job.state_rows),
         "state_bytes": ("Memory of the state of the query.", lambda job: job.state_bytes),
         "late_rows": ("Rows that came later than the job permits.", lambda job: job.late_rows),
-        "quarantined_rows": ("Rows in the quarantine.", lambda job: job.quarantined_rows),
+        "quarantined_rows": ("Rows that the job put into the quarantine.", lambda job: job.quarantined_rows),
         "recent_failures": ("Failures in the last ten minutes.", lambda job: job.failures),
         "failed": ("1 if the job was given up.", lambda job: int(job.state == State.FAILED)),
     }

@@ -140,7 +140,7 @@ def supervisor(
 
 @contextmanager
 def _until_signal() -> Iterator[threading.Event]:
-    """Set the event at Ctrl-C and SIGTERM. Must be entered after Spark has set its own handler."""
+    """Set the event on Ctrl-C and SIGTERM. Must be entered after Spark has set its own handler."""
     stopping = threading.Event()
     before = [signal.signal(number, lambda *_: stopping.set()) for number in _SIGNALS]
     try:

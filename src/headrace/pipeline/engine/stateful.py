@@ -22,7 +22,8 @@ _WATERMARK: Final = "spark.watermarkDelayMs"
 def stream(rows: DataFrame, job: Job, output: Stateful, params: object) -> DataFrame:
     """Return a stream with the job's results in `result` and its late rows in `late`; one of the two is null.
 
-    Raises PipelineError if the source table lacks the columns of lateness.
+    If the job sets its own watermark, there is no column `late`. Raises PipelineError if the source table lacks the
+    columns of lateness.
     """
     if output.late_by is None:
         return _results(job, output, rows, params)

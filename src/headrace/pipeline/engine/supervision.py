@@ -42,7 +42,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A query ended: complete without a `reason`, else failed. A `final` failure needs a person."""
+    """A query ended: it is complete if `reason` is None, and has failed otherwise. A `final` failure needs a person."""
 
     job: str
     reason: str | None = None
@@ -81,7 +81,8 @@ Instruction: TypeAlias = Start | Stop
 class Policy:
     """Delays before restarts, in seconds: `first_s`, multiplied by `factor` after every failure, up to `longest_s`.
 
-    A job is given up after `limit` failures within `window_s`; never if `limit` is None, even if brokers stay down.
+    A job is given up after a `final` failure, or after `limit` failures within `window_s`. If `limit` is None, other
+    failures never end it, even if brokers stay down.
     """
 
     first_s: float = 2.0

@@ -64,7 +64,7 @@ class Supervisor:
         once: bool,
         policy: Policy = DEFAULT_POLICY,
     ) -> None:
-        """`make` returns a new query of a job, in the order in which data flows.
+        """`make` has a function for every job, in data-flow order, that returns a new query of the job.
 
         `readiness` returns when a blocked job can read its source: now, later, or never, which finishes the job.
         """

@@ -1,4 +1,4 @@
-"""Turns: how many batches of jobs on tables run at the same time. Knows no Spark.
+"""Limit how many batches of jobs on tables run at the same time. Knows nothing of Spark.
 
 If all batches ran at once, all would finish late. In turns, most finish earlier, they need less memory, and the job
 that writes their source gets the processor when it has a batch.

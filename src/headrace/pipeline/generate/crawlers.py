@@ -19,7 +19,7 @@ class Kind(StrEnum):
     PAGE_WALKER = "page walker"
     """Views one page after another, without their assets."""
     PROBER = "prober"
-    """Asks for weak spots that do not exist."""
+    """Probes for vulnerable pages, which do not exist here."""
     SLOW_DRIP = "slow drip"
     """Views a page every few minutes for hours, always within the session gap, and never gives a referrer."""
 

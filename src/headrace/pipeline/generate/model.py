@@ -16,7 +16,7 @@ from headrace.pipeline.generate.people import BROWSERS, visits
 from headrace.pipeline.generate.site import Request, Site
 
 _LINES_PER_CRAWLERS: Final = 3600
-"""Lines per crawler of each kind."""
+"""After this many lines, another crawler of each kind comes."""
 _ADDRESSES: Final = 1 << 24
 _SCATTER: Final = 0x9E3779B1
 """Odd, so that different numbers have different addresses."""

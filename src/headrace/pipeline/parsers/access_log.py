@@ -93,8 +93,8 @@ def _once(value: Column) -> Column:
 def _parts() -> Column:
     """Return the parts of the line between its quotes; null if it does not match.
 
-    Most lines contain no escapes, and no quotes before the request. Splitting these at quotes is faster than letting
-    the regular expression write its groups, separated by line breaks, which a line does not contain.
+    Most lines contain no escapes, and no quotes before the request: splitting them at their quotes is fastest. For the
+    others, the regular expression writes its groups separated by line breaks, which no line contains.
     """
     line = sf.col("line")
     plain = ~line.contains("\\") & sf.substring_index(line, '"', 1).endswith("] ")

@@ -30,7 +30,7 @@ RENAMED: Final = {
     "security.protocol": "security.protocol",
     "sasl.mechanism": "sasl.mechanisms",
 }
-"""Java's names of settings to librdkafka's. librdkafka's own `request.timeout.ms` is another setting."""
+"""librdkafka's names of settings, by Java's names. librdkafka's own `request.timeout.ms` is another setting."""
 
 ALIASES: Final = {
     "bootstrap": "bootstrap.servers",

@@ -97,7 +97,7 @@ class Publish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expect:
-    """A condition in SQL: on the input rows or, of a stateful job, on the rows that it returns.
+    """A condition in SQL: on the input rows or, for a stateful job, on the rows that it returns.
 
     Rows for which it is not true are treated as `otherwise` says.
     """
@@ -193,7 +193,7 @@ def _check(job: Job) -> None:
             )
         if isinstance(output, Changelog) and output.of not in job.tables:
             raise PipelineError(
-                f"job {job.name}: Changelog('{output.topic}') is of '{output.of}', not a table of the job"
+                f"job {job.name}: Changelog('{output.topic}') names table '{output.of}', which the job does not write"
             )
     _check_params(job)
 

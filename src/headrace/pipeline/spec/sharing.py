@@ -1,4 +1,4 @@
-"""Compute rows from which a job makes several tables only once per batch. Frames persist themselves, without Spark."""
+"""Compute rows once per batch if several tables of a job need them. Imports no Spark: frames have `persist`."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

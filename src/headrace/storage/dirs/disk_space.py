@@ -37,12 +37,12 @@ class Marks(NamedTuple):
     hard_percent: float = 0
 
     def soft(self, total: int) -> int:
-        """Return bytes for a file system of `total` bytes, at least the hard mark."""
+        """Return the soft mark (bytes) of a file system of `total` bytes: at least the hard mark."""
         soft = min(_SOFT_BYTES, total // _SOFT_SHARE) if self.soft_bytes == AUTOMATIC else self.soft_bytes
         return max(soft, int(total * self.soft_percent / 100), self.hard(total))
 
     def hard(self, total: int) -> int:
-        """Return bytes for a file system of `total` bytes."""
+        """Return the hard mark (bytes) of a file system of `total` bytes."""
         hard = min(_HARD_BYTES, total // _HARD_SHARE) if self.hard_bytes == AUTOMATIC else self.hard_bytes
         return max(hard, int(total * self.hard_percent / 100))
 

@@ -119,7 +119,7 @@ class LogDirs:
     def load(self, topic_partition: TopicPartition, config: LogConfig, *, now_ms: int) -> Log:
         """Open the log of an existing partition, and recover it after an unclean shutdown.
 
-        Thread-safe. Raises KafkaError(kafka_storage_error).
+        Thread-safe. Raises KafkaError: kafka_storage_error, and the errors of `Log.open`.
         """
         directory, path = self._places[topic_partition]
         if directory.path in self.owned.offline:
@@ -188,7 +188,7 @@ class LogDirs:
             )
 
     def create(self, topic_partition: TopicPartition, topic_id: UUID, config: LogConfig, *, now_ms: int) -> Log:
-        """Create a partition and its log, in the log directory with the fewest partitions.
+        """Create a partition and its log, in the preferred log directory or the one with the fewest partitions.
 
         It survives a power failure after `sync_names`. Raises KafkaError(kafka_storage_error), also if it exists.
         """
@@ -293,7 +293,7 @@ class LogDirs:
     # -- moving a log to another directory: see `log_switch` -----------------------------------------------------------
 
     def prefer(self, topic_partition: TopicPartition, directory: Path) -> None:
-        """Create a future partition in this log directory."""
+        """If this partition is created later, create it in this log directory."""
         self._preferred[topic_partition] = directory
 
     def is_here(self, moved: Log) -> bool:

@@ -28,7 +28,7 @@ class MetaProperties:
 
 
 def read_meta_properties(directory: Path) -> MetaProperties | None:
-    """Return None if the file does not exist. Raises KafkaError(inconsistent_cluster_id) for a malformed file."""
+    """Read the file; None if it does not exist. Raises KafkaError(inconsistent_cluster_id) if it is malformed."""
     path = directory / FILE_NAME
     try:
         text = read_file(path).decode(errors="replace")

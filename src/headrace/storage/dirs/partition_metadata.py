@@ -12,7 +12,7 @@ FILE_NAME: Final = "partition.metadata"
 
 
 def read_topic_id(directory: Path) -> UUID | None:
-    """Return None for a missing file (logs from before Kafka 2.8) or an empty one (after a power failure).
+    """Return the id; None if the file is missing (logs from before Kafka 2.8) or empty (after a power failure).
 
     Raises KafkaError: inconsistent_topic_id for a malformed file, kafka_storage_error for an unreadable one.
     """

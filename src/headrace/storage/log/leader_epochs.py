@@ -82,7 +82,7 @@ class LeaderEpochs:
         self._replace([*kept, EpochEntry(epoch, start_offset)])
 
     def recover(self, header: BatchHeader) -> None:
-        """Correct the entries by a batch of the log, before its later ones. Raises OSError.
+        """Correct the entries to match a batch of the log; call this for its batches in order. Raises OSError.
 
         After a power failure the file may be older than a truncation, and contain epochs whose batches are gone.
         """

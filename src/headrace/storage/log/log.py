@@ -91,7 +91,8 @@ class Log:
         Recovery reads from the segment that contains `recovery_point` to the end, and cuts off a torn tail. With
         `kernel_survived` (the machine has not restarted since the last write) it reads only what the indexes do not
         cover. With `gapless` (nothing after the recovery point was compacted) it also detects that a segment has lost
-        whole batches at its end. Raises KafkaError(kafka_storage_error) if the disk fails.
+        whole batches at its end. Raises KafkaError: kafka_storage_error if the disk fails,
+        unsupported_for_message_format, corrupt_message for an invalid control batch.
         """
         try:
             entries = read_entries(directory / LEADER_EPOCHS_FILE)

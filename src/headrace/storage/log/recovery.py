@@ -148,7 +148,7 @@ def _rebuild_indexes(segment: Segment, config: LogConfig, limit: int) -> None:
     if segment.is_cut:
         # keep the index: it shows at every start that the end is lost
         log.error(
-            "%s has only %d bytes, fewer than its indexes refer to: the last records of its offsets %d to %d are lost."
+            "%s has only %d bytes, fewer than its indexes refer to: of its offsets %d to %d, the last records are lost."
             " Consumers get CORRUPT_MESSAGE there; restore the file from a replica or a backup",
             segment.path,
             segment.size,
@@ -407,7 +407,7 @@ def remove_unfinished_swaps(directory: Path) -> None:
 
 
 def _without_damaged(directory: Path, swaps: list[str]) -> list[str]:
-    """Set damaged `.swap` files aside whose original segments still exist, and return the other names."""
+    """Set aside damaged `.swap` files whose original segments still exist, and return the other names."""
     kept = list(swaps)
     for name in swaps:
         base_offset = offset_of(name)

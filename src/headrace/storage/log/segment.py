@@ -382,5 +382,5 @@ def old_format_error(path: Path, position: int, magic: int) -> KafkaError:
     return KafkaError(
         ErrorCode.unsupported_for_message_format,
         f"{path} has message format v{magic} at byte {position}; only v2 (Kafka 0.11 and later) is supported:"
-        " copy the topic with a client to a new one",
+        " in Kafka, copy the topic with a client to a new one",
     )

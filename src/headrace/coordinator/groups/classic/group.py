@@ -129,7 +129,7 @@ class ClassicGroup:
         return Result(None, effects=out)
 
     def loaded(self, now_ms: int) -> list[Effect]:
-        """Start the session timers of a loaded group, and rebalance if it exceeds `group.max.size`."""
+        """Start the session timers of a loaded group. Rebalance if that was due, or if it exceeds `group.max.size`."""
         rebalance = self._rebalance
         out: list[Effect] = [rebalance.session_timer(member) for member in self.membership.members.values()]
         if rebalance.needs_rebalance:

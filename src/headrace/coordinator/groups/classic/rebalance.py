@@ -134,7 +134,7 @@ class Rebalance:
         self.membership.add(member, reply_to)
 
     def check_alive(self) -> None:
-        """Reject a group that has been deleted. Raises KafkaError(coordinator_not_available)."""
+        """Reject a group that is deleted or has moved away. Raises KafkaError(coordinator_not_available)."""
         if self.state is GroupState.DEAD:
             raise KafkaError(ErrorCode.coordinator_not_available)
 

@@ -88,7 +88,7 @@ class ConsumerState:
         return self.preferred_assignor(self.members.values())
 
     def preferred_assignor(self, members: Iterable[ConsumerMember]) -> str:
-        """Return the assignor that most members prefer; the first of `group.consumer.assignors` without preferences."""
+        """Return the assignor that most members prefer; the first of `group.consumer.assignors` if none prefers one."""
         offered = self.settings.group_consumer_assignors
         votes = Counter(member.assignor for member in members if member.assignor in offered)
         return max(offered, key=lambda name: votes[name])

@@ -231,7 +231,7 @@ class LedgerPublisher:
         return published
 
     def _found(self, batch: Batch) -> "Counter[bytes]":
-        """Return the records of this batch at or after the offsets of the ledger."""
+        """Count the records of this batch in the output topics, by identity, from the ledger's offsets on."""
         consumer = Consumer(
             {
                 **self._cluster.confluent("consumer"),

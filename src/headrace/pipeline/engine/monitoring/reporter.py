@@ -65,12 +65,12 @@ class Reporter:
         try:
             earlier = Progress(**json.loads(text)) if text else new
         except (ValueError, TypeError):
-            log.warning("%s/%s.json is damaged: late and quarantined rows count from 0", self._directory, job)
+            log.warning("%s/%s.json is damaged: late and quarantined rows are counted from 0", self._directory, job)
             return new
         return replace(earlier, state=State.BLOCKED) if earlier.version == version else new
 
     def watch(self, job: str, standing: Standing, query: Query | None, running: "StreamingQuery | None") -> None:
-        """Write the job's progress if it has changed. Raises OSError, or Spark's error for the table."""
+        """Write the job's progress if it has changed or is 5 s old. Raises OSError, or Spark's error for the table."""
         now = self._now[job]
         if running is not None and query is not None:
             now = self._with_batches(now, query, running)

@@ -22,7 +22,7 @@ def read(checkpoints: str, now: datetime) -> list[dict[str, Any]]:
     """Return the progress of all jobs that ever ran, by name, each with its age in seconds (`age_s`).
 
     The state is `lost` if the driver has ended without reporting it. Raises PipelineError if the checkpoints are not on
-    this machine.
+    this machine, or if a file is damaged or cannot be read.
     """
     place = directory(checkpoints)
     if "://" in place.removeprefix("file://"):

@@ -56,9 +56,9 @@ def totals(lake: Lake, output: Additive, touched: DataFrame) -> DataFrame:
 
 
 def compact(lake: Lake, output: Additive | Stateful, before: datetime) -> int:
-    """Replace partials with a time key before `before` by totals; return the number of files replaced.
+    """Replace the partials whose time is before `before` with totals; return the number of files replaced.
 
-    Of a stateful table with keys, only the latest row of each key is left.
+    In a stateful table with keys, only the latest row of each key is left.
 
     `before` has a time zone. Later partials in a file with earlier ones are summed up too. Without a time key, the
     whole table is compacted. Readers and running queries are not disturbed. If there is nothing to sum up, the table

@@ -124,7 +124,7 @@ def _dtypes(schema: str) -> Sequence[tuple[str, str]]:
 def rewrite_files(
     spark: SparkSession, path: str, names: Collection[str], rewrite: Callable[[DataFrame], DataFrame]
 ) -> int:
-    """Replace data files by `rewrite` of their rows in one commit, and return the number of files replaced.
+    """Replace data files with the result of `rewrite` on their rows, in one commit. Return how many were replaced.
 
     The commit is marked as changing no data (`dataChange` false). Delta then grants it snapshot isolation: concurrent
     appends do not conflict with it, and streams that read the table skip it. `replaceWhere` cannot

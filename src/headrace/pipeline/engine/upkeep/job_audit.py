@@ -94,7 +94,7 @@ def metrics(audits: Sequence[Audited], now: datetime) -> str:
         "headrace_pipeline_missing_records", "Offsets without a row or a reason.", ["job"], registry=registry
     )
     twice = Gauge(
-        "headrace_pipeline_duplicate_records", "Rows with the same offset as another row.", ["job"], registry=registry
+        "headrace_pipeline_duplicate_records", "Rows that repeat the offset of another row.", ["job"], registry=registry
     )
     audited = Gauge("headrace_pipeline_audit_timestamp_seconds", "Time of the last audit.", registry=registry)
     for item in audits:

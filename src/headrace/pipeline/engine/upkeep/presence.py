@@ -16,7 +16,7 @@ class Present:
     last: int
     rows: int
     duplicates: int
-    """Number of rows with the same offset as another row."""
+    """Number of rows that repeat the offset of another row."""
     gaps: tuple[range, ...]
 
 

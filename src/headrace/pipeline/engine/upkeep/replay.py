@@ -1,7 +1,7 @@
 """Parse quarantined records again, and move those that are now accepted to the tables of their job.
 
-The position of a record in its topic identifies it. A record that is in a table is not appended again, and it leaves
-the quarantine only after that: a replay that is killed can be repeated.
+The position of a record in its topic identifies it. A record that is in a table is not appended again, and a record
+leaves the quarantine only when it is in the tables, so a replay that was killed can be repeated.
 """
 
 from collections.abc import Mapping, Sequence
@@ -72,7 +72,7 @@ def replay(
 
 
 def _good(tried: DataFrame, job: Job, params: object) -> Mapping[str, DataFrame]:
-    """Return the rows of each table that the job makes of these records now."""
+    """Run the job on these records again, and return the rows that it accepts now, by table."""
     records = tried.drop("job", "version", "reason").withColumn("ingest_date", sf.current_date())
     met, _ = split(records, job.expects)
     result = job.function(met, params)

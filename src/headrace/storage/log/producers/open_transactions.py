@@ -28,7 +28,7 @@ class _Ended(NamedTuple):
 
 
 class OpenTransactions(Container[int]):
-    """Follows every transactional batch in offset order, starting with a snapshot. Contains producer ids."""
+    """Ids of producers with open transactions. Starts with a snapshot; follows every transactional batch in order."""
 
     __slots__ = ("_ended", "_open", "first_offset", "markers")
 
