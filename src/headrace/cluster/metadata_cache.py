@@ -3,6 +3,7 @@
 UpdateMetadata and setting changes replace the whole image, so a reader that holds one sees a consistent state.
 """
 
+import asyncio
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -33,9 +34,14 @@ class MetadataCache:
         self.version = 0
         """Grows with every change of the topics."""
         self._listeners: list[MetadataListener] = []
+        self._has_brokers = asyncio.Event()
 
     def attach(self, listener: MetadataListener) -> None:
         self._listeners.append(listener)
+
+    async def wait_for_brokers(self) -> None:
+        """Wait for the controller's first update."""
+        await self._has_brokers.wait()
 
     async def apply(self, update: UpdateMetadata) -> None:
         """Apply the controller's update; returns when every listener has acted on it."""
@@ -48,6 +54,8 @@ class MetadataCache:
         if update.topics:
             image = image.with_topics(update.topics)
         self.image = image
+        if image.brokers:
+            self._has_brokers.set()
         if not gone and not update.topics:
             return
         self.version += 1

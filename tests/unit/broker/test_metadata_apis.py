@@ -1,5 +1,6 @@
 """Metadata, DescribeCluster and DescribeTopicPartitions, compatible with Kafka."""
 
+import asyncio
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -7,12 +8,16 @@ from typing import Any
 
 import pytest
 
+from headrace.broker.apis import metadata
 from headrace.broker.apis.metadata import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, UNKNOWN_OPERATIONS, MetadataApis
+from headrace.cluster.commands import UpdateMetadata
+from headrace.cluster.metadata_cache import MetadataCache
 from headrace.cluster.stores.embedded import EmbeddedStore
 from headrace.cluster.topic_changes import NewTopic
 from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode, KafkaError
 from headrace.server.context import Handler
+from headrace.server.frames import InvalidRequestError
 from headrace.wire.apis import ApiKey
 from tests.unit.broker.asking import ask, every_version
 from tests.unit.cluster.clusters import Cluster, broker, started
@@ -68,6 +73,28 @@ async def test_a_null_list_means_all_topics_and_an_empty_one_none(version: int, 
     if version > 0:
         everything = await ask(routes, METADATA, version, request_for(topics=None))
         assert {topic.name for topic in everything.topics} == {"t", "u"}
+
+
+async def test_a_broker_without_metadata_answers_once_it_has_some(cluster: Cluster) -> None:
+    cache = MetadataCache()
+    routes = MetadataApis(cache, cluster.admin, BrokerConfig()).routes()
+    answer = asyncio.ensure_future(ask(routes, METADATA, 12, request_for("t")))
+    await asyncio.sleep(0)
+    assert not answer.done()
+    image = cluster.cache.image
+    await cache.apply(UpdateMetadata(1, 1, tuple(image.brokers.values()), tuple(image.topics.values()), ()))
+    reply = await answer
+    assert [broker.node_id for broker in reply.brokers] == list(image.brokers)
+    assert [topic.name for topic in reply.topics] == ["t"]
+
+
+async def test_a_broker_that_gets_no_metadata_closes_the_connection(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metadata, "_FIRST_METADATA_S", 0.01)
+    routes = MetadataApis(MetadataCache(), cluster.admin, BrokerConfig()).routes()
+    with pytest.raises(InvalidRequestError, match="the controller has not sent metadata"):
+        await ask(routes, METADATA, 12, request_for("t"))
 
 
 async def test_missing_and_invalid_topics_have_different_errors(routes: Routes, cluster: Cluster) -> None:

@@ -4,6 +4,7 @@ Metadata requests are frequent and their replies large. Whole replies are cached
 topics until the topic changes.
 """
 
+import asyncio
 from collections.abc import Awaitable, Hashable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any, Final
@@ -17,6 +18,7 @@ from headrace.cluster.metadata_cache import MetadataCache
 from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode, KafkaError
 from headrace.server.context import Answer, Handler, RawReply, Reply, RequestContext
+from headrace.server.frames import InvalidRequestError
 from headrace.slices import Steps, finish
 from headrace.types import Request
 from headrace.wire.apis import ApiKey, item_encoder, schema
@@ -38,6 +40,7 @@ _NAMES_A_STEP: Final = 500
 _COST_A_STEP: Final = 2_000
 """Partitions, or about 100 topics, to encode without a pause."""
 _COPIED_BYTES: Final = 4096
+_FIRST_METADATA_S: Final = 10.0
 _BROKERS, _CONTROLLERS = 1, 2
 
 
@@ -60,12 +63,29 @@ class MetadataApis:
 
     def metadata(self, context: RequestContext, request: Request) -> Answer:
         """Return the brokers and the requested topics: all if the list is null (version 0: empty)."""
+        if not self._cache.image.brokers:
+            return self._when_known(context, request)
         key = self._key(context, request)
         if key is not None:
             kept = self._answers.get(key, self._cache.image)
             if kept is not None:
                 return _raw(kept)
         return self._metadata(context, request, key)
+
+    async def _when_known(self, context: RequestContext, request: Request) -> Reply:
+        """Wait for the controller's first metadata. Raises InvalidRequestError if it does not come.
+
+        After a reply without brokers, librdkafka forgets all brokers and stops working.
+        """
+        try:
+            async with asyncio.timeout(_FIRST_METADATA_S):
+                await self._cache.wait_for_brokers()
+        except TimeoutError:
+            raise InvalidRequestError(
+                f"the controller has not sent metadata to this broker within {_FIRST_METADATA_S:g} s of the request"
+            ) from None
+        reply = await finish(self._metadata(context, request, None))
+        return await reply if isinstance(reply, Awaitable) else reply
 
     def _key(self, context: RequestContext, request: Request) -> Hashable | None:
         """Return everything that the reply depends on besides the image; None if the reply is not cached."""
