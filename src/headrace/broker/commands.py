@@ -180,8 +180,9 @@ class Commands:
     async def resign_moved(self, topics: Iterable[TopicImage]) -> None:
         """Stop leading partitions that have other replicas under a later leader epoch. Their logs remain.
 
-        A controller sends no StopReplica to a broker that is not registered when its replicas are moved. Kafka's
-        broker then leads until its next start, and acks=1 records of clients with old metadata are lost.
+        StopReplica usually follows, but a controller sends none to a broker that is not registered when its replicas
+        are moved. Kafka's broker then leads until its next start, and acks=1 records of clients with old metadata are
+        lost.
         """
         pace = Pace()
         for topic in topics:
@@ -190,8 +191,8 @@ class Commands:
                     continue
                 led = self._replicas.find(topic.name, index)
                 if led is not None and led.leader_epoch < partition.leader_epoch:
-                    log.warning(
-                        "%s was moved to brokers %s while this broker could not be told: it no longer leads it",
+                    log.info(
+                        "%s is now on brokers %s: this broker no longer leads it, and keeps its log for StopReplica",
                         led.topic_partition,
                         list(partition.replicas),
                     )
