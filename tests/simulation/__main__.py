@@ -16,6 +16,7 @@ from tests.simulation.cluster import world as cluster_world
 from tests.simulation.transactions import history as transaction_history
 from tests.simulation.transactions import world as transaction_world
 
+_REPORT_S = 30.0
 _BATCH = 200
 _COST = {"cluster": 10}
 """Worlds whose seeds take this many times longer, so that fewer are played."""
@@ -69,12 +70,24 @@ def _play_many(world: str, first: int, seeds: int) -> int:
     starts = range(first, first + seeds, batch)
     counts = [min(batch, first + seeds - start) for start in starts]
     failed: list[int] = []
-    with ProcessPoolExecutor(os.cpu_count()) as pool:
-        for start, bad in zip(starts, pool.map(failing, [world] * len(counts), starts, counts), strict=True):
+    played = 0
+    reported = began
+    pool = ProcessPoolExecutor(os.cpu_count())
+    try:
+        for count, bad in zip(counts, pool.map(failing, [world] * len(counts), starts, counts), strict=True):
             failed += bad
+            played += count
+            now = time.monotonic()
             if sys.stderr.isatty():
-                print(f"\r{world}: {start - first + batch} of {seeds}, {len(failed)} failed", end="\r", file=sys.stderr)
-    print(f"{world}: {seeds} seeds in {time.monotonic() - began:.1f} s, {len(failed)} failed: {failed[:50]}")
+                print(f"\r{world}: {played} of {seeds}, {len(failed)} failed", end="\r", file=sys.stderr)
+            elif now - reported >= _REPORT_S:
+                reported = now
+                print(f"{world}: {played} of {seeds}, {len(failed)} failed", file=sys.stderr, flush=True)
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+    finally:
+        pool.shutdown(cancel_futures=True)
+    print(f"{world}: {played} seeds in {time.monotonic() - began:.1f} s, {len(failed)} failed: {failed[:50]}")
     if failed:
         history = history_of(failed[0])
         print(explain(history, play(history)))
