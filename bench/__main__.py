@@ -138,7 +138,9 @@ def _parse() -> argparse.Namespace:
         "--dir", type=Path, help="directory of both brokers' data (default: the system's temporary directory)"
     )
     parser.add_argument(
-        "--transactions", action="store_true", help="measure transactions instead: commits, a loop, open ones"
+        "--transactions",
+        action="store_true",
+        help="measure transactions instead: commits, consuming and producing, reading beside open ones",
     )
     parser.add_argument(
         "--cluster",

@@ -43,7 +43,7 @@ class StateChanges:
             log.addHandler(self._file)
             log.propagate = False
         self.elected = self.followed = 0
-        """Number of times that a partition became led or followed, also under a new leader epoch."""
+        """Number of times that a partition became led or followed, or continued under a new leader epoch."""
 
     def close(self) -> None:
         if self._file is not None:

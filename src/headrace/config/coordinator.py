@@ -26,7 +26,7 @@ from headrace.config.definition import (
     table,
 )
 
-_FEWER = "If unset, a cluster with fewer brokers gets as many replicas as it has brokers."
+_FEWER = "If unset, a broker without ZooKeeper creates it with one replica."
 
 COORDINATOR_SETTINGS: Final[dict[str, Setting]] = table(
     # __consumer_offsets
@@ -282,7 +282,7 @@ COORDINATOR_SETTINGS: Final[dict[str, Setting]] = table(
         "producer.id.expiration.ms",
         INT,
         86_400_000,
-        "Time in ms after its last write at which the sequence state of a producer expires.",
+        "Time in ms from a producer's last write until its sequence state expires.",
         at_least(1),
         importance=LOW,
         update=CLUSTER_WIDE,
@@ -388,7 +388,7 @@ COORDINATOR_SETTINGS: Final[dict[str, Setting]] = table(
         "add.partitions.to.txn.retry.backoff.ms",
         INT,
         20,
-        "Initial delay in ms before AddPartitionsToTxn is retried inside the broker.",
+        "Delay in ms before the broker repeats AddPartitionsToTxn while the previous transaction is ending.",
         at_least(1),
         importance=HIGH,
     ),
@@ -396,7 +396,7 @@ COORDINATOR_SETTINGS: Final[dict[str, Setting]] = table(
         "add.partitions.to.txn.retry.backoff.max.ms",
         INT,
         100,
-        "Maximum delay in ms before AddPartitionsToTxn is retried inside the broker.",
+        "Maximum time in ms for which the broker repeats AddPartitionsToTxn; then the client has to retry.",
         at_least(0),
         importance=HIGH,
     ),

@@ -182,7 +182,7 @@ REPLICATION_SETTINGS: Final[dict[str, Setting]] = table(
         "leader.replication.throttled.rate",
         LONG,
         2**63 - 1,
-        "Maximum bytes per second that leaders send to throttled replicas.",
+        "Maximum bytes per second that throttled leaders send to followers.",
         at_least(0),
         update=CLUSTER_WIDE,
     ),

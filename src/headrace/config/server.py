@@ -104,7 +104,11 @@ SERVER_SETTINGS: Final[dict[str, Setting]] = table(
         "Listener for connections between brokers; if unset, the one of security.inter.broker.protocol.",
     ),
     Setting(
-        "socket.listen.backlog.size", INT, 50, "Maximum number of connections waiting to be accepted.", at_least(1)
+        "socket.listen.backlog.size",
+        INT,
+        50,
+        "Maximum number of connections waiting to be accepted; the system's maximum if this is not set.",
+        at_least(1),
     ),
     Setting(
         "headrace.busy.poll.us",
@@ -119,7 +123,7 @@ SERVER_SETTINGS: Final[dict[str, Setting]] = table(
         "socket.receive.buffer.bytes",
         INT,
         102_400,
-        "Receive buffer of a client's socket in bytes; -1 for the system's default.",
+        "Receive buffer of a client's socket in bytes; the system sizes it if this is -1 or not set.",
         at_least(-1),
         importance=HIGH,
     ),
@@ -143,7 +147,7 @@ SERVER_SETTINGS: Final[dict[str, Setting]] = table(
         "queued.max.request.bytes",
         LONG,
         -1,
-        "Maximum bytes of requests in progress, above which reading pauses; -1 for no limit.",
+        "Maximum bytes of requests in progress, above which reading pauses; -1 for 256 MiB (no limit in Kafka).",
     ),
     Setting(
         "queued.max.requests",

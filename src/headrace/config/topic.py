@@ -126,7 +126,7 @@ TOPIC_SETTINGS: Final[dict[str, Setting]] = table(
         "follower.replication.throttled.replicas",
         LIST,
         (),
-        "Replicas whose fetching the follower's replication throttle limits, as partition:broker pairs, or * for all.",
+        "Replicas to throttle while they follow, as partition:broker pairs, or * for all.",
         THROTTLED_REPLICAS,
     ),
     Setting(
@@ -142,7 +142,7 @@ TOPIC_SETTINGS: Final[dict[str, Setting]] = table(
         "leader.replication.throttled.replicas",
         LIST,
         (),
-        "Replicas to which the leader's replication throttle limits sending, as partition:broker pairs, or * for all.",
+        "Replicas to throttle while they lead, as partition:broker pairs, or * for all.",
         THROTTLED_REPLICAS,
     ),
     Setting(

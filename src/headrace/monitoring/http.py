@@ -232,7 +232,7 @@ class HttpServer:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 begin = await reader.readexactly(1)
             async with asyncio.timeout(HEAD_TIMEOUT_S):
-                # Reading up to the separator would fail after its first byte, which begins an empty line.
+                # Do not wait after an empty line (\r\n\r\n): the separator's first byte has already been read.
                 rest = b"" if begin == b"\r" else await reader.readuntil(b"\r\n\r\n")
             return _parse(begin + rest), answer
         except asyncio.LimitOverrunError:

@@ -110,7 +110,7 @@ def accept(records: bytes | PreparedBatch, config: LogConfig, now_ms: int, *, in
             return records.accepted
         valid = validate_produced(records.data, config.max_message_bytes, records.body)
     else:
-        valid = validate_produced(records, config.max_message_bytes)  # type: ignore[arg-type]  # bytes, as it is no other
+        valid = validate_produced(records, config.max_message_bytes)  # type: ignore[arg-type]  # these are bytes
     return _accept(valid, config, now_ms, internal=internal)
 
 

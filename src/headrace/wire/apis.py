@@ -125,8 +125,8 @@ _MAX_ENTRIES: Final = {
     ApiKey.STOP_REPLICA.value: 5_000_000,
     ApiKey.UPDATE_METADATA.value: 5_000_000,
 }
-"""APIs with a different limit. A Produce request is decoded at once, because it is mostly records. Producers stay below
-the limit: the batches of 10,000 partitions do not fit into the 1 MB that Kafka's producer sends in one request. A
+"""APIs with a different limit. A Produce request is decoded in one go, because it is mostly records. Producers stay
+below the limit: the batches of 10,000 partitions do not fit into the 1 MB that Kafka's producer sends in one request. A
 controller sends the state of all partitions in one request."""
 
 _CONTROLS: Final = {

@@ -18,8 +18,8 @@ from headrace.wire.varint import unsigned_varint
 _Step: TypeAlias = Callable[[Buffer, int], int]
 _StepMaker: TypeAlias = Callable[[int], _Step]
 MAX_ENTRIES: Final = 100_000
-"""Maximum number of items in all arrays of one request. kio decodes as many in 30 ms, during which nothing else runs,
-into 30 MB; handling them takes a few tenths of a second, in slices."""
+"""Maximum number of items in all arrays of one request. To decode that many, kio needs 30 MB and 30 ms, during which
+nothing else runs; handling them takes a few tenths of a second, in slices."""
 
 MAX_STRING: Final = 32_767
 """Maximum bytes of a string."""
@@ -195,9 +195,10 @@ def _items(
     last_step: _Step,
     left: list[int],
 ) -> _Step:
-    """Skip `before` bytes and an array: of items of `size` bytes, or with `step` per item and `last_step` for the last.
+    """Skip `before` bytes and an array.
 
-    A single function, because every further call costs time.
+    An item has `size` bytes. If that is None, `step` skips an item, and `last_step` the last one. A single function,
+    because every further call costs time.
     """
 
     def follow(data: Buffer, position: int) -> int:

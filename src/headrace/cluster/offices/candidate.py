@@ -191,7 +191,7 @@ class Candidate:
         except (BadVersionError, NoNodeError):
             pass  # another broker is the controller
         except (StoreUnavailableError, TimeoutError):
-            log.debug("The node of the controller is deleted with the session")
+            log.debug("Could not delete /controller; it disappears when the session ends")
 
     async def _end(self) -> None:
         term, self.term = self.term, None

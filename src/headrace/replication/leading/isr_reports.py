@@ -51,7 +51,7 @@ class IsrReports:
         self._sending: asyncio.Task[None] | None = None
         self._log_again_at = 0.0
         self.shrinks = self.expands = self.failures = 0
-        """Changes that the controller has applied; failures were rejected or submitted while another was pending."""
+        """Changes applied by the controller; `failures`: rejected, or submitted while another was pending."""
 
     def submit(self, change: IsrChange, done: Callable[[Answer], None]) -> None:
         if not self._changes.submit(change):

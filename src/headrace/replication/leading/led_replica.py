@@ -58,7 +58,7 @@ class LedReplica(Replica):
         self.followers: Followers | None = None
         """None if this broker has the only replica."""
         self.completions: Completions[Any] | None = None
-        """Flushes the log if `flush.messages` requires it; without it appends wait for the disk."""
+        """Flushes the log if `flush.messages` requires it. If None, the append itself waits for the disk."""
         self.awaits_flush = False
         """True if the high watermark waits for a flush."""
         self.log_growth: Growth[Any] = Growth(self, of_log=True)

@@ -190,7 +190,8 @@ class LogDirs:
     def create(self, topic_partition: TopicPartition, topic_id: UUID, config: LogConfig, *, now_ms: int) -> Log:
         """Create a partition and its log, in the preferred log directory or the one with the fewest partitions.
 
-        It survives a power failure after `sync_names`. Raises KafkaError(kafka_storage_error), also if it exists.
+        It survives a power failure after `sync_names`. Raises KafkaError(kafka_storage_error) on failure, and if the
+        log already exists.
         """
         if topic_partition in self._places:
             raise KafkaError(

@@ -75,7 +75,7 @@ class OpenTransactions(Container[int]):
         self.add_at(header, header.base_offset)
 
     def add_at(self, header: BatchHeader, base_offset: int) -> None:
-        """Account for a data batch of a transaction that is now at `base_offset`."""
+        """Account for a data batch of a transaction; it is at `base_offset`, whatever its header says."""
         begun = self._open.get(header.producer_id)
         first_offset = base_offset if begun is None else begun.first_offset
         self._open[header.producer_id] = OpenTransaction(header.producer_epoch, first_offset, header.max_timestamp)
