@@ -6,7 +6,9 @@ import threading
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+from unittest.mock import patch
 
+import py4j.protocol
 from py4j.protocol import Py4JJavaError
 
 from tests.support.java_gateway import JavaGateway
@@ -52,7 +54,9 @@ class KafkaTools:
         main = jvm.java.lang.Class.forName(tool).getMethod("main", self._classes(texts.getClass()))
         thrown = False
         try:
-            main.invoke(None, self._java.array(jvm.java.lang.Object, [texts]))
+            # PySpark replaces this function in every process that has a session, and looks for errors in Spark's JVM.
+            with patch("py4j.java_gateway.get_return_value", py4j.protocol.get_return_value):
+                main.invoke(None, self._java.array(jvm.java.lang.Object, [texts]))
         except Py4JJavaError as error:
             thrown = True
             if not self._exits.size():
