@@ -139,12 +139,13 @@ class LeaderState:
         """Adopt a state from the controller. Return False if it is older than the known one."""
         if state.partition_epoch < self.partition_epoch:
             return False
-        is_new_leader = self.leader_epoch == UNKNOWN_EPOCH
+        # Another broker may have led in an epoch that this one has missed, and followers may have truncated their logs.
+        is_new_leader = self.leader_epoch == UNKNOWN_EPOCH or state.leader_epoch > self.leader_epoch + 1
         is_new_epoch = state.leader_epoch > self.leader_epoch
         if is_new_epoch or state.partition_epoch > self.partition_epoch or not self._needs_newer:
             self._commit(state.isr)
         # Otherwise this is the state on which the pending change is based, and the change may be applied already.
-        known = self.followers
+        known = {} if is_new_leader else self.followers
         self.followers = {
             replica: known.get(replica) or Follower() for replica in state.replicas if replica != self._broker_id
         }

@@ -349,6 +349,15 @@ def test_a_new_epoch_begins_at_the_log_end_with_the_lag_time_for_members() -> No
     assert leader.shrink() is not None
 
 
+@pytest.mark.parametrize(("epoch", "expected"), [(5, 50), (6, -1)])
+def test_the_ends_of_followers_are_forgotten_if_another_broker_may_have_led(epoch: int, expected: int) -> None:
+    leader = Leader()
+    for follower in (2, 3):
+        leader.fetch(follower, 50)
+    assert leader.lead(leader_epoch=epoch, partition_epoch=11)
+    assert leader.end() == expected
+
+
 def test_a_replica_that_was_removed_is_forgotten() -> None:
     leader = Leader()
     assert leader.lead(partition_epoch=11, replicas=(1, 2), isr=(1, 2))
