@@ -121,8 +121,9 @@ def test_a_follower_that_pauses_is_seen_in_the_metrics_of_its_leader(cluster: Cl
         produce_to_headrace(cluster, "watched")
         wait_for(lambda: "watched-0: changing in-sync replicas" in cluster.headrace.log(), "the leader's proposal")
 
-    wait_for(lambda: metric(http, f"{manager}isrshrinks_total") == shrinks + 1, "one shrink")
-    wait_for(lambda: metric(http, f"{manager}isrexpands_total") == expands + 1, "one expansion")
+    # Partitions of other tests count too: a follower that has never fetched from one when it pauses leaves it as well.
+    wait_for(lambda: metric(http, f"{manager}isrshrinks_total") > shrinks, "a shrink")
+    wait_for(lambda: metric(http, f"{manager}isrexpands_total") > expands, "an expansion")
     wait_for(lambda: metric(http, f"{manager}underreplicatedpartitions") == 0, "in sync again")
     assert metric(http, f"{manager}underminisrpartitioncount") == 0
     assert metric(http, f"{manager}leadercount") >= 1
