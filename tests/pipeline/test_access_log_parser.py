@@ -10,7 +10,7 @@ from tests.pipeline.log_lines import combined
 from tests.pipeline.records import raw_records
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Column, SparkSession
 
 FULL: Final = (
     '83.149.9.216 - frank [17/May/2015:12:05:03 +0200] "GET /a/b.html?q=1#x HTTP/1.1" 200 203023 '
@@ -113,3 +113,35 @@ def test_lines_of_real_servers_are_accepted(rows: dict[str, Any], name: str) -> 
 @pytest.mark.parametrize("name", REJECTED)
 def test_a_malformed_line_is_rejected_with_the_reason(rows: dict[str, Any], name: str) -> None:
     assert rows[name].reason == REJECTED[name][1]
+
+
+def test_lines_with_small_errors_are_parsed_as_by_the_pattern_of_a_whole_line(spark: "SparkSession") -> None:
+    from pyspark.sql import functions as sf
+
+    from headrace.pipeline.parsers import access_log
+
+    bases = (combined(), combined()[:-1], combined(size="-") + " more", str(ACCEPTED["common"]))
+    lines = [
+        base[:at] + inserted + base[at + removed :]
+        for base in bases
+        for at in range(len(base) + 1)
+        for inserted in ("", '"', " ", "\t", "\r", "\\", "[", "-", "\u2028")
+        for removed in (0, 1)
+    ]
+    line = sf.col("line")
+    matches = line.rlike(access_log._LINE) & ~line.contains("\n")
+    whole = sf.when(matches, sf.split(sf.regexp_replace(line, access_log._LINE, access_log._PARTS), "\n"))
+    parts = raw_records(spark, lines).select(sf.col("value").cast("string").alias("line"))
+    parts = parts.select("line", whole.alias("whole"), access_log._parts(sf.split(line, '"')).alias("parts"))
+
+    def used(name: str) -> "Column":
+        before, request, after, referer, agent = (sf.get(name, sf.lit(index)) for index in (0, 1, 2, 3, 5))
+        # The pattern ignores white space at the end, and a line separator.
+        ends = (
+            sf.regexp_replace(sf.coalesce(part, sf.lit("")), r"[\s\u2028]+$", "") for part in (after, referer, agent)
+        )
+        return sf.struct(sf.substring_index(before, " ", 1), sf.substring(before, -28, 28), request, *ends)
+
+    found = parts.select("line", used("parts") == used("whole")).collect()
+    assert [line for line, same in found if not same] == []
+    assert parts.where("parts is not null").count() > len(lines) // 10

@@ -9,7 +9,11 @@ from headrace.pipeline.spec.params import Interval
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_NAMED: Final = r"(?i)bot\b|bot[/_-]|crawl|spider|slurp|scrap|archiver|^curl/|^wget/|python-|^java/|libwww|httpclient"
+# Java tries the names one by one. The lookahead spares most positions that.
+_NAMED: Final = (
+    r"(?i)(?=[abchjlpsw])"
+    r"(?:bot\b|bot[/_-]|crawl|spider|slurp|scrap|archiver|^curl/|^wget/|python-|^java/|libwww|httpclient)"
+)
 _PAGES_WALKED: Final = 20
 _REQUESTS_HAMMERED: Final = 100
 _PATHS_PROBED: Final = 10

@@ -18,6 +18,9 @@ _TIME: Final = r"\[(\d{2}/[A-Z][a-z]{2}/\d{4}:\d{2}:\d{2}:\d{2} [+-]\d{4})\]"
 _LINE: Final = (
     rf'{_ADDRESS}\S++ [^\[]*+{_TIME} {_QUOTED}" (\d{{3}}) (\d++|-)(?: {_QUOTED}" {_QUOTED}(?:"(?: .*)?)?)?\s*+$'
 )
+# The beginning and the middle of most lines, split at their quotes.
+_BEFORE: Final = rf"{_ADDRESS}\S++ [^\[]*+{_TIME} \z"
+_AFTER: Final = r"^ \d{3} (?:\d++|-) ?\z"
 # The groups of _LINE, divided as in a line that is split at its quotes.
 _PARTS: Final = "$1 [$2] \n$3\n $4 $5\n$6\n\n$7"
 _REQUEST: Final = r"^([A-Z]+) (\S+)(?: (HTTP/\d(?:\.\d)?))?$"
@@ -30,7 +33,8 @@ def parsed(raw: DataFrame) -> DataFrame:
     Bytes that are not UTF-8 become replacement characters. Times are read with their time zones.
     """
     lines = raw.withColumn("line", sf.coalesce(sf.col("value").cast("string"), sf.lit("")))
-    rows = lines.select("*", _once(_parts()).alias("parts"))
+    rows = lines.select("*", _once(sf.split("line", '"')).alias("quoted"))
+    rows = rows.select("*", _once(_parts(sf.col("quoted"))).alias("parts")).drop("quoted")
     before, request, after, referer, user_agent = (sf.get("parts", sf.lit(index)) for index in (0, 1, 2, 3, 5))
     fields = sf.struct(
         # The address comes first, the time last: 26 characters, a bracket and a blank.
@@ -90,17 +94,24 @@ def _once(value: Column) -> Column:
     return sf.explode(sf.array(value))
 
 
-def _parts() -> Column:
-    """Return the parts of the line between its quotes; null if it does not match.
+def _parts(quoted: Column) -> Column:
+    """Return the parts of the line between its quotes; null if it does not match. `quoted` is the line, split at them.
 
-    Most lines contain no escapes, and no quotes before the request: splitting them at their quotes is fastest. For the
-    others, the regular expression writes its groups separated by line breaks, which no line contains.
+    Most lines contain no escapes, and no quotes before the request. Of those, only the parts outside the quotes need a
+    pattern. For the others, the regular expression writes its groups separated by line breaks, which no line contains.
     """
-    line = sf.col("line")
-    plain = ~line.contains("\\") & sf.substring_index(line, '"', 1).endswith("] ")
+    line, at, count = sf.col("line"), [sf.get(quoted, sf.lit(index)) for index in range(7)], sf.size(quoted)
+    after_combined = at[2].endswith(" ") & (at[4] == " ") & (at[6] == "")
+    usual = (
+        ~line.contains("\\")
+        & ((count == 3) | ((count == 7) & after_combined))
+        & at[0].rlike(_BEFORE)
+        & at[2].rlike(_AFTER)
+    )
+    plain = ~line.contains("\\") & at[0].endswith("] ")
     by_groups = sf.split(sf.regexp_replace(line, _LINE, _PARTS), "\n")
-    parts = sf.when(plain, sf.split(line, '"')).otherwise(by_groups)
-    return sf.when(~line.contains("\n") & line.rlike(_LINE), parts)
+    others = sf.when(line.rlike(_LINE), sf.when(plain, quoted).otherwise(by_groups))
+    return sf.when(~line.contains("\n"), sf.when(usual, quoted).otherwise(others))
 
 
 def _text(extracted: Column) -> Column:
