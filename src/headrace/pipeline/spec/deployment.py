@@ -16,7 +16,7 @@ from headrace.pipeline.spec.secret_values import Secret, Value, flattened
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
 DEFAULT_LAKE: Final = "headrace-lake"
 """Relative to the working directory."""
-DEFAULT_MAX_ROWS: Final = 200_000
+DEFAULT_MAX_ROWS: Final = 400_000
 """Maximum rows in a batch of a job that reads a topic."""
 DEFAULT_MAX_TABLE_ROWS: Final = 1_000_000
 """Maximum rows in a batch of a job that reads a table, which reads only the columns that it needs."""
