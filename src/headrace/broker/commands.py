@@ -177,6 +177,14 @@ class Commands:
             loop = asyncio.get_running_loop()
             return results | await loop.run_in_executor(self._executor, self._delete, withdrawn)
 
+    async def note_departures(self) -> None:
+        """Raise high watermarks that waited for followers on brokers that are no longer registered."""
+        pace = Pace()
+        for partition in self._replicas.partitions():
+            if partition.followers is not None:
+                partition.followers.commit()
+            await pace.rest()
+
     async def resign_moved(self, topics: Iterable[TopicImage]) -> None:
         """Stop leading partitions that have other replicas under a later leader epoch. Their logs remain.
 

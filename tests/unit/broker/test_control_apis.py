@@ -3,7 +3,7 @@
 import asyncio
 import errno
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from headrace.cluster.commands import DURING_DELETION
 from headrace.cluster.metadata_cache import MetadataCache
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.following.partition import FollowedPartition
+from headrace.replication.leading.isr_changes import Answer, IsrChange
 from headrace.replication.leading.peers import Peers
 from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
@@ -212,6 +213,25 @@ async def test_a_leader_whose_partition_was_moved_while_it_had_no_session_resign
     assert broker.coordinators[-1] == ("resigned", T0)
     await broker.assign(OTHER, 2)
     assert broker.followed().log_end_offset == 1
+
+
+async def test_records_do_not_wait_for_a_follower_whose_broker_has_left(broker: Broker) -> None:
+    def is_alive(broker_id: int) -> bool:
+        return broker_id in broker.cache.image.brokers
+
+    class Refusing:
+        def submit(self, _: IsrChange, done: Callable[[Answer], None]) -> None:
+            done(ErrorCode.ineligible_replica)
+
+    broker.replicas.peers = Peers(OWN, is_alive, lambda: 10_000, lambda: 0, Refusing())
+    await broker.update(OWN, replicas=[OWN, 9], brokers=(OTHER, OWN, 9))
+    await broker.assign(OWN, replicas=[OWN, 9])
+    led = broker.replicas.get("t", 0)
+    led.fetched_by(9, 0, 0, -1)  # it keeps up, so the leader waits for it
+    led.append_as_leader(RECORD, now_ms=1_700_000_000_000)
+    assert led.high_watermark == 0
+    await broker.update(OWN, replicas=[OWN, 9], brokers=(OTHER, OWN))
+    assert led.high_watermark == 1
 
 
 async def test_a_leader_resigns_only_under_a_later_epoch(broker: Broker) -> None:

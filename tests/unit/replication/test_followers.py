@@ -152,6 +152,17 @@ def test_a_follower_that_catches_up_joins_again(setup: Setup) -> None:
     assert setup.partition.isr == (1, 2, 3)
 
 
+def test_the_high_watermark_does_not_wait_for_a_follower_that_was_refused(setup: Setup) -> None:
+    setup.lead(isr=(1, 2), partition_epoch=1)
+    setup.fetch(3)  # broker 3 stops: the controller will not let it join
+    setup.append()
+    setup.now_ms += MAX_LAG_MS + 1
+    setup.fetch(2)
+    assert setup.partition.high_watermark == 0
+    setup.answer(ErrorCode.ineligible_replica)
+    assert setup.partition.high_watermark == 1
+
+
 def test_an_unexpected_error_sends_the_change_again(setup: Setup) -> None:
     setup.append()
     setup.lag(3)

@@ -55,8 +55,11 @@ class ControlApis:
         await self._read_configs((topic.topic_name, topic.topic_id) for topic in request.topic_states)
         async with self._commands.in_order:
             self._check(request, "UpdateMetadata")  # another controller's request may have been applied meanwhile
-            update = await finish(update_of(request, self._cache.image))
+            before = self._cache.image
+            update = await finish(update_of(request, before))
             await self._cache.apply(update)
+            if before.brokers.keys() - self._cache.image.brokers.keys():
+                await self._commands.note_departures()
             await self._commands.resign_moved(update.topics)
         self._commands.changes.updated(update)
         return {"error_code": ErrorCode.none}

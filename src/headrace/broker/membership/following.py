@@ -52,9 +52,14 @@ class MemberFetchers:
         self._fetchers = Fetchers(self._create, per_leader=config.num_replica_fetchers)
         self.failures: set[TopicPartition] = set()
         """Partitions that are no longer fetched because of an error."""
+        self.is_leaving = False
+        """True to follow no further partitions, because this broker stops: their leaders would wait for it."""
 
     def follow(self, partitions: Sequence[FollowedPartition]) -> None:
         """Fetch these partitions from their current leaders under their current leader epochs."""
+        if self.is_leaving:
+            self.forget([partition.topic_partition for partition in partitions])
+            return
         self.failures.difference_update(partition.topic_partition for partition in partitions)
         self._throttle.rate = self._config.follower_replication_throttled_rate
         self._fetchers.follow(partitions)

@@ -97,6 +97,7 @@ class Member:
         self._has_failed_directory = False
         self._session = 0
         self._following: asyncio.Task[None] | None = None
+        self._fetchers: MemberFetchers | None = None
         timeout_s = config.zookeeper_session_timeout_ms / 1000
         self._watchdog = Watchdog(loop, timeout_s=timeout_s)
         self._failed: asyncio.Event | None = None
@@ -145,13 +146,14 @@ class Member:
 
     def fetchers(self, executor: Executor) -> MemberFetchers:
         """Return the fetchers of the partitions that this broker follows. `executor` waits for disks."""
-        return MemberFetchers(
+        self._fetchers = MemberFetchers(
             self._config,
             executor,
             link_to=self._fetching_link,
             address_of=self.address_of,
             broker_epoch=lambda: self.broker_epoch,
         )
+        return self._fetchers
 
     def apis(self, commands: Commands) -> Sequence[ControlApis | ControllerApis]:
         """Return the handlers of requests from the controller, and of requests to it."""
@@ -249,6 +251,8 @@ class Member:
     async def leave(self) -> None:
         """Ask the controller to move leadership to other brokers, within the configured attempts."""
         if self._config.controlled_shutdown_enable and self.broker_epoch >= 0 and self._is_connected:
+            if self._fetchers is not None:
+                self._fetchers.is_leaving = True
             await self.controller.shut_down()
 
     async def close(self) -> None:

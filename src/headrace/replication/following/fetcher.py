@@ -256,7 +256,15 @@ class Fetcher:
             self._fail(partition, action.reason, is_expected=action.is_expected)
         elif isinstance(action, Retry):
             level = logging.INFO if action.is_expected else logging.ERROR
-            log.log(level, "%s: the leader returned %s; trying again", partition.topic_partition, action.reason)
+            if action.is_expected and action.wait_s < self._settings.backoff_s:
+                level = logging.DEBUG  # the leader is about to learn of its epoch
+            log.log(
+                level,
+                "%s: the leader returned %s; trying again in %g s",
+                partition.topic_partition,
+                action.reason,
+                action.wait_s,
+            )
 
     async def _reset(self, following: Following) -> None:
         """Truncate or restart a log whose end is outside the leader's log, as after an unclean election (KIP-320)."""

@@ -38,7 +38,7 @@ class LogEnd(NamedTuple):
 class Following:
     """One partition: its log end after the last request or action, and its lag in records (None before a reply)."""
 
-    __slots__ = ("end", "key", "lag", "leader_epoch", "retry_at", "stage", "topic_partition")
+    __slots__ = ("end", "key", "lag", "leader_epoch", "retry_at", "retry_s", "stage", "topic_partition")
 
     def __init__(self, topic_partition: TopicPartition, key: PartitionKey, leader_epoch: int, end: LogEnd) -> None:
         self.topic_partition = topic_partition
@@ -48,6 +48,8 @@ class Following:
         self.lag: int | None = None
         self.stage = Stage.FETCHING
         self.retry_at = 0.0
+        self.retry_s = _FIRST_RETRY_S
+        """The wait after the next error that is normal while the news of a leader change spreads."""
 
 
 class Append(NamedTuple):
@@ -80,15 +82,17 @@ class Fail(NamedTuple):
 
 
 class Retry(NamedTuple):
-    """The partition is fetched again after the back-off. `is_expected`: the error is normal after a leader change."""
+    """The partition is fetched again later. `is_expected`: the error is normal after a leader change."""
 
     following: Following
     reason: str
     is_expected: bool
+    wait_s: float
 
 
 Action: TypeAlias = Append | Truncate | Reset | Fail | Retry
 
+_FIRST_RETRY_S: Final = 0.025
 _WHILE_METADATA_SPREADS: Final = frozenset(
     {
         ErrorCode.unknown_leader_epoch,
@@ -199,6 +203,7 @@ class FollowerState:
     def appended(self, following: Following, end: LogEnd, high_watermark: int) -> None:
         """Note that the action Append has succeeded; `high_watermark` is the leader's."""
         following.lag = max(0, high_watermark - end.offset)
+        following.retry_s = _FIRST_RETRY_S
         following.end = end
         self._fetch(following)
 
@@ -212,10 +217,10 @@ class FollowerState:
         following.end = end
         self.delay(following, now)
 
-    def delay(self, following: Following, now: float) -> None:
-        """Fetch the partition again after the back-off."""
+    def delay(self, following: Following, now: float, wait_s: float | None = None) -> None:
+        """Fetch the partition again after `wait_s`, by default the back-off."""
         following.stage = Stage.DELAYED
-        following.retry_at = now + self.backoff_s
+        following.retry_at = now + (self.backoff_s if wait_s is None else wait_s)
         self._delayed[following] = None
         self._throttled.pop(following, None)
         self.session.leave(following.key)
@@ -253,8 +258,14 @@ class FollowerState:
         if code == ErrorCode.offset_moved_to_tiered_storage:
             self.forget(following.topic_partition)
             return Fail(following, "its first records are in tiered storage, which is not supported", False)
-        self.delay(following, now)
-        return Retry(following, _name(code), code in _WHILE_METADATA_SPREADS)
+        if code not in _WHILE_METADATA_SPREADS:
+            self.delay(following, now)
+            return Retry(following, _name(code), False, self.backoff_s)
+        # The leader learns of its epoch within milliseconds of its followers, and acks=all waits for them.
+        wait_s = min(following.retry_s, self.backoff_s)
+        following.retry_s = 2 * wait_s
+        self.delay(following, now, wait_s)
+        return Retry(following, _name(code), True, wait_s)
 
 
 def truncation_offset(end: tuple[int, int], log_end_offset: int, *, leader_epoch: int, leader_end_offset: int) -> int:

@@ -166,6 +166,8 @@ class Followers:
                 )
             if self.state.refused(proposal, answer):
                 self._propose(partition, proposal)
+            else:
+                self.commit()  # the high watermark no longer waits for a replica that may not join
         elif self.state.confirmed(proposal, answer):
             log.info("%s: the in-sync replicas are now %s", partition.topic_partition, list(answer.isr))
             self._note(partition)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 from uuid import UUID
 
@@ -131,3 +132,17 @@ async def test_a_stopping_broker_refuses_the_news_of_a_topic_whose_settings_it_c
     with pytest.raises(KafkaError) as caught:
         await member._read_configs([("t", None)])
     assert caught.value.code is ErrorCode.broker_not_available
+
+
+async def test_a_member_that_leaves_follows_no_further_partitions(member: Member) -> None:
+    with ThreadPoolExecutor(1) as executor:
+        fetchers = member.fetchers(executor)
+    member.broker_epoch = 5
+    following: list[bool] = []
+
+    async def shut_down() -> None:
+        following.append(not fetchers.is_leaving)
+
+    member.controller.shut_down = shut_down  # type: ignore[method-assign]
+    await member.leave()
+    assert following == [False]

@@ -120,25 +120,44 @@ def test_a_fenced_partition_waits_for_its_new_epoch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "is_expected"),
+    ("code", "is_expected", "wait_s"),
     [
-        (ErrorCode.not_leader_or_follower, True),
-        (ErrorCode.unknown_leader_epoch, True),
-        (ErrorCode.unknown_topic_id, True),
-        (ErrorCode.kafka_storage_error, False),
+        (ErrorCode.not_leader_or_follower, True, 0.025),
+        (ErrorCode.unknown_leader_epoch, True, 0.025),
+        (ErrorCode.unknown_topic_id, True, 0.025),
+        (ErrorCode.kafka_storage_error, False, BACKOFF_S),
     ],
 )
-def test_another_error_delays_the_partition(code: ErrorCode, is_expected: bool) -> None:
+def test_another_error_delays_the_partition(code: ErrorCode, is_expected: bool, wait_s: float) -> None:
     driver = Driver()
     following = driver.follow()
     driver.request()
 
-    assert driver.answer(fetched(error_code=code)) == [Retry(following, code.name, is_expected)]
+    assert driver.answer(fetched(error_code=code)) == [Retry(following, code.name, is_expected, wait_s)]
     assert driver.asked() == []
     driver.answer()
-    driver.now += BACKOFF_S
+    driver.now += wait_s
 
     assert driver.asked() == [(0, 3, 10, 2)]
+
+
+def test_a_leader_that_does_not_know_its_epoch_yet_is_asked_again_soon_and_then_less_often() -> None:
+    driver = Driver()
+    following = driver.follow()
+
+    def wait_s() -> float:
+        """Return the wait after another error."""
+        driver.request()
+        (action,) = driver.answer(fetched(error_code=ErrorCode.unknown_leader_epoch))
+        assert isinstance(action, Retry)
+        driver.now += action.wait_s
+        return action.wait_s
+
+    assert [wait_s() for _ in range(8)] == [0.025, 0.05, 0.1, 0.2, 0.4, 0.8, BACKOFF_S, BACKOFF_S]
+    driver.request()
+    driver.answer(fetched())
+    driver.state.appended(following, following.end, high_watermark=20)
+    assert wait_s() == 0.025
 
 
 def test_a_delayed_partition_does_not_delay_others() -> None:
