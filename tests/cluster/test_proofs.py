@@ -30,9 +30,10 @@ def test_nothing_is_lost_when_brokers_of_a_cluster_of_headrace_are_killed(tmp_pa
 
 
 def test_outages_are_measured_and_no_record_fails_when_brokers_stop(tmp_path: Path) -> None:
-    # The machine may be busy, so the limits are not checked.
+    # The machine may be busy, so the limits are not checked. But no partition waits for the check of lagging followers.
     figures = outages.run(outages.Plan(stops=1, seed=1, is_limited=False), tmp_path, print)
     assert figures["Headrace, records acknowledged"] > 0
+    assert figures["Headrace, longest outage of clean stops (ms)"] < 4000
 
 
 def test_kafka_and_headrace_take_over_from_each_other_as_controllers_at_work(tmp_path: Path) -> None:
