@@ -94,7 +94,7 @@ def adopt(
 
 
 def adopted(adoption: Adoption, broker_id: int) -> list[Operation]:
-    """Return the operations that write the adoption to a tree with only its fixed nodes."""
+    """Return the operations that add the adoption to a new tree, which has only the fixed nodes."""
     operations: list[Operation] = []
     for resource, values in adoption.configs.items():
         if resource.kind != TOPIC_CONFIG:

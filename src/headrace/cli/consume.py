@@ -124,7 +124,7 @@ def consume(
     if jsonl + (template is not None) + bool(columns) > 1:
         raise usage_error("--jsonl, --format and --print-... cannot be combined", "Give only one of them.")
     if group is not None and partition is not None:
-        raise usage_error("a group assigns the partitions itself", "Give --group or --partition, not both.")
+        raise usage_error("--group and --partition cannot be combined", "A group assigns its partitions itself.")
     formatter = _formatter(jsonl, template, columns, separator, null)
 
     # Importing the client library takes longer than a help page may.

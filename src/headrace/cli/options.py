@@ -26,7 +26,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors to
 
 
 def key_and_value(text: str, option: str) -> tuple[str, str]:
-    """Split KEY=VALUE. Raises typer.BadParameter that names the option."""
+    """Split KEY=VALUE. Raises typer.BadParameter, naming the option."""
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise typer.BadParameter(f"'{text}' is not KEY=VALUE", param_hint=f"'{option}'")

@@ -121,7 +121,7 @@ def submit(
 ) -> None:
     """Print the spark-submit line that runs jobs with the deployment's settings, and how to build the wheel."""
     if not print_line:
-        raise usage_error("submit only prints", "Add --print, and run its output: `... | sh`.")
+        raise usage_error("submit needs --print", "It only prints a command; run its output: `... --print | sh`.")
     if deploy_mode not in ("client", "cluster"):
         raise usage_error(f"--deploy-mode '{deploy_mode}': must be client or cluster")
     with pipeline_options.explained():

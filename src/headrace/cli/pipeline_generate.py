@@ -120,7 +120,7 @@ def generate(
     from headrace.pipeline.generate.parameters import Parameters
 
     if directory is None and topic is None:
-        raise usage_error("neither --output nor --topic", "--output DIR writes files, --topic NAME sends the lines.")
+        raise usage_error("give --output or --topic", "--output DIR writes files, --topic NAME sends the lines.")
     chosen: dict[str, Any] = {
         "rate": rate,
         "start": _start(start, now=topic is not None and rate is not None),

@@ -146,7 +146,10 @@ def produce(
     """Write records to a topic, one per line, from files or standard input."""
     now_ms = clock.now_ms()
     if jsonl and (key is not None or key_separator is not None or null is not None):
-        raise usage_error("--jsonl lines have their own keys and nulls", "Leave --key, --key-separator and --null out.")
+        raise usage_error(
+            "--jsonl cannot be combined with --key, --key-separator or --null",
+            "JSON lines have their own keys and nulls.",
+        )
     if key is not None and key_separator is not None:
         raise usage_error("--key and --key-separator cannot be combined", "Give only one of them.")
     if keep_partitions and (not jsonl or partition is not None):

@@ -44,7 +44,7 @@ def open_sources(paths: Sequence[Path]) -> Iterator[list[Source]]:
 
 
 def read_records(source: Source, line_format: LineFormat) -> Iterator[tuple[Record, int]]:
-    r"""Yield records and the size of their lines in bytes. Raises CommandError that names the line.
+    r"""Yield records and the size of their lines in bytes. Raises CommandError, naming the line.
 
     Lines end with \n or \r\n. An empty line is an empty value; in JSON lines it is skipped.
     """

@@ -69,7 +69,10 @@ class _Ending:
 
 
 class Endings:
-    """Prepared transactions. `complete` writes the last record of one, and raises KafkaError if it cannot."""
+    """Writes the markers of prepared transactions, then calls `complete`.
+
+    `complete` writes the last record of a transaction. It raises KafkaError if the write fails, and is called again.
+    """
 
     def __init__(
         self,
@@ -188,7 +191,12 @@ class Endings:
             self._forget(ending)
         elif not ending.has_failed:
             ending.has_failed = True
-            log.warning("The marker of transactional id %s for %s will be retried: %s", ending.name, partition, error)
+            log.warning(
+                "Writing the marker of transactional id %s to %s failed and will be retried: %s",
+                ending.name,
+                partition,
+                error,
+            )
 
     def _finish_or_retry(self, ending: _Ending) -> None:
         """Complete the transaction if all markers are written; otherwise retry."""

@@ -72,7 +72,7 @@ class GroupCommit(Generic[P]):
     def _flushed(self, partition: P, end_offset: int, done: "asyncio.Future[None]") -> None:
         error = None if done.cancelled() else done.exception()
         if error is not None and getattr(error.__cause__, "errno", None) in _PASSING:
-            log.error("The flush of %s will be retried: %s", partition.topic_partition, error)
+            log.error("Flushing %s failed and will be retried: %s", partition.topic_partition, error)
             self._loop.call_later(_RETRY_S, self._flush, partition)
             return
         self.partitions.discard(partition)

@@ -307,7 +307,7 @@ class ProducerState:
 
 
 def _is_next(packed: PackedProducer, header: BatchHeader) -> bool:
-    """Return True for a batch with a higher epoch, or the next sequence number: it repeats none."""
+    """Return True for a batch with a higher epoch or the next sequence number, which cannot be a repeat."""
     epoch, last = _EPOCH_AND_SEQUENCE.unpack_from(packed)
     known: int = epoch
     return header.producer_epoch > known or (

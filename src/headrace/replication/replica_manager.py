@@ -141,7 +141,7 @@ class ReplicaManager:
         return self._lead(topic_partition, leader_epoch)
 
     def check(self, state: PartitionState) -> ErrorCode:
-        """Return the error of a controller's state of a partition (LeaderAndIsr); `none` if it is to be adopted."""
+        """Check a partition's state from the controller (LeaderAndIsr). Return an error, or `none` to adopt it."""
         topic_partition = TopicPartition(state.topic, state.partition)
         if topic_partition in self._offline:
             return ErrorCode.kafka_storage_error
@@ -154,7 +154,7 @@ class ReplicaManager:
         return ErrorCode.none if state.leader_epoch > hosted.leader_epoch else ErrorCode.stale_controller_epoch
 
     def check_stop(self, topic_partition: TopicPartition, leader_epoch: int) -> ErrorCode:
-        """Return the error of stopping a partition under `leader_epoch`; a negative one overrides all (KIP-570)."""
+        """Check a StopReplica under `leader_epoch`; negative ones override all (KIP-570). Return an error or `none`."""
         if self.log_dirs.has_failed(topic_partition):
             return ErrorCode.kafka_storage_error
         hosted = self._hosted(topic_partition)
@@ -398,7 +398,7 @@ class ReplicaManager:
             try:
                 partition.log.apply_retention(now_ms(), partition.high_watermark)
             except KafkaError as error:
-                log.error("Retention of %s failed: %s", partition.topic_partition, error)
+                log.error("Retention of %s failed and will be retried: %s", partition.topic_partition, error)
 
     def expire_producers(self, expiration_ms: int) -> None:
         """Remove producers that wrote nothing for `producer.id.expiration.ms`."""

@@ -206,7 +206,7 @@ def request_encoder(api_key: int, version: int) -> Encoder:
 
 @cache
 def item_encoder(api_key: int, version: int, *path: str) -> Encoder:
-    """Return the encoder of one item of an array in a reply, at `path`, for `EncodedItems`."""
+    """Return the encoder of one item of the array at `path` in a reply; `EncodedItems` takes its output."""
     entity = schema_class(api_key, version, EntityType.response)
     for name in path:
         (entity,) = (unwrap(field.type)[0] for field in fields(entity) if field.name == name)

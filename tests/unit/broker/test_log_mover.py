@@ -77,6 +77,18 @@ async def test_stopping_leaves_the_partition_in_place(broker: Broker) -> None:
     assert not list(broker.b.glob("t-0*"))
 
 
+async def test_a_failed_move_says_where_the_partition_is_and_what_to_do(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.move(broker.b)
+    [move] = broker.mover.moves.values()
+    move.future.write_text("a file in the place of the copy")
+    await broker.finished()
+    assert broker.partition.log.directory == broker.a / "t-0"
+    assert f"Moving t-0 from {broker.a} to {broker.b} failed: " in caplog.text
+    assert "It stays in the old directory: correct the cause, then request the move again" in caplog.text
+
+
 async def test_an_unknown_directory_is_refused(broker: Broker, tmp_path: Path) -> None:
     with pytest.raises(KafkaError, match=r"is not one of this broker's log\.dirs") as raised:
         broker.move(tmp_path / "c")

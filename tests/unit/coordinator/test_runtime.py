@@ -324,6 +324,23 @@ def test_a_failing_timer_does_not_affect_other_groups(
     assert not world.coordinator.classic_group("sound").membership.pending_joins
 
 
+def test_a_timer_whose_records_cannot_be_written_is_retried(
+    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.join(group_id="unlucky")
+    error = KafkaError(ErrorCode.kafka_storage_error)
+
+    def fail(*_: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.coordinator.group("unlucky"), "timer_fired", fail)
+        world.loop.advance(10)
+    assert f"the heartbeat timer of unlucky failed and will be retried: {error}" in caplog.text
+    world.loop.advance(10)
+    assert not world.coordinator.classic_group("unlucky").membership.pending_joins
+
+
 def test_expiry_skips_shards_that_have_resigned(world: World) -> None:
     world.join()
     world.loop.now += 600

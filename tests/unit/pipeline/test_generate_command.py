@@ -60,7 +60,7 @@ def test_nothing_is_said_if_quiet(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "exit_code", "message"),
     [
-        ([], 2, "neither --output nor --topic"),
+        ([], 2, "give --output or --topic"),
         (["--output", "unused", "--late", "2"], 1, "late is 2: give a share between 0 and 1"),
         (["--output", "unused", "--start", "soon"], 2, "--start: 'soon' is not a valid time"),
     ],

@@ -66,7 +66,7 @@ class _Question(NamedTuple):
 
 
 class _Begun(NamedTuple):
-    """A request before the coordinator's reply."""
+    """A request that waits for the coordinator's reply."""
 
     question: _Question | None
     version: int

@@ -102,10 +102,10 @@ class LogMover:
         except MoveAbortedError:
             log.info("Stopped moving %s to %s", moved.topic_partition, move.target)
         except MoveFailedError as error:
-            log.error("Moving %s from %s to %s failed: %s", moved.topic_partition, source, move.target, error)
+            _log_failure(move, source, error, switched=switched)
             self._replicas.log_dirs.note_failure(error.directory, error.error)
         except (KafkaError, OSError) as error:
-            log.error("Moving %s from %s to %s failed: %s", moved.topic_partition, source, move.target, error)
+            _log_failure(move, source, error, switched=switched)
         finally:
             if self.moves.get(moved.topic_partition) is move:
                 del self.moves[moved.topic_partition]
@@ -142,3 +142,14 @@ class LogMover:
                 max(1, len(self._replicas.log_dirs.directories)), thread_name_prefix="headrace-mover"
             )
         await self._loop.run_in_executor(self._threads, work)
+
+
+def _log_failure(move: "LogMove", source: Path, error: Exception, *, switched: bool) -> None:
+    if switched:
+        text = "Completing the move of %s from %s to %s failed: %s. It already uses the new directory"
+    else:
+        text = (
+            "Moving %s from %s to %s failed: %s. It stays in the old directory: correct the cause, then request the"
+            " move again"
+        )
+    log.error(text, move.log.topic_partition, source, move.target, error)

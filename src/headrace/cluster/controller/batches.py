@@ -56,7 +56,7 @@ class Send(NamedTuple):
 
 
 class Batch:
-    """The orders that are not sent yet."""
+    """The orders that are not sent yet. `take` returns them."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -68,7 +68,7 @@ class Batch:
     def lead(
         self, brokers: Iterable[int], partition: TopicPartition, assignment: Assignment, *, is_new: bool = False
     ) -> None:
-        """Send the state of a partition to `brokers`, and its leader to all brokers."""
+        """Queue LeaderAndIsr with the state of a partition for `brokers`, and UpdateMetadata for all brokers."""
         context = self._context
         state = context.states[partition]
         for broker in brokers:
@@ -95,7 +95,7 @@ class Batch:
         self.announce([partition])
 
     def announce(self, partitions: Iterable[TopicPartition], brokers: Iterable[int] | None = None) -> None:
-        """Announce the live brokers and the leaders of these partitions to `brokers`, or to all."""
+        """Queue UpdateMetadata with the live brokers and the state of these partitions for `brokers`, or for all."""
         self._told.update(self._context.brokers if brokers is None else brokers)
         for partition in partitions:
             if partition in self._context.states:

@@ -299,7 +299,7 @@ class ControllerMachine:
         return self._done(work)
 
     def stopped(self, broker: int, errors: Mapping[TopicPartition, ErrorCode]) -> list[Effect]:
-        """Handle a broker's answer to StopReplica with deletion: only replicas of deleted topics need it."""
+        """Handle a broker's answer to StopReplica. It matters only for replicas of topics that are being deleted."""
         work, context = self._work(), self.context
         mine = {
             Replica(partition, broker): error

@@ -163,7 +163,7 @@ class Office:
         self._failures.note_written()
 
     def _command(self, order: Order, before: Context) -> Command:
-        """Return an order as the broker in this process executes it, with whole topics."""
+        """Convert an order to a command for the broker in this process, which takes whole topics."""
         match order:
             case Lead(partitions, _):
                 return LeaderAndIsr(tuple(partitions.values()))

@@ -101,7 +101,7 @@ class Candidate:
                     await self._handle_failure(self._failure)
                 await self._follow()
             except StoreError as error:
-                log.error("The election of a controller failed: %s", error)
+                log.error("The election of a controller failed; trying again in %g s: %s", _PAUSE_S, error)
                 await asyncio.sleep(_PAUSE_S)
                 self._news.set()
             except Exception:

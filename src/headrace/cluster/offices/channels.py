@@ -51,7 +51,12 @@ class Channels:
         """Open a channel to a newly registered broker, dropping earlier orders, or note its new address."""
         endpoint = broker.endpoint(self._listener)
         if endpoint is None:
-            log.error("Broker %d has no listener %s: it cannot be controlled", broker.id, self._listener)
+            log.error(
+                "Broker %d has no listener %s, so the controller cannot send it commands: set "
+                "inter.broker.listener.name, and listeners, as on the other brokers",
+                broker.id,
+                self._listener,
+            )
         known = self._channels.get(broker.id)
         self._addresses[broker.id] = None if endpoint is None else (endpoint.host, endpoint.port)
         if known is not None and known.epoch == broker.epoch:

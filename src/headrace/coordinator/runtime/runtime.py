@@ -166,7 +166,7 @@ class Runtime(Generic[S]):
             try:
                 self.carry_out(shard, name, shard.state.timer_fired(name, timer, self._clock.wall_ms()))
             except KafkaError as error:
-                log.warning("%s: the %s timer of %s will be retried: %s", shard.name, timer, name, error)
+                log.warning("%s: the %s timer of %s failed and will be retried: %s", shard.name, timer, name, error)
                 self._timers.schedule((name, timer), self._loop.time() + _RETRY_S)
             except Exception:
                 log.exception("%s: the %s timer of %s failed", shard.name, timer, name)

@@ -112,7 +112,7 @@ class Machine:
     """The jobs of a driver. They fail and restart independently of each other."""
 
     def __init__(self, jobs: Iterable[str], policy: Policy = DEFAULT_POLICY) -> None:
-        """`jobs` come in the order in which data flows; they are stopped in the opposite one."""
+        """`jobs` are in data-flow order; they are stopped in reverse order."""
         self.jobs = {job: Standing() for job in jobs}
         self._policy = policy
 

@@ -30,7 +30,7 @@ class Secret:
         return f"{self.kind} {self.place}"
 
     def read(self, setting: str) -> str:
-        """Return the value, without the newline at the end of a file. Raises PipelineError that names the `setting`."""
+        """Return the value, without the newline at the end of a file. Raises PipelineError, naming the `setting`."""
         if self.kind == "env":
             value = os.environ.get(self.place)
             if value is None:
@@ -55,7 +55,7 @@ def is_secret(name: str) -> bool:
 
 
 def read_text(path: str, setting: str) -> str:
-    """Return the text of a file. Raises PipelineError that names the `setting`."""
+    """Return the text of a file. Raises PipelineError, naming the `setting`."""
     try:
         return Path(path).read_text(encoding="utf-8")
     except OSError as error:

@@ -90,7 +90,7 @@ def changes(stored: Shape, now: Shape) -> tuple[Change, ...]:
 
 
 def check_resumable(stored: Shape, now: Shape) -> None:
-    """If the checkpoint cannot be resumed, raise PipelineError that says what has changed and what to do."""
+    """Raise PipelineError if the checkpoint cannot be resumed, saying what has changed and what to do."""
     found = changes(stored, now)
     if found:
         raise PipelineError(

@@ -213,7 +213,7 @@ class FollowerState:
         self._fetch(following)
 
     def failed(self, following: Following, end: LogEnd, now: float) -> None:
-        """Note that an action has failed, after which the log has this end."""
+        """Note that an action has failed; the log now has this end."""
         following.end = end
         self.delay(following, now)
 

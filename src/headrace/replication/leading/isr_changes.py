@@ -53,5 +53,5 @@ class IsrChanges:
         return answered
 
     def failed(self) -> None:
-        """End the request in flight after no answer or a top-level error: its changes are sent again."""
+        """End the request in flight, which got no answer or a top-level error: its changes are sent again."""
         self._sent = ()

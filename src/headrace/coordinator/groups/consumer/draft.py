@@ -1,4 +1,4 @@
-"""The state of a group of the consumer protocol after the decision so far."""
+"""A working copy of a consumer group's state, with the changes that a decision has made so far."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from headrace.coordinator.runtime.results import CancelTimer
 
 @dataclass(slots=True)
 class Draft:
-    """The part of the group's state that a decision changes."""
+    """The parts of the state that a decision may change. The group itself changes only by replay."""
 
     members: dict[str, ConsumerMember]
     epoch: int

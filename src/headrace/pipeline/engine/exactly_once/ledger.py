@@ -54,8 +54,8 @@ class Entry:
         return json.dumps(asdict(self), sort_keys=True)
 
     @classmethod
-    def from_json(cls, text: str) -> "Entry":
-        """Parse an entry. Raises PipelineError if it is damaged."""
+    def from_json(cls, text: str, uri: str) -> "Entry":
+        """Parse the entry in the file `uri`. Raises PipelineError if it is damaged."""
         try:
             fields = json.loads(text)
             ends = {topic: {int(p): end for p, end in at.items()} for topic, at in fields.pop("output_ends").items()}
@@ -63,7 +63,7 @@ class Entry:
             return cls(**fields, output_ends=ends, reached=after)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise PipelineError(
-                f"damaged entry in the ledger ({error}). Restore the checkpoints. The entry is {text[:200]!r}"
+                f"{uri} is damaged ({error}): restore the checkpoints from a backup. It begins with {text[:200]!r}"
             ) from None
 
 
@@ -100,8 +100,9 @@ class Ledger:
 
     def read(self, batch: int) -> Entry | None:
         """Return the entry of a batch; None if it has none."""
-        text = self._files.read(self._uri(batch))
-        return None if text is None else Entry.from_json(text)
+        uri = self._uri(batch)
+        text = self._files.read(uri)
+        return None if text is None else Entry.from_json(text, uri)
 
     def _uri(self, batch: int) -> str:
         return f"{self._directory}/{batch}.json"

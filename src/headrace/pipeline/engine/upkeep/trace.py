@@ -59,7 +59,7 @@ class Tracer:
     """Traces records through the tables of a lake."""
 
     def __init__(self, lake: Lake, checkpoints: str, jobs: Mapping[str, Job], params: Mapping[str, object]) -> None:
-        """`jobs` are in the order in which data flows; `params` are their parameters, by the name of the job."""
+        """`jobs` are in data-flow order; `params` are their parameters, by the name of the job."""
         self._lake = lake
         self._files = Files(lake.spark)
         self._checkpoints = checkpoints
