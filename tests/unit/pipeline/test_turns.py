@@ -9,9 +9,11 @@ from headrace.pipeline.engine.turns import Turns
 _TIMEOUT_S = 5.0
 
 
-def started(turns: Turns, name: str, begun: list[str], until: threading.Event) -> threading.Thread:
+def started(
+    turns: Turns, name: str, begun: list[str], until: threading.Event, interval_s: float = 0.0
+) -> threading.Thread:
     def run() -> None:
-        with turns.turn():
+        with turns.turn(interval_s):
             begun.append(name)
             until.wait(_TIMEOUT_S)
 
@@ -40,6 +42,20 @@ def test_batches_wait_for_their_turns_in_the_order_in_which_they_come() -> None:
     assert begun == ["a", "b", "c"]
 
 
+def test_a_job_with_a_shorter_interval_goes_first() -> None:
+    turns, begun, first, others = Turns(1), list[str](), threading.Event(), threading.Event()
+    threads = [started(turns, "first", begun, first)]
+    wait_for(lambda: begun == ["first"])
+    for number, (name, interval_s) in enumerate((("slow", 10.0), ("quick", 1.0))):
+        threads.append(started(turns, name, begun, others, interval_s))
+        wait_for(lambda number=number: len(turns._waiting) == number + 1)  # type: ignore[misc]
+    others.set()
+    first.set()
+    for thread in threads:
+        thread.join(_TIMEOUT_S)
+    assert begun == ["first", "quick", "slow"]
+
+
 def test_a_batch_that_hangs_stops_the_others_only_for_a_while() -> None:
     turns, begun, end = Turns(1, longest_s=0.01), list[str](), threading.Event()
     threads = [started(turns, name, begun, end) for name in "ab"]
@@ -53,10 +69,10 @@ def test_a_batch_that_hangs_stops_the_others_only_for_a_while() -> None:
 def test_a_batch_that_fails_ends_its_turn() -> None:
     turns = Turns(1)
     try:
-        with turns.turn():
+        with turns.turn(1.0):
             raise ValueError
     except ValueError:
         pass
-    with turns.turn():
+    with turns.turn(1.0):
         assert not turns._waiting
         assert turns._free == 0

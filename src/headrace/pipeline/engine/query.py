@@ -37,6 +37,7 @@ from headrace.pipeline.spec import shape, sharing
 from headrace.pipeline.spec.client_settings import Cluster
 from headrace.pipeline.spec.deployment import JobSettings
 from headrace.pipeline.spec.jobs import Append, Changelog, Job, Publish, Snapshot, Stateful, Table, TableOutput
+from headrace.pipeline.spec.params import seconds_of
 
 _GRACE_S: Final = 20.0
 _POLL_S: Final = 0.05
@@ -211,7 +212,7 @@ class Query:
         measured = Measured()
         turns = self._around.turns if isinstance(self.job.source, Table) else None
         try:
-            with turns.turn() if turns is not None else nullcontext():
+            with turns.turn(seconds_of(self._trigger)) if turns is not None else nullcontext():
                 self._write_batch(rows, number, measured)
         except Exception as error:
             # Spark passes on only the text.

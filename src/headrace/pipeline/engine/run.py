@@ -104,7 +104,7 @@ def supervisor(
         prefix=deployment.prefix,
         accepted=topic_ids.Accepted(accepted),
         # One more than the cores, because batches also wait for disks and for the cluster.
-        turns=Turns(spark.sparkContext.defaultParallelism + 1),
+        turns=Turns(spark.sparkContext.defaultParallelism),
     )
     progress_topic = deployment.prefix + TOPIC
     Topics(deployment.cluster.confluent("admin")).create(progress_topic, {"cleanup.policy": "compact"}, partitions=1)

@@ -34,7 +34,7 @@ class Crawlers:
     ),
     params=Crawlers,
     late="quarantined",
-    trigger="5 seconds",
+    trigger="10 seconds",
 )
 def crawlers(events: "DataFrame", params: Crawlers) -> "DataFrame":  # noqa: ARG001 (all jobs have parameters)
     """Return crawlers by hour of event time, with the `reasons`.
