@@ -26,6 +26,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.brokers import Broker, Headrace, Kafka
 from bench.process import family_cpu_seconds, peak_resident_bytes
+from bench.termination import until_interrupted
 from headrace.pipeline.generate.log import Record, log
 from headrace.pipeline.generate.parameters import Parameters
 from headrace.pipeline.generate.truth import Truth
@@ -86,6 +87,10 @@ class Latency:
 def main() -> int:
     """Measure and print. Exit code 2 if the pipeline failed."""
     options = _parse()
+    return until_interrupted(lambda: _measure(options))
+
+
+def _measure(options: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="headrace-bench-", dir=options.dir) as directory:
         try:
             make = (lambda data: Kafka(data, JARS)) if options.kafka else Headrace
