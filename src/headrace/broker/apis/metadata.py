@@ -63,7 +63,7 @@ class MetadataApis:
 
     def metadata(self, context: RequestContext, request: Request) -> Answer:
         """Return the brokers and the requested topics: all if the list is null (version 0: empty)."""
-        if not self._cache.image.brokers:
+        if not self._cache.is_complete:
             return self._when_known(context, request)
         key = self._key(context, request)
         if key is not None:
@@ -73,17 +73,20 @@ class MetadataApis:
         return self._metadata(context, request, key)
 
     async def _when_known(self, context: RequestContext, request: Request) -> Reply:
-        """Wait for the controller's first metadata. Raises InvalidRequestError if it does not come.
+        """Wait for the controller's first metadata. Raises InvalidRequestError if it sends no brokers.
 
-        After a reply without brokers, librdkafka forgets all brokers and stops working.
+        After a reply without brokers, librdkafka forgets all brokers and stops working. KafkaJS does not ask again
+        about a topic that it is told does not exist.
         """
         try:
             async with asyncio.timeout(_FIRST_METADATA_S):
-                await self._cache.wait_for_brokers()
+                await self._cache.wait_until_complete()
         except TimeoutError:
-            raise InvalidRequestError(
-                f"the controller has not sent metadata to this broker within {_FIRST_METADATA_S:g} s of the request"
-            ) from None
+            if not self._cache.image.brokers:
+                raise InvalidRequestError(
+                    f"the controller has not sent metadata to this broker within {_FIRST_METADATA_S:g} s of the request"
+                ) from None
+            self._cache.await_topics(())  # some were deleted meanwhile
         reply = await finish(self._metadata(context, request, None))
         return await reply if isinstance(reply, Awaitable) else reply
 

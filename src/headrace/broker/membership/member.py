@@ -129,6 +129,8 @@ class Member:
         self._failed = failed
         # Not before: until it is registered, opening many logs may block the event loop for longer than the timeout.
         self._watchdog.start()
+        topics, deleting = await self._store.children(znodes.TOPICS), await self._store.children(znodes.DELETIONS)
+        self._cache.await_topics({*topics} - {*deleting})
         await self._register()
         self.candidate.stand()
         self._following = self._loop.create_task(self._follow())
