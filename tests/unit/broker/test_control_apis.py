@@ -109,10 +109,19 @@ class Broker:
             },
         )
 
-    async def assign(self, leader: int, epoch: int = 0, *, topic_id: UUID = TOPIC_ID, **changed: Any) -> ErrorCode:
+    async def assign(
+        self,
+        leader: int,
+        epoch: int = 0,
+        *,
+        topic_id: UUID | None = TOPIC_ID,
+        name: str = "t",
+        partition: int = 0,
+        **changed: Any,
+    ) -> ErrorCode:
         """Send LeaderAndIsr for one partition. Return its error, or that of the whole request."""
         state = {
-            "partition_index": 0,
+            "partition_index": partition,
             "controller_epoch": 1,
             "leader": leader,
             "leader_epoch": epoch,
@@ -121,7 +130,7 @@ class Broker:
             "isr": [leader],
             "is_new": True,
         }
-        topic = {"topic_name": "t", "topic_id": topic_id, "partition_states": [state]}
+        topic = {"topic_name": name, "topic_id": topic_id, "partition_states": [state]}
         fields = {**sender(), "topic_states": [topic], "live_leaders": [], **changed}
         reply = await self.ask(ApiKey.LEADER_AND_ISR, 7, fields)
         if reply.error_code is not NONE:
@@ -260,6 +269,19 @@ async def test_the_log_of_another_topic_is_inconsistent(broker: Broker) -> None:
 
 async def test_a_partition_of_other_brokers_is_unknown(broker: Broker) -> None:
     assert await broker.assign(OTHER, replicas=[OTHER]) is ErrorCode.unknown_topic_or_partition
+
+
+@pytest.mark.parametrize(("name", "partition"), [("../t", 0), ("", 0), ("t\0", 0), (250 * "t", 0), ("t", -1)])
+async def test_only_valid_names_become_directories(name: str, partition: int, broker: Broker, tmp_path: Path) -> None:
+    before = set(tmp_path.iterdir())
+    assert await broker.assign(OWN, name=name, partition=partition) is ErrorCode.invalid_topic_exception
+    assert set(tmp_path.iterdir()) == before
+    assert not (tmp_path.parent / "t-0").exists()
+
+
+async def test_a_partition_without_a_topic_id_is_inconsistent(broker: Broker, tmp_path: Path) -> None:
+    assert await broker.assign(OWN, topic_id=None) is ErrorCode.inconsistent_topic_id
+    assert not (tmp_path / "t-0").exists()
 
 
 async def test_a_partition_without_a_readable_log_has_a_storage_error(broker: Broker, tmp_path: Path) -> None:

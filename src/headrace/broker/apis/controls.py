@@ -21,6 +21,7 @@ from headrace.types import PartitionState, Request, TopicPartition
 from headrace.wire.apis import ApiKey
 
 _UNKNOWN_EPOCH: Final = -1
+_NO_TOPIC_ID: Final = UUID(int=0)
 
 log = logging.getLogger(__name__)
 
@@ -136,7 +137,7 @@ def _issuer(request: Request) -> Issuer:
 def _state(topic: Any, partition: Any) -> PartitionState:
     return PartitionState(
         topic.topic_name,
-        topic.topic_id,
+        topic.topic_id or _NO_TOPIC_ID,
         partition.partition_index,
         partition.leader,
         partition.leader_epoch,
