@@ -1,5 +1,6 @@
 """The invariants of replication, checked after every step of the loop that has changed something."""
 
+from bisect import bisect_left
 from collections.abc import Callable, Container, Iterable, Iterator
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -32,6 +33,8 @@ class Copy:
         self.batches: list[Held] = []
         self.producers: dict[int, int] = {}
         """The last offset of every producer id."""
+        self.equal = 0
+        """Number of batches that are known to equal the committed ones."""
         self._data: dict[int, bytes] = {}
         self._truncations = -1
         self._start = 0
@@ -46,6 +49,7 @@ class Copy:
             self.log, self._truncations = log, log.state.truncations
             self._start = end = log.segments.first_offset
             self.batches = []
+            self.equal = 0
             self.producers = {}
             self._data = {}
         if end >= log.state.log_end_offset:
@@ -61,6 +65,10 @@ class Copy:
     def has(self, held: Held) -> bool:
         is_deleted = held.header.next_offset <= self.log_start_offset
         return is_deleted or self._data.get(held.header.base_offset) == held.data
+
+
+def _offset_of(held: Held) -> int:
+    return held.header.base_offset
 
 
 def _contents(log: Log, offset: int) -> Iterator[tuple[BatchHeader, bytes]]:
@@ -275,10 +283,8 @@ class Checks:
         committed = self.committed.setdefault(name, Committed())
         state = self._store.states[name]
         replicas = self._store.assignments[name].replicas
-        for held in copy.batches:
+        for held in copy.batches[bisect_left(copy.batches, committed.end, key=_offset_of) :]:
             header = held.header
-            if header.base_offset < committed.end:
-                continue
             if header.next_offset > partition.high_watermark:
                 break
             holders = {number for (number, other), each in self.copies.items() if other == name and each.has(held)}
@@ -304,10 +310,11 @@ class Checks:
                 f"{name}: broker {broker.id} has the high watermark {partition.high_watermark}, but only offsets before"
                 f" {committed.end} were committed"
             )
-        for held in copy.batches:
+        for held in copy.batches[copy.equal :]:
             header = held.header
             if header.base_offset >= partition.high_watermark:
                 break
+            copy.equal += 1
             if header.next_offset <= partition.log_start_offset:
                 continue
             known = committed.batches.get(header.base_offset)
