@@ -3,8 +3,9 @@
 import asyncio
 import errno
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -58,12 +59,17 @@ class Broker:
         self.copied: dict[TopicPartition, tuple[int, int]] = {}
         """Leader and epoch of the partitions that are fetched."""
         self.configs_read: list[str] = []
+        self.meanwhile: Callable[[], Awaitable[object]] | None = None
+        """Happens once while settings are read."""
         self.routes = ControlApis(
             self.commands, self.cache, broker_epoch=lambda: BROKER_EPOCH, read_configs=self._read_configs
         ).routes()
 
     async def _read_configs(self, topics: Any) -> None:
         self.configs_read += [name for name, _ in topics]
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            await meanwhile()
 
     def follow(self, partitions: Sequence[FollowedPartition]) -> None:
         for partition in partitions:
@@ -431,6 +437,18 @@ async def refused(broker: Broker, **changed: Any) -> set[ErrorCode]:
 async def test_a_controller_that_was_replaced_is_refused(broker: Broker) -> None:
     await broker.update(controller_epoch=4)
     assert await refused(broker, controller_epoch=3) == {ErrorCode.stale_controller_epoch}
+
+
+@pytest.mark.parametrize("kind", ["assign", "update"])
+async def test_a_controller_that_is_replaced_while_settings_are_read_is_refused(
+    kind: str, broker: Broker, tmp_path: Path
+) -> None:
+    broker.meanwhile = partial(broker.stop, -2, delete=True, controller_epoch=4)
+    with pytest.raises(KafkaError) as caught:
+        await (broker.assign(OWN) if kind == "assign" else broker.update())
+    assert caught.value.code is ErrorCode.stale_controller_epoch
+    assert not (tmp_path / "t-0").exists()
+    assert "t" not in broker.cache.image.topics
 
 
 async def test_a_request_for_an_earlier_registration_is_refused(broker: Broker) -> None:

@@ -72,6 +72,7 @@ class ControlApis:
         for topic in request.topic_states:
             states += [_state(topic, partition) for partition in topic.partition_states]
             await pace.rest()
+        self._check(request, "LeaderAndIsr")  # another controller may have deleted these topics meanwhile
         errors = await self._commands.lead_and_follow(states, _issuer(request))
         for topic in request.topic_states:
             partitions = [
