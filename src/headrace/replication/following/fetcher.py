@@ -101,6 +101,10 @@ class Fetcher:
         """Start fetching these partitions under their current leader epochs."""
         for partition in partitions:
             topic_partition = partition.topic_partition
+            failure = partition.log.flusher.flush_failure
+            if failure is not None:  # the first fetch would tell the leader that the records are on disk
+                self._fail(partition, failure)
+                continue
             end = partition.log_end()
             if end.last_epoch < 0 and partition.high_watermark < end.offset:
                 # Without leader epochs, only the committed part is known to match the leader's log.

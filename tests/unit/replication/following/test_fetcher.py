@@ -301,6 +301,18 @@ async def test_records_that_could_not_be_flushed_are_not_acknowledged(broker: Br
     assert broker.fetcher.is_idle
 
 
+async def test_a_new_epoch_does_not_acknowledge_records_that_could_not_be_flushed(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition = broker.partition(0, LogConfig(flush_messages=1))
+    monkeypatch.setattr(partition.log.flusher, "flush_failure", "the disk has failed")
+
+    broker.fetcher.follow([partition])
+
+    assert broker.failures == [(partition.topic_partition, "the disk has failed")]
+    assert broker.fetcher.is_idle
+
+
 async def test_throttled_bytes_are_counted(broker: Broker) -> None:
     broker.throttle.configure("t", "*", 4)
     broker.throttle.rate = 1
