@@ -7,6 +7,7 @@ from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Final, Protocol
 
 from headrace.broker.state_changes import Issuer, StateChanges
+from headrace.cluster import topic_names
 from headrace.cluster.commands import Command, LeaderAndIsr, StoppedReplica, StopReplica, UpdateMetadata
 from headrace.cluster.image import TopicImage
 from headrace.cluster.metadata_cache import MetadataCache
@@ -109,6 +110,11 @@ class Commands:
             return results
 
     def _check(self, state: PartitionState) -> ErrorCode:
+        # Any client can send the request, and the name becomes that of a directory.
+        if not topic_names.is_valid(state.topic) or state.partition < 0:
+            return ErrorCode.invalid_topic_exception
+        if not state.topic_id.int:  # as before Kafka 2.8
+            return ErrorCode.inconsistent_topic_id
         if self._node_id not in state.replicas:
             return ErrorCode.unknown_topic_or_partition
         return self._replicas.check(state)

@@ -3,8 +3,9 @@
 import asyncio
 import errno
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -59,12 +60,17 @@ class Broker:
         self.copied: dict[TopicPartition, tuple[int, int]] = {}
         """Leader and epoch of the partitions that are fetched."""
         self.configs_read: list[str] = []
+        self.meanwhile: Callable[[], Awaitable[object]] | None = None
+        """Happens once while settings are read."""
         self.routes = ControlApis(
             self.commands, self.cache, broker_epoch=lambda: BROKER_EPOCH, read_configs=self._read_configs
         ).routes()
 
     async def _read_configs(self, topics: Any) -> None:
         self.configs_read += [name for name, _ in topics]
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            await meanwhile()
 
     def follow(self, partitions: Sequence[FollowedPartition]) -> None:
         for partition in partitions:
@@ -110,10 +116,19 @@ class Broker:
             },
         )
 
-    async def assign(self, leader: int, epoch: int = 0, *, topic_id: UUID = TOPIC_ID, **changed: Any) -> ErrorCode:
+    async def assign(
+        self,
+        leader: int,
+        epoch: int = 0,
+        *,
+        topic_id: UUID | None = TOPIC_ID,
+        name: str = "t",
+        partition: int = 0,
+        **changed: Any,
+    ) -> ErrorCode:
         """Send LeaderAndIsr for one partition. Return its error, or that of the whole request."""
         state = {
-            "partition_index": 0,
+            "partition_index": partition,
             "controller_epoch": 1,
             "leader": leader,
             "leader_epoch": epoch,
@@ -122,7 +137,7 @@ class Broker:
             "isr": [leader],
             "is_new": True,
         }
-        topic = {"topic_name": "t", "topic_id": topic_id, "partition_states": [state]}
+        topic = {"topic_name": name, "topic_id": topic_id, "partition_states": [state]}
         fields = {**sender(), "topic_states": [topic], "live_leaders": [], **changed}
         reply = await self.ask(ApiKey.LEADER_AND_ISR, 7, fields)
         if reply.error_code is not NONE:
@@ -282,6 +297,19 @@ async def test_a_partition_of_other_brokers_is_unknown(broker: Broker) -> None:
     assert await broker.assign(OTHER, replicas=[OTHER]) is ErrorCode.unknown_topic_or_partition
 
 
+@pytest.mark.parametrize(("name", "partition"), [("../t", 0), ("", 0), ("t\0", 0), (250 * "t", 0), ("t", -1)])
+async def test_only_valid_names_become_directories(name: str, partition: int, broker: Broker, tmp_path: Path) -> None:
+    before = set(tmp_path.iterdir())
+    assert await broker.assign(OWN, name=name, partition=partition) is ErrorCode.invalid_topic_exception
+    assert set(tmp_path.iterdir()) == before
+    assert not (tmp_path.parent / "t-0").exists()
+
+
+async def test_a_partition_without_a_topic_id_is_inconsistent(broker: Broker, tmp_path: Path) -> None:
+    assert await broker.assign(OWN, topic_id=None) is ErrorCode.inconsistent_topic_id
+    assert not (tmp_path / "t-0").exists()
+
+
 async def test_a_partition_without_a_readable_log_has_a_storage_error(broker: Broker, tmp_path: Path) -> None:
     (tmp_path / "t-0").write_bytes(b"a file")
     assert await broker.assign(OWN) is ErrorCode.kafka_storage_error
@@ -429,6 +457,18 @@ async def refused(broker: Broker, **changed: Any) -> set[ErrorCode]:
 async def test_a_controller_that_was_replaced_is_refused(broker: Broker) -> None:
     await broker.update(controller_epoch=4)
     assert await refused(broker, controller_epoch=3) == {ErrorCode.stale_controller_epoch}
+
+
+@pytest.mark.parametrize("kind", ["assign", "update"])
+async def test_a_controller_that_is_replaced_while_settings_are_read_is_refused(
+    kind: str, broker: Broker, tmp_path: Path
+) -> None:
+    broker.meanwhile = partial(broker.stop, -2, delete=True, controller_epoch=4)
+    with pytest.raises(KafkaError) as caught:
+        await (broker.assign(OWN) if kind == "assign" else broker.update())
+    assert caught.value.code is ErrorCode.stale_controller_epoch
+    assert not (tmp_path / "t-0").exists()
+    assert "t" not in broker.cache.image.topics
 
 
 async def test_a_request_for_an_earlier_registration_is_refused(broker: Broker) -> None:

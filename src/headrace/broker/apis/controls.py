@@ -21,6 +21,7 @@ from headrace.types import PartitionState, Request, TopicPartition
 from headrace.wire.apis import ApiKey
 
 _UNKNOWN_EPOCH: Final = -1
+_NO_TOPIC_ID: Final = UUID(int=0)
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +75,7 @@ class ControlApis:
         for topic in request.topic_states:
             states += [_state(topic, partition) for partition in topic.partition_states]
             await pace.rest()
+        self._check(request, "LeaderAndIsr")  # another controller may have deleted these topics meanwhile
         errors = await self._commands.lead_and_follow(states, _issuer(request))
         for topic in request.topic_states:
             partitions = [
@@ -139,7 +141,7 @@ def _issuer(request: Request) -> Issuer:
 def _state(topic: Any, partition: Any) -> PartitionState:
     return PartitionState(
         topic.topic_name,
-        topic.topic_id,
+        topic.topic_id or _NO_TOPIC_ID,
         partition.partition_index,
         partition.leader,
         partition.leader_epoch,

@@ -351,7 +351,7 @@ class Member:
             await self._register()
         self.candidate.stand()
         known = self._cache.image.configs
-        configs = await self._configs.load()
+        configs = await self._configs.load(again=True)
         changed = {resource: values for resource, values in configs.items() if known.get(resource, {}) != values}
         if changed:
             await self._cache.apply_configs(changed)

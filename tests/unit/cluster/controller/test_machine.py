@@ -413,6 +413,22 @@ def test_proposals_are_checked_against_the_state() -> None:
     assert propose(world, epoch, version, (1, -1), (3, 999)) is ErrorCode.ineligible_replica
 
 
+@pytest.mark.parametrize(
+    ("sender", "isr"), [(2, (1, 2)), (2, (2, 3)), (1, ()), (1, (2, 3)), (1, (1, 1)), (1, (1, 2, 4))]
+)
+def test_only_the_leader_changes_the_isr_and_only_replicas_with_itself_are_in_it(
+    sender: int, isr: tuple[int, ...]
+) -> None:
+    world = World(1, 2, 3, 4)
+    world.create("t", (1, 2, 3))
+    before = world.states()[T0]
+    proposal = Proposal(T0, before.leader_epoch, before.version, [(broker, -1) for broker in isr])
+    answers, effects = world.machine.alter_partitions(sender, world.brokers[sender].epoch, [proposal])
+    world.carry_out(effects)
+    assert answers[T0] is ErrorCode.invalid_request
+    assert world.states()[T0] == before
+
+
 def test_a_proposal_of_a_broker_that_has_restarted_is_refused() -> None:
     world = World(1, 2)
     world.create("t", (1, 2))
