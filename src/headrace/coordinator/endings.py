@@ -104,6 +104,11 @@ class Endings:
             ending.is_queued = False
             self._send_some(ending)
 
+    def missing(self, name: str) -> frozenset[TopicPartition] | None:
+        """Return the partitions without a marker, of a transaction whose markers are being written; otherwise None."""
+        ending = self._endings.get(name)
+        return None if ending is None else frozenset(ending.missing)
+
     def stop(self, shard: LedShard[TransactionShard] | None = None) -> None:
         """Stop writing the markers of a shard, or all."""
         for ending in list(self._endings.values()):

@@ -181,11 +181,15 @@ class TransactionCoordinator:
         return self._runtime.carry_out(shard, name, self._with_id(decide))
 
     def describe(self, name: str) -> TransactionMetadata:
-        """Return an id's metadata. Raises KafkaError: transactional_id_not_found, and those of `_find`."""
+        """Return an id's metadata, with the partitions that have no marker yet.
+
+        Raises KafkaError: transactional_id_not_found, and those of `_find`.
+        """
         _, metadata = self._find(name)
         if metadata is None:
             raise KafkaError(ErrorCode.transactional_id_not_found)
-        return metadata
+        missing = self._endings.missing(name)
+        return metadata if missing is None else metadata._replace(partitions=missing)
 
     def note_client(self, name: str, client: str) -> None:
         """Remember the client of an id that exists, for the log."""

@@ -130,6 +130,18 @@ def test_a_failed_marker_is_retried(world: World) -> None:
     assert world.state() is TransactionState.COMPLETE_ABORT
 
 
+def test_a_description_has_only_partitions_without_a_marker(world: World) -> None:
+    producer = world.begin(T0, T1)
+    world.markers.errors[T1] = ErrorCode.kafka_storage_error
+    world.coordinator.end("id", producer, commit=True, client_version=2)
+    assert world.coordinator.describe("id").partitions == {T0, T1}
+    world.pass_time(0)
+    assert world.coordinator.describe("id").partitions == {T1}
+    world.markers.errors.clear()
+    world.pass_time(1)
+    assert world.coordinator.describe("id").partitions == set()
+
+
 def test_a_deleted_partition_needs_no_marker(world: World) -> None:
     producer = world.begin(T0)
     world.markers.errors = {T0: ErrorCode.unknown_topic_or_partition}
