@@ -221,6 +221,18 @@ def test_a_timed_out_transaction_is_logged_with_its_client(world: World, caplog:
     assert "transactional id id (client billing at 10.0.0.7, producer " in line
 
 
+def test_a_client_is_remembered_when_another_partition_is_resigned(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.begin(T0)
+    world.coordinator.note_client("id", "billing at 10.0.0.7")
+    world.coordinator.elected(1, MemoryLog())
+    world.coordinator.resigned(1)
+    world.pass_time(2)
+    list(world.coordinator.abort_timed_out())
+    assert "(client billing at 10.0.0.7, " in caplog.text
+
+
 async def test_idle_ids_are_forgotten(world: World) -> None:
     world.coordinator.init_producer_id("id", None, TIMEOUT_MS)
     world.coordinator.settings.id_expiration_ms = 5000
