@@ -277,7 +277,7 @@ def test_features_are_lowered_and_raised(broker: Broker) -> None:
     def update(level: int, upgrade_type: int) -> Any:
         update = {"feature": "transaction.version", "max_version_level": level, "upgrade_type": upgrade_type}
         message = {"timeout": 1000, "feature_updates": [update], "validate_only": False}
-        return client.ask(ApiKey.UPDATE_FEATURES, 1, message)["results"][0]["error_code"]
+        return client.ask(ApiKey.UPDATE_FEATURES, 1, message)["error_code"]
 
     assert level() == 2
     assert update(1, 1) == "invalid_update_version"
