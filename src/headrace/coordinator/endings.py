@@ -61,6 +61,8 @@ class _Ending:
     markers: WriteMarkers
     missing: set[TopicPartition]
     to_send: list[TopicPartition]
+    refused: set[TopicPartition] = field(default_factory=set)
+    """Partitions that will never accept the marker."""
     in_flight: int = 0
     has_failed: bool = False
     is_queued: bool = False
@@ -190,18 +192,19 @@ class Endings:
                 ending.name,
                 error,
             )
-            self._forget(ending)
+            ending.refused.add(partition)
         elif not ending.has_failed:
             ending.has_failed = True
             log.warning("The marker of transactional id %s for %s will be retried: %s", ending.name, partition, error)
 
     def _finish_or_retry(self, ending: _Ending) -> None:
-        """Complete the transaction if all markers are written; otherwise retry."""
+        """Complete the transaction if all markers are written; otherwise retry those that may still be accepted."""
         if ending.in_flight or ending.to_send or ending.retry is not None:
             return
         if ending.missing:
-            ending.to_send = sorted(ending.missing, reverse=True)
-            ending.retry = self._loop.call_later(_RETRY_S, self._enqueue, ending)
+            ending.to_send = sorted(ending.missing - ending.refused, reverse=True)
+            if ending.to_send:
+                ending.retry = self._loop.call_later(_RETRY_S, self._enqueue, ending)
             return
         try:
             self._complete(ending.shard, ending.name)

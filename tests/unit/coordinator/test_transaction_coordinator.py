@@ -159,6 +159,17 @@ def test_a_fenced_marker_leaves_the_transaction_prepared(world: World, error: Er
     assert world.state() is TransactionState.PREPARE_COMMIT
 
 
+@pytest.mark.parametrize("refusing", [T0, T1])
+def test_a_fenced_marker_does_not_keep_others_from_being_written(world: World, refusing: TopicPartition) -> None:
+    producer = world.begin(T0, T1)
+    world.markers.errors[refusing] = ErrorCode.transaction_coordinator_fenced
+    world.coordinator.end("id", producer, commit=True, client_version=2)
+    world.pass_time(0)
+    assert [partition for partition, *_ in world.markers.written] == [T1 if refusing == T0 else T0]
+    assert world.coordinator.describe("id").partitions == {refusing}
+    assert world.state() is TransactionState.PREPARE_COMMIT
+
+
 async def test_markers_follow_the_committed_decision(world: World) -> None:
     producer = world.begin(T0)
     world.log.waiting = asyncio.get_running_loop().create_future()
