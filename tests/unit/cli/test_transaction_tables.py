@@ -17,7 +17,7 @@ def transaction(timeout_ms: int) -> Transaction:
         state="Empty",
         timeout_ms=timeout_ms,
         started_ms=None,
-        places=[],
+        places=(),
     )
 
 
