@@ -63,6 +63,8 @@ class _Question(NamedTuple):
     producer_id: int
     producer_epoch: int
     adds: bool
+    client: str
+    """The sender, for the log."""
 
 
 class _Begun(NamedTuple):
@@ -131,8 +133,10 @@ class TransactionVerification:
         return [_verdict(item, known) for item in begun]
 
     def _ask(self, question: _Question, partitions: Sequence[TopicPartition]) -> Verified | Awaitable[Verified]:
-        transactional_id, producer_id, producer_epoch, adds = question
-        return self._verifier.verify(transactional_id, producer_id, producer_epoch, partitions, adds=adds)
+        transactional_id, producer_id, producer_epoch, adds, client = question
+        return self._verifier.verify(
+            transactional_id, producer_id, producer_epoch, partitions, adds=adds, client=client
+        )
 
     def _begin(self, context: RequestContext, request: Any) -> _Begun | Verdict | None:
         """Begin to verify the request's batches; None without transactional ones."""
@@ -190,7 +194,8 @@ class TransactionVerification:
         if not self._config.transaction_partition_verification_enable:
             return new_tuple(_Begun, (None, version, {}, dict.fromkeys(found.first, UNVERIFIED)))
         [(producer_id, producer_epoch)] = found.producers
-        question = new_tuple(_Question, (request.transactional_id, producer_id, producer_epoch, version >= _ADDS))
+        asked = request.transactional_id, producer_id, producer_epoch, version >= _ADDS, context.sender
+        question = new_tuple(_Question, asked)
         return new_tuple(_Begun, (question, version, {}, {}))
 
     def _start(self, begun: _Begun, first: Mapping[TopicPartition, int]) -> None:
@@ -198,7 +203,7 @@ class TransactionVerification:
         question, _, errors, guards = begun
         if question is None:
             return
-        _, producer_id, producer_epoch, adds = question
+        _, producer_id, producer_epoch, adds, _ = question
         now = now_ms()
         for topic_partition, sequence in first.items():
             partition = self._replicas.find(*topic_partition)

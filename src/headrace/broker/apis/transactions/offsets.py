@@ -157,7 +157,12 @@ class TransactionalOffsetsApi:
             return UNVERIFIED
         where = partition.topic_partition
         verified = self._verifier.verify(
-            request.transactional_id, request.producer_id, request.producer_epoch, [where], adds=adds
+            request.transactional_id,
+            request.producer_id,
+            request.producer_epoch,
+            [where],
+            adds=adds,
+            client=context.sender,
         )
         codes = await verified if inspect.isawaitable(verified) else verified
         code = codes.get(where, ErrorCode.none)
