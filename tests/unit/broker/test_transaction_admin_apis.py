@@ -1,4 +1,4 @@
-"""Requests about transactions yield to other clients."""
+"""Requests about transactions: they yield to other clients, and end with theirs."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -7,6 +7,8 @@ import pytest
 
 from headrace import slices
 from headrace.broker.apis.transactions.admin import TransactionAdminApis
+from headrace.coordinator.transactions.states import TransactionMetadata
+from headrace.server.frames import InvalidRequestError
 
 MANY = 1000
 
@@ -35,3 +37,22 @@ def topic(*partitions: int) -> SimpleNamespace:
 )
 def test_many_markers_yield_to_other_clients(markers: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     assert turns(monkeypatch, *markers) >= MANY
+
+
+def listing(pattern: str, *, has_hung_up: bool) -> Any:
+    """Return ListTransactions for the ids of a coordinator of two."""
+    ids = {name: TransactionMetadata(1, 0, 0, start_ms=0) for name in ("orders", "payments")}
+    apis = TransactionAdminApis(cast(Any, SimpleNamespace(all=ids.items)), cast(Any, None))
+    context = SimpleNamespace(client=SimpleNamespace(has_hung_up=has_hung_up))
+    filters: dict[str, Any] = {"state_filters": (), "producer_id_filters": (), "duration_filter": -1}
+    return apis.list_(cast(Any, context), cast(Any, SimpleNamespace(**filters, transactional_id_pattern=pattern)))
+
+
+async def test_transactions_are_listed_by_pattern() -> None:
+    answer = await listing("o.*", has_hung_up=False)
+    assert [item["transactional_id"] for item in answer["transaction_states"]] == ["orders"]
+
+
+async def test_nothing_is_matched_for_a_client_that_has_hung_up() -> None:
+    with pytest.raises(InvalidRequestError, match="hung up"):
+        await listing("o.*", has_hung_up=True)

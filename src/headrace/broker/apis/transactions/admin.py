@@ -11,7 +11,8 @@ from headrace.coordinator.transaction_coordinator import TransactionCoordinator
 from headrace.coordinator.transactions.machine import WriteMarkers
 from headrace.coordinator.transactions.states import STATE_OF_NAME, ProducerIdentity, TransactionMetadata
 from headrace.errors import ErrorCode, KafkaError
-from headrace.server.context import Answer, Handler, RequestContext
+from headrace.server.context import Answer, ClientInfo, Handler, RequestContext
+from headrace.server.frames import InvalidRequestError
 from headrace.slices import Steps, finish, in_slices
 from headrace.types import Request, TopicPartition
 from headrace.wire.apis import ApiKey
@@ -55,11 +56,11 @@ class TransactionAdminApis:
             return _described(name, error.code, TransactionMetadata(0, 0, 0, start_ms=0), state="")
         return _described(name, ErrorCode.none, metadata, state=metadata.state.kafka_name)
 
-    def list_(self, _: RequestContext, request: Request) -> Answer:
+    def list_(self, context: RequestContext, request: Request) -> Answer:
         """List transactional ids by state, producer id, age of the transaction, and name."""
-        return in_slices(self._list(request))
+        return in_slices(self._list(context.client, request))
 
-    def _list(self, request: Request) -> Steps[Fields | Awaitable[Fields]]:
+    def _list(self, client: ClientInfo, request: Request) -> Steps[Fields | Awaitable[Fields]]:
         unknown = [state_filter for state_filter in request.state_filters if state_filter not in STATE_OF_NAME]
         states = {
             STATE_OF_NAME[state_filter] for state_filter in request.state_filters if state_filter in STATE_OF_NAME
@@ -90,17 +91,22 @@ class TransactionAdminApis:
         except KafkaError as error:
             return {"error_code": error.code, "unknown_state_filters": unknown, "transaction_states": []}
         if expression is not None:
-            return self._matched(expression.fullmatch, found, unknown)
+            return self._matched(client, expression.fullmatch, found, unknown)
         return _listed(found, unknown)
 
-    async def _matched(self, match: Callable[[bytes], Any], found: list[_Listed], unknown: list[str]) -> Fields:
+    async def _matched(
+        self, client: ClientInfo, match: Callable[[bytes], Any], found: list[_Listed], unknown: list[str]
+    ) -> Fields:
         """Return the transactions whose ids match.
 
         A thread matches them, because RE2 may need seconds for one id of 32 KB; meanwhile it does not hold the GIL.
+        Raises InvalidRequestError if the client hangs up.
         """
         matches: list[_Listed] = []
         async with self._matching:
             for some in _in_portions(found):
+                if client.has_hung_up:
+                    raise InvalidRequestError("it hung up before its transactions were listed")
                 matches += await asyncio.to_thread(_matching, match, some)
         return _listed(matches, unknown)
 
