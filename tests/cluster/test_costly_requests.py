@@ -67,12 +67,26 @@ def stopped(replicas: int) -> dict[str, Any]:
     }
 
 
+def updated(endpoints: int) -> dict[str, Any]:
+    endpoint = {"port": 1, "host": "", "listener": "", "security_protocol": 0}
+    return {
+        "controller_id": 9,
+        "is_kraft_controller": False,
+        "type": 0,
+        "controller_epoch": 0,
+        "broker_epoch": -1,
+        "topic_states": [],
+        "live_brokers": [{"id": 1, "endpoints": [endpoint] * endpoints, "rack": None}],
+    }
+
+
 REQUESTS: Final = {
     "a reassignment to many brokers": (ApiKey.ALTER_PARTITION_REASSIGNMENTS, reassigned(list(range(MANY)), 1)),
     "a reassignment of many partitions": (ApiKey.ALTER_PARTITION_REASSIGNMENTS, reassigned([4], MANY // 2)),
     "an election in many partitions": (ApiKey.ELECT_LEADERS, elected(list(range(MANY)))),
     "many elections in a partition": (ApiKey.ELECT_LEADERS, elected([0] * MANY)),
     "many topics": (ApiKey.CREATE_TOPICS, expensive.REQUESTS[ApiKey.CREATE_TOPICS](TOPIC)),
+    "many endpoints of a broker": (ApiKey.UPDATE_METADATA, updated(500_000)),
     "many stopped replicas": (ApiKey.STOP_REPLICA, stopped(100_000)),
 }
 
