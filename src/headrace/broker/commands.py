@@ -19,7 +19,8 @@ from headrace.types import PartitionState, TopicPartition
 if TYPE_CHECKING:
     from headrace.replication.following.partition import FollowedPartition
 
-_FOLLOWED_AT_ONCE: Final = 200
+_AT_ONCE: Final = 200
+"""Partitions that begin or cease to be followed without a pause."""
 
 log = logging.getLogger(__name__)
 
@@ -155,7 +156,7 @@ class Commands:
                 self.on_resigned(topic_partition)
             await pace.rest()
         if self.following is not None:
-            for some in chunks(followed, _FOLLOWED_AT_ONCE):
+            for some in chunks(followed, _AT_ONCE):
                 online = set(self._replicas.followed())  # a directory may have failed during a pause
                 self.following.follow([partition for partition in some if partition in online])
                 await pace.rest()
@@ -165,23 +166,32 @@ class Commands:
     async def stop(self, replicas: Sequence[StoppedReplica], issuer: Issuer) -> dict[TopicPartition, ErrorCode]:
         """Stop replicas, and delete some. Return an error code per partition, as in StopReplica."""
         async with self.in_order:
-            results = {
-                stopped.topic_partition: self._replicas.check_stop(stopped.topic_partition, stopped.leader_epoch)
-                for stopped in replicas
-            }
-            stopping = [stopped for stopped in replicas if not results[stopped.topic_partition]]
-            if self.following is not None:
-                self.following.forget([stopped.topic_partition for stopped in stopping])
-            self.changes.stopped(issuer, stopping)
-            deleted = [stopped.topic_partition for stopped in stopping if stopped.delete]
-            # Withdraw the partitions at once; deleting the files takes longer and uses a thread.
-            withdrawn = self._replicas.withdraw(deleted)
-            for topic_partition in deleted:
-                self.on_resigned(topic_partition)
+            results: dict[TopicPartition, ErrorCode] = {}
+            withdrawn: list[TopicPartition] = []
+            pace = Pace()
+            for some in chunks(replicas, _AT_ONCE):
+                errors = {
+                    stopped.topic_partition: self._replicas.check_stop(stopped.topic_partition, stopped.leader_epoch)
+                    for stopped in some
+                }
+                results |= errors
+                withdrawn += self._stop([stopped for stopped in some if not errors[stopped.topic_partition]], issuer)
+                await pace.rest()
             if self.following is not None:
                 await self.following.close_idle()
             loop = asyncio.get_running_loop()
             return results | await loop.run_in_executor(self._executor, self._delete, withdrawn)
+
+    def _stop(self, stopping: Sequence[StoppedReplica], issuer: Issuer) -> list[TopicPartition]:
+        """Stop replicas. Return those whose files have to be deleted, which takes longer and needs a thread."""
+        if self.following is not None:
+            self.following.forget([stopped.topic_partition for stopped in stopping])
+        self.changes.stopped(issuer, stopping)
+        deleted = [stopped.topic_partition for stopped in stopping if stopped.delete]
+        withdrawn = self._replicas.withdraw(deleted)
+        for topic_partition in deleted:
+            self.on_resigned(topic_partition)
+        return withdrawn
 
     async def note_departures(self) -> None:
         """Raise high watermarks that waited for followers on brokers that are no longer registered."""

@@ -69,12 +69,12 @@ class Assignment(NamedTuple):
 
     def reassigned_to(self, target: Iterable[int]) -> "Assignment":
         """Return the assignment during a reassignment to `target`, which replaces one in progress."""
-        target, origin = tuple(target), self.origin
-        replicas = tuple(dict.fromkeys((*target, *origin)))
+        before, after = dict.fromkeys(self.origin), dict.fromkeys(target)
+        replicas = tuple(after | before)
         return Assignment(
             replicas,
-            tuple(replica for replica in replicas if replica not in origin),
-            tuple(replica for replica in replicas if replica not in target),
+            tuple(replica for replica in replicas if replica not in before),
+            tuple(replica for replica in replicas if replica not in after),
         )
 
     def without(self, broker: int) -> "Assignment":

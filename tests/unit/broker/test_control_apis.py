@@ -427,6 +427,22 @@ async def test_an_unknown_replica_is_stopped(broker: Broker) -> None:
     assert await broker.stop(1, delete=True) is NONE
 
 
+async def test_replicas_are_stopped_in_slices(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    rests = []
+
+    async def rest(_: Pace) -> None:
+        rests.append(1)
+
+    monkeypatch.setattr(Pace, "rest", rest)
+    states = [{"partition_index": index, "leader_epoch": 1, "delete_partition": True} for index in range(10_000)]
+    topics = [{"topic_name": "t", "partition_states": states}]
+    reply = await broker.ask(ApiKey.STOP_REPLICA, 4, {**sender(), "topic_states": topics})
+    assert [error.partition_index for error in reply.partition_errors] == list(range(10_000))
+    assert {error.error_code for error in reply.partition_errors} == {NONE}
+    read, stopped = 10, 50
+    assert len(rests) == read + stopped
+
+
 async def test_a_replica_deleted_while_the_broker_was_down_is_deleted(tmp_path: Path) -> None:
     first = Broker(tmp_path)
     await first.assign(OWN, 3)

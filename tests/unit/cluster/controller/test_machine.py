@@ -1,5 +1,7 @@
 """The controller's decisions, one event at a time."""
 
+import time
+
 import pytest
 
 from headrace.cluster.commands import DURING_DELETION
@@ -290,6 +292,14 @@ def test_a_large_reassignment_writes_a_topic_once_when_it_begins_and_once_when_i
     world.carry_out(effects)
     assert written.count("/brokers/topics/t") == 2
     assert {assignment.replicas for assignment in world.topics()["t"].assignments.values()} == {(3, 1)}
+
+
+def test_a_reassignment_to_thousands_of_unknown_brokers_is_refused_quickly() -> None:
+    world = World(1, 2, 3)
+    world.create("t", (1, 2))
+    started = time.monotonic()
+    assert world.reassign({T0: range(20_000)}) == {T0: ErrorCode.invalid_replica_assignment}
+    assert time.monotonic() - started < 1
 
 
 def test_a_reassigned_partition_gets_a_leader_of_the_target() -> None:
