@@ -27,7 +27,10 @@ _WITH_EPOCHS: Final = 3
 
 
 class ControllerApis:
-    """Handlers for clients and brokers. `topics` has the handlers that create, grow and delete topics."""
+    """Handles the requests of clients and brokers to the controller.
+
+    `topics` has the handlers that create, grow and delete topics.
+    """
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ _UPGRADE = 1
 
 
 class FeaturesApi:
-    """Handlers for features."""
+    """Handles UpdateFeatures."""
 
     def __init__(self, features: Features) -> None:
         self._features = features
