@@ -12,10 +12,11 @@ from confluent_kafka import Producer
 
 pytest.importorskip("pyspark")
 
-from headrace.pipeline.engine.run import selected, supervisor
+from headrace.pipeline.engine.run import run, selected, supervisor
 from headrace.pipeline.engine.supervision import Policy, State
 from headrace.pipeline.engine.supervisor import Supervisor
 from headrace.pipeline.engine.tables.lake import Lake
+from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.spec.deployment import Deployment, JobSettings
 from headrace.pipeline.spec.jobs import Additive, Append, Changelog, Job, NoParams, Table, Topic
 from tests.pipeline.reading import read_all, read_committed
@@ -61,6 +62,13 @@ LENGTHS = Job(
 )
 BROKEN = replace(LENGTHS, name="broken", function=_broken, outputs=(Append(table="broken"),))
 JOBS = {job.name: job for job in (BROKEN, LENGTHS, LINES)}
+
+
+def test_a_re_created_topic_that_no_job_reads_is_refused() -> None:
+    deployment = replace(Deployment.default(), jobs={"lines": JobSettings(topic="some,more")})
+
+    with pytest.raises(PipelineError, match=r"--accept-new-topic others: no job .*; they read more, some"):
+        run(deployment, JOBS, accepted=["others"])
 
 
 @dataclass

@@ -79,7 +79,11 @@ def take_over(directories: Sequence[Path], zookeeper: str, config: BrokerConfig)
     with ZooKeeperTree(zookeeper) as tree:
         cluster_id = tree.cluster_id()
         if cluster_id is None:
-            raise KafkaError(ErrorCode.inconsistent_cluster_id, f"ZooKeeper {zookeeper} contains no Kafka cluster")
+            raise KafkaError(
+                ErrorCode.inconsistent_cluster_id,
+                f"ZooKeeper {zookeeper} contains no Kafka cluster: give the address and path in zookeeper.connect of "
+                "Kafka's server.properties",
+            )
         check_idle(tree)
         cluster = read_cluster(tree)
     log_dirs = LogDirs.survey(directories, broker_id=config.node_id, cluster_id=cluster_id)

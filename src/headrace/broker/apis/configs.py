@@ -56,7 +56,7 @@ _FEW_RESOURCES: Final = 100
 
 
 class ConfigApis:
-    """Handles the APIs of static and dynamic settings."""
+    """Handles DescribeConfigs, ListConfigResources, and both requests that alter settings."""
 
     def __init__(self, cache: MetadataCache, admin: ClusterAdmin, config: BrokerConfig) -> None:
         self._cache = cache

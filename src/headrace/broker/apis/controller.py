@@ -34,7 +34,10 @@ _UNKNOWN: Final = KafkaError(ErrorCode.unknown_topic_or_partition, "The partitio
 
 
 class ControllerApis:
-    """Handlers for clients and brokers. `topics` has the handlers that create, grow and delete topics."""
+    """Handles the requests of clients and brokers to the controller.
+
+    `topics` has the handlers that create, grow and delete topics.
+    """
 
     def __init__(
         self,

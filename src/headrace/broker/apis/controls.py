@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class ControlApis:
-    """Handlers for a controller. `broker_epoch` is that of this broker's registration, -1 before it."""
+    """Handles the controller's requests. `broker_epoch` is that of this broker's registration, -1 before it."""
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ from headrace.wire.apis import ApiKey
 
 
 class FeaturesApi:
-    """Handlers for features."""
+    """Handles UpdateFeatures."""
 
     def __init__(self, features: Features) -> None:
         self._features = features

@@ -49,7 +49,9 @@ Raises KafkaError(coordinator_not_available) if it has no leader."""
 
 
 class GroupApis:
-    """`endpoint` returns this broker's address for a client; `create_offsets_topic` and `create_state_topic` (for
+    """Handles FindCoordinator, and the requests of members of classic groups.
+
+    `endpoint` returns this broker's address for a client; `create_offsets_topic` and `create_state_topic` (for
     transactions) return when the topic exists. Without `locate` this broker coordinates all groups and transactions.
     """
 

@@ -45,7 +45,7 @@ _BROKERS, _CONTROLLERS = 1, 2
 
 
 class MetadataApis:
-    """Handlers for metadata. Metadata may create missing topics."""
+    """Handles Metadata, which may create missing topics, DescribeCluster and DescribeTopicPartitions."""
 
     def __init__(self, cache: MetadataCache, admin: ClusterAdmin, config: BrokerConfig) -> None:
         self._cache = cache

@@ -92,7 +92,7 @@ class TransactionVerification:
         self._config = config
 
     def verify(self, requests: Requests) -> Verdicts | Awaitable[Verdicts] | None:
-        """Return the verdicts on several requests; None without transactional batches."""
+        """Return the verdicts on several requests; None if they contain no transactional batches."""
         if not any(_transactional(topic) for _, request in requests for topic in request.topic_data):
             return None
         begun = [self._begin(context, request) for context, request in requests]
@@ -139,7 +139,10 @@ class TransactionVerification:
         )
 
     def _begin(self, context: RequestContext, request: Any) -> _Begun | Verdict | None:
-        """Begin to verify the request's batches; None without transactional ones."""
+        """Begin to verify the transactional batches of a request.
+
+        Return None if it has none, or the verdict if it can be given at once.
+        """
         found = _Batches()
         for topic in request.topic_data:
             self._gather(context, request, topic, topic.partition_data, found)

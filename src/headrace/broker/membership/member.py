@@ -55,7 +55,10 @@ log = logging.getLogger(__name__)
 
 
 class Member:
-    """Use `connect`, then `load`, and `join` just before the broker serves; to stop, `leave`, then `close`."""
+    """This broker's membership in a cluster: keeps its registration and settings up to date.
+
+    Call `connect`, then `load`, and `join` just before the broker serves; to stop, `leave`, then `close`.
+    """
 
     def __init__(
         self, config: BrokerConfig, zookeeper: str, cache: MetadataCache, loop: asyncio.AbstractEventLoop

@@ -71,7 +71,8 @@ def run(
     read = {topic for name in chosen for topic in (deployment.settings(name).topic or "").split(",")}
     for topic in accepted:
         if topic not in read:
-            raise PipelineError(f"no chosen job reads topic {topic}: see `topic` under [jobs.NAME] in the deployment")
+            others = ", ".join(sorted(read - {""})) or "no topics"
+            raise PipelineError(f"--accept-new-topic {topic}: no job of this run reads this topic; they read {others}")
     params = {name: deployment.params(job) for name, job in chosen.items()}
     spark = session.build(deployment, master=master)
     try:

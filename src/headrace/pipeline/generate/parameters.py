@@ -22,7 +22,7 @@ _LAST_START: Final = 4_102_444_800
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameters:
-    """The same parameters produce the same bytes. Raises PipelineError for values outside the limits.
+    """The parameters of a log, which determine its bytes. Raises PipelineError for values outside the limits.
 
     `lines` and `hours` (of event time) both limit the log. `start` is in seconds since the epoch, `rate` in lines per
     second of event time. `late`, `torn` and `duplicates` are the shares of requests with these mishaps; no request has

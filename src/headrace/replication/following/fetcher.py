@@ -263,7 +263,7 @@ class Fetcher:
             self._fail(partition, str(error))
             return 0
         except Exception as error:  # a defect: as in Kafka, other partitions continue
-            log.exception("Appending to %s failed", partition.topic_partition)
+            log.exception("Appending to %s failed: this is a bug, please report it", partition.topic_partition)
             self._fail(partition, repr(error))
             return 0
         self._log_again_at.pop(partition.topic_partition, None)
@@ -344,7 +344,7 @@ class Fetcher:
             self._fail(partition, str(error))
             return False
         except Exception as error:
-            log.exception("Truncating %s failed", partition.topic_partition)
+            log.exception("Truncating %s failed: this is a bug, please report it", partition.topic_partition)
             self._fail(partition, repr(error))
             return False
         return True

@@ -31,7 +31,7 @@ _Wait: TypeAlias = tuple[dict[str, Any], "asyncio.Future[KafkaError | None]"]
 
 
 class TransactionAdminApis:
-    """Handlers that show transactions, and the one that ends them manually."""
+    """Handles ListTransactions, DescribeTransactions and WriteTxnMarkers."""
 
     def __init__(self, coordinator: TransactionCoordinator, markers: MarkerWriter) -> None:
         self._coordinator = coordinator

@@ -40,7 +40,7 @@ _LATER: Final = frozenset(
 
 
 class TransactionalOffsetsApi:
-    """Commits offsets within transactions."""
+    """Handles TxnOffsetCommit: commits offsets within transactions."""
 
     def __init__(
         self,

@@ -28,7 +28,7 @@ _FENCED_SINCE: Final = {ApiKey.INIT_PRODUCER_ID: 4, ApiKey.ADD_PARTITIONS_TO_TXN
 
 
 class TransactionApis:
-    """Handlers for producers. `partition_count` returns 0 for an unknown topic."""
+    """Handles the requests of transactional producers. `partition_count` returns 0 for an unknown topic."""
 
     def __init__(
         self,

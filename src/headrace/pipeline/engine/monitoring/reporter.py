@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import KafkaError, Message, Producer
@@ -125,7 +126,8 @@ class Reporter:
         self._files.write(f"{self._directory}/{progress.job}.json", text)
         self._files.write(f"{self._directory}/metrics.prom", metrics(self._now))
         try:
-            self._producer.produce(self._topic, text.encode(), progress.job.encode(), on_delivery=_delivered)
+            delivered = partial(_delivered, progress.job)
+            self._producer.produce(self._topic, text.encode(), progress.job.encode(), on_delivery=delivered)
         except BufferError:
             log.warning("The progress of %s cannot be published: the cluster does not answer", progress.job)
         self._producer.poll(0)
@@ -139,9 +141,9 @@ class Reporter:
             log.warning("The last batches are missing from the table %s: %s", runs.TABLE, error)
 
 
-def _delivered(error: KafkaError | None, _: Message) -> None:
+def _delivered(job: str, error: KafkaError | None, _: Message) -> None:
     if error is not None:
-        log.warning("The progress of a job could not be published: %s", error)
+        log.warning("The progress of %s could not be published: %s", job, error)
 
 
 def _iso(moment: datetime) -> str:
