@@ -93,6 +93,7 @@ class Broker:
         *,
         replicas: Sequence[int] = (OTHER, OWN),
         brokers: Sequence[int] = (OTHER, OWN),
+        topic_id: UUID = TOPIC_ID,
         **changed: Any,
     ) -> Any:
         state = {
@@ -110,7 +111,7 @@ class Broker:
             8,
             {
                 **sender(),
-                "topic_states": [{"topic_name": "t", "topic_id": TOPIC_ID, "partition_states": [state]}],
+                "topic_states": [{"topic_name": "t", "topic_id": topic_id, "partition_states": [state]}],
                 "live_brokers": [{"id": broker, "endpoints": endpoints} for broker in brokers],
                 **changed,
             },
@@ -134,7 +135,7 @@ class Broker:
             "leader_epoch": epoch,
             "partition_epoch": 0,
             "replicas": changed.pop("replicas", [OTHER, OWN]),
-            "isr": [leader],
+            "isr": changed.pop("isr", [leader]),
             "is_new": True,
         }
         topic = {"topic_name": name, "topic_id": topic_id, "partition_states": [state]}
@@ -266,6 +267,18 @@ async def test_a_follower_that_is_elected_is_copied_no_more(broker: Broker) -> N
     assert broker.replicas.get("t", 0).log is log
 
 
+async def test_the_only_replica_left_commits_nothing_until_the_others_have_left_the_isr(broker: Broker) -> None:
+    """At the end of a reassignment, another controller could still elect one of them."""
+    broker.replicas.peers = Peers(OWN, lambda _: True, lambda: 10_000, lambda: 0, NoController())
+    await broker.update()
+    await broker.assign(OTHER)
+    broker.followed().append_fetched(memoryview(RECORD), 1_700_000_000_000)
+    await broker.assign(OWN, 1, replicas=[OWN], isr=[OTHER, OWN])
+    assert broker.replicas.get("t", 0).high_watermark == 0
+    await broker.assign(OWN, 2, replicas=[OWN], isr=[OWN])
+    assert broker.replicas.get("t", 0).high_watermark == 1
+
+
 async def test_a_follower_changes_its_leader(broker: Broker) -> None:
     await broker.update(brokers=(OTHER, OWN, 9))
     await broker.assign(OTHER)
@@ -288,9 +301,28 @@ async def test_a_state_that_is_not_newer_is_stale(broker: Broker, epoch: int) ->
     assert broker.replicas.get("t", 0).leader_epoch == 1
 
 
-async def test_the_log_of_another_topic_is_inconsistent(broker: Broker) -> None:
-    await broker.assign(OWN, 1)
-    assert await broker.assign(OWN, 2, topic_id=UUID(int=6)) is ErrorCode.inconsistent_topic_id
+@pytest.mark.parametrize("leader", [OWN, OTHER])
+async def test_a_topic_that_was_deleted_and_created_again_gets_a_new_log(
+    broker: Broker, tmp_path: Path, leader: int
+) -> None:
+    """While a broker has no session, no controller tells it to delete its replica."""
+    await broker.update(OWN)
+    await broker.assign(OWN, 7)
+    broker.replicas.get("t", 0).append_as_leader(RECORD, now_ms=1_700_000_000_000)
+    assert await broker.assign(leader, 0, topic_id=UUID(int=6)) is NONE
+    assert broker.coordinators[1] == ("resigned", T0)
+    (hosted,) = broker.replicas.partitions() or broker.replicas.followed()
+    assert (hosted.topic_id, hosted.leader_epoch, hosted.log_end_offset) == (UUID(int=6), 0, 0)
+    (stray,) = tmp_path.glob("t-0.*-stray")
+    assert (stray / "00000000000000000000.log").stat().st_size == len(RECORD)
+
+
+async def test_a_leader_resigns_when_its_topic_was_created_again_elsewhere(broker: Broker) -> None:
+    broker.replicas.exists = lambda partition: broker.cache.image.topic_id_of(partition) is not None
+    await broker.update(OWN)
+    await broker.assign(OWN, 7)
+    await broker.update(OTHER, 0, replicas=[OTHER], topic_id=UUID(int=6))
+    assert broker.refusal() is ErrorCode.not_leader_or_follower
 
 
 async def test_a_partition_of_other_brokers_is_unknown(broker: Broker) -> None:

@@ -248,7 +248,8 @@ class Fetcher:
     def _append(self, partition: FollowedPartition, following: Following, fetched: FetchedPartition) -> int:
         """Append the records of one partition, and return their bytes."""
         try:
-            appended = partition.append_fetched(fetched.records, self._clock.wall_ms())
+            now_ms, start = self._clock.wall_ms(), fetched.log_start_offset
+            appended = partition.append_fetched(fetched.records, now_ms, leader_start=start)
             partition.learn(fetched.high_watermark, fetched.log_start_offset)
         except KafkaError as error:
             if error.code is ErrorCode.unsupported_for_message_format:
@@ -290,8 +291,8 @@ class Fetcher:
             level, name = logging.INFO if action.is_expected else logging.ERROR, partition.topic_partition
             if action.is_expected and action.wait_s < self._settings.backoff_s:
                 return  # the leader is about to learn of its epoch
-            text = "%s: the leader returned %s; trying again in %g s"
-            self._log(name, level, text, name, action.reason, action.wait_s)
+            text = "%s: the leader returned %s; trying again"
+            self._log(name, level, text, name, action.reason)
 
     async def _reset(self, following: Following) -> None:
         """Truncate or restart a log whose end is outside the leader's log, as after an unclean election (KIP-320)."""
