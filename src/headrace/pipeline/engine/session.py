@@ -82,8 +82,12 @@ def build(deployment: Deployment, *, master: str | None = None, name: str = "hea
     for key, value in found.items():
         builder = builder.config(key, value)
     silence_py4j()
-    with failures.explained(), _without_handler():
-        spark = builder.getOrCreate()
+    try:
+        with failures.explained(), _without_handler():
+            spark = builder.getOrCreate()
+    except PipelineError as error:
+        where = found.get("spark.master", "the master of spark-submit")
+        raise PipelineError(f"Spark did not start on {where}: {error} (see its messages)") from error
     # Spark creates its cache of compiled code in the first thread that compiles, with that thread's settings. Spark's
     # own threads have none, so create it here.
     getattr(java_class(spark, "org.apache.spark.sql.catalyst.expressions.codegen.CodeGenerator$"), "MODULE$")
