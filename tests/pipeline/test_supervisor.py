@@ -142,6 +142,15 @@ def test_the_status_of_a_finished_job_has_its_batch_rate_and_lag(ran: Ran) -> No
     assert (status["state"], status["batch"], status["input_rows"], status["lag"]) == ("finished", 0, RECORDS, 0)
 
 
+def test_every_job_has_its_own_file_for_prometheus(ran: Ran) -> None:
+    directory = Path(ran.deployment.checkpoints, "status")
+    files = {file.stem.removeprefix("job-"): file.read_text() for file in directory.glob("*.prom")}
+    assert files.keys() == {"lines", "lengths", "broken"}
+    assert 'headrace_pipeline_lag_records{job="lines"} 0.0' in files["lines"]
+    assert 'headrace_pipeline_failed{job="broken"} 1.0' in files["broken"]
+    assert all(f'job="{other}"' not in text for name, text in files.items() for other in files if other != name)
+
+
 def test_the_table_of_runs_has_a_row_for_each_batch(ran: Ran) -> None:
     rows = ran.lake.read("runs").orderBy("job").collect()
     assert [(row.job, row.batch, row.input_rows, row.lag) for row in rows] == [

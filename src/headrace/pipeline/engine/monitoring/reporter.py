@@ -1,8 +1,7 @@
 """Report the progress of jobs: to a topic, a file for each job, the table `runs`, and Prometheus.
 
 Topic `headrace.pipeline.progress` is compacted and keyed by job; `<checkpoints>/status/<job>.json` is what
-`headrace pipeline status` prints, and `<checkpoints>/status/metrics.prom` is for the node exporter's textfile
-collector.
+`headrace pipeline status` prints, and `job-<job>.prom` beside it is for the node exporter's textfile collector.
 """
 
 import json
@@ -124,7 +123,8 @@ class Reporter:
     def _write(self, progress: Progress) -> None:
         text = json.dumps(asdict(replace(progress, updated=_iso(datetime.now(UTC)))))
         self._files.write(f"{self._directory}/{progress.job}.json", text)
-        self._files.write(f"{self._directory}/metrics.prom", metrics(self._now))
+        # A file for each job, because several drivers may share the lake.
+        self._files.write(f"{self._directory}/job-{progress.job}.prom", metrics({progress.job: progress}))
         try:
             delivered = partial(_delivered, progress.job)
             self._producer.produce(self._topic, text.encode(), progress.job.encode(), on_delivery=delivered)
