@@ -79,7 +79,9 @@ class ControllerApis:
         """Elect preferred leaders, or any live replica as the leader of a partition without one (KIP-460)."""
         election_type = getattr(request, "election_type", PREFERRED)
         if election_type not in (PREFERRED, UNCLEAN):
-            raise KafkaError(ErrorCode.invalid_request, f"Unknown election type {election_type}")
+            raise KafkaError(
+                ErrorCode.invalid_request, f"Unknown election type {election_type}: use 0 (preferred) or 1 (unclean)."
+            )
         asked = request.topic_partitions
         if asked is None:
             wanted = (
@@ -169,8 +171,10 @@ class ControllerApis:
     async def _looked_up(
         self, partitions: Iterable[TopicPartition]
     ) -> tuple[list[TopicPartition], list[TopicPartition]]:
-        """Return the partitions that exist, without duplicates, and those that do not, of which a request may have
-        many: the machine handles those that exist in one go.
+        """Return the partitions that exist, without duplicates, and those that do not.
+
+        The lookup has pauses, because a request may name many partitions that do not exist. The machine handles the
+        others in one go.
         """
         term = self._candidate.current()
         existing: dict[TopicPartition, None] = {}

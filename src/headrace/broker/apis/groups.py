@@ -82,7 +82,9 @@ class GroupApis:
         """Return the coordinators of groups or transactional ids. Creates the internal topic if it is missing."""
         key_type = getattr(request, "key_type", _GROUP)
         if key_type not in (_GROUP, _TRANSACTION):
-            raise KafkaError(ErrorCode.invalid_request, f"Unknown coordinator type {key_type}")
+            raise KafkaError(
+                ErrorCode.invalid_request, f"Unknown coordinator type {key_type}: use 0 (group) or 1 (transaction)."
+            )
         name = GROUP_OFFSETS if key_type == _GROUP else TRANSACTION_STATE
         create_topic = self._create_offsets_topic if key_type == _GROUP else self._create_state_topic
         try:

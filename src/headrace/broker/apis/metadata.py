@@ -150,7 +150,9 @@ class MetadataApis:
                 ErrorCode.mismatched_endpoint_type, "This is a broker endpoint; it has no separate controllers."
             )
         if endpoint_type != _BROKERS:
-            raise KafkaError(ErrorCode.unsupported_endpoint_type, f"Unsupported endpoint type {endpoint_type}")
+            raise KafkaError(
+                ErrorCode.unsupported_endpoint_type, f"Unsupported endpoint type {endpoint_type}: use 1 (brokers)."
+            )
         image = self._cache.image
         return {
             "endpoint_type": _BROKERS,

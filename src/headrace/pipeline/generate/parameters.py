@@ -69,12 +69,12 @@ class Parameters:
 
     @property
     def end(self) -> float:
-        """The event time before which all requests are made, in seconds since the epoch."""
+        """The end of the log in event time, exclusive, in seconds since the epoch; infinity without `hours`."""
         return float("inf") if self.hours is None else self.start + self.hours * 3600
 
     @property
     def max_lines(self) -> float:
-        """The number of lines at which the log ends."""
+        """The maximum number of lines; infinity if only `hours` limits the log."""
         if self.lines is None:
             return _DEFAULT_LINES if self.hours is None else float("inf")
         return self.lines

@@ -142,7 +142,13 @@ class OwnedDirs:
             try:
                 directory.trust()
             except OSError as error:
-                log.warning("Cannot confirm that %s is a new log directory: %s", directory.path, error)
+                log.warning(
+                    "Cannot confirm that %s is a new log directory: %s. Delete %s; otherwise partitions without a log"
+                    " stay offline",
+                    directory.path,
+                    error,
+                    directory.path / NEW_FILE,
+                )
 
     def unusable(self) -> Iterator[tuple[Path, str]]:
         """Yield working directories that must no longer be used, with the reason.
