@@ -4,7 +4,6 @@ import argparse
 import functools
 import json
 import os
-import signal
 import sys
 import tempfile
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from bench.loads import FULL, QUICK
 from bench.rows import outcomes
 from bench.run import Run
 from bench.storage import StorageFigures
+from bench.termination import until_interrupted
 from bench.transactions import TransactionFigures
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -37,26 +37,8 @@ def main() -> int:
         return 2
     if not Kcat.is_installed():
         sys.stderr.write("kcat is not installed (apt-get install kcat): skipping the rows of librdkafka.\n")
-    signal.signal(signal.SIGTERM, _terminated)
-    try:
-        if options.groups or options.storage or options.durability or options.transactions or options.cluster:
-            return _without_floors(jars, options)
-        return _with_floors(jars, options)
-    except KeyboardInterrupt as error:
-        by_term = isinstance(error, _TerminatedError)
-        sys.stderr.write(
-            f"\n{'Ended' if by_term else 'Interrupted'}; the brokers are stopped and their data is removed.\n"
-        )
-        return 128 + (signal.SIGTERM if by_term else signal.SIGINT)
-
-
-class _TerminatedError(KeyboardInterrupt):
-    """SIGTERM: ends a run like Ctrl-C, and stops its brokers."""
-
-
-def _terminated(*_: object) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the brokers are already being stopped
-    raise _TerminatedError
+    without_floors = options.groups or options.storage or options.durability or options.transactions or options.cluster
+    return until_interrupted(lambda: (_without_floors if without_floors else _with_floors)(jars, options))
 
 
 def _with_floors(jars: Path, options: argparse.Namespace) -> int:

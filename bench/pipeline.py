@@ -26,6 +26,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.brokers import Broker, Headrace, Kafka
 from bench.process import family_cpu_seconds, peak_resident_bytes
+from bench.termination import until_interrupted
 from headrace.pipeline.generate.log import Record, log
 from headrace.pipeline.generate.parameters import Parameters
 from headrace.pipeline.generate.truth import Truth
@@ -79,11 +80,17 @@ class Latency:
     p50_s: float
     p95_s: float
     longest_s: float
+    jobs: Mapping[str, JobTime]
+    """The batches of the jobs, from the first one on."""
 
 
 def main() -> int:
     """Measure and print. Exit code 2 if the pipeline failed."""
     options = _parse()
+    return until_interrupted(lambda: _measure(options))
+
+
+def _measure(options: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="headrace-bench-", dir=options.dir) as directory:
         try:
             make = (lambda data: Kafka(data, JARS)) if options.kafka else Headrace
@@ -146,9 +153,10 @@ def measure_latency(make: MakeBroker, directory: Path, rate: float, seconds: flo
                 watcher.join()
             process.send_signal(signal.SIGTERM)
             process.wait(120)
+        jobs = _job_times(broker.address)
     latencies = sorted(latencies_of(sent, seen, skip=total - round(rate * seconds)))
     at = [latencies[min(len(latencies) - 1, int(len(latencies) * share))] for share in (0.5, 0.95, 1.0)]
-    return Latency(rate, len(latencies), *at)
+    return Latency(rate, len(latencies), at[0], at[1], at[2], jobs)
 
 
 def _wait_for(
@@ -325,15 +333,20 @@ def _print(backlog: Backlog | None, latency: Latency | None) -> None:
         out.write(f"  CPU time           {backlog.all_jobs_cpu_s:7.1f} s\n")
         out.write(f"  share of the connector's rate  {backlog.share:.0%}\n")
         out.write(f"  peak memory of Java  {backlog.peak_java_bytes / 1e6:,.0f} MB\n")
-        out.write(f"\n  {'job':<14}{'batches':>8}{'rows':>12}{'seconds':>9}{'rows/s':>10}\n")
-        for name, job in backlog.jobs.items():
-            rate = job.rows / job.seconds if job.seconds else 0
-            out.write(f"  {name:<14}{job.batches:>8}{job.rows:>12,}{job.seconds:>9.1f}{rate:>10,.0f}\n")
+        _print_jobs(backlog.jobs)
     if latency is not None:
         sys.stdout.write(
             f"\n{latency.rate:,.0f} lines/s, produce to result topic: p50 {latency.p50_s:.1f} s, "
             f"p95 {latency.p95_s:.1f} s, longest {latency.longest_s:.1f} s\n"
         )
+        _print_jobs(latency.jobs)
+
+
+def _print_jobs(jobs: Mapping[str, JobTime]) -> None:
+    sys.stdout.write(f"\n  {'job':<14}{'batches':>8}{'rows':>12}{'seconds':>9}{'rows/s':>10}\n")
+    for name, job in jobs.items():
+        rate = job.rows / job.seconds if job.seconds else 0
+        sys.stdout.write(f"  {name:<14}{job.batches:>8}{job.rows:>12,}{job.seconds:>9.1f}{rate:>10,.0f}\n")
 
 
 def _parse() -> argparse.Namespace:

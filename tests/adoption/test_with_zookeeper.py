@@ -221,7 +221,7 @@ def test_without_zookeeper_records_are_adopted_and_nothing_expires(round_trip: R
 def test_mismatched_directories_are_refused_unchanged(round_trip: Round, from_kafka: Path) -> None:
     to = ("--zookeeper", round_trip.zookeeper)
     before = files(from_kafka)
-    assert "contains no Headrace data" in headrace("handover", "--data", str(from_kafka), *to)[1]
+    assert "no data of a Headrace broker" in headrace("handover", "--data", str(from_kafka), *to)[1]
     (from_kafka / "stranger-0").mkdir()
     assert "contain stranger-0" in headrace("takeover", "--data", str(from_kafka), *to)[1]
     (from_kafka / "stranger-0").rmdir()

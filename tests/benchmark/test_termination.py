@@ -13,10 +13,18 @@ from tests.support.waiting import wait_for
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc to find child processes")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("measured", [["--quick", "--only", "small batches"], ["--groups"]])
+@pytest.mark.parametrize(
+    "measured",
+    [
+        ["bench", "--headrace-only", "--quick", "--only", "small batches"],
+        ["bench", "--headrace-only", "--groups"],
+        ["bench.pipeline", "--lines", "1000000"],
+    ],
+    ids=["producing", "groups", "the pipeline"],
+)
 def test_a_terminated_benchmark_stops_its_brokers(tmp_path: Path, number: signal.Signals, measured: list[str]) -> None:
     kafka_jars()
-    command = [sys.executable, "-m", "bench", "--headrace-only", "--dir", str(tmp_path), *measured]
+    command = [sys.executable, "-m", *measured, "--dir", str(tmp_path)]
     bench = subprocess.Popen(command, cwd=Path(__file__).parents[2], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
         brokers = wait_for(lambda: _brokers(bench.pid), "a broker", timeout_s=60)

@@ -1,14 +1,17 @@
 """The transaction coordinator over the wire."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from headrace import clock
 from headrace.testing import Broker
 from headrace.wire.apis import ApiKey
+from headrace.wire.batch import TRANSACTIONAL_FLAG
+from headrace.wire.records import RecordData, build_batch
 from tests.clients.drivers.java_driver import run_tool
 from tests.support.waiting import wait_for
 from tests.support.wire_client import WireClient
@@ -81,6 +84,19 @@ class Coordinator:
         answer = self.client.ask(ApiKey.ADD_PARTITIONS_TO_TXN, 3, message)
         (result,) = answer["results_by_topic_v3_and_below"]
         return {item["partition_index"]: item["partition_error_code"] for item in result["results_by_partition"]}
+
+    def produce(self, *, version: int) -> Any:
+        batch = build_batch(
+            [RecordData(None, b"x", clock.now_ms())],
+            producer_id=self.identity[0],
+            producer_epoch=self.identity[1],
+            base_sequence=0,
+            attributes=TRANSACTIONAL_FLAG,
+        )
+        topic_data = [{"name": "t", "partition_data": [{"index": 0, "records": batch}]}]
+        message = {"transactional_id": self.name, "acks": -1, "timeout": 1000, "topic_data": topic_data}
+        answer = self.client.ask(ApiKey.PRODUCE, version, message)
+        return answer["responses"][0]["partition_responses"][0]["error_code"]
 
     def end(self, *, commit: bool = True) -> Any:
         message = {
@@ -162,6 +178,42 @@ def test_a_transaction_is_aborted_after_its_timeout(tmp_path: Any) -> None:
         assert producer.end(commit=False) == NONE
 
 
+def _add_partition(producer: Coordinator) -> bool:
+    return producer.add(0) == {0: NONE}
+
+
+def _produce_with_version_2(producer: Coordinator) -> bool:
+    return bool(producer.produce(version=12) == NONE)
+
+
+def _add_offsets(producer: Coordinator) -> bool:
+    producer_id, epoch = producer.identity
+    message = {
+        "transactional_id": producer.name,
+        "producer_id": producer_id,
+        "producer_epoch": epoch,
+        "group_id": "g",
+    }
+    return bool(producer.client.ask(ApiKey.ADD_OFFSETS_TO_TXN, 3, message)["error_code"] == NONE)
+
+
+@pytest.mark.parametrize("begin", [_add_partition, _produce_with_version_2, _add_offsets])
+def test_a_timed_out_transaction_is_logged_with_a_client_that_began_it_after_a_restart(
+    tmp_path: Any, caplog: pytest.LogCaptureFixture, begin: Callable[[Coordinator], bool]
+) -> None:
+    settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "50"}
+    with Broker(settings, data=tmp_path) as broker:
+        create_topic(broker, 1)
+        producer = Coordinator(broker)
+        assert producer.init(timeout_ms=1) == NONE
+        identity = producer.identity
+    with Broker(settings, data=tmp_path) as broker:
+        producer = Coordinator(broker)
+        producer.identity = identity
+        wait_for(lambda: begin(producer), "a transaction after the restart")
+        wait_for(lambda: "transactional id id (client wire at 127.0.0.1, producer " in caplog.text, "the log line")
+
+
 def test_transactions_are_listed(broker: Broker) -> None:
     producer = Coordinator(broker)
     producer.init()
@@ -225,7 +277,7 @@ def test_features_are_lowered_and_raised(broker: Broker) -> None:
     def update(level: int, upgrade_type: int) -> Any:
         update = {"feature": "transaction.version", "max_version_level": level, "upgrade_type": upgrade_type}
         message = {"timeout": 1000, "feature_updates": [update], "validate_only": False}
-        return client.ask(ApiKey.UPDATE_FEATURES, 1, message)["results"][0]["error_code"]
+        return client.ask(ApiKey.UPDATE_FEATURES, 1, message)["error_code"]
 
     assert level() == 2
     assert update(1, 1) == "invalid_update_version"

@@ -204,9 +204,27 @@ def test_a_description_fits_the_terminal_but_for_settings_of_spark(folder: Path)
     assert "  spark.driver.host=127.0.0.1" in lines
 
 
-@pytest.mark.parametrize("words", [["list"], ["describe", "my_sessions"]], ids=" ".join)
+def test_brokers_that_do_not_answer_are_named(
+    folder: Path, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from confluent_kafka import KafkaError, KafkaException
+
+    pytest.importorskip("pyspark")
+
+    def run(*_: object, **__: object) -> bool:
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+    monkeypatch.setattr("headrace.pipeline.requirements.check", lambda: None)
+    monkeypatch.setattr("headrace.pipeline.engine.run.run", run)
+    assert "starting the jobs: no reply from broker:9092" in pipeline("run --config deployment.toml", status=1)
+
+
+FROM = ("--from", "my_jobs.py")
+
+
+@pytest.mark.parametrize("words", [["list", *FROM], ["describe", "my_sessions", *FROM], ["status"]], ids=" ".join)
 def test_jobs_are_shown_in_half_a_second(folder: Path, words: list[str]) -> None:
-    command = [sys.executable, "-m", "headrace", "pipeline", *words, "--from", "my_jobs.py"]
+    command = [sys.executable, "-m", "headrace", "pipeline", *words]
     # CPU time, and the best of three: other tests use the machine too.
     assert min(_cpu_seconds(command) for _ in range(3)) < 0.5
 
@@ -218,10 +236,14 @@ def _cpu_seconds(command: list[str]) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-@pytest.mark.parametrize("words", [["list"], ["describe", "my_sessions"], ["submit", "--print"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "words",
+    [["list", *FROM], ["describe", "my_sessions", *FROM], ["submit", "--print", *FROM], ["status"]],
+    ids=" ".join,
+)
 def test_showing_jobs_loads_neither_spark_nor_a_client(folder: Path, words: list[str]) -> None:
-    command = [sys.executable, "-X", "importtime", "-m", "headrace", "pipeline", *words, "--from", "my_jobs.py"]
+    command = [sys.executable, "-X", "importtime", "-m", "headrace", "pipeline", *words]
     shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     loaded = {line.rpartition("|")[2].strip() for line in shown.stderr.splitlines()}
-    assert "headrace.pipeline.spec.registry" in loaded
+    assert "headrace.pipeline.spec.deployment" in loaded
     assert not {"pyspark", "delta", "confluent_kafka", "kafka"} & loaded

@@ -271,6 +271,8 @@ def test_an_unclean_election_returns_a_leader(
         "possible",
         "records may be lost",
     )
+    [described] = shown(headrace, "topics", "describe", topic)
+    assert [(partition["leader"], partition["latest"]) for partition in described["partitions"]] == [(None, None)]
     [elected] = shown(headrace, "elect", topic, "--unclean", "--execute", "--yes")
     assert (elected["leader"], elected["election"]) == (2, "elected")
 

@@ -278,7 +278,7 @@ REQUESTS: Final[Mapping[ApiKey, Callable[[str], Message]]] = {
         "state_filters": _names()[: MANY // 2],
         "producer_id_filters": range(MANY // 2),
         "duration_filter": 1,
-        "transactional_id_pattern": "(a|b)*" * 5000,
+        "transactional_id_pattern": r"\pL" * 3300,
     },
     ApiKey.UPDATE_FEATURES: lambda _: {
         "timeout_ms": 1000,

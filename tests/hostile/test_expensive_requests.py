@@ -268,6 +268,21 @@ def test_partitions_of_one_transaction_keep_nobody_waiting(own_broker: BrokerPro
         assert len(answer) > 6 * expensive.MANY
 
 
+def test_a_slow_pattern_for_long_transactional_ids_keeps_nobody_waiting(own_broker: BrokerProcess) -> None:
+    with WireClient(own_broker.bootstrap) as client:
+        client.ask(ApiKey.FIND_COORDINATOR, 6, {"key_type": 1, "coordinator_keys": ["t"]})
+        begin_transactions(client, [f"{number}{'a' * 20_000}" for number in range(3)], timeout_ms=600_000)
+    filters: Message = {"state_filters": [], "producer_id_filters": [], "duration_filter": -1}
+    # RE2 needs a second for each id
+    answer = attack(own_broker, frame(ApiKey.LIST_TRANSACTIONS, {**filters, "transactional_id_pattern": ".*a.{900}b"}))
+    assert answer is not None
+    assert b"a" not in answer
+    pattern = "1a+|2a{3}a*"
+    answer = send(own_broker, frame(ApiKey.LIST_TRANSACTIONS, {**filters, "transactional_id_pattern": pattern}))
+    assert answer is not None
+    assert answer.count(b"a" * 20_000) == 2
+
+
 def test_thousands_of_expired_transactions_keep_nobody_waiting(tmp_path: Path) -> None:
     settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 10_000}
     with BrokerProcess(tmp_path / "data", settings=settings) as broker, WireClient(broker.bootstrap) as client:

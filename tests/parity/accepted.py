@@ -116,5 +116,12 @@ ACCEPTED: Final[tuple[Accepted, ...]] = (
         kafka="none",
         headrace="invalid_record",
     ),
+    _accepted(
+        "Kafka's message of a successful update is 'NONE'",
+        ApiKey.UPDATE_FEATURES,
+        r"\.results\[\d+\]\.error_message",
+        kafka="<text>",
+        headrace=None,
+    ),
     _accepted(_INTERNAL_ERROR, _ALTERING, r".*\.error_message", kafka=None, headrace="<text>"),
 )

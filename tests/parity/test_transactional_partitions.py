@@ -287,6 +287,13 @@ def test_without_a_transactional_id(producer: Producer) -> None:
     producer.compare()
 
 
+@pytest.mark.parametrize("version", [9, 11])
+def test_an_internal_topic(producer: Producer, version: int) -> None:
+    producer.topic = "__transaction_state"
+    producer.produce(0, version=version, case="transactional")
+    producer.produce(0, version=version, transactional=False, case="idempotent")
+
+
 def test_markers(producer: Producer) -> None:
     producer.mark(commit=True, case="without a transaction")
     producer.compare("after a marker without a transaction")

@@ -37,6 +37,10 @@ def topic(session_both: Both) -> str:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_random_requests_get_equal_answers(both: Both, topic: str, seed: int) -> None:
+    compare_random_requests(both, topic, seed)
+
+
+def compare_random_requests(both: Both, topic: str, seed: int) -> None:
     chance = random.Random(seed)
     name = f"walk-{seed}-{uuid.uuid4().hex[:8]}"
     for side in both.sides:

@@ -1,13 +1,14 @@
 """The test kit for jobs, on jobs that are right and on jobs that are not."""
 
 import random
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
 
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.jobs import activity
-from headrace.pipeline.spec.jobs import Additive, Table, job
+from headrace.pipeline.spec.jobs import Additive, Job, Stateful, Table, job
 from tests.pipeline.log_lines import combined
 
 if TYPE_CHECKING:
@@ -72,3 +73,39 @@ def test_a_killed_job_repeats_its_batch(spark: "SparkSession", headrace_lake: "L
 def test_a_wrong_kill_point_is_refused(spark: "SparkSession", headrace_lake: "Lake") -> None:
     with pytest.raises(PipelineError, match="'mid-table' is not a kill point: use before-ledger, after-table"):
         headrace_lake.run_once(activity.status_codes, kill_at="mid-table")
+
+
+def _visits(function: "Callable[[DataFrame], DataFrame]") -> Job:
+    """Return a stateful job under a constant name."""
+    output = Stateful(table="visits", keys=("client",), mode="update", late_by="late_by")
+    return Job(
+        name="visits",
+        version=1,
+        source=Table("events"),
+        outputs=(output,),
+        params=activity.Sessions,
+        function=lambda events, _: function(events),
+    )
+
+
+@pytest.mark.parametrize("changed", ["aggregate", "group"])
+def test_a_job_with_another_state_is_refused_with_instructions(
+    spark: "SparkSession", headrace_lake: "Lake", changed: str
+) -> None:
+    from pyspark.sql import functions as sf
+
+    def before(events: "DataFrame") -> "DataFrame":
+        hours = events.groupBy(sf.window("event_time", "1 hour"), "client")
+        return hours.agg(sf.count("*").alias("requests")).drop("window")
+
+    def after(events: "DataFrame") -> "DataFrame":
+        more, columns = (
+            ("status",) if changed == "group" else (),
+            [sf.max("page").alias("page")] if changed == "aggregate" else [],
+        )
+        hours = events.groupBy(sf.window("event_time", "1 hour"), "client", *more)
+        return hours.agg(sf.count("*").alias("requests"), *columns).drop("window", *more)
+
+    headrace_lake.run_once(_visits(before), lines(1, 20))
+    with pytest.raises(PipelineError, match=r"visits cannot resume from its checkpoint: .*version=2.*--lake"):
+        headrace_lake.run_once(_visits(after), lines(2, 20))

@@ -134,3 +134,16 @@ def test_two_writers_may_create_a_table_at_once(lake: "Lake") -> None:
     for writer in writers:
         writer.join()
     assert stored(lake) == [("/a", 1), ("/b", 1)]
+
+
+@pytest.mark.parametrize("partition_by", [(), ("partition",), ("topic_id", "partition")], ids=str)
+def test_records_may_be_partitioned_by_their_position(lake: "Lake", partition_by: tuple[str, ...]) -> None:
+    for batch in range(2):
+        # A job of a user, in whose table `timestamp` is something else.
+        rows = frame(
+            lake.spark,
+            [{"topic_id": "id", "partition": batch, "timestamp": True}],
+            "topic_id: string, partition: int, timestamp: boolean",
+        )
+        lake.append("t", rows, writer="w", batch=batch, metadata={}, partition_by=partition_by)
+    assert sorted(row.partition for row in lake.read("t").collect()) == [0, 1]

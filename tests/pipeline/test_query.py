@@ -17,7 +17,7 @@ from pyspark.errors import StreamingQueryException
 
 from headrace.pipeline.engine.exactly_once.publishing import FencedError, TransactionalPublisher
 from headrace.pipeline.engine.exactly_once.topic_ids import Accepted
-from headrace.pipeline.errors import PipelineError
+from headrace.pipeline.errors import PipelineError, TemporaryError
 from headrace.pipeline.spec import client_settings
 from headrace.pipeline.spec.deployment import JobSettings
 from headrace.pipeline.spec.jobs import Additive, Changelog, Expect, Job, Output, Publish, Topic, job, job_of
@@ -209,6 +209,15 @@ def test_a_topic_created_again_stops_the_query_until_the_user_accepts_it(place: 
 
     assert place.table() == {"old": 30, "new": 50}
     assert {key: row["times"] for key, row in latest(place.published()).items()} == {"old": 30, "new": 50}
+
+
+def test_a_topic_that_does_not_exist_is_named(place: Place) -> None:
+    place.topic = "absent"
+    with pytest.raises(PipelineError, match="topic absent does not exist; create it with `headrace topics create"):
+        place.query().start(once=True)
+    # Not final: the topic may be created while the driver runs.
+    with pytest.raises(TemporaryError, match="topic absent does not exist"):
+        place.query().start(once=False)
 
 
 def test_a_job_without_a_table_publishes_each_row_once(place: Place) -> None:

@@ -1,6 +1,7 @@
 """`headrace pipeline run` as a process, and what `status` and `query` show of it."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -53,6 +54,28 @@ def directory(broker: BrokerProcess, tmp_path: Path) -> Path:
         producer.produce("words", f"word {number % 3}".encode())
     assert producer.flush(30) == 0
     return tmp_path
+
+
+def _java_of(process: subprocess.Popen[bytes]) -> int:
+    """Return the id of the Java process that a driver has started."""
+    listed = subprocess.run(["ps", "-eo", "pid=,ppid=,comm="], capture_output=True, text=True, check=True).stdout
+    rows = [line.split() for line in listed.splitlines()]
+    [found] = [int(pid) for pid, parent, name, *_ in rows if int(parent) == process.pid and name == "java"]
+    return found
+
+
+def test_a_run_without_its_java_process_ends_with_a_message(directory: Path) -> None:
+    log = directory / "run.log"
+    options = ["--config", str(directory / "pipeline.toml"), "--from", str(directory / "my_jobs.py")]
+    with log.open("wb") as stderr, subprocess.Popen(command("run", "my_words", *options), stderr=stderr) as run:
+        try:
+            wait_for(lambda: b"Running my_words" in log.read_bytes(), "the start", timeout_s=600)
+            os.kill(_java_of(run), signal.SIGKILL)
+            assert run.wait(60) == 1
+        finally:
+            run.kill()
+    assert "Error: Spark's Java process has ended" in log.read_text()
+    assert "Traceback" not in log.read_text()
 
 
 def test_sigterm_ends_a_run_after_its_batch_with_status_and_tables_complete(directory: Path) -> None:

@@ -12,10 +12,11 @@ from confluent_kafka import Producer
 
 pytest.importorskip("pyspark")
 
-from headrace.pipeline.engine.run import selected, supervisor
+from headrace.pipeline.engine.run import run, selected, supervisor
 from headrace.pipeline.engine.supervision import Policy, State
 from headrace.pipeline.engine.supervisor import Supervisor
 from headrace.pipeline.engine.tables.lake import Lake
+from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.spec.deployment import Deployment, JobSettings
 from headrace.pipeline.spec.jobs import Additive, Append, Changelog, Job, NoParams, Table, Topic
 from tests.pipeline.reading import read_all, read_committed
@@ -61,6 +62,13 @@ LENGTHS = Job(
 )
 BROKEN = replace(LENGTHS, name="broken", function=_broken, outputs=(Append(table="broken"),))
 JOBS = {job.name: job for job in (BROKEN, LENGTHS, LINES)}
+
+
+def test_a_re_created_topic_that_no_job_reads_is_refused() -> None:
+    deployment = replace(Deployment.default(), jobs={"lines": JobSettings(topic="some,more")})
+
+    with pytest.raises(PipelineError, match=r"--accept-new-topic others: no job .*; they read more, some"):
+        run(deployment, JOBS, accepted=["others"])
 
 
 @dataclass
@@ -132,6 +140,15 @@ def test_the_changelog_has_the_totals(ran: Ran) -> None:
 def test_the_status_of_a_finished_job_has_its_batch_rate_and_lag(ran: Ran) -> None:
     status = ran.status("lines")
     assert (status["state"], status["batch"], status["input_rows"], status["lag"]) == ("finished", 0, RECORDS, 0)
+
+
+def test_every_job_has_its_own_file_for_prometheus(ran: Ran) -> None:
+    directory = Path(ran.deployment.checkpoints, "status")
+    files = {file.stem.removeprefix("job-"): file.read_text() for file in directory.glob("*.prom")}
+    assert files.keys() == {"lines", "lengths", "broken"}
+    assert 'headrace_pipeline_lag_records{job="lines"} 0.0' in files["lines"]
+    assert 'headrace_pipeline_failed{job="broken"} 1.0' in files["broken"]
+    assert all(f'job="{other}"' not in text for name, text in files.items() for other in files if other != name)
 
 
 def test_the_table_of_runs_has_a_row_for_each_batch(ran: Ran) -> None:

@@ -39,7 +39,8 @@ def hand_over(directories: Sequence[Path], zookeeper: str) -> tuple[int, str, in
     if broker_id is None or cluster_id is None:
         raise KafkaError(
             ErrorCode.kafka_storage_error,
-            f"{', '.join(map(str, directories))} contains no Headrace data ({METADATA_FILE}): nothing to hand over",
+            f"no data of a Headrace broker in {', '.join(map(str, directories))}: {METADATA_FILE} or meta.properties "
+            "is missing. Give all directories of the broker's log.dirs",
         )
     log_dirs = LogDirs.survey(directories, broker_id=broker_id, cluster_id=cluster_id)
     try:
@@ -66,7 +67,7 @@ def take_over(directories: Sequence[Path], zookeeper: str, config: BrokerConfig)
     if broker_id is None:
         raise KafkaError(
             ErrorCode.kafka_storage_error,
-            f"{', '.join(map(str, directories))} contains no meta.properties: it is not a broker's log directory",
+            f"no meta.properties in {', '.join(map(str, directories))}: give all directories of Kafka's log.dirs",
         )
     metadata = metadata_file(directories)
     if _cluster_id(metadata) is not None:
@@ -79,7 +80,11 @@ def take_over(directories: Sequence[Path], zookeeper: str, config: BrokerConfig)
     with ZooKeeperTree(zookeeper) as tree:
         cluster_id = tree.cluster_id()
         if cluster_id is None:
-            raise KafkaError(ErrorCode.inconsistent_cluster_id, f"ZooKeeper {zookeeper} contains no Kafka cluster")
+            raise KafkaError(
+                ErrorCode.inconsistent_cluster_id,
+                f"ZooKeeper {zookeeper} contains no Kafka cluster: give the address and path in zookeeper.connect of "
+                "Kafka's server.properties",
+            )
         check_idle(tree)
         cluster = read_cluster(tree)
     log_dirs = LogDirs.survey(directories, broker_id=config.node_id, cluster_id=cluster_id)

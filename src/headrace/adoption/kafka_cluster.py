@@ -8,7 +8,10 @@ from headrace.cluster.image import ConfigResource
 
 
 class KafkaPartition(NamedTuple):
-    """`directories` has the log directory id of each of `replicas`; empty if the brokers had only one directory."""
+    """A partition of the Kafka cluster.
+
+    `directories` has the log directory id of each of `replicas`; empty if the brokers had only one directory.
+    """
 
     replicas: tuple[int, ...]
     leader_epoch: int
@@ -16,7 +19,7 @@ class KafkaPartition(NamedTuple):
 
 
 class KafkaCluster:
-    """Filled by the readers; `source` describes the origin to the operator."""
+    """The metadata of a Kafka cluster, filled in by its readers; `source` describes its origin to the operator."""
 
     def __init__(self, source: str) -> None:
         self.source = source

@@ -22,7 +22,10 @@ _SNAPSHOT_FOOTER: Final = b"\x00\x00\x00\x04"
 
 
 class MetadataLog(NamedTuple):
-    """`records` are the values in order. The last file ends with `torn_bytes` of an incomplete batch, after a crash."""
+    """A metadata log: `records` are the values, in order.
+
+    After a crash, the last file may end with `torn_bytes` of an incomplete batch.
+    """
 
     path: Path
     records: list[bytes]

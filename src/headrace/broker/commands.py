@@ -2,23 +2,26 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Final, Protocol
 
 from headrace.broker.state_changes import Issuer, StateChanges
+from headrace.cluster import topic_names
 from headrace.cluster.commands import Command, LeaderAndIsr, StoppedReplica, StopReplica, UpdateMetadata
 from headrace.cluster.image import TopicImage
 from headrace.cluster.metadata_cache import MetadataCache
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.slices import Pace, chunks
+from headrace.storage.dirs.partition_dir import stray_advice
 from headrace.types import PartitionState, TopicPartition
 
 if TYPE_CHECKING:
     from headrace.replication.following.partition import FollowedPartition
 
-_FOLLOWED_AT_ONCE: Final = 200
+_AT_ONCE: Final = 200
+"""Partitions that begin or cease to be followed without a pause."""
 
 log = logging.getLogger(__name__)
 
@@ -90,15 +93,21 @@ class Commands:
             # A new controller repeats the states of all partitions, most of which are known.
             pace = Pace()
             results: dict[TopicPartition, ErrorCode] = {}
-            accepted = []
+            accepted, replaced = [], []
             for state in states:
-                error = results[TopicPartition(state.topic, state.partition)] = self._check(state)
+                topic_partition = TopicPartition(state.topic, state.partition)
+                error = self._check(state)
+                if error is ErrorCode.inconsistent_topic_id and state.topic_id.int:
+                    replaced.append(topic_partition)
+                    error = ErrorCode.none
+                results[topic_partition] = error
                 if not error:
                     accepted.append(state)
                 await pace.rest()
+            self._withdraw(replaced)
             # Opening logs waits for the disk: use a thread.
             loop = asyncio.get_running_loop()
-            results |= await loop.run_in_executor(self._executor, self._open, accepted)
+            results |= await loop.run_in_executor(self._executor, self._open, accepted, replaced)
             ready = [state for state in accepted if not results[TopicPartition(state.topic, state.partition)]]
             results |= await self._take_over(ready, issuer)
             for state in states:
@@ -109,15 +118,39 @@ class Commands:
             return results
 
     def _check(self, state: PartitionState) -> ErrorCode:
+        # Any client can send the request, and the name becomes that of a directory.
+        if not topic_names.is_valid(state.topic) or state.partition < 0:
+            return ErrorCode.invalid_topic_exception
+        if not state.topic_id.int:  # as before Kafka 2.8
+            return ErrorCode.inconsistent_topic_id
         if self._node_id not in state.replicas:
             return ErrorCode.unknown_topic_or_partition
         return self._replicas.check(state)
 
-    def _open(self, states: Sequence[PartitionState]) -> dict[TopicPartition, ErrorCode]:
+    def _withdraw(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
+        """Stop serving and copying partitions. Return those that have files."""
+        if self.following is not None:
+            self.following.forget(partitions)
+        withdrawn = self._replicas.withdraw(partitions)
+        for topic_partition in partitions:
+            self.on_resigned(topic_partition)
+        return withdrawn
+
+    def _open(
+        self, states: Sequence[PartitionState], replaced: Collection[TopicPartition]
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Open or create logs, and return the errors. `replaced` have a log of a deleted topic.
+
+        While a broker has no session, no controller tells it to delete a replica. If the topic is then created again,
+        Kafka's broker refuses to lead the new one, and accepts records for the old one, until it restarts.
+        """
         errors: dict[TopicPartition, ErrorCode] = {}
         for state in states:
             topic_partition = TopicPartition(state.topic, state.partition)
             try:
+                if topic_partition in replaced:
+                    path = self._replicas.log_dirs.set_aside(topic_partition)
+                    log.warning("%s was deleted and created again. %s", topic_partition, stray_advice(path))
                 self._replicas.open(topic_partition, state.topic_id, is_new=state.is_new)
             except KafkaError as error:
                 log.error("%s is offline: %s", topic_partition, error)
@@ -149,7 +182,7 @@ class Commands:
                 self.on_resigned(topic_partition)
             await pace.rest()
         if self.following is not None:
-            for some in chunks(followed, _FOLLOWED_AT_ONCE):
+            for some in chunks(followed, _AT_ONCE):
                 online = set(self._replicas.followed())  # a directory may have failed during a pause
                 self.following.follow([partition for partition in some if partition in online])
                 await pace.rest()
@@ -159,23 +192,28 @@ class Commands:
     async def stop(self, replicas: Sequence[StoppedReplica], issuer: Issuer) -> dict[TopicPartition, ErrorCode]:
         """Stop replicas, and delete some. Return an error code per partition, as in StopReplica."""
         async with self.in_order:
-            results = {
-                stopped.topic_partition: self._replicas.check_stop(stopped.topic_partition, stopped.leader_epoch)
-                for stopped in replicas
-            }
-            stopping = [stopped for stopped in replicas if not results[stopped.topic_partition]]
-            if self.following is not None:
-                self.following.forget([stopped.topic_partition for stopped in stopping])
-            self.changes.stopped(issuer, stopping)
-            deleted = [stopped.topic_partition for stopped in stopping if stopped.delete]
-            # Withdraw the partitions at once; deleting the files takes longer and uses a thread.
-            withdrawn = self._replicas.withdraw(deleted)
-            for topic_partition in deleted:
-                self.on_resigned(topic_partition)
+            results: dict[TopicPartition, ErrorCode] = {}
+            withdrawn: list[TopicPartition] = []
+            pace = Pace()
+            for some in chunks(replicas, _AT_ONCE):
+                errors = {
+                    stopped.topic_partition: self._replicas.check_stop(stopped.topic_partition, stopped.leader_epoch)
+                    for stopped in some
+                }
+                results |= errors
+                withdrawn += self._stop([stopped for stopped in some if not errors[stopped.topic_partition]], issuer)
+                await pace.rest()
             if self.following is not None:
                 await self.following.close_idle()
             loop = asyncio.get_running_loop()
             return results | await loop.run_in_executor(self._executor, self._delete, withdrawn)
+
+    def _stop(self, stopping: Sequence[StoppedReplica], issuer: Issuer) -> list[TopicPartition]:
+        """Stop replicas. Return those whose files have to be deleted, which takes longer and needs a thread."""
+        if self.following is not None:
+            self.following.forget([stopped.topic_partition for stopped in stopping])
+        self.changes.stopped(issuer, stopping)
+        return self._withdraw([stopped.topic_partition for stopped in stopping if stopped.delete])
 
     async def note_departures(self) -> None:
         """Raise high watermarks that waited for followers on brokers that are no longer registered."""
@@ -186,7 +224,9 @@ class Commands:
             await pace.rest()
 
     async def resign_moved(self, topics: Iterable[TopicImage]) -> None:
-        """Stop leading partitions that have other replicas under a later leader epoch. Their logs remain.
+        """Stop leading partitions that have other replicas under a later leader epoch, or of a topic created again.
+
+        Their logs remain.
 
         StopReplica usually follows, but a controller sends none to a broker that is not registered when its replicas
         are moved. Kafka's broker then leads until its next start, and acks=1 records of clients with old metadata are
@@ -198,7 +238,7 @@ class Commands:
                 if self._node_id in partition.replicas:
                     continue
                 led = self._replicas.find(topic.name, index)
-                if led is not None and led.leader_epoch < partition.leader_epoch:
+                if led is not None and (led.leader_epoch < partition.leader_epoch or led.topic_id != topic.topic_id):
                     log.info(
                         "%s is now on brokers %s: this broker no longer leads it, and keeps its log for StopReplica",
                         led.topic_partition,

@@ -112,7 +112,10 @@ class FetchSession:
         return self.session_id != NO_SESSION
 
     def want(self, topic: str | UUID, index: int) -> FetchPartition:
-        """Return a partition to update with the client's request; add it if it is new."""
+        """Return a partition that the client requests, for the caller to update; add it if it is new.
+
+        It will be read for the next reply.
+        """
         key = (topic, index)
         wanted = self.partitions.get(key)
         if wanted is None:

@@ -51,7 +51,7 @@ class LargeBatches:
     """Selects and prepares the large batches of Produce requests. Call it on the event loop only."""
 
     def __init__(self, config_of: Callable[[RequestContext, Any], LogConfig | None]) -> None:
-        """`config_of` returns the config of a topic in a request, None if it is unknown."""
+        """`config_of` returns the config of a topic in a request; None if the topic is unknown."""
         self._config_of = config_of
         self._turn = asyncio.Lock()
         self._waiting = 0

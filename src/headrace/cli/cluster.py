@@ -11,7 +11,16 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicCollection, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Node,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+    TopicPartitionInfo,
+)
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec, TopicDescription
 
 from headrace.cli.failures import CommandError, missing_topic, refused
@@ -52,6 +61,12 @@ def topic_exists(client: Consumer | Producer, topic: str) -> bool | None:
     except KafkaException:
         return None
     return found is None or found.error is None or found.error.name() != "UNKNOWN_TOPIC_OR_PART"
+
+
+def leader_of(partition: TopicPartitionInfo) -> int | None:
+    """Return the id of the broker that leads a partition; None without one."""
+    leader: Node | None = partition.leader  # against its type
+    return None if leader is None or leader.id < 0 else leader.id
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,7 @@ def refused(error: "KafkaError", bootstrap: str, doing: str) -> CommandError:
 _HINTS = {
     "MSG_SIZE_TOO_LARGE": "The topic's max.message.bytes is the limit; `headrace topics alter` raises it.",
     "INVALID_REPLICATION_FACTOR": "The replication factor cannot exceed the number of brokers.",
+    "LEADER_NOT_AVAILABLE": "A partition has no leader: `headrace cluster` shows it, and which brokers are missing.",
     "UNKNOWN_PARTITION": "`headrace topics describe TOPIC` shows its partitions.",
     "TOPIC_AUTHORIZATION_FAILED": "The cluster's ACLs do not allow this client to do that.",
     "CLUSTER_AUTHORIZATION_FAILED": "The cluster's ACLs do not allow this client to do that.",

@@ -35,7 +35,10 @@ def steps(
         by_group = read_offsets(from_file)
         given = by_group.get(group) or by_group.get("") or {}
         if not given:
-            raise CommandError(f"{from_file} has no offsets of group '{group}'")
+            others = ", ".join(sorted(by_group))
+            raise CommandError(
+                f"{from_file} has no offsets of group '{group}'", f"It has offsets of: {others}." if others else None
+            )
         places = {place for place in given if selection.takes(place)}
     elif selection.topics:
         known = {(name, number) for name in selection.topics for number in cluster.partitions(name)}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from headrace import clock
 from headrace.cli import transaction_calls
-from headrace.cli.cluster import Cluster
+from headrace.cli.cluster import Cluster, leader_of
 from headrace.cli.failures import CommandError
 from headrace.cli.offset_plan import Selection
 from headrace.cli.transaction_calls import Listing, Place, Producer, Transaction
@@ -107,7 +107,7 @@ def partitions(cluster: Cluster, selection: Selection, broker: int | None) -> tu
             if broker is not None:
                 if any(replica.id == broker for replica in partition.replicas):
                     places.append(place)
-            elif partition.leader.id < 0:
+            elif leader_of(partition) is None:
                 leaderless.append(place)
             else:
                 places.append(place)

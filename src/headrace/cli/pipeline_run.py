@@ -1,5 +1,6 @@
 """`headrace pipeline run`, `status` and `query`."""
 
+import json as json_text
 import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from headrace.cli import output, pipeline_options, pipeline_session, row_output
-from headrace.cli.failures import CommandError
+from headrace.cli.failures import CommandError, refused
 from headrace.cli.help_pages import examples
 from headrace.cli.options import Json
 from headrace.cli.pipeline_options import Config, JobFiles, Lake, Master, Overrides, PipelineBootstrap
@@ -15,7 +16,8 @@ from headrace.cli.pipeline_options import Config, JobFiles, Lake, Master, Overri
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from headrace.pipeline.spec.jobs import Job
+    from headrace.pipeline.spec.deployment import Deployment
+    from headrace.pipeline.spec.jobs import Job, TableOutput
 
 RUN_EPILOG = examples(
     "all jobs, until Ctrl-C",
@@ -86,7 +88,6 @@ def run(
     from headrace.pipeline import requirements
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("py4j").setLevel(logging.WARNING)
     with pipeline_options.explained():
         selection = pipeline_options.select(
             config=config, files=files, overrides=overrides, lake=lake, bootstrap=bootstrap
@@ -105,7 +106,7 @@ def run(
                 started=lambda names: output.tell(f"Running {', '.join(names)}. Ctrl-C stops after the current batch."),
             )
         except KafkaException as error:
-            raise CommandError(f"the cluster returned an error: {error.args[0].str()}") from None
+            raise refused(error.args[0], selection.deployment.cluster.bootstrap, "starting the jobs") from None
     if not complete:
         raise CommandError("a job failed", "`headrace pipeline status` shows which, and why.")
 
@@ -158,23 +159,49 @@ def query(
     with pipeline_options.explained():
         selection = pipeline_options.select(config=config, files=files, lake=lake)
         with pipeline_session.spark_session(selection.deployment, master) as spark:
-            _name_tables(spark, selection.deployment.lake, list(selection.jobs.values()), sql)
-            rows = spark.sql(sql)
+            from pyspark.errors import AnalysisException
+
+            tables = _name_tables(spark, selection.deployment, list(selection.jobs.values()), sql)
+            try:
+                rows = spark.sql(sql)
+            except AnalysisException as error:
+                if error.getCondition() != "TABLE_OR_VIEW_NOT_FOUND":
+                    raise
+                what = str(error).splitlines()[0].partition("] ")[2].partition(" Verify")[0]
+                raise CommandError(
+                    what, f"Tables in {selection.deployment.lake}: {', '.join(tables) or 'none'}."
+                ) from None
             if json:
                 output.print_json(row_output.objects(rows))
             else:
                 output.print_table(*row_output.table(rows))
 
 
-def _name_tables(spark: "SparkSession", uri: str, jobs: "list[Job]", sql: str) -> None:
-    """Create a view with the plain name of every table that the query may refer to."""
+def _name_tables(spark: "SparkSession", deployment: "Deployment", jobs: "list[Job]", sql: str) -> "list[str]":
+    """Create a view with the plain name of every table that the query may refer to. Return the names of all tables."""
     from headrace.pipeline.engine.tables.lake import Lake
     from headrace.pipeline.spec.jobs import Changelog, Publish
 
-    lake = Lake(spark, uri)
+    lake = Lake(spark, deployment.lake)
     words = {word.lower() for word in re.findall(r"\w+", sql)}
+    tables = lake.names()
+    # SHOW TABLES refers to all.
+    names = [table for table in tables if table.lower() in words or {"show", "tables"} <= words]
     outputs = {item.table: item for job in jobs for item in job.outputs if not isinstance(item, Changelog | Publish)}
-    for table in lake.names():
-        if table.lower() in words:
-            rows = lake.view(outputs[table]) if table in outputs else lake.read(table)
-            rows.createOrReplaceTempView(table)
+    if not outputs.keys() >= set(names):
+        outputs = _stored_outputs(spark, deployment.checkpoints) | outputs
+    for table in names:
+        rows = lake.view(outputs[table]) if table in outputs else lake.read(table)
+        rows.createOrReplaceTempView(table)
+    return tables
+
+
+def _stored_outputs(spark: "SparkSession", checkpoints: str) -> "dict[str, TableOutput]":
+    """Return the tables of all jobs that have run, whose definitions (`--from`) may be missing here."""
+    from headrace.pipeline.engine.files import Files
+    from headrace.pipeline.spec import shape
+
+    files, directory = Files(spark), f"{checkpoints}/{shape.DIRECTORY}"
+    texts = (files.read(f"{directory}/{name}") for name in sorted(files.names(directory)) if name.endswith(".json"))
+    shapes = [shape.from_json(json_text.loads(text)) for text in texts if text]
+    return {table: found for stored in shapes for table, found in shape.table_outputs(stored).items()}

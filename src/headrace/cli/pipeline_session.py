@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from headrace.cli.failures import CommandError
+from headrace.cli.failures import refused
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,25 +20,28 @@ _STDERR = 2
 
 @contextmanager
 def spark_session(deployment: "Deployment", master: str | None) -> "Iterator[SparkSession]":
-    """Start Spark, and stop it at the end. Raises CommandError for errors of Spark and of the cluster."""
+    """Start Spark, and stop it at the end. Raises PipelineError for errors of Spark, CommandError for the cluster's."""
     from headrace.pipeline import requirements
 
     requirements.check()
     from confluent_kafka import KafkaException
-    from pyspark.errors import PySparkException
 
     from headrace.pipeline.engine import session
+    from headrace.pipeline.engine.monitoring import failures
 
     with _quiet_children():
         spark = session.build(deployment, master=master, name="headrace pipeline")
     try:
-        yield spark
-    except PySparkException as error:
-        raise CommandError(str(error).strip().splitlines()[0]) from None
+        with failures.explained():
+            yield spark
     except KafkaException as error:
-        raise CommandError(f"the cluster returned an error: {error.args[0].str()}") from None
-    finally:
-        spark.stop()
+        session.stop(spark)
+        raise refused(error.args[0], deployment.cluster.bootstrap, "asking for topics and offsets") from None
+    except Exception:
+        session.stop(spark)
+        raise
+    # After Ctrl-C, a call of Java may still run, and another one would wait for it. Java ends with this process.
+    session.stop(spark)
 
 
 @contextmanager

@@ -21,7 +21,7 @@ def objects(rows: "DataFrame") -> list[dict[str, Any]]:
 
 
 def table(rows: "DataFrame") -> tuple[list[output.Column], list[list[output.Cell]]]:
-    """Return the columns and the cells for a table."""
+    """Return the rows as arguments of `output.print_table`. Columns of numbers are right-aligned."""
     from pyspark.sql import functions as sf
 
     columns = [output.Column(name, number=kind in _NUMBERS) for name, kind in rows.dtypes]

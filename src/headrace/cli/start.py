@@ -78,7 +78,7 @@ def _allow_many_files() -> None:
 
 
 def loop_factory() -> "type[asyncio.AbstractEventLoop] | None":
-    """Return the fastest event loop available."""
+    """Return the class of uvloop's event loop, or None for asyncio's if uvloop is not installed."""
     try:
         import uvloop
     except ImportError:  # no wheel for this platform: use asyncio's slower loop

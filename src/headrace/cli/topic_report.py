@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from confluent_kafka.admin import ConfigResource, ConfigSource, ResourceType
 
 from headrace.cli import output
-from headrace.cli.cluster import REQUEST_TIMEOUT_S, Cluster
+from headrace.cli.cluster import REQUEST_TIMEOUT_S, Cluster, leader_of
 from headrace.cli.output import Column
 
 
@@ -82,7 +82,9 @@ def report(cluster: Cluster, names: Sequence[str]) -> list[TopicReport]:
     """Report on topics. Raises CommandError if one does not exist."""
     topics = cluster.describe(names)
     configs = _configs(cluster, names)
-    leaders = {topic.name: {p.id: p.leader.id for p in topic.partitions if p.leader.id >= 0} for topic in topics}
+    leaders = {
+        topic.name: {p.id: leader for p in topic.partitions if (leader := leader_of(p)) is not None} for topic in topics
+    }
     sizes = _sizes(cluster, leaders)
     reports = []
     for topic in topics:

@@ -282,7 +282,7 @@ def _create(
     try:
         cluster.create(NewTopic(name, partitions or -1, replication_factor or -1, config=settings))
     except CommandError as error:
-        if "TOPIC_ALREADY_EXISTS" not in error.what:
+        if "TOPIC_ALREADY_EXISTS" not in error.what or "is being deleted" in error.what:
             raise
         if not if_not_exists:
             raise CommandError(

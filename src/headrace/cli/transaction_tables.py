@@ -11,6 +11,8 @@ from headrace.cli.output import Cell, Column
 from headrace.cli.transaction_calls import Listing, Place, Producer, Transaction
 
 _START: Final = Column("Start offset", number=True)
+_NEVER_MS: Final = 2**31 - 1
+"""The timeout of transactions with two-phase commit (KIP-939): none."""
 _COORDINATOR_EPOCH: Final = Column("Coord. epoch", number=True)
 
 
@@ -206,7 +208,7 @@ def as_json(each: Transaction, starts: Mapping[tuple[int, Place], int] | None = 
         "producer_id": each.producer_id,
         "producer_epoch": each.producer_epoch,
         "state": each.state,
-        "timeout_ms": each.timeout_ms,
+        "timeout_ms": None if each.timeout_ms == _NEVER_MS else each.timeout_ms,
         "started_ms": each.started_ms,
         "age_seconds": _age_seconds(each),
         "partitions": partitions,
@@ -220,7 +222,9 @@ def _age_seconds(each: Transaction) -> float | None:
 
 
 def _timeout(each: Transaction) -> Cell:
-    """Return '10 min' on a terminal, '600.000' (seconds) in a pipe."""
+    """Return '10 min' on a terminal, '600.000' (seconds) in a pipe; None without a timeout."""
+    if each.timeout_ms == _NEVER_MS:
+        return None
     if not output.stdout_is_terminal():
         return f"{each.timeout_ms / 1000:.3f}"
     whole, rest = divmod(each.timeout_ms, 60_000)

@@ -11,7 +11,7 @@ log = logging.getLogger(__name__)
 
 
 class StoreFailures:
-    """Shared by all writers to one store."""
+    """Converts failures of one store to KafkaErrors. All of its writers share one object, which logs a failure once."""
 
     def __init__(self) -> None:
         self._failure: str | None = None

@@ -1,6 +1,7 @@
 """The cluster's features and their finalized levels (KIP-584), kept in the metadata store."""
 
 from collections.abc import Mapping
+from enum import IntEnum
 from typing import Final, NamedTuple
 
 from headrace.cluster import znodes
@@ -17,12 +18,20 @@ WITH_ZOOKEEPER: Final = {TRANSACTION_VERSION: 0}
 """Levels of a cluster with ZooKeeper, in which Kafka does not know `transaction.version`."""
 
 
+class UpgradeType(IntEnum):
+    """The direction of an update, as in UpdateFeatures."""
+
+    UPGRADE = 1
+    SAFE_DOWNGRADE = 2
+    UNSAFE_DOWNGRADE = 3
+
+
 class FeatureUpdate(NamedTuple):
-    """A level to finalize; 0 disables the feature."""
+    """A level to finalize; 0 disables the feature. `upgrade_type` is not checked yet."""
 
     feature: str
     level: int
-    may_downgrade: bool
+    upgrade_type: int
 
 
 class Features:
@@ -69,31 +78,34 @@ class Features:
 
     def check(self, update: FeatureUpdate) -> None:
         """Raise KafkaError(invalid_update_version), with Kafka's message, if the update is not allowed."""
-        name, level, may_downgrade = update
-        if name not in SUPPORTED:
+        reason = self._reason_against(update)
+        if reason is not None:
             raise KafkaError(
                 ErrorCode.invalid_update_version,
-                f"Invalid update version {level} for feature {name}. Local controller 0 does not support this feature.",
+                f"Invalid update version {update.level} for feature {update.feature}. {reason}",
             )
+
+    def _reason_against(self, update: FeatureUpdate) -> str | None:
+        """Return Kafka's reason, in Kafka's order; None if the update is allowed."""
+        name, level, upgrade_type = update
+        if upgrade_type not in list(UpgradeType):
+            return "The controller does not support the given upgrade type."
+        if level < 0:
+            return "A feature version cannot be less than 0."
+        if name not in SUPPORTED:
+            return "Local controller 0 does not support this feature."
         lowest, highest = SUPPORTED[name]
         if not lowest <= level <= highest:
-            raise KafkaError(
-                ErrorCode.invalid_update_version,
-                f"Invalid update version {level} for feature {name}. Local controller 0 only supports versions"
-                f" {lowest}-{highest}",
-            )
+            return f"Local controller 0 only supports versions {lowest}-{highest}"
         current = self.levels[name]
-        if level < current and not may_downgrade:
-            raise KafkaError(
-                ErrorCode.invalid_update_version,
-                f"Invalid update version {level} for feature {name}. Can't downgrade the version of this feature"
-                " without setting the upgrade type to either safe or unsafe downgrade.",
+        if level < current and upgrade_type == UpgradeType.UPGRADE:
+            return (
+                "Can't downgrade the version of this feature without setting the upgrade type to either safe or unsafe"
+                " downgrade."
             )
-        if level > current and may_downgrade:
-            raise KafkaError(
-                ErrorCode.invalid_update_version,
-                f"Invalid update version {level} for feature {name}. Can't downgrade to a newer version.",
-            )
+        if level > current and upgrade_type != UpgradeType.UPGRADE:
+            return "Can't downgrade to a newer version."
+        return None
 
     async def update(self, updates: list[FeatureUpdate]) -> None:
         """Finalize checked levels. Raises KafkaError if they cannot be written."""

@@ -69,12 +69,12 @@ class Assignment(NamedTuple):
 
     def reassigned_to(self, target: Iterable[int]) -> "Assignment":
         """Return the assignment during a reassignment to `target`, which replaces one in progress."""
-        target, origin = tuple(target), self.origin
-        replicas = tuple(dict.fromkeys((*target, *origin)))
+        before, after = dict.fromkeys(self.origin), dict.fromkeys(target)
+        replicas = tuple(after | before)
         return Assignment(
             replicas,
-            tuple(replica for replica in replicas if replica not in origin),
-            tuple(replica for replica in replicas if replica not in target),
+            tuple(replica for replica in replicas if replica not in before),
+            tuple(replica for replica in replicas if replica not in after),
         )
 
     def without(self, broker: int) -> "Assignment":
@@ -151,7 +151,7 @@ class MetadataImage:
         return topic.topic_id if topic is not None and topic_partition.partition < len(topic.partitions) else None
 
     def is_new(self, topic_partition: TopicPartition) -> bool:
-        """Return True if the partition was created after its broker's last start, which raises every leader epoch."""
+        """Return True if its broker has not restarted since the partition was created: a start raises its epoch."""
         return self.topics[topic_partition.topic].partitions[topic_partition.partition].leader_epoch == 0
 
     def config(self, kind: str, name: str) -> Mapping[str, str]:

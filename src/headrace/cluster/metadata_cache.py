@@ -34,14 +34,29 @@ class MetadataCache:
         self.version = 0
         """Grows with every change of the topics."""
         self._listeners: list[MetadataListener] = []
-        self._has_brokers = asyncio.Event()
+        self._awaited: frozenset[str] = frozenset()
+        self._complete = asyncio.Event()
 
     def attach(self, listener: MetadataListener) -> None:
         self._listeners.append(listener)
 
-    async def wait_for_brokers(self) -> None:
-        """Wait for the controller's first update."""
-        await self._has_brokers.wait()
+    @property
+    def is_complete(self) -> bool:
+        """True once the controller has sent brokers, and the topics of `await_topics`."""
+        return self._complete.is_set()
+
+    def await_topics(self, names: Iterable[str]) -> None:
+        """Count as complete only with these topics: a new controller sends the brokers first, then topics."""
+        self._awaited = frozenset(names)
+        self._check_complete()
+
+    def _check_complete(self) -> None:
+        if self.image.brokers and self._awaited <= self.image.topics.keys():
+            self._complete.set()
+
+    async def wait_until_complete(self) -> None:
+        """Wait for brokers and topics from the controller."""
+        await self._complete.wait()
 
     async def apply(self, update: UpdateMetadata) -> None:
         """Apply the controller's update; returns when every listener has acted on it."""
@@ -54,8 +69,8 @@ class MetadataCache:
         if update.topics:
             image = image.with_topics(update.topics)
         self.image = image
-        if image.brokers:
-            self._has_brokers.set()
+        if not self.is_complete:
+            self._check_complete()
         if not gone and not update.topics:
             return
         self.version += 1

@@ -186,7 +186,9 @@ def decode_assignments(data: bytes) -> tuple[uuid.UUID | None, dict[int, Assignm
     value = _decode(data)
     adding, removing = value.get("adding_replicas", {}), value.get("removing_replicas", {})
     assignments = {
-        int(index): Assignment(tuple(replicas), tuple(adding.get(index, ())), tuple(removing.get(index, ())))
+        int(index): Assignment(
+            tuple(map(int, replicas)), tuple(map(int, adding.get(index, ()))), tuple(map(int, removing.get(index, ())))
+        )
         for index, replicas in value["partitions"].items()
     }
     topic_id = value.get("topic_id")

@@ -301,7 +301,8 @@ class BrokerConfig:
                     errors.append(error)
                 self._static[key] = text
             elif reason is None and key in may_be_unknown:
-                ignored.append(f"{key}{did_you_mean(key, known_keys())}")
+                hint = did_you_mean(key, known_keys()).strip()
+                ignored.append(f"{key} ({hint})" if hint else key)
             elif reason is None:
                 errors.append(ConfigError(key, None, f"Unknown setting {key}.{did_you_mean(key, known_keys())}"))
             if reason is not None:

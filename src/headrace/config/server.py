@@ -107,7 +107,8 @@ SERVER_SETTINGS: Final[dict[str, Setting]] = table(
         "socket.listen.backlog.size",
         INT,
         50,
-        "Maximum number of connections waiting to be accepted; the system's maximum if this is not set.",
+        "Maximum number of connections waiting to be accepted. The default is Kafka's; until it is set explicitly, "
+        "Headrace uses the system's maximum instead.",
         at_least(1),
     ),
     Setting(
@@ -123,7 +124,8 @@ SERVER_SETTINGS: Final[dict[str, Setting]] = table(
         "socket.receive.buffer.bytes",
         INT,
         102_400,
-        "Receive buffer of a client's socket in bytes; the system sizes it if this is -1 or not set.",
+        "Receive buffer of a client's socket in bytes; -1 lets the system size it. The default is Kafka's; until it is "
+        "set explicitly, the system sizes the buffer.",
         at_least(-1),
         importance=HIGH,
     ),

@@ -61,6 +61,8 @@ class _Ending:
     markers: WriteMarkers
     missing: set[TopicPartition]
     to_send: list[TopicPartition]
+    refused: set[TopicPartition] = field(default_factory=set)
+    """Partitions that will never accept the marker."""
     in_flight: int = 0
     has_failed: bool = False
     is_queued: bool = False
@@ -106,6 +108,11 @@ class Endings:
         if ending is not None and ending.is_queued and len(ending.to_send) <= _FEW:
             ending.is_queued = False
             self._send_some(ending)
+
+    def missing(self, name: str) -> frozenset[TopicPartition] | None:
+        """Return the partitions without a marker, of a transaction whose markers are being written; otherwise None."""
+        ending = self._endings.get(name)
+        return None if ending is None else frozenset(ending.missing)
 
     def stop(self, shard: LedShard[TransactionShard] | None = None) -> None:
         """Stop writing the markers of a shard, or all."""
@@ -188,7 +195,7 @@ class Endings:
                 ending.name,
                 error,
             )
-            self._forget(ending)
+            ending.refused.add(partition)
         elif not ending.has_failed:
             ending.has_failed = True
             log.warning(
@@ -199,12 +206,13 @@ class Endings:
             )
 
     def _finish_or_retry(self, ending: _Ending) -> None:
-        """Complete the transaction if all markers are written; otherwise retry."""
+        """Complete the transaction if all markers are written; otherwise retry those that may still be accepted."""
         if ending.in_flight or ending.to_send or ending.retry is not None:
             return
         if ending.missing:
-            ending.to_send = sorted(ending.missing, reverse=True)
-            ending.retry = self._loop.call_later(_RETRY_S, self._enqueue, ending)
+            ending.to_send = sorted(ending.missing - ending.refused, reverse=True)
+            if ending.to_send:
+                ending.retry = self._loop.call_later(_RETRY_S, self._enqueue, ending)
             return
         try:
             self._complete(ending.shard, ending.name)

@@ -50,7 +50,9 @@ def _ignore(group_id: str, note: Note, now_ms: int) -> None:
 
 
 class GroupCoordinator:
-    """Methods for requests may raise KafkaError: not_coordinator, coordinator_load_in_progress. Those that write also
+    """Passes requests about groups to the shards that this broker leads, and executes their decisions.
+
+    Methods for requests may raise KafkaError: not_coordinator, coordinator_load_in_progress. Those that write also
     raise the errors of an append.
     """
 

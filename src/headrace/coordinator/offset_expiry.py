@@ -22,7 +22,7 @@ _MINUTE_MS: Final = 60_000
 
 
 class OffsetExpiry:
-    """Checks periodically from `start` to `stop`."""
+    """Removes expired offsets periodically, from `start` to `stop`."""
 
     def __init__(
         self, settings: GroupSettings, loop: asyncio.AbstractEventLoop, shards: Shards[GroupShard], clock: Clock

@@ -56,7 +56,7 @@ class TransactionCoordinator:
         self._clock = clock
         self._endings = Endings(loop, clock, markers, self._complete)
         self._clients: dict[str, str] = {}
-        """The client that last asked for the producer id of each transactional id, since the start."""
+        """The client that last began or continued a transaction of each transactional id, as far as known."""
         self._runtime: Runtime[TransactionShard] = Runtime(
             TOPIC,
             settings.partition_count,
@@ -83,7 +83,8 @@ class TransactionCoordinator:
         shard = self._runtime.resigned(partition)
         if shard is not None:
             self._endings.stop(shard)
-        self._clients.clear()
+            for name in shard.state.ids:
+                self._clients.pop(name, None)
 
     def close(self) -> None:
         """Stop writing markers; the next start resumes."""
@@ -181,14 +182,18 @@ class TransactionCoordinator:
         return self._runtime.carry_out(shard, name, self._with_id(decide))
 
     def describe(self, name: str) -> TransactionMetadata:
-        """Return an id's metadata. Raises KafkaError: transactional_id_not_found, and those of `_find`."""
+        """Return an id's metadata, with the partitions that have no marker yet.
+
+        Raises KafkaError: transactional_id_not_found, and those of `_find`.
+        """
         _, metadata = self._find(name)
         if metadata is None:
             raise KafkaError(ErrorCode.transactional_id_not_found)
-        return metadata
+        missing = self._endings.missing(name)
+        return metadata if missing is None else metadata._replace(partitions=missing)
 
     def note_client(self, name: str, client: str) -> None:
-        """Remember the client of an id that exists, for the log."""
+        """Remember the client of an id that exists, for the log: its requests may come after a restart."""
         self._clients[name] = client
 
     def present(self) -> list[TransactionMetadata]:
@@ -243,7 +248,7 @@ class TransactionCoordinator:
                 " than %d ms (transaction.timeout.ms of the producer)",
                 shard.name,
                 name,
-                self._clients.get(name, "not seen since the start"),
+                self._clients.get(name, "unknown: no request since the coordinator started"),
                 metadata.producer_id,
                 metadata.producer_epoch,
                 metadata.timeout_ms,

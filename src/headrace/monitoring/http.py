@@ -164,7 +164,7 @@ class HttpServer:
                     )
                     await asyncio.sleep(0)
             except Exception:
-                log.exception("Collecting the metrics of %r failed", collector)
+                log.exception("Collecting the metrics of %r failed: this is a bug, please report it", collector)
         # Thousands of partitions take long to encode: in a thread, so that other requests are served meanwhile.
         return await asyncio.to_thread(_exposition, families, request.accept)
 
@@ -262,7 +262,7 @@ class HttpServer:
             failure = f"{request.path} took longer than {REQUEST_TIMEOUT_S:.0f} s"
             return _error(HttpError(HTTPStatus.GATEWAY_TIMEOUT, failure))
         except Exception:
-            log.exception("GET %s failed", request.path)
+            log.exception("GET %s failed: this is a bug, please report it", request.path)
             return _error(HttpError(HTTPStatus.INTERNAL_SERVER_ERROR, "this is a bug: see the broker's log"))
 
 

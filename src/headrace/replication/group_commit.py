@@ -86,7 +86,7 @@ class GroupCommit(Generic[P]):
 
     def _give_up(self, partition: P, error: BaseException) -> None:
         if not isinstance(error, KafkaError):
-            log.error("Flushing %s failed", partition.topic_partition, exc_info=error)
+            log.error("Flushing %s failed: this is a bug, please report it", partition.topic_partition, exc_info=error)
             error = KafkaError(ErrorCode.kafka_storage_error, f"{partition.topic_partition} could not be flushed")
         self._on_failure(partition, error)
 

@@ -30,11 +30,7 @@ def recover_producers(opened: Log, high_watermark: int) -> tuple[ProducerState, 
         try:
             entries = read_snapshot(path)
         except (CorruptSnapshotError, OSError) as error:
-            log.warning(
-                "%s: using an older producer snapshot or the log instead: %s",
-                opened.topic_partition,
-                error,
-            )
+            log.warning("%s: %s. Using an older producer snapshot, or the log", opened.topic_partition, error)
             continue
         state.restore(entries)
         if entries:

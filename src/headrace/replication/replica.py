@@ -134,5 +134,9 @@ class Replica:
         try:
             write_snapshot(self.log.directory, offset, self.packed_producers(), sync=False)
         except OSError as error:
-            log.warning("The producer snapshot of %s could not be written: %s", self.topic_partition, error)
+            log.warning(
+                "The producer snapshot of %s could not be written: %s. The next start reads more of its log instead",
+                self.topic_partition,
+                error,
+            )
             self.log.state.on_disk_error(self.log.state, error)

@@ -187,7 +187,8 @@ class ReplicaManager:
     def lead(self, state: PartitionState) -> Partition:
         """Lead a partition, after `open`. Its fetcher must have stopped appending. Raises KafkaError if it fails."""
         topic_partition = TopicPartition(state.topic, state.partition)
-        partition = self._lead(topic_partition, state.leader_epoch, is_only_replica=len(state.replicas) == 1)
+        is_only_replica = {*state.replicas, *state.isr} == {state.leader}
+        partition = self._lead(topic_partition, state.leader_epoch, is_only_replica=is_only_replica)
         if self.peers is not None:
             try:
                 partition.lead(state, self.peers)

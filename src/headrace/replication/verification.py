@@ -52,8 +52,10 @@ class TransactionVerifier(Protocol):
         partitions: Sequence[TopicPartition],
         *,
         adds: bool,
+        client: str,
     ) -> Verified | Awaitable[Verified]:
         """Check that the partitions are in the producer's open transaction; with `adds`, add missing ones.
 
-        Does not raise. An awaitable result always completes, even if the broker stops.
+        `client` is the sender of the request, for the log. Does not raise. An awaitable result always completes, even
+        if the broker stops.
         """

@@ -65,6 +65,11 @@ class RequestContext:
         return self.client.host
 
     @property
+    def sender(self) -> str:
+        """The client's id and host, for the log."""
+        return f"{self.client_id} at {self.client.host}"
+
+    @property
     def local_address(self) -> tuple[str, int]:
         return self.client.local_address
 

@@ -8,6 +8,7 @@ from headrace.slices import Steps, run_slice
 from headrace.types import Buffer
 from headrace.wire.apis import ApiKey, Schema, max_entries
 from headrace.wire.bounds import TooManyEntriesError
+from headrace.wire.controls.step_reader import StepReader
 
 T = TypeVar("T")
 
@@ -50,6 +51,15 @@ def decode(context: RequestContext, api_schema: Schema, frame: Buffer, position:
         raise
     except Exception as error:
         raise InvalidRequestError(f"{api_name(context)} cannot be read: {error}") from error
+
+
+def decode_in_steps(context: RequestContext, reader: StepReader, content: Buffer) -> Steps[Any]:
+    """Check and decode a cleaned body. Raises InvalidRequestError."""
+    try:
+        request, _ = yield from reader(content, 0)
+    except Exception as error:
+        raise InvalidRequestError(f"{api_name(context)} cannot be read: {error}") from error
+    return request
 
 
 def finish_at_once(steps: Steps[T]) -> T:

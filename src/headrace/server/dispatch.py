@@ -13,7 +13,14 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from headrace.errors import ErrorCode, KafkaError
 from headrace.server.context import ClientInfo, Executed, Handler, RawReply, Reply, RequestContext
-from headrace.server.decoding import api_name, count_entries, decode, finish_at_once, strip_unknown_tags
+from headrace.server.decoding import (
+    api_name,
+    count_entries,
+    decode,
+    decode_in_steps,
+    finish_at_once,
+    strip_unknown_tags,
+)
 from headrace.server.error_replies import error_reply
 from headrace.server.frames import MAX_OTHER_FRAME, InvalidRequestError, Parts, check_size, skip_tags
 from headrace.server.large_answers import encode_in_steps, is_large
@@ -139,11 +146,16 @@ class Dispatcher:
         with self._large_requests.admitted(context, len(frame)):
             async with self._large_requests.turn(context):
                 async with self._turn_of(context):
-                    count_entries(context, api_schema, frame, position)
-                    await asyncio.sleep(0)
+                    reader = api_schema.read_in_steps
+                    if reader is None:
+                        count_entries(context, api_schema, frame, position)
+                        await asyncio.sleep(0)
                     content = await finish(strip_unknown_tags(context, api_schema, frame, position))
                     await asyncio.sleep(0)
-                    request = decode(context, api_schema, content, 0)
+                    if reader is None:
+                        request = decode(context, api_schema, content, 0)
+                    else:
+                        request = await finish(decode_in_steps(context, reader, content))
                     del frame, content
                     if context.api_key == _FETCH:
                         reply = await self._run_handler(context, request)

@@ -17,6 +17,7 @@ from kio.static.constants import EntityType
 
 from headrace.types import Buffer, Request
 from headrace.wire.bounds import MAX_ENTRIES, compile_bounds
+from headrace.wire.controls.step_reader import StepReader, compile_step_reader
 from headrace.wire.encoder import Encoder, StepEncoder, compile_encoder, compile_step_encoder, unwrap
 from headrace.wire.strict_fields import StrictReader, compile_strict
 
@@ -119,15 +120,9 @@ class ApiKey(IntEnum):
     DELETE_SHARE_GROUP_OFFSETS = 92
 
 
-_MAX_ENTRIES: Final = {
-    ApiKey.PRODUCE.value: 10_000,
-    ApiKey.LEADER_AND_ISR.value: 5_000_000,
-    ApiKey.STOP_REPLICA.value: 5_000_000,
-    ApiKey.UPDATE_METADATA.value: 5_000_000,
-}
+_MAX_ENTRIES: Final = {ApiKey.PRODUCE.value: 10_000}
 """APIs with a different limit. A Produce request is decoded in one go, because it is mostly records. Producers stay
-below the limit: the batches of 10,000 partitions do not fit into the 1 MB that Kafka's producer sends in one request. A
-controller sends the state of all partitions in one request."""
+below the limit: batches of 10,000 partitions do not fit into the 1 MB that Kafka's producer sends in one request."""
 
 _CONTROLS: Final = {
     ApiKey.LEADER_AND_ISR.value: (7, "leader_and_isr:LeaderAndIsr"),
@@ -136,6 +131,8 @@ _CONTROLS: Final = {
     ApiKey.CONTROLLED_SHUTDOWN.value: (3, "controlled_shutdown:ControlledShutdown"),
 }
 """The version and the schemas of the APIs that kio lacks."""
+_UNLIMITED: Final = frozenset({ApiKey.LEADER_AND_ISR.value, ApiKey.STOP_REPLICA.value, ApiKey.UPDATE_METADATA.value})
+"""APIs without a limit on entries: a controller sends the state of all partitions in one request."""
 
 
 class VersionRange(NamedTuple):
@@ -153,6 +150,8 @@ class Schema(NamedTuple):
     strict_request: StrictReader | None
     """See `compile_strict`; None for versions without tagged fields."""
     decode_request: Callable[[Buffer, int], tuple[Request, int]]
+    read_in_steps: StepReader | None
+    """Checks and decodes a large request that `strict_request` has cleaned; None for APIs with a limit on entries."""
     encode_response: Encoder
     encode_in_steps: StepEncoder
     has_flexible_request_header: bool
@@ -186,6 +185,7 @@ def schema(api_key: int, version: int) -> Schema:
         compile_bounds(request, max_entries(api_key)),
         compile_strict(request, max_entries(api_key)) if request.__flexible__ else None,
         entity_reader(request),
+        compile_step_reader(request) if api_key in _UNLIMITED else None,
         compile_encoder(response),
         compile_step_encoder(response),
         has_flexible_request_header=request.__header_schema__.__version__ == 2,
@@ -194,7 +194,7 @@ def schema(api_key: int, version: int) -> Schema:
 
 
 def max_entries(api_key: int) -> int:
-    """Return the maximum number of items in all arrays of one request."""
+    """Return the maximum number of items in all arrays of one request that is decoded in one go."""
     return _MAX_ENTRIES.get(api_key, MAX_ENTRIES)
 
 

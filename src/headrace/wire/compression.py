@@ -241,7 +241,7 @@ def _snappy_block(block: memoryview, step: int, max_size: int, before: int) -> I
     try:
         size, _ = unsigned_varint(block, 0)
     except (IndexError, ValueError) as error:
-        raise _corrupt("a snappy block without a length") from error
+        raise _corrupt("a snappy block does not begin with its length") from error
     if before + size > max_size:
         raise _too_large(Codec.SNAPPY, max_size)
     if size > _SNAPPY_MAX_RATIO * len(block):

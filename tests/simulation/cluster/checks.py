@@ -1,6 +1,7 @@
 """The invariants of replication, checked after every step of the loop that has changed something."""
 
-from collections.abc import Callable, Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Container, Iterable, Iterator
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ from headrace.replication.partition import Partition
 from headrace.storage.log.log import Log
 from headrace.wire.batch import NO_PRODUCER_ID, BatchHeader, batch_crc_ok
 from tests.simulation.cluster.broker import Broker
+from tests.simulation.cluster.loop import Process
 from tests.simulation.cluster.store import Key, Store, ViolationError
 
 
@@ -31,6 +33,8 @@ class Copy:
         self.batches: list[Held] = []
         self.producers: dict[int, int] = {}
         """The last offset of every producer id."""
+        self.equal = 0
+        """Number of batches that are known to equal the committed ones."""
         self._data: dict[int, bytes] = {}
         self._truncations = -1
         self._start = 0
@@ -45,6 +49,7 @@ class Copy:
             self.log, self._truncations = log, log.state.truncations
             self._start = end = log.segments.first_offset
             self.batches = []
+            self.equal = 0
             self.producers = {}
             self._data = {}
         if end >= log.state.log_end_offset:
@@ -60,6 +65,10 @@ class Copy:
     def has(self, held: Held) -> bool:
         is_deleted = held.header.next_offset <= self.log_start_offset
         return is_deleted or self._data.get(held.header.base_offset) == held.data
+
+
+def _offset_of(held: Held) -> int:
+    return held.header.base_offset
 
 
 def _contents(log: Log, offset: int) -> Iterator[tuple[BatchHeader, bytes]]:
@@ -103,18 +112,21 @@ class Checks:
         self.committed: dict[Key, Committed] = {}
         self.copies: dict[tuple[int, Key], Copy] = {}
         self._leaders: dict[tuple[Key, int], Broker] = {}
-        self._seen: dict[tuple[int, Key], tuple[Any, ...]] = {}
+        self._seen: dict[Partition | FollowedPartition, tuple[Any, ...]] = {}
+        """The state of a partition when it was last checked."""
         self._high_watermarks: dict[tuple[Key, int], int] = {}
 
-    def check(self, brokers: Iterable[Broker]) -> None:
-        """Raises ViolationError."""
+    def check(self, brokers: Iterable[Broker], ran: Container[Process]) -> None:
+        """Check the brokers whose processes have run, and all after a change of the store. Raises ViolationError."""
+        has_changed = self._checked_changes != self._store.changes
+        self._checked_changes = self._store.changes
         for broker in brokers:
-            self._check_controller(broker)
-            for partition in broker.replicas.hosted():
-                self._check_if_changed(broker, partition)
-            self._forget_deleted(broker)
-        if self._checked_changes != self._store.changes:
-            self._checked_changes = self._store.changes
+            if has_changed or broker.process in ran:
+                self._check_controller(broker)
+                for partition in broker.replicas.hosted():
+                    self._check_if_changed(broker, partition)
+                self._forget_deleted(broker)
+        if has_changed:
             for name in self._store.states:
                 self._check_isr(name)
 
@@ -130,7 +142,6 @@ class Checks:
         self._lost_power.add(broker_id)
         for key in [key for key in self.copies if key[0] == broker_id]:
             del self.copies[key]
-            self._seen.pop(key, None)
 
     def _forget_deleted(self, broker: Broker) -> None:
         """Forget copies whose files were deleted, and check that they were not needed."""
@@ -138,7 +149,6 @@ class Checks:
         known = broker.log_dirs.partitions()
         for key in [key for key in self.copies if key[0] == broker.id and key[1].name not in known]:
             del self.copies[key]
-            self._seen.pop(key, None)
             self._check_deletion(broker, key[1])
 
     def _check_deletion(self, broker: Broker, name: Key) -> None:
@@ -169,24 +179,21 @@ class Checks:
                     )
 
     def _check_if_changed(self, broker: Broker, partition: Partition | FollowedPartition) -> None:
-        name = key_of(partition)
         state = partition.log.state
-        written = self._store.states.get(name)
         followers = partition.followers if isinstance(partition, Partition) else None
         now = (
-            partition,
             partition.leader_epoch,
             state.log_end_offset,
             partition.high_watermark,
             state.log_start_offset,
             state.truncations,
-            None if written is None else written.version,
-            name in self._store.tainted,
             None if followers is None else followers.state.maximal_isr,
+            self._store.changes,
         )
-        if self._seen.get((broker.id, name)) == now:
+        if self._seen.get(partition) == now:
             return
-        self._seen[broker.id, name] = now
+        self._seen[partition] = now
+        name = key_of(partition)
         copy = self.copies.setdefault((broker.id, name), Copy())
         new = copy.read(partition.log)
         self._check_new(broker, partition, new)
@@ -276,10 +283,8 @@ class Checks:
         committed = self.committed.setdefault(name, Committed())
         state = self._store.states[name]
         replicas = self._store.assignments[name].replicas
-        for held in copy.batches:
+        for held in copy.batches[bisect_left(copy.batches, committed.end, key=_offset_of) :]:
             header = held.header
-            if header.base_offset < committed.end:
-                continue
             if header.next_offset > partition.high_watermark:
                 break
             holders = {number for (number, other), each in self.copies.items() if other == name and each.has(held)}
@@ -305,10 +310,11 @@ class Checks:
                 f"{name}: broker {broker.id} has the high watermark {partition.high_watermark}, but only offsets before"
                 f" {committed.end} were committed"
             )
-        for held in copy.batches:
+        for held in copy.batches[copy.equal :]:
             header = held.header
             if header.base_offset >= partition.high_watermark:
                 break
+            copy.equal += 1
             if header.next_offset <= partition.log_start_offset:
                 continue
             known = committed.batches.get(header.base_offset)

@@ -57,6 +57,8 @@ class ProcessLoop(asyncio.BaseEventLoop):
         self.now = 1000.0
         self.after_step: Callable[[], None] = lambda: None
         """Called after everything that was ready has run once."""
+        self.ran: set[Process] = set()
+        """The processes that have run since the last call of `after_step`."""
         self.connect: Callable[..., Any] = _refuse
         self._random = random
         self._processes: list[Process] = []
@@ -149,8 +151,10 @@ class ProcessLoop(asyncio.BaseEventLoop):
                 if process.is_frozen:
                     process.parked.append(handle)
                     continue
+                self.ran.add(process)
             handle._run()
         self.after_step()
+        self.ran.clear()
 
     def _pop(self) -> Any:
         handle = heapq.heappop(self._scheduled)

@@ -61,7 +61,7 @@ class Store:
         self.requested: set[str] = set()
         """Nodes below `/admin`."""
         self.changes = 0
-        """Grows with every write of a topic or partition."""
+        """Grows with every write of a topic, a partition, or a node below `/admin`, and with failures of the power."""
         self.tainted: set[Key] = set()
         """Partitions that may have lost committed records: after unclean elections, or failures of the power."""
         self.at_risk: dict[Key, set[int]] = {}
@@ -99,6 +99,7 @@ class Store:
         return Moment(self.controller_epoch, dict(self.brokers))
 
     def lost_power(self, broker: int) -> None:
+        self.changes += 1
         if broker in self.brokers:
             self._lost_power[broker] = self.brokers[broker]
         for key, state in self.states.items():
@@ -133,6 +134,7 @@ class Store:
                 case ["brokers", "topics", topic, "partitions", index, "state"]:
                     self._state(TopicPartition(topic, int(index)), node)
                 case ["admin", "delete_topics", _] | ["admin", "reassign_partitions" | "preferred_replica_election"]:
+                    self.changes += 1
                     self._note(f"zookeeper: {path} {'is deleted' if node is None else node.data.decode()}")
                     (self.requested.discard if node is None else self.requested.add)(path)
                     if node is not None:

@@ -5,12 +5,10 @@ import pytest
 from tests.simulation.cluster.clients import ClientError
 from tests.simulation.cluster.faults import FAULTS
 from tests.simulation.cluster.history import PLOTS, History, history_of, plotted
+from tests.simulation.cluster.seeds import FIRST_HALF, play_batch
 from tests.simulation.cluster.store import ViolationError
 from tests.simulation.cluster.world import explain, play, shortest
 
-SEEDS = 48
-"""Seeds in CI, about a minute of CPU time; `make simulation` plays more."""
-_BATCH = 4
 _SEEDS_PER_FAULT = 50
 _PLOTS = {
     "the controller's epoch is not checked": "commands_arrive_late",
@@ -28,13 +26,9 @@ _PLOTS = {
 """The plots that reveal faults which random histories hardly ever reveal."""
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, _BATCH))
+@pytest.mark.parametrize("first", FIRST_HALF)
 def test_a_cluster_keeps_its_promises(first: int) -> None:
-    for seed in range(first, first + _BATCH):
-        history = history_of(seed)
-        violation = play(history)
-        if violation is not None:
-            pytest.fail(explain(history, violation), pytrace=False)
+    play_batch(first)
 
 
 def test_a_seed_replays_exactly() -> None:

@@ -145,6 +145,11 @@ class Partition(Durable):
         state = self.producers.get(producer.producer_id)
         return state is not None and bool(state.tags) and state.epoch == producer.epoch
 
+    def contains_open(self, entry: Entry) -> bool:
+        """Return True if the log has a record of the entry's transaction that no marker follows."""
+        state = self.producers.get(entry.producer.producer_id)
+        return state is not None and entry.tag in state.tags
+
     def append(self, entry: Entry, guard: object | None) -> bool:
         """Append a record and return False if it is a duplicate. Raises KafkaError."""
         producer_id, epoch = entry.producer

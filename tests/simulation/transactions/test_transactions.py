@@ -37,6 +37,10 @@ def test_transactions_keep_their_promises(first: int) -> None:
             pytest.fail(explain(history, violation), pytrace=False)
 
 
+def test_a_late_record_may_join_a_transaction_whose_marker_was_lost() -> None:
+    assert play(history_of(51779)) is None
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_an_injected_fault_is_found(fault: str) -> None:
     with FAULTS[fault]():

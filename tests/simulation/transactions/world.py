@@ -312,12 +312,13 @@ class World:
     ) -> tuple[Any, Any]:
         if self.coordinator is None:
             raise KafkaError(ErrorCode.not_coordinator)
+        was_open = partition.contains_open(entry)
         if partition.append(entry, guard):
             transaction = self.transactions[entry.tag]
             self.note(f"{partition.name}: record of transaction {entry.tag} of {producer}, {tuple(entry.producer)}")
             if self.newest.get(producer.name, producer) is not producer:
                 raise ViolationError(f"{producer} writes although it is fenced")
-            if partition.name in transaction.outcomes:
+            if partition.name in transaction.outcomes and not was_open:  # open again if a crash has lost the marker
                 raise ViolationError(f"a record of transaction {entry.tag} follows its marker in {partition.name}")
         return None, partition.committed()
 

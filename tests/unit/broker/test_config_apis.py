@@ -196,11 +196,11 @@ async def test_list_items_are_appended_and_subtracted(routes: Routes) -> None:
     [
         ([("nothing", SET, "1")], ErrorCode.invalid_config, "Unknown topic config name: nothing"),
         ([("retention.ms", SET, "x")], ErrorCode.invalid_config, "'x' for retention.ms: must be a whole number"),
-        ([("retention.ms", SET, None)], ErrorCode.invalid_request, "Null value not supported for : retention.ms"),
+        ([("retention.ms", SET, None)], ErrorCode.invalid_request, "Null value not supported for retention.ms"),
         ([("retention.ms", APPEND, "1")], ErrorCode.invalid_config, "its type is not LIST"),
         ([("nothing", APPEND, "1")], ErrorCode.invalid_config, "its type is not LIST"),
         ([("cleanup.policy", APPEND, "shred")], ErrorCode.invalid_config, "compact, delete"),
-        ([("retention.ms", 7, "1")], ErrorCode.invalid_request, "Unknown operations type 7"),
+        ([("retention.ms", 7, "1")], ErrorCode.invalid_request, "Unknown operation type 7 for retention.ms"),
         ([("retention.ms", SET, "1"), ("retention.ms", SET, "2")], ErrorCode.invalid_request, "duplicate config keys"),
         ([("retention.ms", SET, "1"), ("segment.bytes", SET, "2")], ErrorCode.invalid_config, "at least 1048576"),
     ],

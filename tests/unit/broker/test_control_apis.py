@@ -3,8 +3,9 @@
 import asyncio
 import errno
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -59,12 +60,17 @@ class Broker:
         self.copied: dict[TopicPartition, tuple[int, int]] = {}
         """Leader and epoch of the partitions that are fetched."""
         self.configs_read: list[str] = []
+        self.meanwhile: Callable[[], Awaitable[object]] | None = None
+        """Happens once while settings are read."""
         self.routes = ControlApis(
             self.commands, self.cache, broker_epoch=lambda: BROKER_EPOCH, read_configs=self._read_configs
         ).routes()
 
     async def _read_configs(self, topics: Any) -> None:
         self.configs_read += [name for name, _ in topics]
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            await meanwhile()
 
     def follow(self, partitions: Sequence[FollowedPartition]) -> None:
         for partition in partitions:
@@ -87,6 +93,7 @@ class Broker:
         *,
         replicas: Sequence[int] = (OTHER, OWN),
         brokers: Sequence[int] = (OTHER, OWN),
+        topic_id: UUID = TOPIC_ID,
         **changed: Any,
     ) -> Any:
         state = {
@@ -104,25 +111,34 @@ class Broker:
             8,
             {
                 **sender(),
-                "topic_states": [{"topic_name": "t", "topic_id": TOPIC_ID, "partition_states": [state]}],
+                "topic_states": [{"topic_name": "t", "topic_id": topic_id, "partition_states": [state]}],
                 "live_brokers": [{"id": broker, "endpoints": endpoints} for broker in brokers],
                 **changed,
             },
         )
 
-    async def assign(self, leader: int, epoch: int = 0, *, topic_id: UUID = TOPIC_ID, **changed: Any) -> ErrorCode:
+    async def assign(
+        self,
+        leader: int,
+        epoch: int = 0,
+        *,
+        topic_id: UUID | None = TOPIC_ID,
+        name: str = "t",
+        partition: int = 0,
+        **changed: Any,
+    ) -> ErrorCode:
         """Send LeaderAndIsr for one partition. Return its error, or that of the whole request."""
         state = {
-            "partition_index": 0,
+            "partition_index": partition,
             "controller_epoch": 1,
             "leader": leader,
             "leader_epoch": epoch,
             "partition_epoch": 0,
             "replicas": changed.pop("replicas", [OTHER, OWN]),
-            "isr": [leader],
+            "isr": changed.pop("isr", [leader]),
             "is_new": True,
         }
-        topic = {"topic_name": "t", "topic_id": topic_id, "partition_states": [state]}
+        topic = {"topic_name": name, "topic_id": topic_id, "partition_states": [state]}
         fields = {**sender(), "topic_states": [topic], "live_leaders": [], **changed}
         reply = await self.ask(ApiKey.LEADER_AND_ISR, 7, fields)
         if reply.error_code is not NONE:
@@ -251,6 +267,18 @@ async def test_a_follower_that_is_elected_is_copied_no_more(broker: Broker) -> N
     assert broker.replicas.get("t", 0).log is log
 
 
+async def test_the_only_replica_left_commits_nothing_until_the_others_have_left_the_isr(broker: Broker) -> None:
+    """At the end of a reassignment, another controller could still elect one of them."""
+    broker.replicas.peers = Peers(OWN, lambda _: True, lambda: 10_000, lambda: 0, NoController())
+    await broker.update()
+    await broker.assign(OTHER)
+    broker.followed().append_fetched(memoryview(RECORD), 1_700_000_000_000)
+    await broker.assign(OWN, 1, replicas=[OWN], isr=[OTHER, OWN])
+    assert broker.replicas.get("t", 0).high_watermark == 0
+    await broker.assign(OWN, 2, replicas=[OWN], isr=[OWN])
+    assert broker.replicas.get("t", 0).high_watermark == 1
+
+
 async def test_a_follower_changes_its_leader(broker: Broker) -> None:
     await broker.update(brokers=(OTHER, OWN, 9))
     await broker.assign(OTHER)
@@ -273,13 +301,45 @@ async def test_a_state_that_is_not_newer_is_stale(broker: Broker, epoch: int) ->
     assert broker.replicas.get("t", 0).leader_epoch == 1
 
 
-async def test_the_log_of_another_topic_is_inconsistent(broker: Broker) -> None:
-    await broker.assign(OWN, 1)
-    assert await broker.assign(OWN, 2, topic_id=UUID(int=6)) is ErrorCode.inconsistent_topic_id
+@pytest.mark.parametrize("leader", [OWN, OTHER])
+async def test_a_topic_that_was_deleted_and_created_again_gets_a_new_log(
+    broker: Broker, tmp_path: Path, leader: int
+) -> None:
+    """While a broker has no session, no controller tells it to delete its replica."""
+    await broker.update(OWN)
+    await broker.assign(OWN, 7)
+    broker.replicas.get("t", 0).append_as_leader(RECORD, now_ms=1_700_000_000_000)
+    assert await broker.assign(leader, 0, topic_id=UUID(int=6)) is NONE
+    assert broker.coordinators[1] == ("resigned", T0)
+    (hosted,) = broker.replicas.partitions() or broker.replicas.followed()
+    assert (hosted.topic_id, hosted.leader_epoch, hosted.log_end_offset) == (UUID(int=6), 0, 0)
+    (stray,) = tmp_path.glob("t-0.*-stray")
+    assert (stray / "00000000000000000000.log").stat().st_size == len(RECORD)
+
+
+async def test_a_leader_resigns_when_its_topic_was_created_again_elsewhere(broker: Broker) -> None:
+    broker.replicas.exists = lambda partition: broker.cache.image.topic_id_of(partition) is not None
+    await broker.update(OWN)
+    await broker.assign(OWN, 7)
+    await broker.update(OTHER, 0, replicas=[OTHER], topic_id=UUID(int=6))
+    assert broker.refusal() is ErrorCode.not_leader_or_follower
 
 
 async def test_a_partition_of_other_brokers_is_unknown(broker: Broker) -> None:
     assert await broker.assign(OTHER, replicas=[OTHER]) is ErrorCode.unknown_topic_or_partition
+
+
+@pytest.mark.parametrize(("name", "partition"), [("../t", 0), ("", 0), ("t\0", 0), (250 * "t", 0), ("t", -1)])
+async def test_only_valid_names_become_directories(name: str, partition: int, broker: Broker, tmp_path: Path) -> None:
+    before = set(tmp_path.iterdir())
+    assert await broker.assign(OWN, name=name, partition=partition) is ErrorCode.invalid_topic_exception
+    assert set(tmp_path.iterdir()) == before
+    assert not (tmp_path.parent / "t-0").exists()
+
+
+async def test_a_partition_without_a_topic_id_is_inconsistent(broker: Broker, tmp_path: Path) -> None:
+    assert await broker.assign(OWN, topic_id=None) is ErrorCode.inconsistent_topic_id
+    assert not (tmp_path / "t-0").exists()
 
 
 async def test_a_partition_without_a_readable_log_has_a_storage_error(broker: Broker, tmp_path: Path) -> None:
@@ -399,6 +459,22 @@ async def test_an_unknown_replica_is_stopped(broker: Broker) -> None:
     assert await broker.stop(1, delete=True) is NONE
 
 
+async def test_replicas_are_stopped_in_slices(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    rests = []
+
+    async def rest(_: Pace) -> None:
+        rests.append(1)
+
+    monkeypatch.setattr(Pace, "rest", rest)
+    states = [{"partition_index": index, "leader_epoch": 1, "delete_partition": True} for index in range(10_000)]
+    topics = [{"topic_name": "t", "partition_states": states}]
+    reply = await broker.ask(ApiKey.STOP_REPLICA, 4, {**sender(), "topic_states": topics})
+    assert [error.partition_index for error in reply.partition_errors] == list(range(10_000))
+    assert {error.error_code for error in reply.partition_errors} == {NONE}
+    read, stopped = 10, 50
+    assert len(rests) == read + stopped
+
+
 async def test_a_replica_deleted_while_the_broker_was_down_is_deleted(tmp_path: Path) -> None:
     first = Broker(tmp_path)
     await first.assign(OWN, 3)
@@ -429,6 +505,18 @@ async def refused(broker: Broker, **changed: Any) -> set[ErrorCode]:
 async def test_a_controller_that_was_replaced_is_refused(broker: Broker) -> None:
     await broker.update(controller_epoch=4)
     assert await refused(broker, controller_epoch=3) == {ErrorCode.stale_controller_epoch}
+
+
+@pytest.mark.parametrize("kind", ["assign", "update"])
+async def test_a_controller_that_is_replaced_while_settings_are_read_is_refused(
+    kind: str, broker: Broker, tmp_path: Path
+) -> None:
+    broker.meanwhile = partial(broker.stop, -2, delete=True, controller_epoch=4)
+    with pytest.raises(KafkaError) as caught:
+        await (broker.assign(OWN) if kind == "assign" else broker.update())
+    assert caught.value.code is ErrorCode.stale_controller_epoch
+    assert not (tmp_path / "t-0").exists()
+    assert "t" not in broker.cache.image.topics
 
 
 async def test_a_request_for_an_earlier_registration_is_refused(broker: Broker) -> None:

@@ -1,6 +1,7 @@
 """The requests that only the controller of a cluster answers."""
 
 import asyncio
+import threading
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from headrace.broker.apis.controller import ControllerApis
 from headrace.broker.apis.topics import TopicApis
-from headrace.cluster import znodes
+from headrace.cluster import topic_changes, znodes
 from headrace.cluster.commands import UpdateMetadata
 from headrace.cluster.failures import StoreFailures
 from headrace.cluster.image import PartitionImage, TopicImage
@@ -202,6 +203,63 @@ async def test_an_election_without_need_says_so(controller: Controller) -> None:
         (0, ErrorCode.election_not_needed),
         (5, ErrorCode.unknown_topic_or_partition),
     ]
+
+
+@pytest.fixture
+async def asked(controller: Controller, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the requests that reach the machine."""
+    await controller.world.stand()
+    await controller.world.create_topic("t", (1, 2))
+    term = controller.world.candidate.current()
+    asked = []
+    original = term.ask
+
+    async def ask(name: str, decide: Any) -> Any:
+        asked.append(name)
+        return await original(name, decide)
+
+    monkeypatch.setattr(term, "ask", ask)
+    return asked
+
+
+MANY = range(3000)
+
+
+async def test_an_election_looks_partitions_up_in_slices(controller: Controller, asked: list[str]) -> None:
+    wanted = [{"topic": "t", "partitions": [*MANY, 0, 0]}, {"topic": "a", "partitions": [0]}]
+    answer = await controller.ask(ApiKey.ELECT_LEADERS, 2, election_type=0, topic_partitions=wanted, timeout=1000)
+    assert asked == [*["lookup"] * 4, "election"]
+    assert [result.topic for result in answer.replica_election_results] == ["a", "t"]
+    codes = {item.partition_id: item.error_code for item in answer.replica_election_results[1].partition_result}
+    unknown = ErrorCode.unknown_topic_or_partition
+    assert codes == {**dict.fromkeys(MANY, unknown), 0: ErrorCode.election_not_needed}
+
+
+async def test_a_reassignment_looks_partitions_up_in_slices(controller: Controller, asked: list[str]) -> None:
+    topics = [{"name": "t", "partitions": [{"partition_index": index, "replicas": [2, 3]} for index in MANY]}]
+    answer = await controller.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, timeout=1000, topics=topics)
+    assert asked == [*["lookup"] * 3, "reassignment"]
+    codes = [item.error_code for item in answer.responses[0].partitions]
+    assert codes == [NONE, *[ErrorCode.unknown_topic_or_partition] * (len(MANY) - 1)]
+
+
+async def test_many_topics_are_validated_in_a_thread(controller: Controller, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = []
+    original = topic_changes.create_topics
+
+    def create(*args: Any) -> Any:
+        threads.append(threading.current_thread())
+        return original(*args)
+
+    monkeypatch.setattr(topic_changes, "create_topics", create)
+    await controller.world.stand()
+    topics = [
+        {"name": f"t{index}", "num_partitions": -5, "replication_factor": 1, "assignments": [], "configs": []}
+        for index in MANY
+    ]
+    answer = await controller.ask(ApiKey.CREATE_TOPICS, 7, topics=topics, timeout=1000, validate_only=True)
+    assert {topic.error_code for topic in answer.topics} == {ErrorCode.invalid_partitions}
+    assert threading.main_thread() not in threads
 
 
 async def test_a_topic_is_created_with_the_replicas_that_the_client_wants(controller: Controller) -> None:

@@ -88,6 +88,33 @@ async def test_a_broker_without_metadata_answers_once_it_has_some(cluster: Clust
     assert [topic.name for topic in reply.topics] == ["t"]
 
 
+async def test_a_broker_that_starts_waits_for_the_topics_that_there_are(cluster: Cluster) -> None:
+    """A new controller sends the brokers first, and topics with elections before the others."""
+    cache, image = MetadataCache(), cluster.cache.image
+    cache.await_topics(["t"])
+    routes = MetadataApis(cache, cluster.admin, BrokerConfig()).routes()
+    await cache.apply(UpdateMetadata(1, 1, tuple(image.brokers.values()), (), ()))
+    answer = asyncio.ensure_future(ask(routes, METADATA, 12, request_for("t")))
+    await asyncio.sleep(0)
+    assert not answer.done()
+    await cache.apply(UpdateMetadata(1, 1, tuple(image.brokers.values()), tuple(image.topics.values()), ()))
+    assert [topic.error_code for topic in (await answer).topics] == [ErrorCode.none]
+
+
+async def test_a_broker_does_not_wait_long_for_topics_that_were_deleted_meanwhile(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metadata, "_FIRST_METADATA_S", 0.01)
+    cache = MetadataCache()
+    cache.await_topics(["t"])
+    routes = MetadataApis(cache, cluster.admin, BrokerConfig()).routes()
+    await cache.apply(UpdateMetadata(1, 1, tuple(cluster.cache.image.brokers.values()), (), ()))
+    for _ in range(2):
+        reply = await ask(routes, METADATA, 12, request_for("t"))
+        assert [topic.error_code for topic in reply.topics] == [ErrorCode.unknown_topic_or_partition]
+    assert cache.is_complete
+
+
 async def test_a_broker_that_gets_no_metadata_closes_the_connection(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,6 +44,7 @@ class Coordinator:
         partitions: Sequence[TopicPartition],
         *,
         adds: bool,
+        client: str,
     ) -> Any:
         self.calls.append(
             (transactional_id, producer_id, producer_epoch, [str(partition) for partition in partitions], adds)

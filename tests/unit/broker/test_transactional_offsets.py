@@ -61,7 +61,14 @@ class Broker:
         self.routes: dict[ApiKey, Any] = api.routes()
 
     async def verify(
-        self, name: str, producer_id: int, epoch: int, partitions: Sequence[TopicPartition], *, adds: bool
+        self,
+        name: str,
+        producer_id: int,
+        epoch: int,
+        partitions: Sequence[TopicPartition],
+        *,
+        adds: bool,
+        client: str,
     ) -> Verified:
         self.meanwhile()
         return dict.fromkeys(partitions, self.verified)

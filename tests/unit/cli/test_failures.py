@@ -24,6 +24,11 @@ def test_an_error_of_the_broker_has_its_name_and_a_hint() -> None:
     assert error.hint == "The replication factor cannot exceed the number of brokers."
 
 
+def test_a_partition_without_a_leader_is_shown_by_another_command() -> None:
+    error = refused(KafkaError(KafkaError.LEADER_NOT_AVAILABLE), "b:1", "listing the offsets of topic 't'")
+    assert "`headrace cluster`" in str(error.hint)
+
+
 @pytest.mark.parametrize("code", [KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN])
 def test_timeouts_are_reported_as_no_answer(code: int) -> None:
     assert refused(KafkaError(code), "b:1", "asking").what == "asking: no reply from b:1"

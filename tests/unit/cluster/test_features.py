@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from headrace.cluster.failures import StoreFailures
-from headrace.cluster.features import Features, FeatureUpdate
+from headrace.cluster.features import Features, FeatureUpdate, UpgradeType
 from headrace.cluster.stores.embedded import EmbeddedStore
 from headrace.errors import ErrorCode, KafkaError
 
@@ -23,11 +23,14 @@ def test_a_new_cluster_has_the_newest_transaction_version() -> None:
 @pytest.mark.parametrize(
     "update",
     [
-        FeatureUpdate("other", 1, False),
-        FeatureUpdate(NAME, 3, False),
-        FeatureUpdate(NAME, 1, False),
+        FeatureUpdate("other", 1, UpgradeType.UPGRADE),
+        FeatureUpdate(NAME, 3, UpgradeType.UPGRADE),
+        FeatureUpdate(NAME, -1, UpgradeType.SAFE_DOWNGRADE),
+        FeatureUpdate(NAME, 1, UpgradeType.UPGRADE),
+        FeatureUpdate(NAME, 1, 0),
+        FeatureUpdate(NAME, 1, 4),
     ],
-    ids=["unknown", "too high", "downgrade without permission"],
+    ids=["unknown", "too high", "negative", "downgrade without permission", "no type", "unknown type"],
 )
 def test_invalid_updates_are_refused(update: FeatureUpdate) -> None:
     with pytest.raises(KafkaError) as caught:
@@ -39,8 +42,8 @@ async def test_levels_are_durable(tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as executor:
         store = EmbeddedStore(tmp_path / "store", executor=executor, durable=False)
         changed, read = Features(store, StoreFailures()), Features(store, StoreFailures())
-        await changed.update([FeatureUpdate(NAME, 1, True)])
-        await changed.update([FeatureUpdate(NAME, 0, True)])
+        await changed.update([FeatureUpdate(NAME, 1, UpgradeType.SAFE_DOWNGRADE)])
+        await changed.update([FeatureUpdate(NAME, 0, UpgradeType.UNSAFE_DOWNGRADE)])
         await read.load()
         await store.close()
     assert (read.transaction_version, read.epoch) == (changed.transaction_version, changed.epoch) == (0, 2)

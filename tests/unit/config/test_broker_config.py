@@ -213,7 +213,7 @@ def test_all_unknown_keys_of_a_file_are_in_one_warning() -> None:
     config = load(FOREIGN)
     assert config.num_partitions == 7
     [warning] = config.warnings
-    assert "my.plugin.depth; log.retention.hour Did you mean log.retention.hours?; plugin.password" in warning
+    assert "my.plugin.depth; log.retention.hour (Did you mean log.retention.hours?); plugin.password" in warning
     assert "secret" not in warning
 
 

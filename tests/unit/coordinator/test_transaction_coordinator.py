@@ -130,6 +130,18 @@ def test_a_failed_marker_is_retried(world: World) -> None:
     assert world.state() is TransactionState.COMPLETE_ABORT
 
 
+def test_a_description_has_only_partitions_without_a_marker(world: World) -> None:
+    producer = world.begin(T0, T1)
+    world.markers.errors[T1] = ErrorCode.kafka_storage_error
+    world.coordinator.end("id", producer, commit=True, client_version=2)
+    assert world.coordinator.describe("id").partitions == {T0, T1}
+    world.pass_time(0)
+    assert world.coordinator.describe("id").partitions == {T1}
+    world.markers.errors.clear()
+    world.pass_time(1)
+    assert world.coordinator.describe("id").partitions == set()
+
+
 def test_a_deleted_partition_needs_no_marker(world: World) -> None:
     producer = world.begin(T0)
     world.markers.errors = {T0: ErrorCode.unknown_topic_or_partition}
@@ -144,6 +156,17 @@ def test_a_fenced_marker_leaves_the_transaction_prepared(world: World, error: Er
     world.markers.errors = {T0: error}
     world.coordinator.end("id", producer, commit=True, client_version=2)
     world.pass_time(10)
+    assert world.state() is TransactionState.PREPARE_COMMIT
+
+
+@pytest.mark.parametrize("refusing", [T0, T1])
+def test_a_fenced_marker_does_not_keep_others_from_being_written(world: World, refusing: TopicPartition) -> None:
+    producer = world.begin(T0, T1)
+    world.markers.errors[refusing] = ErrorCode.transaction_coordinator_fenced
+    world.coordinator.end("id", producer, commit=True, client_version=2)
+    world.pass_time(0)
+    assert [partition for partition, *_ in world.markers.written] == [T1 if refusing == T0 else T0]
+    assert world.coordinator.describe("id").partitions == {refusing}
     assert world.state() is TransactionState.PREPARE_COMMIT
 
 
@@ -207,6 +230,18 @@ def test_a_timed_out_transaction_is_logged_with_its_client(world: World, caplog:
     list(world.coordinator.abort_timed_out())
     [line] = [record.getMessage() for record in caplog.records]
     assert "transactional id id (client billing at 10.0.0.7, producer " in line
+
+
+def test_a_client_is_remembered_when_another_partition_is_resigned(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.begin(T0)
+    world.coordinator.note_client("id", "billing at 10.0.0.7")
+    world.coordinator.elected(1, MemoryLog())
+    world.coordinator.resigned(1)
+    world.pass_time(2)
+    list(world.coordinator.abort_timed_out())
+    assert "(client billing at 10.0.0.7, " in caplog.text
 
 
 async def test_idle_ids_are_forgotten(world: World) -> None:

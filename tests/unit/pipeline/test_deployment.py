@@ -99,6 +99,8 @@ def test_places_are_absolute(place: str, path: str) -> None:
 def test_another_lake_has_its_own_checkpoints(path: Path) -> None:
     found = deployment.load(path).with_lake("/data/other")
     assert (found.lake, found.checkpoints) == ("/data/other", "/data/other/_checkpoints")
+    with pytest.raises(PipelineError, match="--lake is empty"):
+        found.with_lake("")
 
 
 def test_options_of_a_command_replace_those_of_the_file(path: Path) -> None:

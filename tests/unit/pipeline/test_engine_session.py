@@ -1,10 +1,12 @@
 """The settings of a Spark session, and which source of a setting wins."""
 
+import signal
 from pathlib import Path
 
 import pytest
 
 from headrace.pipeline import jars
+from headrace.pipeline.engine import session
 from headrace.pipeline.engine.session import settings
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.spec.deployment import Deployment, parse
@@ -94,3 +96,18 @@ def test_printing_the_settings_shows_no_secret(monkeypatch: pytest.MonkeyPatch) 
     given = settings(deployment(**{"hadoop.fs.s3a.secret.key": {"env": "S3_KEY"}}), environ=HERE)
     assert given["spark.hadoop.fs.s3a.secret.key"] == "hunter2"
     assert "hunter2" not in repr(given)
+
+
+def test_a_master_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyspark")
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.sql import SparkSession
+
+    def start(_: object) -> SparkSession:
+        raise PySparkRuntimeError("stopped\nat org.apache.spark")
+
+    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", start)
+    before = signal.getsignal(signal.SIGINT), signal.signal
+    with pytest.raises(PipelineError, match=r"Spark did not start on spark://h:1: stopped \(see its messages\)$"):
+        session.build(Deployment.default(), master="spark://h:1")
+    assert (signal.getsignal(signal.SIGINT), signal.signal) == before

@@ -42,6 +42,17 @@ class Admin:
         return dict.fromkeys(wanted, answer)
 
 
+def described(*existing: str, names: list[str]) -> dict[str, "Future[Any]"]:
+    """Return the answers of brokers with these topics."""
+    answers: dict[str, Future[Any]] = {name: Future() for name in names}
+    for name, answer in answers.items():
+        if name in existing:
+            answer.set_result(SimpleNamespace(topic_id="AAAAAAAAAAAAAAAAAAAAAB"))
+        else:
+            answer.set_exception(KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)))
+    return answers
+
+
 @pytest.fixture
 def admin(monkeypatch: pytest.MonkeyPatch) -> Admin:
     found = Admin()
@@ -86,3 +97,23 @@ def test_brokers_that_stay_away_are_no_reason_to_give_up(admin: Admin, monkeypat
     monkeypatch.setattr("headrace.pipeline.engine.topics.time.monotonic", lambda: next(clock))
     with pytest.raises(KafkaException):
         ends()
+
+
+def test_missing_topics_are_waited_for_a_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = [("a",), ("a", "b"), ("a", "b")]
+    asked = SimpleNamespace(
+        describe_topics=lambda _, request_timeout: described(*known.pop(0), names=["a", "b", "c"]),
+    )
+    monkeypatch.setattr(topics, "AdminClient", lambda *_, **__: asked)
+    monkeypatch.setattr("headrace.pipeline.engine.topics.time.sleep", lambda _: None)
+    clock = iter([0.0, 0.1, 4.9, 5.1])
+    monkeypatch.setattr("headrace.pipeline.engine.topics.time.monotonic", lambda: next(clock))
+    assert Topics({}).missing(["a", "b", "c"]) == ["c"]
+    assert known == []
+
+
+def test_brokers_that_do_not_answer_are_an_error_of_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics, "_TIMEOUT_S", 0.2)
+    with pytest.raises(KafkaException) as failed:
+        Topics({"bootstrap.servers": "127.0.0.1:1"}).create("views", {})
+    assert failed.value.args[0].code() == KafkaError._TIMED_OUT

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -6,7 +7,7 @@ import pytest
 from headrace.pipeline import Additive, Changelog, Stateful, Table, Topic
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.spec import shape
-from headrace.pipeline.spec.jobs import Job
+from headrace.pipeline.spec.jobs import Job, Publish
 from tests.unit.pipeline.example_jobs import (
     ARCHIVE,
     JOBS,
@@ -25,6 +26,18 @@ VIEWS: dict[str, Any] = {"table": "page_views", "keys": ("hour", "page"), "sums"
 def test_a_shape_survives_its_file(job: Job) -> None:
     stored = json.loads(json.dumps(shape.shape_of(job).as_json()))
     assert shape.changes(shape.from_json(stored), shape.shape_of(job)) == ()
+
+
+@pytest.mark.parametrize("job", JOBS.values(), ids=lambda job: job.name)
+def test_readers_of_tables_need_only_the_shape(job: Job) -> None:
+    stored = shape.from_json(json.loads(json.dumps(shape.shape_of(job).as_json())))
+    outputs = [output for output in job.outputs if not isinstance(output, Changelog | Publish)]
+    for output in outputs:
+        found = shape.table_outputs(stored)[output.table]
+        if isinstance(found, Stateful) and isinstance(output, Stateful):
+            found = replace(found, late_by=output.late_by)  # matters only to writers
+        assert found == output
+    assert len(shape.table_outputs(stored)) == len(outputs)
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,14 @@
 import io
+import shlex
 from pathlib import Path
 from typing import Any
 
+import pytest
+import typer
 from rich.console import Console
 
+from headrace.cli import demo
+from headrace.cli.main import app
 from headrace.pipeline.demo.results import print_results
 from headrace.pipeline.demo.state import DemoState, JobState
 from headrace.pipeline.demo.view import View
@@ -124,3 +129,29 @@ def test_a_log_without_lines_has_no_tables() -> None:
         "0 requests of 0 clients, 0 lines quarantined; 0 results published, in 12 s",
         "0 views of 0 pages",
     ]
+
+
+@pytest.mark.parametrize("own_broker", [True, False])
+def test_the_demo_ends_with_commands_that_exist(own_broker: bool) -> None:
+    console, out = _console(terminal=False)
+    demo._print_next_steps(console, _state(), own_broker, "t.")
+    printed = [shlex.split(line) for line in out.getvalue().splitlines() if line.startswith("  ")]
+    # `headrace`, or `python -m headrace`
+    commands = [words[1:] if words[0].endswith("headrace") else words[3:] for words in printed]
+    for words in commands:
+        _parse(words)
+    assert [" ".join(words[:2]) for words in commands] == [
+        *("pipeline query", "pipeline query", "pipeline status"),
+        *(["start --data"] if own_broker else []),
+        *("topics list", "groups list", "consume t.top-pages"),
+    ]
+
+
+def _parse(words: list[str]) -> None:
+    """Parse a command of `headrace`, without running it. Raises an exception if it does not exist."""
+    command: Any = typer.main.get_command(app)
+    name = "headrace"
+    while hasattr(command, "resolve_command"):
+        context = command.context_class(command, info_name=name)
+        name, command, words = command.resolve_command(context, words)
+    command.make_context(name, list(words))

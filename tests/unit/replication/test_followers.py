@@ -203,6 +203,14 @@ def test_with_one_replica_everything_is_visible(setup: Setup) -> None:
     assert setup.partition.high_watermark == 2
 
 
+def test_a_leader_that_is_the_only_replica_waits_until_the_others_have_left_the_isr(setup: Setup) -> None:
+    setup.append()
+    setup.lead(replicas=(1,), partition_epoch=1)
+    assert setup.partition.high_watermark == 0
+    setup.lead(replicas=(1,), isr=(1,), partition_epoch=2)
+    assert (setup.partition.high_watermark, setup.partition.followers) == (1, None)
+
+
 def test_the_leader_counts_after_its_flush(tmp_path: Path) -> None:
     setup = Setup(tmp_path, flush_messages=1)
     flushes: list[Partition] = []

@@ -119,6 +119,13 @@ def test_no_batch_several_batches_and_too_large_ones_are_refused() -> None:
     assert caught.value.code is ErrorCode.message_too_large
 
 
+def test_the_error_of_a_following_batch_shows_that_its_length_is_too_small() -> None:
+    following = bytes(8) + (5).to_bytes(4) + bytes(20)
+
+    with pytest.raises(KafkaError, match="another that declares 5 bytes, less than a header"):
+        validate_produced(batch_with() + following, LIMIT)
+
+
 @given(st.binary(max_size=300), st.integers(0, 200))
 def test_arbitrary_records_cause_no_error_but_kafka_error(body: bytes, count: int) -> None:
     header = rb.parse_header(batch_with())._replace(

@@ -49,7 +49,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 class OffsetApis:
-    """Handlers for committed offsets."""
+    """Handles OffsetCommit, OffsetFetch and OffsetDelete."""
 
     def __init__(self, coordinator: GroupCoordinator, topics: Topics) -> None:
         self._coordinator = coordinator

@@ -56,7 +56,10 @@ def alter_config(
         elif operation in (APPEND, SUBTRACT):
             values[name] = _with_items(config, resource, name, operation, values.get(name), value or "")
         else:
-            raise KafkaError(ErrorCode.invalid_request, f"Unknown operations type {operation}")
+            raise KafkaError(
+                ErrorCode.invalid_request,
+                f"Unknown operation type {operation} for {name}: use 0 (set), 1 (delete), 2 (append) or 3 (subtract).",
+            )
     _check(config, resource, values, {name for name, _, _ in changes})
     return values
 

@@ -56,7 +56,7 @@ _FEW_RESOURCES: Final = 100
 
 
 class ConfigApis:
-    """Handles the APIs of static and dynamic settings."""
+    """Handles DescribeConfigs, ListConfigResources, and both requests that alter settings."""
 
     def __init__(self, cache: MetadataCache, admin: ClusterAdmin, config: BrokerConfig) -> None:
         self._cache = cache
@@ -94,7 +94,7 @@ class ConfigApis:
         def alteration(resource: Any) -> Alteration:
             for config in resource.configs:
                 if config.value is None and config.config_operation != 1:
-                    raise _invalid(f"Null value not supported for : {config.name}")
+                    raise _invalid(f"Null value not supported for {config.name}: use DELETE to restore the default.")
             changes = [(config.name, config.config_operation, config.value) for config in resource.configs]
             return lambda current: alter_config(self._config, _resource(resource), current, changes)
 
@@ -106,7 +106,7 @@ class ConfigApis:
         def alteration(resource: Any) -> Alteration:
             for config in resource.configs:
                 if config.value is None:
-                    raise _invalid(f"Null value not supported for : {config.name}")
+                    raise _invalid(f"Null value not supported for {config.name}: omit it to restore the default.")
             if resource.resource_type == BROKER_LOGGER:
                 raise _invalid(
                     f"Unknown resource type {resource.resource_type}; use IncrementalAlterConfigs for loggers."

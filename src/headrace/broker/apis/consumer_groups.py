@@ -34,7 +34,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 class ConsumerGroupApis:
-    """Handlers for groups of the consumer protocol (KIP-848)."""
+    """Handles ConsumerGroupHeartbeat and ConsumerGroupDescribe (KIP-848)."""
 
     def __init__(self, coordinator: GroupCoordinator, topics: Topics) -> None:
         self._coordinator = coordinator

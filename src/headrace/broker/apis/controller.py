@@ -1,7 +1,8 @@
 """Requests to the controller of a cluster. Other brokers reject them; clients find the controller with Metadata."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
+from functools import partial
+from operator import itemgetter
 from typing import Any, Final, TypeVar
 
 from headrace.broker.apis.placement import PREFERRED, UNCLEAN
@@ -17,17 +18,26 @@ from headrace.cluster.offices.topic_admin import ClusterTopicAdmin
 from headrace.cluster.producer_id_blocks import ProducerIdBlocks
 from headrace.errors import ErrorCode, KafkaError
 from headrace.server.context import Answer, Handler, Reply, RequestContext
+from headrace.slices import Pace, chunks
 from headrace.types import Request, TopicPartition
 from headrace.wire.apis import ApiKey
+from headrace.wire.encoder import Fields
+from headrace.wire.items import made_of
 
 T = TypeVar("T")
 
 _WITH_EPOCHS: Final = 3
 """The first version of AlterPartition in which members of the ISR have epochs (KIP-903)."""
+_AT_ONCE: Final = 1000
+"""Partitions to handle without a pause."""
+_UNKNOWN: Final = KafkaError(ErrorCode.unknown_topic_or_partition, "The partition does not exist.")
 
 
 class ControllerApis:
-    """Handlers for clients and brokers. `topics` has the handlers that create, grow and delete topics."""
+    """Handles the requests of clients and brokers to the controller.
+
+    `topics` has the handlers that create, grow and delete topics.
+    """
 
     def __init__(
         self,
@@ -69,24 +79,28 @@ class ControllerApis:
         """Elect preferred leaders, or any live replica as the leader of a partition without one (KIP-460)."""
         election_type = getattr(request, "election_type", PREFERRED)
         if election_type not in (PREFERRED, UNCLEAN):
-            raise KafkaError(ErrorCode.invalid_request, f"Unknown election type {election_type}")
+            raise KafkaError(
+                ErrorCode.invalid_request, f"Unknown election type {election_type}: use 0 (preferred) or 1 (unclean)."
+            )
         asked = request.topic_partitions
         if asked is None:
-            wanted = [
+            wanted = (
                 TopicPartition(name, index)
                 for name, topic in self._cache.image.topics.items()
                 for index in range(len(topic.partitions))
-            ]
+            )
         else:
-            wanted = [TopicPartition(topic.topic, index) for topic in asked for index in topic.partitions]
+            wanted = (TopicPartition(topic.topic, index) for topic in asked for index in topic.partitions)
+        existing, unknown = await self._looked_up(wanted)
         results = await self._candidate.current().ask(
-            "election", lambda machine: machine.elect(wanted, unclean=election_type == UNCLEAN)
+            "election", lambda machine: machine.elect(existing, unclean=election_type == UNCLEAN)
         )
         leaders = {partition: leader for partition, leader in results.items() if isinstance(leader, int)}
         late = await self._admin.led_by(leaders, request.timeout.total_seconds())
-        errors: dict[TopicPartition, KafkaError | None] = {
-            partition: result if isinstance(result, KafkaError) else None for partition, result in results.items()
-        }
+        errors: dict[TopicPartition, KafkaError | None] = dict.fromkeys(unknown, _UNKNOWN)
+        errors.update(
+            (partition, result if isinstance(result, KafkaError) else None) for partition, result in results.items()
+        )
         errors.update((partition, KafkaError(ErrorCode.request_timed_out)) for partition in late)
         if asked is None:
             errors = {
@@ -97,35 +111,33 @@ class ControllerApis:
         return {
             "error_code": ErrorCode.none,
             "replica_election_results": [
-                {
-                    "topic": name,
-                    "partition_result": [{"partition_id": index, **_failure(error)} for index, error in partitions],
-                }
-                for name, partitions in _by_topic(errors)
+                {"topic": name, "partition_result": made_of(partitions, partial(_failed, "partition_id"))}
+                for name, partitions in await _by_topic(errors)
             ],
         }
 
     async def alter_partition_reassignments(self, _: RequestContext, request: Request) -> Reply:
         """Start, change and cancel reassignments (KIP-455, KIP-860)."""
-        targets = {
-            TopicPartition(topic.name, partition.partition_index): partition.replicas
-            for topic in request.topics
-            for partition in topic.partitions
-        }
+        replicas: dict[TopicPartition, Sequence[int] | None] = {}
+        pace = Pace()
+        for topic in request.topics:
+            for some in chunks(topic.partitions, _AT_ONCE):
+                replicas |= {TopicPartition(topic.name, item.partition_index): item.replicas for item in some}
+                await pace.rest()
+        existing, unknown = await self._looked_up(replicas)
+        targets = {partition: replicas[partition] for partition in existing}
         resize = getattr(request, "allow_replication_factor_change", True)
         results = await self._candidate.current().ask(
             "reassignment", lambda machine: machine.reassign(targets, resize=resize)
         )
+        results.update(dict.fromkeys(unknown, _UNKNOWN))
         return {
             "allow_replication_factor_change": resize,
             "error_code": ErrorCode.none,
             "error_message": None,
             "responses": [
-                {
-                    "name": name,
-                    "partitions": [{"partition_index": index, **_failure(error)} for index, error in partitions],
-                }
-                for name, partitions in _by_topic(results)
+                {"name": name, "partitions": made_of(partitions, partial(_failed, "partition_index"))}
+                for name, partitions in await _by_topic(results)
             ],
         }
 
@@ -152,9 +164,26 @@ class ControllerApis:
                         for index, moving in partitions
                     ],
                 }
-                for name, partitions in _by_topic(found)
+                for name, partitions in await _by_topic(found)
             ],
         }
+
+    async def _looked_up(
+        self, partitions: Iterable[TopicPartition]
+    ) -> tuple[list[TopicPartition], list[TopicPartition]]:
+        """Return the partitions that exist, without duplicates, and those that do not.
+
+        The lookup has pauses, because a request may name many partitions that do not exist. The machine handles the
+        others in one go.
+        """
+        term = self._candidate.current()
+        existing: dict[TopicPartition, None] = {}
+        unknown: list[TopicPartition] = []
+        for some in chunks(partitions, _AT_ONCE):
+            exists = await term.ask("lookup", partial(_existence, some))
+            existing.update((partition, None) for partition, known in zip(some, exists, strict=True) if known)
+            unknown += [partition for partition, known in zip(some, exists, strict=True) if not known]
+        return list(existing), unknown
 
     def update_features(self, _: RequestContext, request: Request) -> Reply:
         """Reject all features: a cluster with ZooKeeper has none (KIP-584)."""
@@ -213,13 +242,25 @@ class ControllerApis:
         }
 
 
-def _by_topic(results: Mapping[TopicPartition, T]) -> Iterable[tuple[str, list[tuple[int, T]]]]:
-    for name, found in groupby(sorted(results), key=lambda partition: partition.topic):
-        yield name, [(partition.partition, results[partition]) for partition in found]
+async def _by_topic(results: Mapping[TopicPartition, T]) -> list[tuple[str, list[tuple[int, T]]]]:
+    """Group the results of partitions by topic, sorted."""
+    by_topic: dict[str, list[tuple[int, T]]] = {}
+    pace = Pace()
+    for some in chunks(results.items(), _AT_ONCE):
+        for (name, index), result in some:
+            by_topic.setdefault(name, []).append((index, result))
+        await pace.rest()
+    return [(name, sorted(by_topic[name], key=itemgetter(0))) for name in sorted(by_topic)]
 
 
-def _failure(error: KafkaError | None) -> dict[str, Any]:
+def _existence(partitions: Iterable[TopicPartition], machine: ControllerMachine) -> tuple[list[bool], Iterable[Effect]]:
+    return [machine.context.exists(partition) for partition in partitions], ()
+
+
+def _failed(index_name: str, result: tuple[int, KafkaError | None]) -> Fields:
+    index, error = result
     return {
+        index_name: index,
         "error_code": ErrorCode.none if error is None else error.code,
         "error_message": None if error is None else error.message,
     }

@@ -5,7 +5,7 @@ latest registration. Otherwise errors are per partition.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final
 from uuid import UUID
 
@@ -16,17 +16,22 @@ from headrace.cluster.membership.updates import update_of
 from headrace.cluster.metadata_cache import MetadataCache
 from headrace.errors import ErrorCode, KafkaError
 from headrace.server.context import Handler, Reply, RequestContext
-from headrace.slices import Pace, finish
+from headrace.slices import Pace, chunks, finish
 from headrace.types import PartitionState, Request, TopicPartition
 from headrace.wire.apis import ApiKey
+from headrace.wire.encoder import Fields
+from headrace.wire.items import made_of
 
 _UNKNOWN_EPOCH: Final = -1
+_NO_TOPIC_ID: Final = UUID(int=0)
+_AT_ONCE: Final = 1000
+"""Partitions of a topic to handle without a pause."""
 
 log = logging.getLogger(__name__)
 
 
 class ControlApis:
-    """Handlers for a controller. `broker_epoch` is that of this broker's registration, -1 before it."""
+    """Handles the controller's requests. `broker_epoch` is that of this broker's registration, -1 before it."""
 
     def __init__(
         self,
@@ -68,44 +73,38 @@ class ControlApis:
         """Lead and follow partitions."""
         self._check(request, "LeaderAndIsr")
         await self._read_configs((topic.topic_name, topic.topic_id) for topic in request.topic_states)
-        results: list[dict[str, Any]] = []
         states: list[PartitionState] = []
         pace = Pace()
         for topic in request.topic_states:
-            states += [_state(topic, partition) for partition in topic.partition_states]
-            await pace.rest()
+            for some in chunks(topic.partition_states, _AT_ONCE):
+                states += [_state(topic, partition) for partition in some]
+                await pace.rest()
+        self._check(request, "LeaderAndIsr")  # another controller may have deleted these topics meanwhile
         errors = await self._commands.lead_and_follow(states, _issuer(request))
+        results: list[Fields] = []
         for topic in request.topic_states:
-            partitions = [
-                {
-                    "partition_index": partition.partition_index,
-                    "error_code": errors[TopicPartition(topic.topic_name, partition.partition_index)],
-                }
-                for partition in topic.partition_states
-            ]
+            partitions: list[Fields] = []
+            for some in chunks(topic.partition_states, _AT_ONCE):
+                partitions += [_led_or_not(topic, partition, errors) for partition in some]
+                await pace.rest()
             results.append({"topic_id": topic.topic_id, "partition_errors": partitions})
-            await pace.rest()
         return {"error_code": ErrorCode.none, "topics": results}
 
     async def stop_replica(self, _: RequestContext, request: Request) -> Reply:
         self._check(request, "StopReplica")
-        stopped = [
-            StoppedReplica(
-                TopicPartition(topic.topic_name, partition.partition_index),
-                partition.leader_epoch,
-                partition.delete_partition,
-            )
-            for topic in request.topic_states
-            for partition in topic.partition_states
-        ]
+        stopped: list[StoppedReplica] = []
+        pace = Pace()
+        for topic in request.topic_states:
+            for some in chunks(topic.partition_states, _AT_ONCE):
+                stopped += [_stopped(topic, partition) for partition in some]
+                await pace.rest()
         errors = await self._commands.stop(stopped, _issuer(request))
-        return {
-            "error_code": ErrorCode.none,
-            "partition_errors": [
-                {"topic_name": name, "partition_index": index, "error_code": error}
-                for (name, index), error in errors.items()
-            ],
-        }
+
+        def result(partition: TopicPartition) -> Fields:
+            name, index = partition
+            return {"topic_name": name, "partition_index": index, "error_code": errors[partition]}
+
+        return {"error_code": ErrorCode.none, "partition_errors": made_of(tuple(errors), result)}
 
     def _check(self, request: Request, name: str) -> None:
         """Raise KafkaError: stale_controller_epoch, stale_broker_epoch, unsupported_version for a KRaft controller."""
@@ -136,10 +135,20 @@ def _issuer(request: Request) -> Issuer:
     return Issuer(request.controller_id, request.controller_epoch)
 
 
+def _led_or_not(topic: Any, partition: Any, errors: Mapping[TopicPartition, ErrorCode]) -> Fields:
+    index = partition.partition_index
+    return {"partition_index": index, "error_code": errors[TopicPartition(topic.topic_name, index)]}
+
+
+def _stopped(topic: Any, partition: Any) -> StoppedReplica:
+    place = TopicPartition(topic.topic_name, partition.partition_index)
+    return StoppedReplica(place, partition.leader_epoch, partition.delete_partition)
+
+
 def _state(topic: Any, partition: Any) -> PartitionState:
     return PartitionState(
         topic.topic_name,
-        topic.topic_id,
+        topic.topic_id or _NO_TOPIC_ID,
         partition.partition_index,
         partition.leader,
         partition.leader_epoch,

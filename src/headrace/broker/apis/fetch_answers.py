@@ -145,7 +145,7 @@ def _put_partitions(
     """Append to `out`, and move it to `parts` before a region of a file. Return the unfinished part."""
     flexible = version >= FLEXIBLE
     for answered in partitions:
-        part = answered[3]
+        wanted, _, _, part, diverging = answered
         _put_partition(out, answered, version, read_committed=read_committed)
         if isinstance(part, Copied):
             out += part.data
@@ -154,10 +154,10 @@ def _put_partitions(
             parts.append(part)
             out = bytearray()
         if flexible:
-            if answered[4] is None and not leaders:
+            if diverging is None and not leaders:
                 out.append(0)
             else:
-                _put_tags(out, answered[4], leaders.get(answered[0]))
+                _put_tags(out, diverging, leaders.get(wanted))
     return out
 
 

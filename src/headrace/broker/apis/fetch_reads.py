@@ -57,7 +57,7 @@ def _divergence(partition: Replica, wanted: FetchPartition) -> tuple[int, int] |
 
 
 class FetchReads:
-    """Reads for Fetch requests."""
+    """Reads the logs of partitions for Fetch requests of consumers and followers."""
 
     def __init__(
         self,

@@ -162,13 +162,13 @@ class Fetch:
                 self._is_cut = True
             answered = self._read_one(wanted, max(left, 0), is_new=self._is_new, min_one_batch=self._bytes == 0)
             self._answered.append(answered)
-            part = answered[3]
+            _, error, _, part, diverging = answered
             if part is None:
                 self._has_idle = True
             else:
                 self._bytes += part.size
                 left -= part.size
-            if answered[1] is not ErrorCode.none or answered[4] is not None or wanted.preferred_replica >= 0:
+            if error is not ErrorCode.none or diverging is not None or wanted.preferred_replica >= 0:
                 self._has_error = True
 
     def _read_one(self, wanted: FetchPartition, max_bytes: int, *, is_new: bool, min_one_batch: bool) -> Answered:
@@ -364,7 +364,7 @@ class Fetch:
 
     def reply(self) -> RawReply:
         """Encode the reply; an incremental one contains only changed partitions."""
-        changed = [answered for answered in self._answered if answered[3] is not None or self._has_changed(answered)]
+        changed = [answered for answered in self._answered if self._has_changed(answered)]
         if self._follower is not None:
             self._api.sent(changed)
         if self._news is not None:

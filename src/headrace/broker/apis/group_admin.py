@@ -21,7 +21,7 @@ _NOT_ASKED = -(2**31)
 
 
 class GroupAdminApis:
-    """Reads and deletes groups."""
+    """Handles ListGroups, DescribeGroups and DeleteGroups."""
 
     def __init__(self, coordinator: GroupCoordinator) -> None:
         self._coordinator = coordinator

@@ -49,7 +49,9 @@ Raises KafkaError(coordinator_not_available) if it has no leader."""
 
 
 class GroupApis:
-    """`endpoint` returns this broker's address for a client; `create_offsets_topic` and `create_state_topic` (for
+    """Handles FindCoordinator, and the requests of members of classic groups.
+
+    `endpoint` returns this broker's address for a client; `create_offsets_topic` and `create_state_topic` (for
     transactions) return when the topic exists. Without `locate` this broker coordinates all groups and transactions.
     """
 
@@ -80,7 +82,9 @@ class GroupApis:
         """Return the coordinators of groups or transactional ids. Creates the internal topic if it is missing."""
         key_type = getattr(request, "key_type", _GROUP)
         if key_type not in (_GROUP, _TRANSACTION):
-            raise KafkaError(ErrorCode.invalid_request, f"Unknown coordinator type {key_type}")
+            raise KafkaError(
+                ErrorCode.invalid_request, f"Unknown coordinator type {key_type}: use 0 (group) or 1 (transaction)."
+            )
         name = GROUP_OFFSETS if key_type == _GROUP else TRANSACTION_STATE
         create_topic = self._create_offsets_topic if key_type == _GROUP else self._create_state_topic
         try:

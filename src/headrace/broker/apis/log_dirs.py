@@ -25,7 +25,7 @@ _LOGGED: Final = 10
 
 
 class LogDirsApi:
-    """Handlers for log directories."""
+    """Handles DescribeLogDirs and AlterReplicaLogDirs."""
 
     def __init__(self, replicas: ReplicaManager, mover: LogMover) -> None:
         self._replicas = replicas

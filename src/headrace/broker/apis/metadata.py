@@ -45,7 +45,7 @@ _BROKERS, _CONTROLLERS = 1, 2
 
 
 class MetadataApis:
-    """Handlers for metadata. Metadata may create missing topics."""
+    """Handles Metadata, which may create missing topics, DescribeCluster and DescribeTopicPartitions."""
 
     def __init__(self, cache: MetadataCache, admin: ClusterAdmin, config: BrokerConfig) -> None:
         self._cache = cache
@@ -63,7 +63,7 @@ class MetadataApis:
 
     def metadata(self, context: RequestContext, request: Request) -> Answer:
         """Return the brokers and the requested topics: all if the list is null (version 0: empty)."""
-        if not self._cache.image.brokers:
+        if not self._cache.is_complete:
             return self._when_known(context, request)
         key = self._key(context, request)
         if key is not None:
@@ -73,17 +73,20 @@ class MetadataApis:
         return self._metadata(context, request, key)
 
     async def _when_known(self, context: RequestContext, request: Request) -> Reply:
-        """Wait for the controller's first metadata. Raises InvalidRequestError if it does not come.
+        """Wait for the controller's first metadata. Raises InvalidRequestError if it sends no brokers.
 
-        After a reply without brokers, librdkafka forgets all brokers and stops working.
+        After a reply without brokers, librdkafka forgets all brokers and stops working. KafkaJS does not ask again
+        about a topic that it is told does not exist.
         """
         try:
             async with asyncio.timeout(_FIRST_METADATA_S):
-                await self._cache.wait_for_brokers()
+                await self._cache.wait_until_complete()
         except TimeoutError:
-            raise InvalidRequestError(
-                f"the controller has not sent metadata to this broker within {_FIRST_METADATA_S:g} s of the request"
-            ) from None
+            if not self._cache.image.brokers:
+                raise InvalidRequestError(
+                    f"the controller has not sent metadata to this broker within {_FIRST_METADATA_S:g} s of the request"
+                ) from None
+            self._cache.await_topics(())  # some were deleted meanwhile
         reply = await finish(self._metadata(context, request, None))
         return await reply if isinstance(reply, Awaitable) else reply
 
@@ -147,7 +150,9 @@ class MetadataApis:
                 ErrorCode.mismatched_endpoint_type, "This is a broker endpoint; it has no separate controllers."
             )
         if endpoint_type != _BROKERS:
-            raise KafkaError(ErrorCode.unsupported_endpoint_type, f"Unsupported endpoint type {endpoint_type}")
+            raise KafkaError(
+                ErrorCode.unsupported_endpoint_type, f"Unsupported endpoint type {endpoint_type}: use 1 (brokers)."
+            )
         image = self._cache.image
         return {
             "endpoint_type": _BROKERS,

@@ -17,7 +17,7 @@ _INT32 = struct.Struct(">i")
 
 
 class Layout(NamedTuple):
-    """The fields of a version."""
+    """The fields of a partition in one version of a reply."""
 
     is_flexible: bool
     has_epoch: bool

@@ -19,7 +19,7 @@ UNCLEAN: Final = 1
 
 
 class PlacementApis:
-    """Handlers for elections and reassignments."""
+    """Handles ElectLeaders, AlterPartitionReassignments and ListPartitionReassignments."""
 
     def __init__(self, cache: MetadataCache) -> None:
         self._cache = cache

@@ -317,7 +317,10 @@ class ProduceApi:
                 ]
                 continue
             if is_internal(name) and context.client_id != ADMIN_CLIENT_ID:
-                outcomes += [self._refused(context, name, data.index, _INTERNAL_TOPIC) for data in topic.partition_data]
+                outcomes += [
+                    self._refused(context, name, data.index, _error_of_internal(verdict, name, data.index))
+                    for data in topic.partition_data
+                ]
                 continue
             for place, data in enumerate(topic.partition_data):
                 index = data.index
@@ -364,6 +367,12 @@ class ProduceApi:
             topic_id: UUID | None = topic.topic_id
             return bytes(16) if topic_id is None else topic_id.bytes
         return _encoded(topic.name, flexible=version >= _FLEXIBLE)
+
+
+def _error_of_internal(verdict: Verdict | None, name: str, index: int) -> KafkaError:
+    """Return the error of an internal topic; that of the verification comes first, as in Kafka."""
+    found = None if verdict is None else verdict.errors.get(TopicPartition(name, index))
+    return _INTERNAL_TOPIC if found is None else found
 
 
 @lru_cache(maxsize=256)

@@ -63,6 +63,8 @@ class _Question(NamedTuple):
     producer_id: int
     producer_epoch: int
     adds: bool
+    client: str
+    """The sender, for the log."""
 
 
 class _Begun(NamedTuple):
@@ -90,7 +92,7 @@ class TransactionVerification:
         self._config = config
 
     def verify(self, requests: Requests) -> Verdicts | Awaitable[Verdicts] | None:
-        """Return the verdicts on several requests; None without transactional batches."""
+        """Return the verdicts on several requests; None if they contain no transactional batches."""
         if not any(_transactional(topic) for _, request in requests for topic in request.topic_data):
             return None
         begun = [self._begin(context, request) for context, request in requests]
@@ -131,11 +133,16 @@ class TransactionVerification:
         return [_verdict(item, known) for item in begun]
 
     def _ask(self, question: _Question, partitions: Sequence[TopicPartition]) -> Verified | Awaitable[Verified]:
-        transactional_id, producer_id, producer_epoch, adds = question
-        return self._verifier.verify(transactional_id, producer_id, producer_epoch, partitions, adds=adds)
+        transactional_id, producer_id, producer_epoch, adds, client = question
+        return self._verifier.verify(
+            transactional_id, producer_id, producer_epoch, partitions, adds=adds, client=client
+        )
 
     def _begin(self, context: RequestContext, request: Any) -> _Begun | Verdict | None:
-        """Begin to verify the request's batches; None without transactional ones."""
+        """Begin to verify the transactional batches of a request.
+
+        Return None if it has none, or the verdict if it can be given at once.
+        """
         found = _Batches()
         for topic in request.topic_data:
             self._gather(context, request, topic, topic.partition_data, found)
@@ -190,7 +197,8 @@ class TransactionVerification:
         if not self._config.transaction_partition_verification_enable:
             return new_tuple(_Begun, (None, version, {}, dict.fromkeys(found.first, UNVERIFIED)))
         [(producer_id, producer_epoch)] = found.producers
-        question = new_tuple(_Question, (request.transactional_id, producer_id, producer_epoch, version >= _ADDS))
+        asked = request.transactional_id, producer_id, producer_epoch, version >= _ADDS, context.sender
+        question = new_tuple(_Question, asked)
         return new_tuple(_Begun, (question, version, {}, {}))
 
     def _start(self, begun: _Begun, first: Mapping[TopicPartition, int]) -> None:
@@ -198,7 +206,7 @@ class TransactionVerification:
         question, _, errors, guards = begun
         if question is None:
             return
-        _, producer_id, producer_epoch, adds = question
+        _, producer_id, producer_epoch, adds, _ = question
         now = now_ms()
         for topic_partition, sequence in first.items():
             partition = self._replicas.find(*topic_partition)

@@ -15,8 +15,9 @@ from headrace.wire.items import Items
 
 
 class ProducersApi:
-    """Handlers for producer ids and states; `next_producer_id` returns an unused id, `init_transactional` handles
-    requests with a transactional id.
+    """Handles InitProducerId and DescribeProducers.
+
+    `next_producer_id` returns an unused id, `init_transactional` handles requests with a transactional id.
     """
 
     def __init__(

@@ -44,7 +44,7 @@ class TopicChanges(Protocol):
 
 
 class TopicApis:
-    """Handlers that create, grow and delete topics."""
+    """Handles CreateTopics, CreatePartitions and DeleteTopics."""
 
     def __init__(self, cache: MetadataCache, admin: TopicChanges, config: BrokerConfig) -> None:
         self._cache = cache

@@ -202,6 +202,7 @@ class Transactions:
         partitions: Sequence[TopicPartition],
         *,
         adds: bool,
+        client: str,
     ) -> Mapping[TopicPartition, ErrorCode] | Awaitable[Mapping[TopicPartition, ErrorCode]]:
         """Check that the partitions are in the producer's transaction, or add them (KIP-890)."""
         from headrace.coordinator.transactions.states import ProducerIdentity
@@ -218,6 +219,7 @@ class Transactions:
             coordinator.add_partitions(transactional_id, producer, frozenset(partitions), client_version=2)
         except KafkaError as error:
             return dict.fromkeys(partitions, error.code)
+        coordinator.note_client(transactional_id, client)
         waiting = coordinator.committed(transactional_id)
         return {} if waiting is None else self._added(waiting, partitions)
 

@@ -26,8 +26,9 @@ log = logging.getLogger(__name__)
 
 
 class MemberFetchers:
-    """`link_to` returns a link for a broker id and a client id, `address_of` the address of a live broker.
+    """Copies partitions from their leaders, with fetchers for each leader.
 
+    `link_to` returns a link for a broker id and a client id, `address_of` the address of a live broker.
     `broker_epoch` returns this broker's epoch.
     """
 

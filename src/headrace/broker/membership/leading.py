@@ -23,7 +23,10 @@ log = logging.getLogger(__name__)
 
 
 class MemberLeaders:
-    """`address` returns the controller's address, `broker_epoch` this broker's epoch."""
+    """Reports ISR changes to the controller, and checks for lagging followers.
+
+    `address` returns the controller's address, `broker_epoch` this broker's epoch.
+    """
 
     def __init__(
         self,

@@ -55,7 +55,10 @@ log = logging.getLogger(__name__)
 
 
 class Member:
-    """Use `connect`, then `load`, and `join` just before the broker serves; to stop, `leave`, then `close`."""
+    """This broker's membership in a cluster: keeps its registration and settings up to date.
+
+    Call `connect`, then `load`, and `join` just before the broker serves; to stop, `leave`, then `close`.
+    """
 
     def __init__(
         self, config: BrokerConfig, zookeeper: str, cache: MetadataCache, loop: asyncio.AbstractEventLoop
@@ -129,6 +132,8 @@ class Member:
         self._failed = failed
         # Not before: until it is registered, opening many logs may block the event loop for longer than the timeout.
         self._watchdog.start()
+        topics, deleting = await self._store.children(znodes.TOPICS), await self._store.children(znodes.DELETIONS)
+        self._cache.await_topics({*topics} - {*deleting})
         await self._register()
         self.candidate.stand()
         self._following = self._loop.create_task(self._follow())
@@ -349,7 +354,7 @@ class Member:
             await self._register()
         self.candidate.stand()
         known = self._cache.image.configs
-        configs = await self._configs.load()
+        configs = await self._configs.load(again=True)
         changed = {resource: values for resource, values in configs.items() if known.get(resource, {}) != values}
         if changed:
             await self._cache.apply_configs(changed)

@@ -1,5 +1,8 @@
 """Accept or refuse the ISR changes that leaders propose: AlterPartition (KIP-497, KIP-841, KIP-903). Pure.
 
+Kafka's controller in ZooKeeper mode trusts the sender to be the leader. This one checks it, as KRaft's does, because
+any client can send the request: without its leader in the ISR a partition may lose records, or be offline for ever.
+
 Only a new controller removes members itself: those that restarted before it took office.
 """
 
@@ -44,11 +47,21 @@ def decide(context: Context, leader: int, proposal: Proposal) -> LeaderState | E
         return state  # a repeated request: its version is out of date
     if proposal.version < state.version:
         return ErrorCode.invalid_update_version
+    if leader != state.leader or not _is_valid(context, proposal, state):
+        return ErrorCode.invalid_request
     if proposal.recovery == RECOVERING and (len(proposal.isr) > 1 or state.recovery != RECOVERING):
         return ErrorCode.invalid_request
     if not all(_is_eligible(context, broker, epoch) for broker, epoch in proposal.isr):
         return ErrorCode.ineligible_replica
     return None
+
+
+def _is_valid(context: Context, proposal: Proposal, state: LeaderState) -> bool:
+    """Return False for an ISR without the leader, with a broker twice, or that adds a broker without a replica."""
+    members = set(proposal.brokers)
+    if state.leader not in members or len(members) < len(proposal.isr):
+        return False
+    return members - set(state.isr) <= set(context.assignment(proposal.partition).replicas)
 
 
 def _is_eligible(context: Context, broker: int, epoch: int) -> bool:

@@ -200,7 +200,10 @@ class Office:
             return decoded(znodes.CLUSTER_ID, znodes.decode_cluster_id, (await self._store.get(znodes.CLUSTER_ID)).data)
 
     async def _raise_epoch(self) -> tuple[int, int]:
-        """Return the new controller epoch and the version of its node."""
+        """Create `/controller` and increment the controller epoch, in one transaction.
+
+        Return the new epoch and the version of its node.
+        """
         office = Create(znodes.CONTROLLER, znodes.encode_controller(self._broker_id, self._now_ms()), True)
         try:
             node = await self._store.get(znodes.CONTROLLER_EPOCH)

@@ -47,14 +47,18 @@ class ConfigWatch:
         self.topics: set[str] = set()
         """Topics whose settings were read."""
 
-    async def load(self) -> Configs:
-        """Read all settings, and watch for changes. Call it again after a lost connection."""
+    async def load(self, *, again: bool = False) -> Configs:
+        """Read all settings, and watch for changes. Call it again after a lost connection.
+
+        Raises MalformedNodeError, but not `again`: a broker that starts with the default retention may delete records,
+        one that runs keeps the settings that it knows.
+        """
         self._latest = max(await self._notifications(), default="")
         names = await self._children(f"{znodes.CONFIG}/{TOPIC_CONFIG}")
         topics = [ConfigResource(TOPIC_CONFIG, znodes.desanitize(name)) for name in names]
         # Settings of topics that were deleted meanwhile become empty.
         known = (ConfigResource(TOPIC_CONFIG, name) for name in self.topics)
-        return await self._read({*topics, *known, *self._brokers})
+        return await self._read({*topics, *known, *self._brokers}, is_strict=not again)
 
     async def read_topics(self, names: Iterable[str]) -> Configs:
         """Read the settings of topics that were created after `load`, for which there are no notifications."""
@@ -91,17 +95,23 @@ class ConfigWatch:
         try:
             resource = decoded(f"{_CHANGES}/{name}", changed_resource, node.data)
         except MalformedNodeError as error:
-            log.error("Ignored a malformed notification of changed settings: %s", error)
+            log.error("Ignored the malformed notification %s/%s (%r)", _CHANGES, name, error.__cause__)
             return ()
         return (resource,) if resource.kind == TOPIC_CONFIG or resource in self._brokers else ()
 
-    async def _read(self, resources: Iterable[ConfigResource]) -> Configs:
+    async def _read(self, resources: Iterable[ConfigResource], *, is_strict: bool = False) -> Configs:
+        """Read settings. Malformed ones are left out, or with `is_strict` raise MalformedNodeError."""
         wanted = sorted(resources)
         self.topics.update(resource.name for resource in wanted if resource.kind == TOPIC_CONFIG)
         paths = [znodes.config_path(resource) for resource in wanted]
         configs = {}
         for resource, path, node in zip(wanted, paths, await self._store.get_many(paths), strict=True):
-            configs[resource] = {} if node is None else decoded(path, znodes.decode_config, node.data)
+            try:
+                configs[resource] = {} if node is None else decoded(path, znodes.decode_config, node.data)
+            except MalformedNodeError as error:
+                if is_strict:
+                    raise
+                log.error("Settings in %s are ignored: correct or delete the node (%r)", path, error.__cause__)
         return configs
 
     async def _purge(self, names: Iterable[str], nodes: Iterable[Node | None]) -> None:

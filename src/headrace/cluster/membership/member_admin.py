@@ -93,7 +93,11 @@ class MemberAdmin:
                 ]
             )
         except NodeExistsError:
-            raise KafkaError(ErrorCode.topic_already_exists, f"Topic '{topic.name}' already exists.") from None
+            is_deleting = await self._store.exists(znodes.deletion_path(topic.name)) is not None
+            state = (
+                "is being deleted, which waits for all brokers with its replicas" if is_deleting else "already exists"
+            )
+            raise KafkaError(ErrorCode.topic_already_exists, f"Topic '{topic.name}' {state}.") from None
 
     async def alter_configs(
         self, alterations: Sequence[tuple[ConfigResource, Alteration]], *, validate_only: bool = False

@@ -11,14 +11,23 @@ from typing import Final
 
 _CHECKS: Final = 20
 """Number of checks per session timeout."""
+_LOG_S: Final = 1.0
+"""Time to wait for the log. The loop may be blocked by it, with its lock: by a pipe that nobody reads."""
 
 log = logging.getLogger(__name__)
 
 
 def end_process() -> None:
     """End the process at once, as if it were killed."""
-    logging.shutdown()
+    _within(_LOG_S, logging.shutdown)
     os._exit(1)
+
+
+def _within(timeout_s: float, work: Callable[[], None]) -> None:
+    """Do the work in another thread, and do not wait for longer than `timeout_s`."""
+    thread = Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(timeout_s)
 
 
 class Watchdog:
@@ -57,14 +66,17 @@ class Watchdog:
                 continue
             missed += 1
             if missed >= _CHECKS:
-                log.critical(
-                    "The event loop has been blocked for %d s: ending the process, so that other brokers take over. "
-                    "Stack of the event loop:\n%s",
-                    self._timeout_s,
-                    self._place(),
-                )
+                _within(_LOG_S, self._report)
                 self._end()
                 return
+
+    def _report(self) -> None:
+        log.critical(
+            "The event loop has been blocked for %d s: ending the process, so that other brokers take over. "
+            "Stack of the event loop:\n%s",
+            self._timeout_s,
+            self._place(),
+        )
 
     def _note(self) -> None:
         self._has_run = True

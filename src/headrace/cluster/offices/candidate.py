@@ -37,7 +37,10 @@ log = logging.getLogger(__name__)
 
 
 class Candidate:
-    """Call `stand` when the broker is registered, and after every change of the session."""
+    """Takes office when there is no controller, and leaves when another broker takes over or a write fails.
+
+    Call `stand` when the broker is registered, and after every change of the session.
+    """
 
     def __init__(
         self,

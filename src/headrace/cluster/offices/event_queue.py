@@ -40,7 +40,7 @@ class Figures:
 
 
 class EventQueue:
-    """`failed` is called with the exception of an event. No later event is handled."""
+    """Handles events one after another. If one raises an exception, calls `failed` with it, and handles no more."""
 
     def __init__(self, failed: Callable[[Exception], None], figures: Figures, loop: asyncio.AbstractEventLoop) -> None:
         self._failed = failed

@@ -8,8 +8,9 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from headrace.cluster import znodes
 from headrace.cluster.controller.batches import REQUESTS, Announce, Lead, Send, Stop
-from headrace.cluster.controller.machine import ControllerMachine, Tree
+from headrace.cluster.controller.machine import ControllerMachine, ReadTopic, Tree
 from headrace.cluster.controller.work import Connect, Disconnect, Effect, Note, Remove, Write
+from headrace.cluster.image import LeaderState
 from headrace.cluster.loading import decoded
 from headrace.cluster.membership.registration import WatchedStore
 from headrace.cluster.offices.channels import Channels
@@ -188,9 +189,7 @@ class Term:
         topics, writes = await self._reader.topics(names)
         await self._store.write(writes)
         deletions = await self._reader.deletions(self._news_of("deletions"))
-        states = await self._reader.states(
-            [TopicPartition(name, index) for name, topic in topics.items() for index in topic.assignments]
-        )
+        topics, states = await self._read_states(topics)
         if not self._settings.deletes_topics:
             await self._store.remove(znodes.deletion_path(name) for name in deletions)
             deletions = []
@@ -200,6 +199,17 @@ class Term:
         )
         for name in ("deletions", "reassignments", "elections", "isr changes", "log directories"):
             self.queue.put_once(name, self._watched()[name])
+
+    async def _read_states(
+        self, topics: Mapping[str, ReadTopic]
+    ) -> tuple[dict[str, ReadTopic], dict[TopicPartition, LeaderState]]:
+        """Return the topics whose states can be read, and these states: others would seem to have no leader yet."""
+        states = await self._reader.states(
+            [TopicPartition(name, index) for name, topic in topics.items() for index in topic.assignments]
+        )
+        malformed = {partition.topic for partition, state in states.items() if state is None}
+        readable = {name: topic for name, topic in topics.items() if name not in malformed}
+        return readable, {item: state for item, state in states.items() if state and item.topic in readable}
 
     async def _brokers_changed(self) -> None:
         await self._carry_out(self.machine.brokers_changed(await self._reader.brokers(self._news_of("brokers"))))
@@ -255,7 +265,9 @@ class Term:
         found = await self._reader.notifications(znodes.ISR_CHANGES, self._news_of("isr changes"))
         partitions = {item for path, node in found for item in _decoded_or_none(path, _partitions, node.data)}
         if partitions:
-            await self._carry_out(self.machine.states_read(await self._reader.states(sorted(partitions))))
+            states = await self._reader.states(sorted(partitions))
+            known = {item: state for item, state in states.items() if state is not None}
+            await self._carry_out(self.machine.states_read(known))
         await self._store.write([Delete(path) for path, _ in found])
 
     async def _log_dirs_notified(self) -> None:
@@ -355,7 +367,7 @@ def _decoded_or_none(path: str, decode: Callable[[bytes], dict[Any, Any]], data:
     try:
         return decoded(path, decode, data)
     except MalformedNodeError as error:
-        log.error("%s", error)
+        log.error("Ignored the malformed node %s (%r)", path, error.__cause__)
         return {}
 
 

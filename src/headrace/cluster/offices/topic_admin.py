@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from headrace.cluster import topic_changes, znodes
+from headrace.cluster.controller.office import decided_at_once
 from headrace.cluster.drafts import Draft
 from headrace.cluster.failures import StoreFailures
 from headrace.cluster.image import NO_LEADER, Assignment, ConfigResource, MetadataImage, TopicImage
@@ -57,7 +58,10 @@ class ClusterTopicAdmin:
         """Create all valid topics, and wait until they have leaders. Return a topic or an error per request."""
         self._candidate.current()
         draft = Draft(self._cache.image)
-        results = topic_changes.create_topics(draft, topics, self._config, self._random)
+        size = len(topics) + sum(max(new.partitions, len(new.assignments)) for new in topics)
+        results = await decided_at_once(
+            size, lambda: topic_changes.create_topics(draft, topics, self._config, self._random)
+        )
         if validate_only:
             return results
         for index, topic in enumerate(results):

@@ -1,16 +1,25 @@
-"""Read the controller's state from ZooKeeper."""
+"""Read the controller's state from ZooKeeper.
+
+Nodes that cannot be decoded are logged and left out: one of them must not leave the cluster without a controller.
+"""
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 from headrace.cluster import znodes
 from headrace.cluster.controller.machine import ReadTopic
 from headrace.cluster.image import BrokerImage, LeaderState
 from headrace.cluster.loading import decoded
 from headrace.cluster.membership.registration import WatchedStore
-from headrace.cluster.store import Node, NoNodeError, Operation, Set
+from headrace.cluster.store import MalformedNodeError, Node, NoNodeError, Operation, Set
 from headrace.types import TopicPartition
 from headrace.wire.ids import new_id
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 
 class TreeReader:
@@ -21,9 +30,11 @@ class TreeReader:
 
     async def brokers(self, changed: Callable[[], None]) -> list[BrokerImage]:
         """Return the registered brokers, and watch for others, and for changes of their addresses."""
-        ids = [int(name) for name in await self._store.watched_children(znodes.BROKER_IDS, changed)]
+        names = await self._store.watched_children(znodes.BROKER_IDS, changed)
+        ids = [int(name) for name in names if name.isdecimal()]
         nodes = await asyncio.gather(*(self._store.watched(znodes.broker_path(item), changed) for item in ids))
-        return [_broker(item, node) for item, node in zip(ids, nodes, strict=True) if node is not None]
+        found = [_broker(item, node) for item, node in zip(ids, nodes, strict=True) if node is not None]
+        return [broker for broker in found if broker is not None]
 
     async def topic_names(self, changed: Callable[[], None]) -> list[str]:
         """Return the names of all topics, and watch for others."""
@@ -35,20 +46,23 @@ class TreeReader:
         writes: list[Operation] = []
         for name, node in await self._found([(name, znodes.topic_path(name)) for name in names]):
             path = znodes.topic_path(name)
-            topic_id, assignments = decoded(path, znodes.decode_assignments, node.data)
+            topic = _decoded_or_none(path, znodes.decode_assignments, node.data)
+            if topic is None:
+                continue
+            topic_id, assignments = topic
             if topic_id is None:
                 topic_id = new_id()
                 writes.append(Set(path, znodes.encode_assignments(topic_id, assignments), node.stat.version))
             topics[name] = ReadTopic(topic_id, assignments)
         return topics, writes
 
-    async def states(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, LeaderState]:
-        """Return the states of partitions; those without a leader yet have none."""
+    async def states(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, LeaderState | None]:
+        """Return the states of partitions, None for those that cannot be decoded. New partitions are left out."""
         paths = [znodes.state_path(*partition) for partition in partitions]
-        states = {}
+        states: dict[TopicPartition, LeaderState | None] = {}
         for partition, node in zip(partitions, await self._store.get_many(paths), strict=True):
             if node is not None:
-                states[partition] = decoded(znodes.state_path(*partition), _state_decoder(node), node.data)
+                states[partition] = _decoded_or_none(znodes.state_path(*partition), _state_decoder(node), node.data)
         return states
 
     async def deletions(self, changed: Callable[[], None]) -> list[str]:
@@ -78,10 +92,18 @@ class TreeReader:
         return [(key, node) for (key, _), node in zip(wanted, nodes, strict=True) if node is not None]
 
 
-def _broker(broker_id: int, node: Node) -> BrokerImage:
+def _broker(broker_id: int, node: Node) -> BrokerImage | None:
     path = znodes.broker_path(broker_id)
-    return decoded(path, lambda data: znodes.decode_broker(broker_id, data, node.stat.czxid), node.data)
+    return _decoded_or_none(path, lambda data: znodes.decode_broker(broker_id, data, node.stat.czxid), node.data)
 
 
 def _state_decoder(node: Node) -> Callable[[bytes], LeaderState]:
     return lambda data: znodes.decode_leader_state(data, node.stat.version, node.stat.mzxid)
+
+
+def _decoded_or_none(path: str, decode: Callable[[bytes], T], data: bytes) -> T | None:
+    try:
+        return decoded(path, decode, data)
+    except MalformedNodeError as error:
+        log.error("The controller ignores %s: correct or delete the node (%r)", path, error.__cause__)
+        return None

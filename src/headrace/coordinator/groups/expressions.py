@@ -14,6 +14,9 @@ from headrace.errors import ErrorCode, KafkaError
 
 MAX_LENGTH: Final = 10_000
 """Maximum length of an expression (characters)."""
+MAX_UNICODE_CLASSES: Final = 100
+r"""Maximum number of classes such as `\pL` in an expression: RE2 needs 0.3 ms and 30 KB for each, before it checks the
+size of the compiled expression."""
 _MAX_MEMORY: Final = 512 * 1024
 """Memory (bytes) of a compiled expression, including matching. RE2's cache keeps up to 128 expressions."""
 _MAX_NAMES: Final = 1_000_000
@@ -33,7 +36,7 @@ def compiled(regex: str) -> Any:
         raise _invalid(regex, "unsupported by this broker: the package google-re2 is not installed") from None
     if len(regex) > MAX_LENGTH:
         raise _invalid(regex, f"longer than {MAX_LENGTH} characters")
-    _reject_cpp_only_syntax(regex)
+    _check_syntax(regex)
     options = re2.Options()
     options.max_mem = _MAX_MEMORY
     options.log_errors = False  # they would go to standard error
@@ -45,16 +48,22 @@ def compiled(regex: str) -> Any:
         raise _invalid(regex, reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)) from None
 
 
-def _reject_cpp_only_syntax(regex: str) -> None:
-    r"""Raise KafkaError for syntax that RE2 supports in C++ but not in Java: `\C` and duplicate group names."""
+def _check_syntax(regex: str) -> None:
+    r"""Raise KafkaError for too many Unicode classes, and for syntax that RE2 supports in C++ but not in Java: `\C` and
+    duplicate group names.
+    """
     names = _GROUP_NAME.findall(regex)
     if len(names) > len(set(names)):
         raise _invalid(regex, "duplicate capture group name")
+    unicode_classes = 0
     position = regex.find("\\")
     while position >= 0:
         escaped = regex[position + 1 : position + 2]
         if escaped == "C":
             raise _invalid(regex, "invalid escape sequence: \\C")
+        unicode_classes += escaped in {"p", "P"}
+        if unicode_classes > MAX_UNICODE_CLASSES:
+            raise _invalid(regex, f"more than {MAX_UNICODE_CLASSES} Unicode classes")
         end = regex.find("\\E", position) if escaped == "Q" else position
         position = -1 if end < 0 else regex.find("\\", end + 2)
 

@@ -97,7 +97,7 @@ class Runtime(Generic[S]):
     def carry_out(self, shard: LedShard[S], name: str, result: Result[A]) -> A:
         """Write and replay the records, execute the effects, and return the reply.
 
-        Raises the KafkaError of the result, or of the append, which changes nothing.
+        Raises the KafkaError of the result after that, or of a failed append, which leaves the state unchanged.
         """
         if result.records:
             try:
@@ -169,7 +169,7 @@ class Runtime(Generic[S]):
                 log.warning("%s: the %s timer of %s failed and will be retried: %s", shard.name, timer, name, error)
                 self._timers.schedule((name, timer), self._loop.time() + _RETRY_S)
             except Exception:
-                log.exception("%s: the %s timer of %s failed", shard.name, timer, name)
+                log.exception("%s: the %s timer of %s failed: this is a bug, please report it", shard.name, timer, name)
         self._arm()
 
 

@@ -46,7 +46,7 @@ class TransactionShard:
         now_ms: int,
         producer_id: int,  # noqa: ARG002
     ) -> bool:
-        """Apply an encoded record. Return False for a record of another type.
+        """Apply an encoded record. Skip one of an unknown type, and return False.
 
         Raises KafkaError: corrupt_message, unsupported_version.
         """

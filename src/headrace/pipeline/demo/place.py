@@ -24,7 +24,11 @@ class Place:
     """The directory of a new demo, which is empty, or of one that continues."""
 
     def __init__(self, directory: Path, options: Options) -> None:
-        """Use a directory. Raises PipelineError if it contains something else, or a demo with other options."""
+        """Create `directory` if it does not exist, and read the options of the demo in it.
+
+        Raises PipelineError if they differ from `options`, if the directory contains other files instead, or if it
+        cannot be used.
+        """
         self.directory = directory
         self._options = options
         try:

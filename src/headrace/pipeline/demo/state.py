@@ -25,7 +25,10 @@ class JobState:
 
 @dataclass(slots=True, kw_only=True)
 class DemoState:
-    """`shipped` counts acknowledged lines; `expected` is the total number of lines, if known."""
+    """The state of the demo, for its view.
+
+    `shipped` counts acknowledged lines; `expected` is the total number of lines, if known.
+    """
 
     source: str
     bootstrap: str

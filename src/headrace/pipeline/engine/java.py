@@ -3,6 +3,8 @@
 py4j resolves `jvm.org.apache.x.Y` part by part, and searches every jar for each package. A full name is found at once.
 """
 
+import logging
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -42,3 +44,37 @@ def remember(spark: "SparkSession") -> None:
     for name in _OFTEN:
         if name not in vars(jvm):
             setattr(jvm, name, _Remembered(getattr(jvm, name)))
+
+
+def leave_working_directory(spark: "SparkSession") -> None:
+    """Make Spark create its directory for classes of sessions among its temporary files.
+
+    Spark 4.0 creates it in `./artifacts` and leaves that behind. Where the working directory cannot be written, every
+    query fails.
+    """
+    utils = getattr(java_class(spark, "org.apache.spark.util.Utils$"), "MODULE$")
+    directory = utils.createTempDir(getattr(utils, "createTempDir$default$1")(), "artifacts").toPath()
+    manager = java_class(spark, "java.lang.Class").forName("org.apache.spark.sql.artifact.ArtifactManager$")
+    # A lazy value: the second field says that it is set.
+    for name, value in (("artifactRootDirectory", directory), ("bitmap$0", True)):
+        field = manager.getDeclaredField(name)
+        field.setAccessible(True)
+        field.set(None, value)
+
+
+def silence_py4j() -> None:
+    """Keep py4j from logging stack traces, also with the root logger, before it raises an error."""
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    root = logging.getLogger()
+    root.removeFilter(_is_not_of_py4j)
+    root.addFilter(_is_not_of_py4j)
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    return "py4j" not in Path(record.pathname).parts
+
+
+def silence(spark: "SparkSession", logger: str) -> None:
+    """Turn off a logger of the Java process."""
+    off = java_class(spark, "org.apache.logging.log4j.Level").OFF
+    java_class(spark, "org.apache.logging.log4j.core.config.Configurator").setLevel(logger, off)

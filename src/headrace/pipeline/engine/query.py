@@ -6,6 +6,7 @@ already completed it, so that a batch can be repeated after a crash at any point
 
 import json
 import logging
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -20,6 +21,7 @@ from headrace.pipeline.engine import sources, stateful
 from headrace.pipeline.engine.compiling import Compiling
 from headrace.pipeline.engine.exactly_once import changelog, positions, topic_ids
 from headrace.pipeline.engine.exactly_once.checkpoint import Checkpoint
+from headrace.pipeline.engine.exactly_once.claims import Claims
 from headrace.pipeline.engine.exactly_once.ledger import Entry, Ledger, Offsets
 from headrace.pipeline.engine.exactly_once.publishing import Batch, LedgerPublisher, Publisher, TransactionalPublisher
 from headrace.pipeline.engine.files import Files
@@ -32,7 +34,7 @@ from headrace.pipeline.engine.tables.lake import Lake
 from headrace.pipeline.engine.topics import Topics
 from headrace.pipeline.engine.turns import Turns
 from headrace.pipeline.engine.writing import Changes, TableWriter
-from headrace.pipeline.errors import PipelineError
+from headrace.pipeline.errors import PipelineError, TemporaryError
 from headrace.pipeline.spec import shape, sharing
 from headrace.pipeline.spec.client_settings import Cluster
 from headrace.pipeline.spec.deployment import JobSettings
@@ -43,6 +45,12 @@ _GRACE_S: Final = 20.0
 _POLL_S: Final = 0.05
 _MEASURED: Final = 100
 """Batches whose measurements are kept: as many as Spark keeps reports of."""
+_STATE_CHANGED: Final = re.compile(
+    "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA|STATE_STORE_COLUMN_FAMILY_SCHEMA_INCOMPATIBLE|"
+    "STATE_STORE_(?:KEY|VALUE)_(?:SCHEMA_NOT_COMPATIBLE|ROW_FORMAT_VALIDATION_FAILURE)|"
+    "STATE_STORE_INVALID_(?:CONFIG_AFTER_RESTART|VALUE_SCHEMA_EVOLUTION|VARIABLE_TYPE_CHANGE)"
+)
+"""Spark's errors for a function whose aggregates or operators differ from those in the checkpoint."""
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +68,8 @@ class Surroundings:
     transactions: bool = True
     """False to publish with the ledger, as on clusters without transactions."""
     accepted: topic_ids.Accepted = field(default_factory=lambda: topic_ids.Accepted(()))
+    claims: Claims | None = None
+    """The claims of this driver; None if every query stands for a driver of its own."""
     turns: Turns | None = None
     """The turns of the jobs that read tables; None lets all run at once."""
 
@@ -125,19 +135,21 @@ class Query:
     def start(self, *, once: bool) -> StreamingQuery:
         """Start from the checkpoint, or from the beginning. With `once`, end after processing everything available now.
 
-        Raises PipelineError if the checkpoint does not belong to the job, its tables and its topics, and if Spark has
-        stopped.
+        Raises PipelineError if the checkpoint does not belong to the job, its tables and its topics, if another driver
+        has started the job since, and if Spark has stopped.
         """
         context: Any = self._around.spark.sparkContext._jsc
         if context.sc().isStopped():
             raise PipelineError("Spark has stopped, perhaps because it lost its master: start the driver again")
         self._check()
+        if self._around.claims is not None:
+            self._around.claims.claim(self._writer.name)
         for topic, table in self._changelogs.items():
             output = self._outputs[table]
             # Rows with keys replace each other: late readers need only the last one.
             policy = "delete" if isinstance(output, Append) or not output.keys else "compact"
             self._topics.create(topic, {"cleanup.policy": policy, "retention.ms": "-1"})
-        self._check_topics()
+        self._check_topics(once=once)
         most = self._settings.rows_of(self.job)
         if isinstance(self.job.source, Table):
             rows = sources.rows(self._around.lake, self.job.source.name, most)
@@ -175,7 +187,7 @@ class Query:
                 f'job {self.job.name} reads a topic, but the deployment names none: write topic = "NAME" under '
                 f"[jobs.{self.job.name}]"
             )
-        uri, now = f"{self._around.checkpoints}/shapes/{self._writer.name}.json", shape.shape_of(self.job)
+        uri, now = f"{self._around.checkpoints}/{shape.DIRECTORY}/{self._writer.name}.json", shape.shape_of(self.job)
         stored = self._files.read(uri)
         if stored is not None:
             shape.check_resumable(shape.from_json(json.loads(stored)), now)
@@ -189,12 +201,21 @@ class Query:
                     )
         self._files.write(uri, json.dumps(now.as_json(), indent=1))
 
-    def _check_topics(self) -> None:
+    def _check_topics(self, *, once: bool) -> None:
         """Raise TopicChangedError if a source topic was created again, unless the user accepts it.
 
-        An accepted topic is read from its beginning. Tables and state keep what was read from the old one.
+        An accepted topic is read from its beginning. Tables and state keep what was read from the old one. If a topic
+        does not exist, raise PipelineError with `once`, and otherwise TemporaryError: it may be created later.
         """
+        missing = self._topics.missing(self.source_topics)
         self._ids = self._source_ids()
+        self._check_ids()
+        if missing:
+            name = missing[0]
+            what = f"topic {name} does not exist; create it with `headrace topics create {name}`"
+            raise PipelineError(what) if once else TemporaryError(what)
+
+    def _check_ids(self) -> None:
         last = self._ledger.last()
         if last is None or last.version != self.job.version:
             return
@@ -381,6 +402,17 @@ class Query:
         if not found:
             return publisher.publish(batch, (), 0)
         return publisher.publish(batch, changelog.collected(changelog.united(found), count), count)
+
+    def failed(self, running: StreamingQuery) -> Exception | None:
+        """Return why a query has ended; None if it is complete. PipelineError means that a person must act."""
+        error = self.failure or running.exception()
+        text = "" if error is None else str(error)
+        if "CONCURRENT_STREAM_LOG_UPDATE" in text:
+            return TemporaryError("another driver runs this job with the same checkpoint")
+        changed = _STATE_CHANGED.search(text)
+        if changed is None:
+            return error
+        return shape.refusal(self.job.name, self.job.version, f"its function keeps another state ({changed[0]})")
 
     def stop(self, running: StreamingQuery | None) -> None:
         """Stop after the running batch, or after 20 s in the middle of it: the next start then repeats it."""

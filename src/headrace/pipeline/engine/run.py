@@ -3,6 +3,7 @@
 import logging
 import signal
 import threading
+import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -10,7 +11,10 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from headrace.pipeline.engine import session
 from headrace.pipeline.engine.exactly_once import topic_ids
+from headrace.pipeline.engine.exactly_once.claims import Claims
 from headrace.pipeline.engine.files import Files
+from headrace.pipeline.engine.java import silence
+from headrace.pipeline.engine.monitoring import failures
 from headrace.pipeline.engine.monitoring.reporter import TOPIC, Reporter
 from headrace.pipeline.engine.monitoring.runs import Runs
 from headrace.pipeline.engine.query import Query, Surroundings
@@ -65,22 +69,23 @@ def run(
 
     A signal ends the queries after their batches. `accepted` are source topics to read from the beginning if they were
     re-created. `started` is called with the jobs when Spark is ready. Returns False if a job failed. Raises
-    PipelineError for an invalid deployment, and for an accepted topic that no job reads.
+    PipelineError for an invalid deployment, for an accepted topic that no job reads, and if Spark does not run.
     """
     chosen = selected(deployment, jobs, names)
     read = {topic for name in chosen for topic in (deployment.settings(name).topic or "").split(",")}
     for topic in accepted:
         if topic not in read:
-            raise PipelineError(f"no chosen job reads topic {topic}: see `topic` under [jobs.NAME] in the deployment")
+            others = ", ".join(sorted(read - {""})) or "no topics"
+            raise PipelineError(f"--accept-new-topic {topic}: no job of this run reads this topic; they read {others}")
     params = {name: deployment.params(job) for name, job in chosen.items()}
     spark = session.build(deployment, master=master)
     try:
-        with _until_signal() as stopping:
+        with _until_signal() as stopping, failures.explained():
             started(chosen)
             supervised = supervisor(spark, deployment, jobs, chosen, params, once=once, accepted=accepted)
             return supervised.run(stopping)
     finally:
-        spark.stop()
+        session.stop(spark)
 
 
 def supervisor(
@@ -94,8 +99,14 @@ def supervisor(
     accepted: Collection[str] = (),
     policy: Policy | None = None,
 ) -> Supervisor:
-    """Return the supervisor of the `chosen` jobs, which are in data-flow order; `jobs` are all known ones."""
-    lake = Lake(spark, deployment.lake)
+    """Return the supervisor of the `chosen` jobs, which are in data-flow order; `jobs` are all known ones.
+
+    Raises PipelineError if the lake cannot be written, and KafkaException.
+    """
+    # The supervisor reports failures of queries, with stack traces only if they help.
+    silence(spark, "org.apache.spark.sql.execution.streaming.MicroBatchExecution")
+    files, lake = Files(spark), Lake(spark, deployment.lake)
+    _check_writable(files, (deployment.lake, deployment.checkpoints))
     around = Surroundings(
         spark=spark,
         lake=lake,
@@ -103,6 +114,7 @@ def supervisor(
         checkpoints=deployment.checkpoints,
         prefix=deployment.prefix,
         accepted=topic_ids.Accepted(accepted),
+        claims=Claims(files, deployment.checkpoints),
         # One more than the cores, because batches also wait for disks and for the cluster.
         turns=Turns(spark.sparkContext.defaultParallelism),
     )
@@ -133,9 +145,19 @@ def supervisor(
     }
     versions = {name: job.version for name, job in chosen.items()}
     reporter = Reporter(
-        Files(spark), deployment.checkpoints, deployment.cluster, versions, runs=Runs(lake), topic=progress_topic
+        files, deployment.checkpoints, deployment.cluster, versions, runs=Runs(lake), topic=progress_topic
     )
     return Supervisor(make, ready, reporter, once=once, policy=policy or (ONCE_POLICY if once else DEFAULT_POLICY))
+
+
+def _check_writable(files: Files, places: Iterable[str]) -> None:
+    for place in places:
+        file = f"{place}/_writable-{uuid.uuid4().hex}"
+        try:
+            files.write(file, "")
+            files.delete(file)
+        except OSError as error:
+            raise PipelineError(f"cannot write to {place}: {(error.strerror or str(error)).lower()}") from None
 
 
 @contextmanager

@@ -1,11 +1,14 @@
 """The Spark session of a deployment, with settings of the user, the profile and spark-submit."""
 
 import os
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+import signal
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.pipeline import jars
-from headrace.pipeline.engine.java import java_class, remember
+from headrace.pipeline.engine.java import java_class, leave_working_directory, remember, silence_py4j
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.spec import profiles
 from headrace.pipeline.spec.deployment import Deployment
@@ -19,6 +22,8 @@ _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 _OVERRIDES: Final = "HEADRACE_SPARK_CONF"
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _CLASS_PATH: Final = "spark.driver.extraClassPath"
+_LOGGERS_OF_ERRORS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""They print every error in SQL to standard error, as JSON with stack traces, before it is raised."""
 _OF_RESULTS: Final = ("spark.sql.", "spark.databricks.")
 
 
@@ -64,19 +69,55 @@ def settings(
 
 
 def build(deployment: Deployment, *, master: str | None = None, name: str = "headrace") -> "SparkSession":
-    """Return the session of a deployment. Raises PipelineError as `settings` does."""
+    """Return the session of a deployment. Raises PipelineError as `settings` does, and if Spark does not start."""
     found = settings(deployment, master=master)
+    from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
 
+    from headrace.pipeline.engine.monitoring import failures
+
+    for logger in _LOGGERS_OF_ERRORS:
+        PySparkLogger.getLogger(logger).disabled = True
     builder = SparkSession.builder.appName(name)
     for key, value in found.items():
         builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    silence_py4j()
+    try:
+        with failures.explained(), _without_handler():
+            spark = builder.getOrCreate()
+    except PipelineError as error:
+        where = found.get("spark.master", "the master of spark-submit")
+        raise PipelineError(f"Spark did not start on {where}: {error} (see its messages)") from error
     # Spark creates its cache of compiled code in the first thread that compiles, with that thread's settings. Spark's
     # own threads have none, so create it here.
     getattr(java_class(spark, "org.apache.spark.sql.catalyst.expressions.codegen.CodeGenerator$"), "MODULE$")
+    leave_working_directory(spark)
     remember(spark)
     return spark
+
+
+@contextmanager
+def _without_handler() -> Iterator[None]:
+    """Keep PySpark from handling Ctrl-C: its handler calls Java, which fails in the middle of another call."""
+    install = signal.signal
+
+    def others(number: int, action: Any) -> Any:
+        return signal.getsignal(number) if number == signal.SIGINT else install(number, action)
+
+    setattr(signal, "signal", others)  # noqa: B010 (mypy)
+    try:
+        yield
+    finally:
+        setattr(signal, "signal", install)  # noqa: B010
+
+
+def stop(spark: "SparkSession") -> None:
+    """Stop Spark, whose Java process may already have ended."""
+    from py4j.protocol import Py4JError
+
+    with suppress(Py4JError, OSError), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        spark.stop()
 
 
 def _with_classes(given: Mapping[str, str]) -> dict[str, str]:

@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from confluent_kafka import KafkaException
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
 
+from headrace.pipeline.engine.monitoring.failures import first_line
 from headrace.pipeline.engine.supervision import (
     DEFAULT_POLICY,
     Ended,
@@ -24,12 +25,15 @@ from headrace.pipeline.engine.supervision import (
     StopAll,
     Tick,
 )
-from headrace.pipeline.errors import PipelineError
+from headrace.pipeline.errors import PipelineError, TemporaryError
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _POLL_S: Final = 0.25
+_WARN_EVERY_S: Final = 60.0
+_EXPECTED: Final = (PipelineError, TemporaryError, KafkaException, OSError)
+"""Failures whose messages say enough. Others, such as an error in a job's function, are logged with a stack trace."""
 
 log = logging.getLogger(__name__)
 
@@ -37,9 +41,9 @@ log = logging.getLogger(__name__)
 class Query(Protocol):
     """A query that can be started once."""
 
-    failure: Exception | None
-
     def start(self, *, once: bool) -> "StreamingQuery": ...
+
+    def failed(self, running: "StreamingQuery") -> Exception | None: ...
 
     def stop(self, running: "StreamingQuery | None") -> None: ...
 
@@ -75,6 +79,10 @@ class Supervisor:
         self._machine = Machine(make, policy)
         self._queries: dict[str, Query] = {}
         self._running: dict[str, StreamingQuery] = {}
+        self._warned: dict[str, tuple[str, float]] = {}
+        """By job: why its progress could not be written, and when that was said."""
+        self._surprises: dict[str, Exception] = {}
+        """By job: the failure to report with a stack trace."""
 
     @property
     def jobs(self) -> Mapping[str, Standing]:
@@ -85,7 +93,10 @@ class Supervisor:
         return self._running.get(job)
 
     def run(self, stopping: threading.Event) -> bool:
-        """Run until all jobs have ended, or until `stopping` is set. Return False if a job failed."""
+        """Run until all jobs have ended, or until `stopping` is set. Return False if a job failed.
+
+        Raises Py4JNetworkError if Spark's Java process has ended.
+        """
         while not self._machine.ended:
             if stopping.is_set():
                 self._handle(StopAll())
@@ -109,12 +120,14 @@ class Supervisor:
                 events.append(Ready(job) if readiness == "ready" else Ended(job))
         for job, running in self._running.items():
             if self.jobs[job].state is State.RUNNING and not running.isActive:
-                events.append(_ended(job, self._queries[job].failure or running.exception()))
+                events.append(self._ended(job, self._queries[job].failed(running)))
         return [*events, Tick()]
 
     def _ready(self, job: str) -> Literal["ready", "later", "never"]:
         try:
             return self._readiness(job, self.jobs)
+        except Py4JNetworkError:
+            raise  # the Java process has ended
         except (OSError, Py4JError, PySparkException) as error:
             log.warning("Job %s is waiting, because its source cannot be checked: %s", job, first_line(error))
             return "later"
@@ -135,6 +148,7 @@ class Supervisor:
                 len(standing.failures),
                 event.reason,
                 then,
+                exc_info=self._surprises.pop(event.job, None),
             )
 
     def _execute(self, instruction: Instruction) -> None:
@@ -146,24 +160,29 @@ class Supervisor:
         try:
             self._queries[job] = query = self._make[job]()
             self._running[job] = query.start(once=self._once)
+        except Py4JNetworkError:
+            raise  # the Java process has ended
         except Exception as error:
             log.debug("Starting job %s failed", job, exc_info=True)
-            self._handle(_ended(job, error))
+            self._handle(self._ended(job, error))
 
     def _watch(self) -> None:
         for job, standing in self.jobs.items():
             try:
                 self._watcher.watch(job, standing, self._queries.get(job), self._running.get(job))
             except (OSError, KafkaException, Py4JError, PySparkException) as error:
-                log.warning("The progress of job %s could not be written: %s", job, first_line(error))
+                self._warn(job, first_line(error))
 
+    def _warn(self, job: str, reason: str) -> None:
+        """Say once a minute that the progress could not be written: it is tried a few times a second."""
+        said, at = self._warned.get(job, ("", 0.0))
+        if reason != said or time.monotonic() - at > _WARN_EVERY_S:
+            log.warning("The progress of job %s could not be written: %s", job, reason)
+            self._warned[job] = reason, time.monotonic()
 
-def _ended(job: str, failure: Exception | None) -> Ended:
-    # The next attempt would raise the same PipelineError: a person must act on it.
-    reason = None if failure is None else first_line(failure)
-    return Ended(job, reason, final=isinstance(failure, PipelineError))
-
-
-def first_line(error: Exception) -> str:
-    """Return the first line of the message, or the kind of the error if it has none."""
-    return next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+    def _ended(self, job: str, failure: Exception | None) -> Ended:
+        if failure is not None and not isinstance(failure, _EXPECTED):
+            self._surprises[job] = failure
+        # The next attempt would raise the same PipelineError: a person must act on it.
+        reason = None if failure is None else first_line(failure)
+        return Ended(job, reason, final=isinstance(failure, PipelineError))

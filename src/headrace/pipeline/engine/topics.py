@@ -12,6 +12,7 @@ from headrace.pipeline.errors import PipelineError
 
 _TIMEOUT_S: Final = 30.0
 _RETRY_S: Final = 0.05
+_UNKNOWN_S: Final = 5.0
 _EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _NO_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
@@ -32,7 +33,8 @@ class Topics:
         """Create the topic unless it exists; the broker chooses the number of partitions for -1."""
         new = NewTopic(name, num_partitions=partitions, replication_factor=-1, config=dict(config))
         try:
-            self._admin.create_topics([new], operation_timeout=_TIMEOUT_S)[name].result(2 * _TIMEOUT_S)
+            created = self._admin.create_topics([new], operation_timeout=_TIMEOUT_S, request_timeout=_TIMEOUT_S)
+            created[name].result(2 * _TIMEOUT_S)
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
@@ -54,6 +56,17 @@ class Topics:
             else:
                 found[name] = "" if topic_id == _NO_ID else topic_id
         return found
+
+    def missing(self, names: Iterable[str]) -> list[str]:
+        """Return the topics that do not exist, after 5 s: a broker that has just started may not know all topics."""
+        names = list(names)
+        deadline = time.monotonic() + _UNKNOWN_S
+        while True:
+            found = self.ids(names)
+            lacking = [name for name in names if name not in found]
+            if not lacking or time.monotonic() > deadline:
+                return lacking
+            time.sleep(_RETRY_S)
 
     def end_offsets(self, names: Iterable[str], *, stable: bool = False) -> dict[str, dict[int, int]]:
         """Return the log end offsets of all partitions, or with `stable` their last stable offsets.

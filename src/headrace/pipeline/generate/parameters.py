@@ -22,7 +22,7 @@ _LAST_START: Final = 4_102_444_800
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameters:
-    """The same parameters produce the same bytes. Raises PipelineError for values outside the limits.
+    """The parameters of a log, which determine its bytes. Raises PipelineError for values outside the limits.
 
     `lines` and `hours` (of event time) both limit the log. `start` is in seconds since the epoch, `rate` in lines per
     second of event time. `late`, `torn` and `duplicates` are the shares of requests with these mishaps; no request has
@@ -69,12 +69,12 @@ class Parameters:
 
     @property
     def end(self) -> float:
-        """The event time before which all requests are made, in seconds since the epoch."""
+        """The end of the log in event time, exclusive, in seconds since the epoch; infinity without `hours`."""
         return float("inf") if self.hours is None else self.start + self.hours * 3600
 
     @property
     def max_lines(self) -> float:
-        """The number of lines at which the log ends."""
+        """The maximum number of lines; infinity if only `hours` limits the log."""
         if self.lines is None:
             return _DEFAULT_LINES if self.hours is None else float("inf")
         return self.lines

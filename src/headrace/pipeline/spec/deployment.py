@@ -85,7 +85,9 @@ class Deployment:
         return params.build(job, self.settings(job.name).params)
 
     def with_lake(self, lake: str) -> "Deployment":
-        """Return the deployment with the lake of `--lake`, and with checkpoints in it."""
+        """Return the deployment with the lake of `--lake`, and with checkpoints in it. Raises PipelineError for ''."""
+        if not lake:
+            raise PipelineError("--lake is empty: give a directory or a URI")
         place = absolute(lake, Path.cwd())
         return replace(self, lake=place, checkpoints=f"{place}/{_CHECKPOINTS}")
 

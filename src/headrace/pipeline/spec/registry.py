@@ -114,6 +114,8 @@ def _imported(what: str, load: Callable[[], Any]) -> Any:
         raise PipelineError(f"cannot import {what}: {error}") from error
     except PipelineError as error:
         raise PipelineError(f"{what}: {error}") from None
+    except SystemExit as error:
+        raise PipelineError(f"cannot import {what}: it ends the program, with exit code {error.code}") from error
     except Exception as error:
         raise PipelineError(f"cannot import {what}: {type(error).__name__}: {error}") from error
 

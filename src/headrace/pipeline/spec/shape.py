@@ -5,14 +5,30 @@ stored beside the checkpoint as JSON. Knows neither Spark nor files.
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from headrace.pipeline.errors import PipelineError
-from headrace.pipeline.spec.jobs import Additive, Append, Changelog, Job, Publish, Snapshot, Stateful, Table, Topic
+from headrace.pipeline.spec.jobs import (
+    Additive,
+    Append,
+    Changelog,
+    Job,
+    Publish,
+    Snapshot,
+    Stateful,
+    Table,
+    TableOutput,
+    Topic,
+)
 
 _FORMAT: Final = 1
+_KINDS: Final[Mapping[str, Callable[..., TableOutput]]] = {
+    kind.__name__: kind for kind in (Append, Additive, Stateful, Snapshot)
+}
+DIRECTORY: Final = "shapes"
+"""Beside the checkpoints, with a file `<job>-<version>.json` for each job that has run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,11 +109,27 @@ def check_resumable(stored: Shape, now: Shape) -> None:
     """Raise PipelineError if the checkpoint cannot be resumed, saying what has changed and what to do."""
     found = changes(stored, now)
     if found:
-        raise PipelineError(
-            f"job {now.name} cannot resume from its checkpoint: {'; '.join(map(str, found))}. Undo the change, or keep "
-            f"the old results and start again: in @job, write version={stored.version + 1} and new names of tables and "
-            f"changelogs. To start with an empty lake, use --lake"
+        raise refusal(now.name, stored.version, "; ".join(map(str, found)))
+
+
+def refusal(job: str, version: int, changed: str) -> PipelineError:
+    """Return the error for a job that cannot resume from the checkpoint of this version."""
+    return PipelineError(
+        f"job {job} cannot resume from its checkpoint: {changed}. Undo the change, or keep the old results and start "
+        f"again: in @job, write version={version + 1} and new names of tables and changelogs. To start with an empty "
+        "lake, use --lake"
+    )
+
+
+def table_outputs(stored: Shape) -> dict[str, TableOutput]:
+    """Return the tables of a job as far as readers need them, without the job's definition."""
+    return {
+        table: _KINDS[fixed["kind"]](
+            table=table,
+            **{name: tuple(part) if isinstance(part, list) else part for name, part in fixed.items() if name != "kind"},
         )
+        for table, fixed in stored.outputs.items()
+    }
 
 
 def _fixed(output: Append | Additive | Stateful | Snapshot) -> dict[str, Any]:

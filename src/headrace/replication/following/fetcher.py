@@ -37,6 +37,8 @@ from headrace.wire.fetched import (
 
 _SLICE_BYTES: Final = 1024 * 1024
 """Maximum bytes to append before the event loop may run other work."""
+_LOG_INTERVAL_S: Final = 10.0
+"""Minimum interval between log lines about a failure that lasts: of the leader, or of a partition."""
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +83,8 @@ class Fetcher:
         self._partitions: dict[TopicPartition, FollowedPartition] = {}
         self._news = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._log_again_at: dict[TopicPartition | None, float] = {}
+        """Of failing partitions; None is the leader."""
         self.requests = 0
         self.fetched_bytes = 0
 
@@ -97,6 +101,10 @@ class Fetcher:
         """Start fetching these partitions under their current leader epochs."""
         for partition in partitions:
             topic_partition = partition.topic_partition
+            failure = partition.log.flusher.flush_failure
+            if failure is not None:  # the first fetch would tell the leader that the records are on disk
+                self._fail(partition, failure)
+                continue
             end = partition.log_end()
             if end.last_epoch < 0 and partition.high_watermark < end.offset:
                 # Without leader epochs, only the committed part is known to match the leader's log.
@@ -112,6 +120,7 @@ class Fetcher:
         for topic_partition in partitions:
             self._state.forget(topic_partition)
             self._partitions.pop(topic_partition, None)
+            self._log_again_at.pop(topic_partition, None)
 
     @property
     def is_idle(self) -> bool:
@@ -159,10 +168,31 @@ class Fetcher:
         try:
             reply = parse_fetch_reply(await self._link.exchange(ApiKey.FETCH, version, body))
         except (LinkError, MalformedReplyError) as error:
-            log.warning("Fetching from a leader failed; trying again in %g s: %s", settings.backoff_s, error)
+            self._log(
+                None,
+                logging.WARNING,
+                "Fetching from %s failed; trying again every %g s: %s",
+                self._leader,
+                settings.backoff_s,
+                error,
+            )
             self._state.lost(self._clock.monotonic())
             return
+        self._log_again_at.pop(None, None)
         await self._process(reply)
+
+    @property
+    def _leader(self) -> str:
+        """The leader's name for the log."""
+        leader = next((partition.leader for partition in self._partitions.values()), None)
+        return "a leader" if leader is None else f"broker {leader}"
+
+    def _log(self, failing: TopicPartition | None, level: int, message: str, *arguments: object) -> None:
+        """Log a failure of a partition, or of the leader (None), unless the last line about it is recent."""
+        now = self._clock.monotonic()
+        if now >= self._log_again_at.get(failing, now):
+            self._log_again_at[failing] = now + _LOG_INTERVAL_S
+            log.log(level, message, *arguments)
 
     async def _wait(self, now: float) -> None:
         """Wait for a partition, or until the back-off of one is over."""
@@ -218,23 +248,26 @@ class Fetcher:
     def _append(self, partition: FollowedPartition, following: Following, fetched: FetchedPartition) -> int:
         """Append the records of one partition, and return their bytes."""
         try:
-            appended = partition.append_fetched(fetched.records, self._clock.wall_ms())
+            now_ms, start = self._clock.wall_ms(), fetched.log_start_offset
+            appended = partition.append_fetched(fetched.records, now_ms, leader_start=start)
             partition.learn(fetched.high_watermark, fetched.log_start_offset)
         except KafkaError as error:
             if error.code is ErrorCode.unsupported_for_message_format:
                 self._fail(partition, str(error))
                 return 0
             # Another check takes failed directories offline; a full one may get space again.
-            log.error("%s: appending fetched records failed; trying again: %s", partition.topic_partition, error)
+            name = partition.topic_partition
+            self._log(name, logging.ERROR, "%s: appending fetched records failed; trying again: %s", name, error)
             self._state.failed(following, partition.log_end(), self._clock.monotonic())
             return 0
         except UnexpectedOffsetError as error:
             self._fail(partition, str(error))
             return 0
         except Exception as error:  # a defect: as in Kafka, other partitions continue
-            log.exception("Appending to %s failed", partition.topic_partition)
+            log.exception("Appending to %s failed: this is a bug, please report it", partition.topic_partition)
             self._fail(partition, repr(error))
             return 0
+        self._log_again_at.pop(partition.topic_partition, None)
         self.fetched_bytes += appended.size
         if appended.size and self._throttle.is_throttled(partition.topic_partition):
             self._throttle.record(appended.size, self._clock.monotonic())
@@ -255,16 +288,11 @@ class Fetcher:
         elif isinstance(action, Fail):
             self._fail(partition, action.reason, is_expected=action.is_expected)
         elif isinstance(action, Retry):
-            level = logging.INFO if action.is_expected else logging.ERROR
+            level, name = logging.INFO if action.is_expected else logging.ERROR, partition.topic_partition
             if action.is_expected and action.wait_s < self._settings.backoff_s:
-                level = logging.DEBUG  # the leader is about to learn of its epoch
-            log.log(
-                level,
-                "%s: the leader returned %s; trying again in %g s",
-                partition.topic_partition,
-                action.reason,
-                action.wait_s,
-            )
+                return  # the leader is about to learn of its epoch
+            text = "%s: the leader returned %s; trying again"
+            self._log(name, level, text, name, action.reason)
 
     async def _reset(self, following: Following) -> None:
         """Truncate or restart a log whose end is outside the leader's log, as after an unclean election (KIP-320)."""
@@ -317,7 +345,7 @@ class Fetcher:
             self._fail(partition, str(error))
             return False
         except Exception as error:
-            log.exception("Truncating %s failed", partition.topic_partition)
+            log.exception("Truncating %s failed: this is a bug, please report it", partition.topic_partition)
             self._fail(partition, repr(error))
             return False
         return True

@@ -67,16 +67,17 @@ class FollowedPartition(Replica):
 
     # Appending
 
-    def append_fetched(self, records: memoryview, now_ms: int) -> AppendedRecords:
+    def append_fetched(self, records: memoryview, now_ms: int, *, leader_start: int = -1) -> AppendedRecords:
         """Append the whole batches in `records`, one write per run of one leader epoch.
 
+        `leader_start` is the leader's log start offset; -1 if it is not known.
         Raises KafkaError: corrupt_message, unsupported_for_message_format, kafka_storage_error, after which earlier
         runs may have been appended; UnexpectedOffsetError.
         """
         try:
             runs = runs_of(records, self.log.state.log_end_offset, self.leader_epoch)
         except UnexpectedOffsetError as error:
-            if not self._is_cut_by_log_start(error):
+            if not self._is_cut_by_log_start(error, max(leader_start, self.log.log_start_offset)):
                 raise
             log.info("%s: its log begins at offset %d, within a batch", self.topic_partition, error.first_offset)
             self.truncate_fully_and_start_at(error.first_offset)
@@ -87,10 +88,14 @@ class FollowedPartition(Replica):
             batches += len(run.batches)
         return AppendedRecords(size, batches)
 
-    def _is_cut_by_log_start(self, error: UnexpectedOffsetError) -> bool:
-        """Return True if the log is empty and starts within the first batch, as after DeleteRecords on the leader."""
+    def _is_cut_by_log_start(self, error: UnexpectedOffsetError, log_start_offset: int) -> bool:
+        """Return True if all records of this log are deleted, and the log now starts within the first batch.
+
+        DeleteRecords on the leader may cut a batch, also one that this log has with other boundaries, from an earlier
+        leader epoch: no point of divergence is left in the leader's log.
+        """
         end_offset = self.log.log_end_offset
-        return end_offset == self.log.log_start_offset and error.first_offset < end_offset <= error.last_offset
+        return end_offset <= log_start_offset and error.first_offset < end_offset <= error.last_offset
 
     def _append_run(self, records: memoryview, run: Run, now_ms: int) -> int:
         """Write a run at once if it fits into the active segment, else batch by batch. Return its bytes."""

@@ -76,7 +76,8 @@ class LedReplica(Replica):
         self.partition_epoch = state.partition_epoch
         self.replicas = tuple(state.replicas)
         own_end = self.high_watermark if self.awaits_flush else self.log_end_offset
-        if len(self.replicas) > 1:
+        # After a reassignment to this broker alone, the ISR still has the removed replicas, which might be elected.
+        if len(self.replicas) > 1 or not set(state.isr) <= set(self.replicas):
             if self.followers is None:
                 self.followers = Followers(self, peers, own_end)
             self.followers.lead(state)

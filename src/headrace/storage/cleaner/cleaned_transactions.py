@@ -12,7 +12,10 @@ from headrace.wire.control import Marker, marker_of
 
 
 class CleanedTransactions:
-    """Pass it every batch from `from_offset` on, in order. `aborted` comes from the log's transaction indexes."""
+    """Decides which batches of transactions to remove.
+
+    Pass it every batch from `from_offset` on, in order. `aborted` comes from the log's transaction indexes.
+    """
 
     __slots__ = ("_aborted", "_ongoing_aborted", "_ongoing_committed", "_seen")
 

@@ -30,7 +30,7 @@ class _Record(NamedTuple):
 
 
 class PlainOffsetMap:
-    """See `OffsetMap`. Batches are processed as soon as they are added."""
+    """`OffsetMap` without numpy. Batches are processed as soon as they are added."""
 
     def __init__(self, first_offset: int, *, max_bytes: float, random_bytes: Callable[[int], bytes]) -> None:
         self.first_offset = first_offset

@@ -41,7 +41,7 @@ class Place(NamedTuple):
 
 @dataclass
 class FoundPartitions:
-    """`partitions` begins with those that were found, and is kept up to date afterwards.
+    """The partitions in the log directories. `partitions` is kept up to date after the start.
 
     `promoted` are those whose directory still has the name of a copy; `doomed` are directories to remove.
     """
@@ -183,7 +183,8 @@ def find_partitions(directories: Iterable[LogDir]) -> FoundPartitions:
             found.promoted.append(topic_partition)
         else:
             log.warning(
-                "%s may be an incomplete copy of %s, whose own directory is missing; ignoring it",
+                "Ignoring %s, which may be an incomplete copy of %s. The original directory is missing: restore it, and"
+                " restart the broker",
                 place.path,
                 topic_partition,
             )

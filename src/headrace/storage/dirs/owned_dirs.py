@@ -10,7 +10,7 @@ from uuid import UUID
 
 from headrace.errors import ErrorCode, KafkaError
 from headrace.storage.dirs.disk_space import DiskSpace, Marks, Room
-from headrace.storage.dirs.log_dir import NEW_FILE, LogDir
+from headrace.storage.dirs.log_dir import BOOT_FILE, NEW_FILE, LogDir
 from headrace.storage.files.disk_failures import is_disk_failure, reason_of
 from headrace.wire.ids import id_to_text, new_id
 
@@ -142,7 +142,13 @@ class OwnedDirs:
             try:
                 directory.trust()
             except OSError as error:
-                log.warning("Cannot confirm that %s is a new log directory: %s", directory.path, error)
+                log.warning(
+                    "Cannot confirm that %s is a new log directory: %s. Delete %s; otherwise partitions without a log"
+                    " stay offline",
+                    directory.path,
+                    error,
+                    directory.path / NEW_FILE,
+                )
 
     def unusable(self) -> Iterator[tuple[Path, str]]:
         """Yield working directories that must no longer be used, with the reason.
@@ -182,7 +188,13 @@ class OwnedDirs:
             with self._failing:  # two flushes may fail at once
                 directory.distrust()
         except OSError as error:
-            log.error("Cannot mark %s for a full recovery at the next start: %s", directory.path, error)
+            log.error(
+                "Cannot mark %s for a full recovery: %s. Delete %s before the next start; otherwise that start trusts"
+                " records that the disk may have lost",
+                directory.path,
+                error,
+                directory.path / BOOT_FILE,
+            )
 
     # -- space -----------------------------------------------------------------------------------------------------
 

@@ -69,7 +69,7 @@ class Segment:
         now_ms: int,
         suffix: str = "",
     ) -> None:
-        """A segment whose files have these sizes in bytes and `suffix` after their names.
+        """The sizes are those of the files, in bytes; `suffix` is appended to their names.
 
         Raises CorruptIndexError; OSError.
         """

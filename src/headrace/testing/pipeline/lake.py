@@ -209,7 +209,7 @@ class Lake:
         try:
             running.awaitTermination()
         except StreamingQueryException as error:
-            raise query.failure or error from None
+            raise query.failed(running) or error from None
         finally:
             query.stop(running)
 

@@ -103,6 +103,9 @@ async def test_a_member_may_open_its_logs_for_longer_than_the_session_timeout(
         async def connect(self, _: float) -> None:
             steps.append("connect")
 
+        async def children(self, _: str) -> list[str]:
+            return []
+
     async def check(*_: object, **__: object) -> str:
         return "cluster"
 

@@ -1,5 +1,7 @@
 """The controller's decisions, one event at a time."""
 
+import time
+
 import pytest
 
 from headrace.cluster.commands import DURING_DELETION
@@ -292,6 +294,14 @@ def test_a_large_reassignment_writes_a_topic_once_when_it_begins_and_once_when_i
     assert {assignment.replicas for assignment in world.topics()["t"].assignments.values()} == {(3, 1)}
 
 
+def test_a_reassignment_to_thousands_of_unknown_brokers_is_refused_quickly() -> None:
+    world = World(1, 2, 3)
+    world.create("t", (1, 2))
+    started = time.monotonic()
+    assert world.reassign({T0: range(20_000)}) == {T0: ErrorCode.invalid_replica_assignment}
+    assert time.monotonic() - started < 1
+
+
 def test_a_reassigned_partition_gets_a_leader_of_the_target() -> None:
     world = World(1, 2, 3)
     world.create("t", (1, 2))
@@ -411,6 +421,22 @@ def test_proposals_are_checked_against_the_state() -> None:
     version, epoch = world.states()[T0].version, world.states()[T0].leader_epoch
     assert propose(world, epoch, version, (1, -1), (2, -1)) is ErrorCode.ineligible_replica
     assert propose(world, epoch, version, (1, -1), (3, 999)) is ErrorCode.ineligible_replica
+
+
+@pytest.mark.parametrize(
+    ("sender", "isr"), [(2, (1, 2)), (2, (2, 3)), (1, ()), (1, (2, 3)), (1, (1, 1)), (1, (1, 2, 4))]
+)
+def test_only_the_leader_changes_the_isr_and_only_replicas_with_itself_are_in_it(
+    sender: int, isr: tuple[int, ...]
+) -> None:
+    world = World(1, 2, 3, 4)
+    world.create("t", (1, 2, 3))
+    before = world.states()[T0]
+    proposal = Proposal(T0, before.leader_epoch, before.version, [(broker, -1) for broker in isr])
+    answers, effects = world.machine.alter_partitions(sender, world.brokers[sender].epoch, [proposal])
+    world.carry_out(effects)
+    assert answers[T0] is ErrorCode.invalid_request
+    assert world.states()[T0] == before
 
 
 def test_a_proposal_of_a_broker_that_has_restarted_is_refused() -> None:

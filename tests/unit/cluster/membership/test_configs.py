@@ -5,7 +5,7 @@ import pytest
 from headrace.cluster import znodes
 from headrace.cluster.image import BROKER_CONFIG, TOPIC_CONFIG, ConfigResource
 from headrace.cluster.membership.configs import Configs, ConfigWatch, changed_resource
-from headrace.cluster.store import NoNodeError
+from headrace.cluster.store import MalformedNodeError, NoNodeError
 from tests.unit.cluster.membership.watched_store import WatchedMemory
 
 T = ConfigResource(TOPIC_CONFIG, "t")
@@ -95,6 +95,26 @@ async def test_an_unreadable_notification_is_ignored(follower: Follower) -> None
     await follower.put(T, {"retention.ms": "6"})
     await follower.watch.follow()
     assert follower.applied == [{T: {"retention.ms": "6"}}]
+
+
+async def test_malformed_settings_do_not_change_a_running_broker(
+    follower: Follower, caplog: pytest.LogCaptureFixture
+) -> None:
+    await follower.put(T, {"retention.ms": "6"})
+    await follower.watch.load()
+    for resource in (T, OWN):
+        await follower.put(resource, {"log.cleaner.threads": "2"})
+    await follower.tree.set(znodes.config_path(T), b"?")
+    await follower.watch.follow()
+    assert follower.applied == [{OWN: {"log.cleaner.threads": "2"}}]
+    assert "Settings in /config/topics/t are ignored: correct or delete the node" in caplog.text
+    assert T not in await follower.watch.load(again=True)
+
+
+async def test_a_broker_does_not_start_with_malformed_settings(follower: Follower) -> None:
+    await follower.tree.create(znodes.config_path(T), b"?")
+    with pytest.raises(MalformedNodeError, match="/config/topics/t"):
+        await follower.watch.load()
 
 
 async def test_old_notifications_are_deleted(follower: Follower) -> None:

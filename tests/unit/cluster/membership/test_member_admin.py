@@ -4,9 +4,11 @@ from random import Random
 import pytest
 
 from headrace.cluster import znodes
+from headrace.cluster.drafts import Draft
 from headrace.cluster.failures import StoreFailures
 from headrace.cluster.image import GROUP_CONFIG, TOPIC_CONFIG, ConfigResource, MetadataImage
 from headrace.cluster.membership.member_admin import MemberAdmin
+from headrace.cluster.topic_changes import NewTopic, create_topic
 from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode, KafkaError
 from tests.unit.cluster.clusters import cluster_of
@@ -35,6 +37,22 @@ async def test_a_topic_that_another_broker_has_created_is_left_unchanged(tree: W
     assert isinstance(result, KafkaError)
     assert result.code is ErrorCode.leader_not_available
     assert (await tree.get("/brokers/topics/t")).data == b"theirs"
+
+
+@pytest.mark.parametrize(
+    ("is_deleting", "reason"), [(False, "already exists"), (True, "is being deleted, which waits")]
+)
+async def test_a_topic_that_exists_is_refused_with_the_reason(
+    is_deleting: bool, reason: str, tree: WatchedMemory
+) -> None:
+    await tree.create("/brokers/topics/t", b"theirs")
+    if is_deleting:
+        await tree.create("/admin/delete_topics/t")
+    draft = Draft(cluster_of(1, 2))
+    topic = create_topic(draft, NewTopic("t"), BrokerConfig({}), Random(1))
+    with pytest.raises(KafkaError, match=reason) as caught:
+        await admin_of(tree).write_topic(topic, draft)
+    assert caught.value.code is ErrorCode.topic_already_exists
 
 
 async def test_an_invalid_name_is_refused(tree: WatchedMemory) -> None:

@@ -1,4 +1,6 @@
 import asyncio
+import io
+import logging
 import threading
 import time
 
@@ -23,6 +25,21 @@ async def test_the_log_shows_where_the_loop_is_blocked(caplog: pytest.LogCapture
     assert ended.wait(20)
     watchdog.stop()
     assert "assert ended.wait(20)" in caplog.text
+
+
+async def test_a_loop_that_its_log_blocks_ends_the_process() -> None:
+    ended = threading.Event()
+    blocking = logging.StreamHandler(io.StringIO())
+    logging.getLogger().addHandler(blocking)
+    watchdog = Watchdog(asyncio.get_running_loop(), timeout_s=0.05, end=ended.set)
+    try:
+        blocking.acquire()  # as while it writes to a pipe that nobody reads
+        watchdog.start()
+        assert ended.wait(20)
+    finally:
+        blocking.release()
+        logging.getLogger().removeHandler(blocking)
+    watchdog.stop()
 
 
 async def test_a_loop_that_runs_is_left_alone() -> None:

@@ -246,3 +246,35 @@ async def test_malformed_notifications_do_not_end_the_term(world: OfficeWorld) -
     assert await world.tree.children("/log_dir_event_notification") == []
     await world.create_topic("t", (2, 3))
     assert (await world.state("t", 0)).leader == 2
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b'{"partitions":{"0":"a"}}', b'{"partitions":[1]}'])
+async def test_a_malformed_topic_is_left_out(data: bytes, world: OfficeWorld) -> None:
+    await world.tree.create("/brokers/topics/bad", data)
+    await world.stand()
+    await world.tree.create("/brokers/topics/worse", data)
+    await world.create_topic("t", (2, 3))
+    assert (await world.state("t", 0)).leader == 2
+    assert (await world.tree.get("/brokers/topics/bad")).data == data
+
+
+async def test_a_topic_with_a_malformed_state_is_left_out(world: OfficeWorld, caplog: pytest.LogCaptureFixture) -> None:
+    await world.stand()
+    await world.create_topic("bad", (2, 3), (3, 2))
+    await world.create_topic("t", (2, 3))
+    await world.tree.set(znodes.state_path("bad", 0), b"?")
+    await world.tree.delete("/controller")
+    await world.rest()
+    await world.tree.delete("/brokers/ids/2")
+    await world.rest()
+    assert (await world.state("t", 0)).leader == 3
+    assert (await world.tree.get(znodes.state_path("bad", 0))).data == b"?"
+    assert "The controller ignores /brokers/topics/bad/partitions/0/state: correct or delete the node" in caplog.text
+
+
+async def test_a_malformed_registration_is_left_out(world: OfficeWorld) -> None:
+    await world.tree.create("/brokers/ids/9", b"?")
+    await world.tree.create("/brokers/ids/nine", b"{}")
+    await world.stand()
+    await world.create_topic("t", (9, 3))
+    assert (await world.state("t", 0)).isr == (3,)

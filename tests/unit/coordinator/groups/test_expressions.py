@@ -7,6 +7,7 @@ import pytest
 from headrace.coordinator.groups import expressions
 from headrace.coordinator.groups.expressions import (
     MAX_LENGTH,
+    MAX_UNICODE_CLASSES,
     TopicExpressions,
     compiled,
     matching,
@@ -102,6 +103,13 @@ def test_an_expression_that_compiles_to_megabytes_is_refused_quickly(regex: str)
 def test_an_expression_may_have_ten_thousand_characters() -> None:
     compiled("a" * MAX_LENGTH)
     assert "longer than 10000 characters" in refused("a" * (MAX_LENGTH + 1))
+
+
+@pytest.mark.parametrize("unicode_class", [r"\pL", r"\P{Lu}", r"[^\pN]"])
+def test_many_unicode_classes_are_refused(unicode_class: str) -> None:
+    compiled("|".join([unicode_class] * MAX_UNICODE_CLASSES))
+    compiled("|".join([r"\\pL"] * (MAX_UNICODE_CLASSES + 1)))
+    assert "more than 100 Unicode classes" in refused("|".join([unicode_class] * (MAX_UNICODE_CLASSES + 1)))
 
 
 def test_added_and_removed_names_are_noticed() -> None:

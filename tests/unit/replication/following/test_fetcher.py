@@ -155,6 +155,42 @@ async def test_a_lost_answer_is_asked_for_again(broker: Broker) -> None:
     assert partition.log_end_offset == 1
 
 
+async def test_a_failure_that_lasts_is_logged_once_and_names_the_leader(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.fetcher.follow([broker.partition()])
+    away, full = LinkError("away"), data(b"", error_code=ErrorCode.kafka_storage_error)
+    await broker.run(away, away, reply(full), reply(full), reply(full), away)
+    assert [record.getMessage() for record in caplog.records] == [
+        "Fetching from broker 2 failed; trying again every 0.01 s: away",
+        "t-0: the leader returned kafka_storage_error; trying again",
+        "Fetching from broker 2 failed; trying again every 0.01 s: away",
+    ]
+
+
+async def test_a_full_disk_is_logged_again_after_it_had_space(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    partition = broker.partition()
+    broker.fetcher.follow([partition])
+    append = Log.append
+    is_full = iter([True, True, True, False, True, False])
+
+    def sometimes(self: Log, *args: Any, **options: Any) -> bool:
+        if next(is_full):
+            raise KafkaError(ErrorCode.kafka_storage_error, "no space left")
+        return append(self, *args, **options)
+
+    monkeypatch.setattr(Log, "append", sometimes)
+    first, second, without = reply(data(batch(0))), reply(data(batch(1))), reply()
+    # After a failure, the first request drops the partition from the session.
+    await broker.run(first, without, first, without, first, without, first, second, without, second)
+
+    assert partition.log_end_offset == 2
+    line = "t-0: appending fetched records failed; trying again: no space left"
+    assert [record.getMessage() for record in caplog.records] == [line, line]
+
+
 async def test_other_work_runs_after_each_megabyte(broker: Broker) -> None:
     partitions = [broker.partition(index) for index in range(4)]
     broker.fetcher.follow(partitions)
@@ -260,6 +296,18 @@ async def test_records_that_could_not_be_flushed_are_not_acknowledged(broker: Br
     broker.fetcher.follow([partition])
 
     await broker.run(reply(data(batch(0))))
+
+    assert broker.failures == [(partition.topic_partition, "the disk has failed")]
+    assert broker.fetcher.is_idle
+
+
+async def test_a_new_epoch_does_not_acknowledge_records_that_could_not_be_flushed(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition = broker.partition(0, LogConfig(flush_messages=1))
+    monkeypatch.setattr(partition.log.flusher, "flush_failure", "the disk has failed")
+
+    broker.fetcher.follow([partition])
 
     assert broker.failures == [(partition.topic_partition, "the disk has failed")]
     assert broker.fetcher.is_idle

@@ -197,6 +197,20 @@ def test_a_log_that_begins_within_a_batch_takes_the_whole_batch(partition: Follo
     assert (partition.log_start_offset, partition.log_end_offset) == (12, 15)
 
 
+def test_a_log_whose_records_are_all_deleted_takes_a_batch_with_other_boundaries(partition: FollowedPartition) -> None:
+    """The leader's log starts at 5, within a batch of a later epoch: it no longer knows where the logs diverge."""
+    fetch(partition, batch(0, 5, epoch=0))
+    newer = memoryview(batch(3, 4, epoch=1))
+    with pytest.raises(UnexpectedOffsetError):
+        partition.append_fetched(newer, NOW, leader_start=4)
+
+    partition.append_fetched(newer, NOW, leader_start=5)
+    partition.learn(7, 5)
+
+    assert written(partition) == [(3, 1)]
+    assert (partition.log.log_start_offset, partition.log_end_offset) == (5, 7)
+
+
 @pytest.mark.parametrize(("leader", "expected"), [(3, 3), (9, 5)])
 def test_the_high_watermark_is_the_leaders_as_far_as_the_log_reaches(
     partition: FollowedPartition, leader: int, expected: int

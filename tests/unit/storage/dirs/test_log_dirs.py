@@ -249,6 +249,33 @@ def test_the_error_of_a_log_that_cannot_be_opened_has_the_reason(tmp_path: Path)
     dirs.close({})
 
 
+def test_the_log_says_what_to_do_if_a_failed_fsync_cannot_be_recorded(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    dirs = open_dirs(tmp_path)
+    (tmp_path / ".headrace_boot").unlink(missing_ok=True)
+    (tmp_path / ".headrace_boot").mkdir()
+
+    dirs.owned.distrust(dirs.owned.working[0])
+
+    assert f"Delete {tmp_path / '.headrace_boot'} before the next start" in caplog.text
+    dirs.close({})
+
+
+def test_an_incomplete_copy_without_its_original_is_ignored_with_advice(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    open_dirs(tmp_path).close({})
+    copy = tmp_path / f"t-0.{'0' * 32}-future"
+    copy.mkdir()
+
+    dirs = open_dirs(tmp_path)
+
+    assert f"Ignoring {copy}" in caplog.text
+    assert "restore it, and restart the broker" in caplog.text
+    dirs.close({})
+
+
 def test_a_restart_of_the_machine_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     boot = tmp_path / "boot_id"
     boot.write_text("first")

@@ -1,16 +1,18 @@
 """DescribeTransactions, ListTransactions (KIP-664), and WriteTxnMarkers (KIP-98)."""
 
 import asyncio
-import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any, Final, TypeAlias
 
+from headrace.clock import now_ms
 from headrace.coordinator.endings import MarkerWriter
 from headrace.coordinator.groups.expressions import compiled
 from headrace.coordinator.transaction_coordinator import TransactionCoordinator
 from headrace.coordinator.transactions.machine import WriteMarkers
 from headrace.coordinator.transactions.states import STATE_OF_NAME, ProducerIdentity, TransactionMetadata
 from headrace.errors import ErrorCode, KafkaError
-from headrace.server.context import Answer, Handler, RequestContext
+from headrace.server.context import Answer, ClientInfo, Handler, RequestContext
+from headrace.server.frames import InvalidRequestError
 from headrace.slices import Steps, finish, in_slices
 from headrace.types import Request, TopicPartition
 from headrace.wire.apis import ApiKey
@@ -19,17 +21,23 @@ from headrace.wire.items import made_of
 
 _PER_SLICE: Final = 256
 """Transactional ids to handle without a pause."""
+_MATCHED_AT_ONCE: Final = 32_768
+"""Characters of ids that a thread matches in one go, unless a single id is longer. A slow expression needs seconds."""
 
+_Listed: TypeAlias = dict[str, Any]
+"""A transaction in the reply to ListTransactions."""
 _Wait: TypeAlias = tuple[dict[str, Any], "asyncio.Future[KafkaError | None]"]
 """The reply for a partition, and the future that it waits for."""
 
 
 class TransactionAdminApis:
-    """Handlers that show transactions, and the one that ends them manually."""
+    """Handles ListTransactions, DescribeTransactions and WriteTxnMarkers."""
 
     def __init__(self, coordinator: TransactionCoordinator, markers: MarkerWriter) -> None:
         self._coordinator = coordinator
         self._markers = markers
+        self._matching = asyncio.Lock()
+        """Held while a thread matches ids."""
 
     def routes(self) -> dict[ApiKey, Handler]:
         return {
@@ -48,11 +56,11 @@ class TransactionAdminApis:
             return _described(name, error.code, TransactionMetadata(0, 0, 0, start_ms=0), state="")
         return _described(name, ErrorCode.none, metadata, state=metadata.state.kafka_name)
 
-    def list_(self, _: RequestContext, request: Request) -> Answer:
+    def list_(self, context: RequestContext, request: Request) -> Answer:
         """List transactional ids by state, producer id, age of the transaction, and name."""
-        return in_slices(self._list(request))
+        return in_slices(self._list(context.client, request))
 
-    def _list(self, request: Request) -> Steps[Fields]:
+    def _list(self, client: ClientInfo, request: Request) -> Steps[Fields | Awaitable[Fields]]:
         unknown = [state_filter for state_filter in request.state_filters if state_filter not in STATE_OF_NAME]
         states = {
             STATE_OF_NAME[state_filter] for state_filter in request.state_filters if state_filter in STATE_OF_NAME
@@ -60,9 +68,8 @@ class TransactionAdminApis:
         producers = set(request.producer_id_filters)
         longer_than_ms = getattr(request, "duration_filter", -1)
         pattern = getattr(request, "transactional_id_pattern", None)
-        now_ms = time.time_ns() // 1_000_000
-        found: list[dict[str, Any]] = []
-        answer = {"unknown_state_filters": unknown, "transaction_states": found}
+        begun_before = now_ms() - longer_than_ms
+        found: list[_Listed] = []
         try:
             expression = compiled(pattern) if pattern else None
             for number, (name, metadata) in enumerate(self._coordinator.all()):
@@ -71,8 +78,7 @@ class TransactionAdminApis:
                 if (
                     (request.state_filters and metadata.state not in states)
                     or (producers and metadata.producer_id not in producers)
-                    or (longer_than_ms >= 0 and now_ms - metadata.start_ms <= longer_than_ms)
-                    or (expression is not None and not expression.fullmatch(name.encode()))
+                    or (longer_than_ms >= 0 and metadata.start_ms >= begun_before)
                 ):
                     continue
                 found.append(
@@ -84,7 +90,25 @@ class TransactionAdminApis:
                 )
         except KafkaError as error:
             return {"error_code": error.code, "unknown_state_filters": unknown, "transaction_states": []}
-        return {"error_code": ErrorCode.none, **answer}
+        if expression is not None:
+            return self._matched(client, expression.fullmatch, found, unknown)
+        return _listed(found, unknown)
+
+    async def _matched(
+        self, client: ClientInfo, match: Callable[[bytes], Any], found: list[_Listed], unknown: list[str]
+    ) -> Fields:
+        """Return the transactions whose ids match.
+
+        A thread matches them, because RE2 may need seconds for one id of 32 KB; meanwhile it does not hold the GIL.
+        Raises InvalidRequestError if the client hangs up.
+        """
+        matches: list[_Listed] = []
+        async with self._matching:
+            for some in _in_portions(found):
+                if client.has_hung_up:
+                    raise InvalidRequestError("it hung up before its transactions were listed")
+                matches += await asyncio.to_thread(_matching, match, some)
+        return _listed(matches, unknown)
 
     async def write_markers(self, _: RequestContext, request: Request) -> Fields:
         """Write markers to partitions, for a coordinator, or an admin who ends hanging transactions (KIP-664)."""
@@ -99,6 +123,7 @@ class TransactionAdminApis:
         answers: list[Fields] = []
         waits: list[_Wait] = []
         for marker in request.markers:
+            yield
             version = getattr(marker, "transaction_version", 0)
             # In Kafka the append fails.
             is_valid = marker.producer_id >= 0 and version >= 0
@@ -111,7 +136,9 @@ class TransactionAdminApis:
             topics = []
             for topic in marker.topics:
                 partitions = []
+                yield
                 for index in topic.partition_indexes:
+                    yield
                     answer: dict[str, Any] = {"partition_index": index, "error_code": ErrorCode.none}
                     partitions.append(answer)
                     if not is_valid:
@@ -126,11 +153,32 @@ class TransactionAdminApis:
                     else:
                         if waiting is not None:
                             waits.append((answer, waiting))
-                    yield
                 topics.append({"name": topic.name, "partitions": partitions})
             if topics:
                 answers.append({"producer_id": marker.producer_id, "topics": topics})
         return answers, waits
+
+
+def _listed(transactions: list[_Listed], unknown: list[str]) -> Fields:
+    return {"error_code": ErrorCode.none, "unknown_state_filters": unknown, "transaction_states": transactions}
+
+
+def _in_portions(transactions: Iterable[_Listed]) -> Iterator[list[_Listed]]:
+    portion: list[_Listed] = []
+    size = 0
+    for transaction in transactions:
+        length = len(transaction["transactional_id"])
+        if portion and size + length > _MATCHED_AT_ONCE:
+            yield portion
+            portion, size = [], 0
+        portion.append(transaction)
+        size += length
+    if portion:
+        yield portion
+
+
+def _matching(match: Callable[[bytes], Any], transactions: list[_Listed]) -> list[_Listed]:
+    return [transaction for transaction in transactions if match(transaction["transactional_id"].encode())]
 
 
 def _described(name: str, code: ErrorCode, metadata: TransactionMetadata, *, state: str) -> Fields:

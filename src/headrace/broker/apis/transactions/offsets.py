@@ -1,10 +1,10 @@
 """TxnOffsetCommit: commit offsets of a group with a transaction (KIP-98, KIP-447)."""
 
 import inspect
-import time
 from collections.abc import Callable
 from typing import Any, Final
 
+from headrace.clock import now_ms
 from headrace.cluster.topic_names import GROUP_OFFSETS
 from headrace.coordinator.group_coordinator import GroupCoordinator
 from headrace.coordinator.groups.group import OffsetToCommit
@@ -40,7 +40,7 @@ _LATER: Final = frozenset(
 
 
 class TransactionalOffsetsApi:
-    """Commits offsets within transactions."""
+    """Handles TxnOffsetCommit: commits offsets within transactions."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class TransactionalOffsetsApi:
     def _read(
         self, context: RequestContext, request: Request
     ) -> Steps[tuple[list[OffsetToCommit], list[dict[str, Any]], list[dict[str, Any]]]]:
-        now_ms = time.time_ns() // 1_000_000
+        committed_ms = now_ms()
         topics = self._topics
         offsets: list[OffsetToCommit] = []
         answers: list[dict[str, Any]] = []
@@ -101,7 +101,7 @@ class TransactionalOffsetsApi:
                         partition.committed_offset,
                         NO_LEADER_EPOCH if epoch is None else epoch,
                         partition.committed_metadata or "",
-                        now_ms,
+                        committed_ms,
                         topic_id=topic_id,
                     )
                     offsets.append((topic.name, index, value))
@@ -134,7 +134,7 @@ class TransactionalOffsetsApi:
             request.generation_id if has_members else -1,
             offsets,
             producer=ProducerIdentity(request.producer_id, request.producer_epoch),
-            append=lambda batch, now_ms: partition.append_own(batch, now_ms, guard),
+            append=lambda batch, time_ms: partition.append_own(batch, time_ms, guard),
         )
         end_offset = partition.log_end_offset
         if partition.high_watermark < end_offset:
@@ -148,16 +148,19 @@ class TransactionalOffsetsApi:
     ) -> VerificationGuard | None:
         """Verify with the coordinator, unless the partition has the transaction open. Raises KafkaError."""
         adds = context.api_version >= _ADDS_SINCE
-        guard = partition.start_verification(
-            request.producer_id, request.producer_epoch, adds=adds, now_ms=time.time_ns() // 1_000_000
-        )
+        guard = partition.start_verification(request.producer_id, request.producer_epoch, adds=adds, now_ms=now_ms())
         if guard is None:
             return None
         if not adds and not self._is_verified():
             return UNVERIFIED
         where = partition.topic_partition
         verified = self._verifier.verify(
-            request.transactional_id, request.producer_id, request.producer_epoch, [where], adds=adds
+            request.transactional_id,
+            request.producer_id,
+            request.producer_epoch,
+            [where],
+            adds=adds,
+            client=context.sender,
         )
         codes = await verified if inspect.isawaitable(verified) else verified
         code = codes.get(where, ErrorCode.none)

@@ -28,7 +28,7 @@ _FENCED_SINCE: Final = {ApiKey.INIT_PRODUCER_ID: 4, ApiKey.ADD_PARTITIONS_TO_TXN
 
 
 class TransactionApis:
-    """Handlers for producers. `partition_count` returns 0 for an unknown topic."""
+    """Handles the requests of transactional producers. `partition_count` returns 0 for an unknown topic."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class TransactionApis:
 
         answer, error = await self._with_ids(ask)
         if answer is not None:
-            self._coordinator.note_client(request.transactional_id, f"{context.client_id} at {context.client_host}")
+            self._coordinator.note_client(request.transactional_id, context.sender)
         code = error or await self._committed(request.transactional_id)
         if code is not ErrorCode.none or answer is None:
             return {"error_code": _client_error(code, context), "producer_id": -1, "producer_epoch": -1}
@@ -112,7 +112,7 @@ class TransactionApis:
         errors, partitions = yield from self._checked(topics, may_be_internal=False)
         code = ErrorCode.none
         if not errors:
-            code = _client_error(self._add(name, producer, partitions, client_version=0), context)
+            code = _client_error(self._add(name, producer, partitions, context), context)
 
         waiting = None if errors or code is not ErrorCode.none else self._coordinator.committed(name)
         if waiting is not None:
@@ -131,9 +131,7 @@ class TransactionApis:
             elif transaction.verify_only:
                 errors = self._coordinator.verify(transaction.transactional_id, producer, partitions)
             else:
-                code = _client_error(
-                    self._add(transaction.transactional_id, producer, partitions, client_version=2), context
-                )
+                code = _client_error(self._add(transaction.transactional_id, producer, partitions, context), context)
                 waiting = self._coordinator.committed(transaction.transactional_id) if code is ErrorCode.none else None
                 if waiting is not None:
                     waits.append(waiting)
@@ -144,12 +142,19 @@ class TransactionApis:
         return _all_committed(waits, answer) if waits else answer
 
     def _add(
-        self, name: str, producer: ProducerIdentity, partitions: frozenset[TopicPartition], *, client_version: int
+        self,
+        name: str,
+        producer: ProducerIdentity,
+        partitions: frozenset[TopicPartition],
+        context: RequestContext,
     ) -> ErrorCode:
+        is_from_broker = context.api_key == ApiKey.ADD_PARTITIONS_TO_TXN and context.api_version >= _BATCHED_SINCE
         try:
-            self._coordinator.add_partitions(name, producer, partitions, client_version=client_version)
+            self._coordinator.add_partitions(name, producer, partitions, client_version=2 if is_from_broker else 0)
         except KafkaError as error:
             return error.code
+        if not is_from_broker:
+            self._coordinator.note_client(name, context.sender)
         return ErrorCode.none
 
     def _checked(
@@ -188,7 +193,7 @@ class TransactionApis:
         name = request.transactional_id
         producer = ProducerIdentity(request.producer_id, request.producer_epoch)
         partition = TopicPartition(GROUP_OFFSETS, self._offsets_partition(request.group_id))
-        code = _client_error(self._add(name, producer, frozenset({partition}), client_version=0), context)
+        code = _client_error(self._add(name, producer, frozenset({partition}), context), context)
         return self._once_committed(name, code, lambda code: {"error_code": code})
 
     def end(self, context: RequestContext, request: Request) -> Answer:

@@ -46,7 +46,7 @@ def reconcile(member: ConsumerMember, aim: Aim) -> ConsumerMember:
         if aim.owned is None or aim.owned:
             raise KafkaError(
                 ErrorCode.fenced_member_epoch,
-                "The consumer group member is in a unknown state."
+                "The consumer group member is in an unknown state."
                 " The member must abandon all its partitions and rejoin.",
             )
         return _next(member, aim.target_epoch, aim)

@@ -48,7 +48,7 @@ _UNCHECKED: Final = -1
 
 
 class Steps:
-    """Steps in one group."""
+    """The steps of one group's decisions: each adds records and effects to the result of a request."""
 
     def __init__(self, known: ConsumerState, topics: Topics) -> None:
         self._known = known

@@ -30,7 +30,7 @@ from headrace.coordinator.runtime.record_reader import RecordReader
 
 
 class UnknownKey(NamedTuple):
-    """A record of an unsupported protocol, such as share groups."""
+    """The key of a record of an unknown type, such as those of share groups; `version` is the type."""
 
     version: int
 

@@ -188,9 +188,9 @@ class GroupShard:
         self.offsets.end_transaction(producer_id, committed=committed)
 
     def replay_bytes(self, key: bytes, value: bytes | None, offset: int, *, now_ms: int, producer_id: int = -1) -> bool:
-        """Apply an encoded record. Return False for a record of an unknown protocol, which is skipped.
+        """Apply an encoded record. Skip one of an unknown type, such as those of share groups, and return False.
 
-        Raises KafkaError(corrupt_message).
+        Raises KafkaError(corrupt_message) if the record cannot be decoded.
         """
         decoded = decode_key(key)
         if isinstance(decoded, UnknownKey):

@@ -49,6 +49,9 @@ log = logging.getLogger(__name__)
 class FencedError(PipelineError):
     """Another driver runs the job; this one must stop it and not restart it."""
 
+    def __init__(self, job: str) -> None:
+        super().__init__(f"another driver has started job {job}; this one stops it. Run a job in one driver at a time")
+
 
 @dataclass(frozen=True, slots=True)
 class Record:
@@ -155,9 +158,7 @@ class TransactionalPublisher:
         except KafkaException as error:
             if error.args[0].code() in _FENCED:
                 self._in_transaction = False
-                raise FencedError(
-                    f"another driver has started job {self._job}; this one stops it. Run a job in one driver at a time"
-                ) from error
+                raise FencedError(self._job) from error
             raise
         self._in_transaction = False
         self._last = batch.number
@@ -268,9 +269,9 @@ class LedgerPublisher:
     def _commit(self, batch: Batch) -> None:
         request = ConsumerGroupTopicPartitions(self._group, _places(batch))
         admin = AdminClient(dict(self._cluster.confluent("admin")), logger=log)
-        answers = admin.alter_consumer_group_offsets([request])
+        answers = admin.alter_consumer_group_offsets([request], request_timeout=_TIMEOUT_S)
         for answer in answers.values():
-            for place in answer.result(_TIMEOUT_S).topic_partitions:
+            for place in answer.result(2 * _TIMEOUT_S).topic_partitions:
                 if place.error is not None:
                     raise KafkaException(place.error)
 

@@ -1,8 +1,7 @@
 """Report the progress of jobs: to a topic, a file for each job, the table `runs`, and Prometheus.
 
 Topic `headrace.pipeline.progress` is compacted and keyed by job; `<checkpoints>/status/<job>.json` is what
-`headrace pipeline status` prints, and `<checkpoints>/status/metrics.prom` is for the node exporter's textfile
-collector.
+`headrace pipeline status` prints, and `job-<job>.prom` beside it is for the node exporter's textfile collector.
 """
 
 import json
@@ -11,6 +10,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import KafkaError, Message, Producer
@@ -123,9 +123,11 @@ class Reporter:
     def _write(self, progress: Progress) -> None:
         text = json.dumps(asdict(replace(progress, updated=_iso(datetime.now(UTC)))))
         self._files.write(f"{self._directory}/{progress.job}.json", text)
-        self._files.write(f"{self._directory}/metrics.prom", metrics(self._now))
+        # A file for each job, because several drivers may share the lake.
+        self._files.write(f"{self._directory}/job-{progress.job}.prom", metrics({progress.job: progress}))
         try:
-            self._producer.produce(self._topic, text.encode(), progress.job.encode(), on_delivery=_delivered)
+            delivered = partial(_delivered, progress.job)
+            self._producer.produce(self._topic, text.encode(), progress.job.encode(), on_delivery=delivered)
         except BufferError:
             log.warning("The progress of %s cannot be published: the cluster does not answer", progress.job)
         self._producer.poll(0)
@@ -139,9 +141,9 @@ class Reporter:
             log.warning("The last batches are missing from the table %s: %s", runs.TABLE, error)
 
 
-def _delivered(error: KafkaError | None, _: Message) -> None:
+def _delivered(job: str, error: KafkaError | None, _: Message) -> None:
     if error is not None:
-        log.warning("The progress of a job could not be published: %s", error)
+        log.warning("The progress of %s could not be published: %s", job, error)
 
 
 def _iso(moment: datetime) -> str:

@@ -31,7 +31,7 @@ def version(spark: SparkSession, path: str) -> int:
 
 
 class Appender:
-    """Appends the batches of writers to tables.
+    """Appends batches to tables, and skips those that a table already contains from the same writer.
 
     To find a writer's last batch, Delta would compute the state of the table for every append, with several Spark
     jobs. Here it is cached, and only the commits since then are read. As in Delta, a commit fails if another process

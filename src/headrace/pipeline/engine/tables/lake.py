@@ -28,6 +28,7 @@ _DESCRIBED: Final = frozenset(
 
 Those of other columns, such as lines and paths, would take a third of the time to write a file, and skip nothing.
 """
+_WITH_STATISTICS: Final = frozenset({"string", "int", "bigint", "date", "timestamp", "timestamp_ntz"})
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
@@ -105,7 +106,7 @@ class Lake:
                     return done
             write = rows.write.format("delta").mode("append").partitionBy(*partition_by)
             if "topic_id" in rows.columns and not self.exists(table):
-                described = (name for name in rows.columns if name in _DESCRIBED)
+                described = _described(rows, partition_by)
                 write = write.option("delta.dataSkippingStatsColumns", ",".join(described))
             write.options(txnAppId=writer, txnVersion=batch, userMetadata=about, mergeSchema=True).save(path)
             return True
@@ -120,6 +121,15 @@ class Lake:
                 f"{self.uri} has no table {table} (tables: {tables}). Run the job that writes it, or check --lake."
             )
         return self.path(table)
+
+
+def _described(rows: DataFrame, partition_by: Sequence[str]) -> list[str]:
+    """Return the columns to keep statistics of. Delta refuses those that partition the table, and some types."""
+    return [
+        name
+        for name, kind in rows.dtypes
+        if name in _DESCRIBED and name not in partition_by and kind in _WITH_STATISTICS
+    ]
 
 
 def _repeat_on_conflict(commit: Callable[[], bool]) -> bool:

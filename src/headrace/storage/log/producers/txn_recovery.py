@@ -66,5 +66,5 @@ def _state_before(directory: Path, offset: int) -> tuple[OpenTransactions, int]:
             try:
                 return OpenTransactions(read_snapshot(path)), at
             except (CorruptSnapshotError, OSError) as error:
-                log.warning("Ignoring %s; an older snapshot or the log has the open transactions: %s", path, error)
+                log.warning("%s. Reading the open transactions from an older snapshot, or from the log", error)
     return OpenTransactions(), 0

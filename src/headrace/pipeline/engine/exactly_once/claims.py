@@ -1,0 +1,38 @@
+"""Which driver runs a job: the one that started it last.
+
+Its transactional id fences an earlier driver that publishes. But the earlier one may fail before that, for example
+because the later one has written the batch to the checkpoint. If it then started the job again, it would fence the
+later one.
+"""
+
+import uuid
+from typing import Protocol
+
+from headrace.pipeline.engine.exactly_once.publishing import FencedError
+
+
+class FileAccess(Protocol):
+    """The files that claims need."""
+
+    def read(self, uri: str) -> str | None: ...
+
+    def write(self, uri: str, text: str) -> None: ...
+
+
+class Claims:
+    """The jobs that this driver has started, each in a file `<checkpoints>/drivers/<job>`."""
+
+    def __init__(self, files: FileAccess, checkpoints: str) -> None:
+        self._files = files
+        self._directory = f"{checkpoints.rstrip('/')}/drivers"
+        self._driver = uuid.uuid4().hex
+        self._claimed: set[str] = set()
+
+    def claim(self, job: str) -> None:
+        """Claim a job before its first start. Before later ones, raise FencedError if another driver has claimed it."""
+        file = f"{self._directory}/{job}"
+        if job not in self._claimed:
+            self._files.write(file, self._driver)
+            self._claimed.add(job)
+        elif (self._files.read(file) or self._driver) != self._driver:
+            raise FencedError(job)

@@ -1,0 +1,34 @@
+"""Errors of Spark and of its Java process, as one line."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
+
+from headrace.pipeline.errors import PipelineError
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of the message that says what happened, or the kind of the error if it has none."""
+    try:
+        lines = str(error).strip().splitlines()
+    except (Py4JError, OSError):
+        lines = []  # the Java process, which has the message, has ended
+    if isinstance(error, Py4JJavaError) and len(lines) > 1:
+        # The first one only names the object that was called.
+        return lines[1].removeprefix(": ")
+    return next(iter(lines), "") or type(error).__name__
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Convert errors of Spark to PipelineErrors of one line."""
+    try:
+        yield
+    except (Py4JJavaError, PySparkException) as error:
+        raise PipelineError(first_line(error)) from error
+    except Py4JError as error:
+        raise PipelineError(
+            "Spark's Java process has ended: it was killed, or ran out of memory ([spark] driver.memory)"
+        ) from error
