@@ -298,4 +298,4 @@ def test_a_broker_starts_with_unknown_keys_in_its_settings_file(tmp_path: Path) 
         _, err = broker.communicate(timeout=30)
     [warning] = [line for line in err.splitlines() if "my.plugin.depth" in line]
     assert "WARNING" in warning
-    assert "my.plugin.depth; log.retention.hour Did you mean log.retention.hours?" in warning
+    assert "my.plugin.depth; log.retention.hour (Did you mean log.retention.hours?)" in warning
