@@ -320,10 +320,13 @@ class Observer(Worker):
         self._connections: dict[str, WireClient] = {}
 
     def _work(self) -> None:
-        while not self._ending.wait(0.05):
-            for group in self.groups:
-                with contextlib.suppress(NoCoordinatorError):
-                    self.observe(group, timeout_s=0)
+        try:
+            while not self._ending.wait(0.05):
+                for group in self.groups:
+                    with contextlib.suppress(NoCoordinatorError):
+                        self.observe(group, timeout_s=0)
+        finally:
+            self.disconnect()
 
     def observe(self, group: str, *, timeout_s: float) -> dict[int, int]:
         """Return the committed offsets of a group, and compare them with all known ones.
