@@ -141,7 +141,7 @@ class Commands:
     ) -> dict[TopicPartition, ErrorCode]:
         """Open or create logs, and return the errors. `replaced` have a log of a deleted topic.
 
-        While a broker has no session, no controller tells it to delete a replica. If the topic is then created again,
+        Controllers do not send StopReplica to a broker without a session. If the topic is then created again,
         Kafka's broker refuses to lead the new one, and accepts records for the old one, until it restarts.
         """
         errors: dict[TopicPartition, ErrorCode] = {}

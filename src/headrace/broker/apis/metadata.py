@@ -76,7 +76,7 @@ class MetadataApis:
         """Wait for the controller's first metadata. Raises InvalidRequestError if it sends no brokers.
 
         After a reply without brokers, librdkafka forgets all brokers and stops working. KafkaJS does not ask again
-        about a topic that it is told does not exist.
+        after UNKNOWN_TOPIC_OR_PARTITION.
         """
         try:
             async with asyncio.timeout(_FIRST_METADATA_S):

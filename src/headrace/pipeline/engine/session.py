@@ -108,7 +108,7 @@ def _without_handler() -> Iterator[None]:
     try:
         yield
     finally:
-        setattr(signal, "signal", install)  # noqa: B010
+        setattr(signal, "signal", install)  # noqa: B010 (mypy)
 
 
 def stop(spark: "SparkSession") -> None:
