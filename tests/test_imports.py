@@ -23,6 +23,11 @@ def test_a_broker_without_others_loads_nothing_for_a_cluster() -> None:
     assert not _loaded_by("import headrace.broker.node", cluster | {"headrace.replication.following.partition"})
 
 
+def test_a_starting_broker_loads_no_handlers_of_administrators() -> None:
+    late = {f"headrace.broker.apis.{name}" for name in ("configs", "features", "log_dirs", "placement", "topics")}
+    assert not _loaded_by("import headrace.broker.node", late | {"headrace.cluster.topic_changes"})
+
+
 def test_importing_the_settings_loads_nothing_expensive() -> None:
     assert not _loaded_by("import headrace.config", {"dataclasses", "json", "kio", "difflib", "asyncio"})
 

@@ -12,17 +12,13 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.adoption.found_directories import adoption_of, metadata_file
 from headrace.broker import addresses, founding
-from headrace.broker.apis.configs import ConfigApis
-from headrace.broker.apis.features import FeaturesApi
+from headrace.broker.apis import late
 from headrace.broker.apis.fetch import FetchApi
-from headrace.broker.apis.log_dirs import LogDirsApi
 from headrace.broker.apis.metadata import MetadataApis
 from headrace.broker.apis.partition_offsets import PartitionOffsetsApi
-from headrace.broker.apis.placement import PlacementApis
 from headrace.broker.apis.produce import ProduceApi
 from headrace.broker.apis.produce_transactions import TransactionVerification
 from headrace.broker.apis.producers import ProducersApi
-from headrace.broker.apis.topics import TopicApis
 from headrace.broker.commands import Commands
 from headrace.broker.coordinators import offsets_topic
 from headrace.broker.coordinators.groups import HISTORY_FILE, Groups
@@ -239,8 +235,8 @@ class Node:
             # Skip the producer ids in the logs, and mark the adoption as done: Kafka's metadata is now obsolete.
             await blocks.skip(max((led.last_producer_id for led in self.replicas.partitions()), default=-1))
             self.log_dirs.owned.note_adopted()
-        topics = TopicApis(self.cache, self._admin, config)
-        self._changes = [topics, PlacementApis(self.cache), FeaturesApi(self.features)]
+        topics = late.topics(self.cache, self._admin, config)
+        self._changes = [topics, late.placement(self.cache), late.features(self.features)]
 
     async def _load_cluster(self, member: "Member") -> None:
         """Read the settings that a member needs to start. Its partitions come from the controller later."""
@@ -355,10 +351,10 @@ class Node:
             ),
             PartitionOffsetsApi(self.replicas, lambda name: name == offsets_topic.NAME),
             ProducersApi(self.replicas, producer_ids.next, self.transactions.init_producer_id),
-            LogDirsApi(self.replicas, self._mover),
+            late.log_dirs(self.replicas, self._mover),
             *self._changes,
             MetadataApis(self.cache, self._admin, config),
-            ConfigApis(self.cache, self._admin, config),
+            late.configs(self.cache, self._admin, config),
         )
         for apis in families:
             self._dispatcher.add_routes(apis.routes())

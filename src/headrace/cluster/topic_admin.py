@@ -9,9 +9,9 @@ import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from random import Random
 from types import MappingProxyType
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from headrace.cluster import topic_changes, znodes
+from headrace.cluster import znodes
 from headrace.cluster.admin import Alteration
 from headrace.cluster.controller.office import Office, decided_at_once, read_topic
 from headrace.cluster.drafts import Draft
@@ -19,10 +19,12 @@ from headrace.cluster.failures import StoreFailures
 from headrace.cluster.image import ConfigResource, TopicImage
 from headrace.cluster.metadata_cache import MetadataCache
 from headrace.cluster.store import Create, MetadataStore, Operation, Set
-from headrace.cluster.topic_changes import MAX_PARTITIONS_PER_REQUEST, NewPartitions, NewTopic
 from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode, KafkaError
 from headrace.slices import Pace
+
+if TYPE_CHECKING:
+    from headrace.cluster.topic_changes import NewPartitions, NewTopic
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -65,12 +67,14 @@ class TopicAdmin:
     @_uncancellable
     async def create_topics(
         self,
-        topics: Sequence[NewTopic],
+        topics: Sequence["NewTopic"],
         *,
         validate_only: bool = False,
         timeout_s: float = 0,  # noqa: ARG002  there is nothing to wait for
     ) -> list[TopicImage | KafkaError]:
         """Create all valid topics in one durable write. Return a topic or an error per request."""
+        from headrace.cluster import topic_changes  # not at the start
+
         async with self._lock:
             draft = Draft(self._cache.image)
             size = len(topics) + sum(max(new.partitions, len(new.assignments)) for new in topics)
@@ -84,20 +88,25 @@ class TopicAdmin:
 
     async def auto_create(self, names: Sequence[str]) -> list[TopicImage | KafkaError]:
         """Create topics with this broker's defaults. Return a topic or an error per name."""
+        from headrace.cluster.topic_changes import NewTopic
+
         return await self.create_topics([NewTopic(name) for name in names])
 
     @_uncancellable
     async def create_partitions(
         self,
-        requests: Sequence[NewPartitions],
+        requests: Sequence["NewPartitions"],
         *,
         validate_only: bool = False,
         timeout_s: float = 0,  # noqa: ARG002
     ) -> list[KafkaError | None]:
         """Add partitions to all valid topics in one durable write. Return None or an error per request."""
+        from headrace.cluster import topic_changes
+
         async with self._lock:
             draft = Draft(self._cache.image)
-            size = len(requests) + sum(min(max(new.total, 0), MAX_PARTITIONS_PER_REQUEST) for new in requests)
+            most = topic_changes.MAX_PARTITIONS_PER_REQUEST
+            size = len(requests) + sum(min(max(new.total, 0), most) for new in requests)
             results = await decided_at_once(size, lambda: topic_changes.grow_topics(draft, requests, self._random))
             if draft.operations and not validate_only:
                 grown = [result for result in results if not isinstance(result, KafkaError)]
@@ -116,6 +125,8 @@ class TopicAdmin:
 
         A topic in `ids` is deleted only if it has that id: its name may belong to another topic by now.
         """
+        from headrace.cluster import topic_changes
+
         async with self._lock:
             draft = Draft(self._cache.image)
             known = self._cache.image.topics
@@ -160,6 +171,8 @@ class TopicAdmin:
         existing = self._cache.image.topics.get(name)
         if existing is not None:
             return existing
+        from headrace.cluster import topic_changes
+
         new = topic_changes.internal_topic(name, self._config, len(self._cache.image.brokers))
         (result,) = await self.create_topics((new,))
         if isinstance(result, TopicImage):
