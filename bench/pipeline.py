@@ -38,7 +38,8 @@ PROGRESS: Final = "headrace.pipeline.progress"
 COUNTS: Final = "status-codes"
 _FIRST: Final = 100
 """Lines that are counted before the others are sent."""
-_WARM_UP_S: Final = 30.0
+_WARM_UP_S: Final = 120.0
+"""At a steady rate, Java has compiled most of the code that plans batches after about two minutes."""
 _PATIENCE_S: Final = 300.0
 _SLOWEST: Final = 2_000
 """Lines a second: jobs that are slower are given up."""

@@ -185,6 +185,34 @@ def test_compaction_sums_up_closed_hours_once(lake: "Lake") -> None:
     assert versions(lake) == 6
 
 
+def test_a_followed_table_has_the_rows_of_the_table_at_any_time(lake: "Lake") -> None:
+    from headrace.pipeline.engine.tables import additive
+
+    rows = frame(lake.spark, [{"status": 200, "requests": 5}], "status: int, requests: bigint")
+
+    def stored(found: "DataFrame") -> list[tuple[Any, ...]]:
+        return sorted(tuple(row) for row in found.collect())
+
+    def add(batch: int) -> None:
+        additive.append(lake, CODES, rows, writer="status_codes@1", batch=batch, metadata={})
+
+    add(0)
+    followed = lake.followed(CODES.table)
+    for change in (lambda: None, lambda: add(1), lambda: add(2), lambda: additive.compact(lake, CODES, START)):
+        change()
+        assert stored(followed.rows()) == stored(lake.read(CODES.table))
+    for batch in range(3, 6):
+        add(batch)
+    log = Path(lake.path(CODES.table).removeprefix("file://")) / "_delta_log"
+    lake.spark.sql(f"ALTER TABLE delta.`{lake.path(CODES.table)}` SET TBLPROPERTIES ('delta.checkpointInterval' = '1')")
+    add(6)
+    for name in ("00000000000000000004", "00000000000000000005"):
+        (log / f"{name}.json").unlink()
+        (log / f".{name}.json.crc").unlink(missing_ok=True)
+    assert stored(followed.rows()) == stored(lake.read(CODES.table))
+    assert [tuple(row) for row in followed.rows().groupBy("status").sum("requests").collect()] == [(200, 35)]
+
+
 def test_a_table_without_time_is_compacted_as_a_whole(lake: "Lake") -> None:
     from headrace.pipeline.engine.tables import additive
 

@@ -60,3 +60,14 @@ def test_a_repeated_batch_returns_the_changes_of_its_first_attempt(lake: "Lake")
     write(top, lake, 1, SECOND)
     assert write(table(lake), lake, 1, FIRST) == ([(2, "/c")], [(3, "/c")])
     assert sorted(tuple(row) for row in lake.read("top").collect()) == list(SECOND)
+
+
+def test_a_table_that_another_program_has_rewritten_is_replaced_whole(lake: "Lake") -> None:
+    top = table(lake)
+    for batch, ranks in enumerate((FIRST, SECOND)):
+        write(top, lake, batch, ranks)
+    lake.spark.sql(f"OPTIMIZE delta.`{lake.path('top')}`")
+    more = frame(lake.spark, [{"rank": 9, "page": "/x"}], "rank: int, page: string")
+    more.write.format("delta").mode("append").save(lake.path("top"))
+    write(top, lake, 2, FIRST)
+    assert sorted(tuple(row) for row in lake.read("top").collect()) == list(FIRST)

@@ -27,4 +27,6 @@ def test_classes_and_methods_are_looked_up_once() -> None:
     for _ in range(2):
         remember(spark)
         assert jvm.PythonUtils.toSeq is jvm.PythonUtils.toSeq
-    assert sorted(names) == ["PythonUtils", "org.apache.spark.sql.functions", "toSeq"]
+        assert jvm.py4j.reflection.TypeUtil.isInstanceOf is jvm.py4j.reflection.TypeUtil.isInstanceOf
+    classes = {"PythonUtils", "functions", "org.apache.spark.sql.functions", "py4j.reflection.TypeUtil"}
+    assert sorted(names) == sorted([*classes, "toSeq", "isInstanceOf"])

@@ -56,6 +56,21 @@ def test_a_job_with_a_shorter_interval_goes_first() -> None:
     assert begun == ["first", "quick", "slow"]
 
 
+def test_slow_jobs_leave_a_turn_to_the_quick_ones() -> None:
+    turns, begun, end = Turns(2), list[str](), threading.Event()
+    threads = [started(turns, "slow", begun, end, 10.0)]
+    wait_for(lambda: begun == ["slow"])
+    threads.append(started(turns, "slow, too", begun, end, 10.0))
+    wait_for(lambda: len(turns._waiting) == 1)
+    threads.append(started(turns, "quick", begun, end, 1.0))
+    wait_for(lambda: begun == ["slow", "quick"])
+    end.set()
+    for thread in threads:
+        thread.join(_TIMEOUT_S)
+    assert begun == ["slow", "quick", "slow, too"]
+    assert (turns._free, turns._free_for_slow) == (2, 1)
+
+
 def test_a_batch_that_hangs_stops_the_others_only_for_a_while() -> None:
     turns, begun, end = Turns(1, longest_s=0.01), list[str](), threading.Event()
     threads = [started(turns, name, begun, end) for name in "ab"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-INTERPRETED: Final = 5_000
+INTERPRETED: Final = 10_000
 """Maximum number of rows in an interpreted batch."""
 _STAGES: Final = "spark.sql.codegen.wholeStage"
 _EXPRESSIONS: Final = "spark.sql.codegen.factoryMode"

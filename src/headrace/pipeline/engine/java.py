@@ -5,12 +5,13 @@ py4j resolves `jvm.org.apache.x.Y` part by part, and searches every jar for each
 
 import logging
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_OFTEN: Final = ("org.apache.spark.sql.functions", "PythonUtils")
+_OFTEN: Final = ("org.apache.spark.sql.functions", "functions", "PythonUtils")
 """Classes that PySpark looks up for every expression."""
 
 
@@ -44,6 +45,10 @@ def remember(spark: "SparkSession") -> None:
     for name in _OFTEN:
         if name not in vars(jvm):
             setattr(jvm, name, _Remembered(getattr(jvm, name)))
+    # The path by which py4j itself finds out whether an object has a type.
+    if "py4j" not in vars(jvm):
+        types = _Remembered(java_class(spark, "py4j.reflection.TypeUtil"))
+        jvm.py4j = SimpleNamespace(reflection=SimpleNamespace(TypeUtil=types))
 
 
 def leave_working_directory(spark: "SparkSession") -> None:

@@ -29,7 +29,8 @@ from headrace.pipeline.engine.progress import Measured
 from headrace.pipeline.engine.quality import lateness
 from headrace.pipeline.engine.quality.expectations import split
 from headrace.pipeline.engine.reached import Reached
-from headrace.pipeline.engine.tables import pruning
+from headrace.pipeline.engine.tables import partials, pruning
+from headrace.pipeline.engine.tables.delta_log import FollowedTable
 from headrace.pipeline.engine.tables.lake import Lake
 from headrace.pipeline.engine.topics import Topics
 from headrace.pipeline.engine.turns import Turns
@@ -122,6 +123,8 @@ class Query:
             around.prefix + output.topic: output.of for output in job.outputs if isinstance(output, Changelog)
         } | {around.prefix + topic: topic for topic in self._topics_only}
         """Names of tables, or of outputs without a table, by topic."""
+        self._source: FollowedTable | None = None
+        """The source table of a snapshot."""
         self._publisher: Publisher | None = None
         self._writer = TableWriter(
             around.lake, job, self._tables, origin=origin, published=frozenset(self._changelogs.values())
@@ -341,10 +344,11 @@ class Query:
 
     def _view(self) -> DataFrame:
         """Return the current view of the source table, from which a snapshot is computed."""
-        lake, source = self._around.lake, self.job.source
-        if self._source_output is not None:
-            return lake.view(self._source_output)
-        return lake.read(source.name if isinstance(source, Table) else "")
+        if self._source is None:
+            source = self.job.source
+            self._source = self._around.lake.followed(source.name if isinstance(source, Table) else "")
+        stored = self._source.rows()
+        return stored if self._source_output is None else partials.current(stored, self._source_output)
 
     def _reached_before(self, number: int) -> Reached:
         earlier = self._ledger.read(number - 1) if number else None

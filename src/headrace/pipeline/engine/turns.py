@@ -4,9 +4,9 @@ If all batches ran at once, all would finish late. In turns, most finish earlier
 that writes their source gets the processor when it has a batch.
 """
 
-import heapq
 import threading
 import time
+from bisect import insort
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -14,6 +14,8 @@ from typing import Final
 
 _LONGEST_S: Final = 10.0
 """A batch that takes long, or hangs, must not stop the other jobs."""
+_QUICK_S: Final = 2.0
+"""Longest interval of a quick job."""
 
 
 class Turns:
@@ -21,38 +23,49 @@ class Turns:
 
     The deadline is the end of a job's interval, so a job that is expected to answer every second goes before one that
     runs every ten, unless that one has waited for nine seconds longer. A batch runs anyway 10 s after its deadline.
+
+    One of several turns is only for jobs with an interval of at most two seconds. Otherwise, the slower jobs would
+    occupy all of them on a busy machine.
     """
 
     def __init__(self, most: int, *, longest_s: float = _LONGEST_S) -> None:
         self._free = most
+        self._free_for_slow = max(1, most - 1)
         self._longest_s = longest_s
         self._lock = threading.Lock()
         self._order = count()
-        self._waiting: list[tuple[float, int, threading.Event]] = []
-        """Deadline, order of arrival, and the event that begins the turn, as a heap."""
+        self._waiting: list[tuple[float, int, bool, threading.Event]] = []
+        """Deadline, order of arrival, True for a slow job, and the event that begins the turn; sorted."""
 
     @contextmanager
     def turn(self, interval_s: float) -> Iterator[None]:
         """Wait for a turn of a job that runs every `interval_s` seconds, and end it after the block."""
-        mine = threading.Event()
+        mine, is_slow = threading.Event(), interval_s > _QUICK_S
         with self._lock:
-            waiting = (time.monotonic() + interval_s, next(self._order), mine)
-            heapq.heappush(self._waiting, waiting)
+            waiting = (time.monotonic() + interval_s, next(self._order), is_slow, mine)
+            insort(self._waiting, waiting)
             self._begin_next()
         if not mine.wait(interval_s + self._longest_s):
             with self._lock:
                 if not mine.is_set():
-                    self._waiting.remove(waiting)
-                    heapq.heapify(self._waiting)
-                    self._free -= 1
+                    self._begin(waiting)
         try:
             yield
         finally:
             with self._lock:
                 self._free += 1
+                self._free_for_slow += is_slow
                 self._begin_next()
 
     def _begin_next(self) -> None:
-        if self._free > 0 and self._waiting:
-            self._free -= 1
-            heapq.heappop(self._waiting)[2].set()
+        if self._free > 0:
+            first = next((item for item in self._waiting if not item[2] or self._free_for_slow > 0), None)
+            if first is not None:
+                self._begin(first)
+
+    def _begin(self, waiting: tuple[float, int, bool, threading.Event]) -> None:
+        _, _, is_slow, event = waiting
+        self._waiting.remove(waiting)
+        self._free -= 1
+        self._free_for_slow -= is_slow
+        event.set()

@@ -52,7 +52,7 @@ class TopPages:
         Changelog(topic="page-views", of="page_views"),
     ),
     params=Visitors,
-    trigger="5 seconds",
+    trigger="10 seconds",
 )
 def page_views(events: "DataFrame", params: Visitors, distinct: "Count | None" = None) -> "DataFrame":
     """Count the views of each page by hour, and its visitors with a sketch or with the aggregate `distinct`."""
@@ -75,7 +75,7 @@ def page_views(events: "DataFrame", params: Visitors, distinct: "Count | None" =
         Changelog(topic="visitors", of="visitors"),
     ),
     params=Visitors,
-    trigger="10 seconds",
+    trigger="20 seconds",
 )
 def visitors(events: "DataFrame", params: Visitors, distinct: "Count | None" = None) -> "DataFrame":
     """Count the visitors of each day, with a sketch or with the aggregate `distinct`."""
@@ -94,7 +94,7 @@ def visitors(events: "DataFrame", params: Visitors, distinct: "Count | None" = N
         Changelog(topic="referrers", of="referrers"),
     ),
     params=Referrers,
-    trigger="10 seconds",
+    trigger="20 seconds",
 )
 def referrers(events: "DataFrame", params: Referrers) -> "DataFrame":
     """Count requests by the host that referred to the site.
@@ -129,7 +129,7 @@ def referrers(events: "DataFrame", params: Referrers) -> "DataFrame":
     outputs=(Stateful(table="sessions", late_by="late_by"), Changelog(topic="sessions", of="sessions")),
     params=Sessions,
     late="quarantined",
-    trigger="20 seconds",
+    trigger="30 seconds",
 )
 def sessions(events: "DataFrame", params: Sessions) -> "DataFrame":
     """Group the requests of each client into sessions: first and last request, requests, and distinct pages viewed.
@@ -193,7 +193,7 @@ def status_codes(events: "DataFrame", params: NoParams) -> "DataFrame":  # noqa:
     source=Table("page_views"),
     outputs=(Snapshot(table="top_pages", keys=("rank",)), Changelog(topic="top-pages", of="top_pages")),
     params=TopPages,
-    trigger="10 seconds",
+    trigger="30 seconds",
 )
 def top_pages(page_views: "DataFrame", params: TopPages) -> "DataFrame":
     """Rank the most viewed pages from 1; ties are ordered by name."""

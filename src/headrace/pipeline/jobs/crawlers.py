@@ -34,7 +34,7 @@ class Crawlers:
     ),
     params=Crawlers,
     late="quarantined",
-    trigger="10 seconds",
+    trigger="20 seconds",
 )
 def crawlers(events: "DataFrame", params: Crawlers) -> "DataFrame":  # noqa: ARG001 (all jobs have parameters)
     """Return crawlers by hour of event time, with the `reasons`.

@@ -76,6 +76,7 @@ TUNING: Final = (
     Setting("spark.sql.adaptive.enabled", "false", "true", "adapting a plan costs time, and pays off with many tasks"),
     Setting("spark.python.sql.dataFrameDebugging.enabled", "false", "false", "Python reports each expression's line"),
     Setting("spark.sql.ui.explainMode", "simple", None, "Spark describes every plan, even if nobody looks at it"),
+    Setting("spark.sql.debug.maxToStringFields", "1", None, "the descriptions of plans, which need not list columns"),
     Setting("spark.databricks.delta.snapshotPartitions", "2", None, "tasks that read the log of a table"),
     Setting(
         "spark.databricks.delta.properties.defaults.checkpointInterval",

@@ -45,6 +45,8 @@ class Appender:
         """By path and writer: a version of the table, and the writer's last batch up to that version."""
         self._changed: set[tuple[str, str]] = set()
         """Paths and writers for which `was_changed_by_others` must return True next time."""
+        self._written: dict[str, tuple[int, list[Any]]] = {}
+        """By path: the version of the table after the last `replace`, and its files."""
 
     def last_batch(self, path: str, app_id: str) -> int | None:
         """Return the last batch that the writer committed to an existing table; None if there was none."""
@@ -63,30 +65,59 @@ class Appender:
         Return None if the table's columns would have to change. Raises an error for which `is_conflict` is true if
         another process has just committed a batch of the writer.
         """
-        spark, none = self._spark, _none(self._spark)
-        transaction = _log(spark, path).startTransaction(none, none)
+        transaction = self._begin(path, rows, app_id, batch)
+        if transaction is None or transaction is False:
+            return transaction
         read = int(transaction.snapshot().version())
-        if batch <= self._last(path, app_id, read):
+        files = to_list(self._spark, transaction.writeFiles(rows._jdf))
+        if self._commit(transaction, files, path, app_id, batch, "Append", user_metadata) > read + 1:
+            self._changed.add((path, app_id))
+        return True
+
+    def replace(self, path: str, rows: DataFrame, *, app_id: str, batch: int, user_metadata: str) -> bool | None:
+        """Replace all rows of a table that only this writer changes. Returns and raises as `append` does.
+
+        To find the files to remove, Delta would compute the state of the table. Here they are known after the first
+        call.
+        """
+        transaction = self._begin(path, rows, app_id, batch)
+        if transaction is None or transaction is False:
+            return transaction
+        at, old = self._written.get(path, (-1, []))
+        if at != int(transaction.snapshot().version()):
+            old = to_list(self._spark, transaction.filterFiles())
+        new = to_list(self._spark, transaction.writeFiles(rows._jdf))
+        now_ms = int(time.time() * 1000)
+        files = [*new, *(file.removeWithTimestamp(now_ms, True) for file in old)]
+        self._written[path] = self._commit(transaction, files, path, app_id, batch, "Overwrite", user_metadata), new
+        return True
+
+    def _begin(self, path: str, rows: DataFrame, app_id: str, batch: int) -> Any:
+        """Return a transaction that conflicts with others of the writer; False or None as `append` does."""
+        none = _none(self._spark)
+        transaction = _log(self._spark, path).startTransaction(none, none)
+        if batch <= self._last(path, app_id, int(transaction.snapshot().version())):
             return False
         stored = dict(_dtypes(transaction.metadata().schema().json()))
         if any(stored.get(name) != kind for name, kind in rows.dtypes):
             return None
-        # A commit of the same writer is a conflict.
         transaction.readTxn().addOne(app_id)
+        return transaction
+
+    def _commit(
+        self, transaction: Any, files: Sequence[Any], path: str, app_id: str, batch: int, mode: str, user_metadata: str
+    ) -> int:
+        """Commit a writer's batch, and return the table's new version."""
+        spark, none = self._spark, _none(self._spark)
         some = java_class(spark, "scala.Some")
         set_transaction = java_class(spark, "org.apache.spark.sql.delta.actions.SetTransaction")
         write = java_class(spark, "org.apache.spark.sql.delta.DeltaOperations$Write")
-        append = java_class(spark, "org.apache.spark.sql.SaveMode").Append
-        actions = [
-            *to_list(spark, transaction.writeFiles(rows._jdf)),
-            set_transaction(app_id, batch, some(int(time.time() * 1000))),
-        ]
+        save_mode = getattr(java_class(spark, "org.apache.spark.sql.SaveMode"), mode)
         to_seq = java_class(spark, "org.apache.spark.api.python.PythonUtils").toSeq
-        written = transaction.commit(to_seq(actions), write(append, none, none, some(user_metadata)))
-        if int(written) > read + 1:
-            self._changed.add((path, app_id))
-        self._seen[path, app_id] = int(written), batch
-        return True
+        actions = [*files, set_transaction(app_id, batch, some(int(time.time() * 1000)))]
+        written = int(transaction.commit(to_seq(actions), write(save_mode, none, none, some(user_metadata))))
+        self._seen[path, app_id] = written, batch
+        return written
 
     def _last(self, path: str, app_id: str, upto: int) -> int:
         """Return the writer's last batch in the versions up to `upto`; -1 without one."""
@@ -172,6 +203,50 @@ class TableVersion:
         ]
         to_seq = java_class(self._spark, "org.apache.spark.api.python.PythonUtils").toSeq
         return DataFrame(self._log.createDataFrame(self._snapshot, to_seq(files), False, self._none), self._spark)
+
+
+class FollowedTable:
+    """The current rows of a table that is read again and again.
+
+    To list the files of a table, Delta computes its state from all commits since the last checkpoint. Here only the
+    commits since the last call are read.
+    """
+
+    def __init__(self, spark: SparkSession, files: Files, path: str) -> None:
+        self._spark = spark
+        self._reader = files
+        self._path = path
+        self._version = -1
+        self._files: dict[str, Any] = {}
+        """Scala's AddFile by path, at `_version`."""
+
+    def rows(self) -> DataFrame:
+        spark = self._spark
+        snapshot = _snapshot(spark, self._path)
+        version = int(snapshot.version())
+        if self._version < 0 or not self._advance(version):
+            self._files = {str(file.path()): file for file in snapshot.allFiles().collectAsList()}
+        self._version = version
+        to_seq = java_class(spark, "org.apache.spark.api.python.PythonUtils").toSeq
+        files = to_seq(list(self._files.values()))
+        return DataFrame(_log(spark, self._path).createDataFrame(snapshot, files, False, _none(spark)), spark)
+
+    def _advance(self, version: int) -> bool:
+        """Apply the commits up to `version`. Return False if one is missing because the log was cleaned up."""
+        action = java_class(self._spark, "org.apache.spark.sql.delta.actions.Action")
+        for number in range(self._version + 1, version + 1):
+            commit = self._reader.read(f"{self._path}/_delta_log/{number:020}.json")
+            if commit is None:
+                return False
+            lines = commit.splitlines()
+            for line in lines:
+                if line.startswith('{"remove"'):
+                    self._files.pop(json.loads(line)["remove"]["path"], None)
+            for line in lines:
+                if line.startswith('{"add"'):
+                    file = action.fromJson(line)
+                    self._files[str(file.path())] = file
+        return True
 
 
 def _name(file: Any) -> str:

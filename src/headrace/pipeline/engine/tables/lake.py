@@ -82,6 +82,17 @@ class Lake:
         """Return True if anyone but the writer has changed the table's data since the last call."""
         return self._appender.was_changed_by_others(self.path(table), writer)
 
+    def followed(self, table: str) -> delta_log.FollowedTable:
+        """Return a reader of the table's current rows, for repeated use by one thread."""
+        return delta_log.FollowedTable(self.spark, Files(self.spark), self.existing(table))
+
+    def replace(self, table: str, rows: DataFrame, *, writer: str, batch: int, metadata: Mapping[str, object]) -> None:
+        """Replace all rows of an existing table that has no other writers. A repeated batch changes nothing."""
+        path, about = self.path(table), json.dumps(metadata)
+        if self._appender.replace(path, rows, app_id=writer, batch=batch, user_metadata=about) is None:
+            write = rows.write.format("delta").mode("overwrite")
+            write.options(txnAppId=writer, txnVersion=batch, userMetadata=about).save(path)
+
     def append(
         self,
         table: str,

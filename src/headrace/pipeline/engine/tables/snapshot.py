@@ -1,6 +1,5 @@
 """Small tables that are a function of another table's view: rewritten as a whole, and only if they change."""
 
-import json
 from collections.abc import Mapping
 from functools import reduce
 from operator import and_
@@ -46,12 +45,7 @@ class SnapshotTable:
         changes = self._changes(now, lake.read(table) if self._rows is None else self._rows).localCheckpoint()
         if changes.isEmpty():
             return None
-        (
-            now.write.format("delta")
-            .mode("overwrite")
-            .options(txnAppId=writer, txnVersion=batch, userMetadata=json.dumps(metadata))
-            .save(lake.path(table))
-        )
+        lake.replace(table, now, writer=writer, batch=batch, metadata=metadata)
         self._rows = now
         return _parted(changes)
 
