@@ -41,7 +41,7 @@ SHARED_BYTES: Final = 32 * 1024
 
 
 class Copied(NamedTuple):
-    """The bytes of a region."""
+    """A region that was read into memory."""
 
     data: bytes
     size: int
@@ -50,7 +50,8 @@ class Copied(NamedTuple):
 Part: TypeAlias = FileSlice | Copied
 """The records of a partition in a reply."""
 Answered: TypeAlias = tuple[FetchPartition, ErrorCode, Replica | None, Part | None, tuple[int, int] | None]
-"""A requested partition, and its error, records, or (epoch, end offset) if its log diverges from the client's."""
+"""A requested partition, its error, replica and records, and (epoch, end offset) if its log diverges from the client's.
+"""
 
 
 def encode(
