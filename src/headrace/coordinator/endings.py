@@ -217,7 +217,7 @@ class Endings:
         try:
             self._complete(ending.shard, ending.name)
         except KafkaError as error:
-            log.warning("Completing the transaction of transactional id %s failed and will be retried: %s", ending.name, error)
+            log.warning("Ending the transaction of id %s failed and will be retried: %s", ending.name, error)
             ending.retry = self._loop.call_later(_RETRY_S, self._enqueue, ending)
         else:
             del self._endings[ending.name]

@@ -49,7 +49,7 @@ class TransactionCoordinator:
         take_producer_id: Callable[[], int | None],
         clock: Clock,
     ) -> None:
-        """`version` returns the cluster's `transaction.version`; `take_producer_id` returns None if none is available."""
+        """`version` returns the cluster's `transaction.version`; `take_producer_id` returns None if it has none."""
         self.settings = settings
         self._version = version
         self._take_producer_id = take_producer_id

@@ -303,7 +303,8 @@ class Member:
             self._wake()
         elif change is SessionChange.LOST:
             log.warning(
-                "The session with ZooKeeper %s has expired: registering again; until then other brokers consider this one dead",
+                "The session with ZooKeeper %s has expired: registering again; until then other brokers treat this one"
+                " as dead",
                 address,
             )
         elif self._is_connected:

@@ -37,7 +37,7 @@ class MemberView:
 
 
 Reads: TypeAlias = Mapping[str, frozenset[int] | None]
-"""Topic to the partitions that members read; None for all."""
+"""By topic: the partitions that members read; None for all."""
 
 OffsetToCommit: TypeAlias = tuple[str, int, CommittedOffset]
 """Topic, partition and offset."""
@@ -74,7 +74,7 @@ class Group(Protocol):
     def members_seen(self) -> list[MemberView]: ...
 
     def reads(self) -> Reads:
-        """Return subscribed topics, and partitions of other topics assigned by a client-side assignor."""
+        """Return the subscribed topics, and the partitions of other topics that a client-side assignor assigned."""
 
     def is_subscribed_to(self, topic: str) -> bool: ...
 

@@ -1,4 +1,4 @@
-"""The shell of a coordinator: execute the results of its machines, run their timers, load and unload shards.
+"""Run a coordinator: execute the results of its state machines, run their timers, load and unload shards.
 
 Every operation is decide -> append -> replay -> effects -> reply. Independent of record types.
 """
