@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 class WatchedStore(MetadataStore, Protocol):
-    """A store that other processes write to. If the connection is lost, watches are lost without a call."""
+    """A store that other processes write to. If the connection is lost, watches are lost, too, without a call."""
 
     @property
     def session(self) -> int:

@@ -31,7 +31,10 @@ class DeposedError(Exception):
 
 
 class FencedStore:
-    """The store of a controller whose `/controller_epoch` has `epoch_version`. All writes raise DeposedError."""
+    """The store of the controller that wrote version `epoch_version` of `/controller_epoch`.
+
+    Writes raise DeposedError if another broker has become controller.
+    """
 
     def __init__(self, store: WatchedStore, epoch_version: int) -> None:
         self._store = store

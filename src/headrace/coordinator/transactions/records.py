@@ -131,7 +131,7 @@ def decode_value(transactional_id: str, value: bytes) -> TransactionMetadata | N
         state = TransactionState(number)
     except ValueError:
         raise KafkaError(
-            ErrorCode.unsupported_version, f"the record of transactional id {transactional_id} has unknown state {number}"
+            ErrorCode.unsupported_version, f"transactional id {transactional_id} is in the unknown state {number}"
         ) from None
     partitions = frozenset(_partitions(reader))
     last_update_ms, start_ms = reader.int64(), reader.int64()
