@@ -71,7 +71,7 @@ class Commands:
     async def deliver(self, broker_id: int, command: Command) -> None:
         """Execute a command. Partition errors are logged."""
         assert broker_id == self._node_id, f"a command for broker {broker_id}"
-        issuer = Issuer(broker_id, self._cache.image.controller_epoch)  # in this process
+        issuer = Issuer(broker_id, self._cache.image.controller_epoch)  # the controller is in this process
         if isinstance(command, LeaderAndIsr):
             await self.lead_and_follow(command.partitions, issuer)
         elif isinstance(command, StopReplica):

@@ -62,10 +62,7 @@ def _alternating(racks: Mapping[int, str]) -> list[int]:
 def check_manual(
     replicas: Sequence[int], brokers: Collection[int], replication_factor: int | None = None
 ) -> tuple[int, ...]:
-    """Check and return the replicas that a client assigns to a partition.
-
-    Raises KafkaError(INVALID_REPLICA_ASSIGNMENT).
-    """
+    """Return the replicas that a client assigns to a partition. Raises KafkaError(INVALID_REPLICA_ASSIGNMENT)."""
     if not replicas:
         raise _invalid("The manual partition assignment includes an empty replica list.")
     for broker in sorted(replicas):

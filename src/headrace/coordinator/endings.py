@@ -110,7 +110,7 @@ class Endings:
             self._send_some(ending)
 
     def missing(self, name: str) -> frozenset[TopicPartition] | None:
-        """Return the partitions that still need a marker; None if no markers of this transactional id are written."""
+        """Return the partitions that still need a marker; None if no transaction of this id is ending."""
         ending = self._endings.get(name)
         return None if ending is None else frozenset(ending.missing)
 
@@ -217,7 +217,7 @@ class Endings:
         try:
             self._complete(ending.shard, ending.name)
         except KafkaError as error:
-            log.warning("Ending the transaction of id %s failed and will be retried: %s", ending.name, error)
+            log.warning("Cannot complete a transaction of transactional id %s; trying again: %s", ending.name, error)
             ending.retry = self._loop.call_later(_RETRY_S, self._enqueue, ending)
         else:
             del self._endings[ending.name]

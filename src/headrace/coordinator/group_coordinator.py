@@ -46,7 +46,7 @@ NoteObserver: TypeAlias = Callable[[str, Note, int], None]
 
 
 def _ignore(group_id: str, note: Note, now_ms: int) -> None:
-    """Keep no timeline."""
+    """Do nothing: no observer keeps a timeline."""
 
 
 class GroupCoordinator:

@@ -87,7 +87,7 @@ class TransactionCoordinator:
                 self._clients.pop(name, None)
 
     def close(self) -> None:
-        """Stop writing markers; the next start resumes."""
+        """Stop writing markers, which the next start resumes."""
         self._endings.stop()
         self._runtime.close()
 
@@ -182,7 +182,7 @@ class TransactionCoordinator:
         return self._runtime.carry_out(shard, name, self._with_id(decide))
 
     def describe(self, name: str) -> TransactionMetadata:
-        """Return the metadata of a transactional id. While markers are written, it has the partitions without one.
+        """Return the metadata of a transactional id. While a transaction ends, it has only partitions without a marker.
 
         Raises KafkaError: transactional_id_not_found, and those of `_find`.
         """

@@ -52,7 +52,7 @@ class SessionNews:
             partition.growth.discard(self._visible)
 
     def _appended(self, partition: LedReplica, size: int) -> None:
-        """Make the partition ready. If it was not, the follower had read everything before its latest request."""
+        """Make the partition ready. If it was not, the follower had caught up at its latest request."""
         if self._note(partition) and partition.followers is not None and self._follower is not None:
             partition.followers.state.was_idle(self._follower, self._session.last_used_ms)
         if self.listeners:

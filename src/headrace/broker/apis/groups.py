@@ -35,7 +35,7 @@ _GROUP, _TRANSACTION, _SHARE = 0, 1, 2
 _LEAVERS_AT_ONCE: Final = 500
 _MAX_PROTOCOLS: Final = 100
 _MAX_METADATA: Final = 4 * 1024 * 1024
-"""Maximum metadata of a member for all its assignors (bytes). A group's record (1 MB) contains only one's."""
+"""Maximum metadata of a member for all its assignors (bytes). A group's record (1 MB) has that of one assignor."""
 _NO_REASON: Final = "not provided"
 _MILLISECOND = timedelta(milliseconds=1)
 

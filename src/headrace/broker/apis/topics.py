@@ -59,7 +59,7 @@ class TopicApis:
         }
 
     async def create_topics(self, context: RequestContext, request: Request) -> Reply:
-        """Create topics, or only validate the request. The reply is sent when they are durable and have leaders."""
+        """Create topics, or only validate the request. Reply when they are durable and have leaders."""
         repeated = await _repeated(topic.name for topic in request.topics)
         pace = Pace()
         wanted: dict[str, NewTopic] = {}
@@ -79,7 +79,7 @@ class TopicApis:
         return {"topics": made_of(outcomes, lambda outcome: self._created(*outcome, defaults))}
 
     async def delete_topics(self, context: RequestContext, request: Request) -> Reply:
-        """Delete topics by name or (from version 6) by id. The reply is sent when their logs are not accessible."""
+        """Delete topics by name or (from version 6) by id. Reply when their logs are no longer accessible."""
         if not self._config.delete_topic_enable:
             code = ErrorCode.invalid_request if context.api_version < 3 else ErrorCode.topic_deletion_disabled
             raise KafkaError(code, "Topic deletion is disabled (delete.topic.enable=false).")

@@ -70,10 +70,7 @@ class PartitionMarkers:
         markers: WriteMarkers,
         coordinator_epoch: int,
     ) -> asyncio.Future[KafkaError | None] | None:
-        """Append the marker. Return a future that is done after its commit, or None if it is committed.
-
-        Raises KafkaError.
-        """
+        """Append the marker. Return a future of its commit, or None if it is committed. Raises KafkaError."""
         try:
             found = self._replicas.get(*partition)
         except KafkaError as error:

@@ -96,8 +96,8 @@ def _log(directory: Path, before: Room, space: DiskSpace) -> None:
         log.warning("%s has %s free: its partitions accept records again", directory, _mib(space.free))
     if space.room is Room.LOW:
         log.warning(
-            "%s has %s of %s free, less than the soft mark of %s (headrace.disk.soft.free.*); below %s its"
-            " partitions refuse records from clients: free space, delete topics or lower their retention",
+            "%s has %s of %s free, less than the soft mark of %s (headrace.disk.soft.free.*); below %s,"
+            " producers will be refused: free space, delete topics or lower their retention",
             directory,
             _mib(space.free),
             _mib(space.total),

@@ -70,7 +70,7 @@ def _is_eligible(context: Context, broker: int, epoch: int) -> bool:
 
 
 def remove_restarted(work: Work) -> None:
-    """Remove followers from ISRs if they have restarted since an earlier controller: they may have lost records."""
+    """Remove followers that restarted after an earlier controller wrote the state: they may have lost records."""
     context = work.context
     for partition, state in context.states.items():
         steady = tuple(

@@ -38,7 +38,7 @@ class Tree(NamedTuple):
 
 
 class ControllerMachine:
-    """The controller on broker `broker_id` in epoch `epoch`. `may_be_unclean` returns True if a topic allows it."""
+    """The controller on broker `broker_id` in controller epoch `epoch`. `may_be_unclean` is the same as for `Work`."""
 
     def __init__(self, broker_id: int, epoch: int, may_be_unclean: Callable[[str], bool]) -> None:
         self.context = Context(broker_id, epoch)

@@ -163,7 +163,7 @@ class Office:
         self._failures.note_written()
 
     def _command(self, order: Order, before: Context) -> Command:
-        """Convert an order to a command for the broker in this process, which takes whole topics."""
+        """Convert an order to a command for the broker in this process, which expects whole topics."""
         match order:
             case Lead(partitions, _):
                 return LeaderAndIsr(tuple(partitions.values()))

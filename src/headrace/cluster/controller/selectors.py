@@ -68,7 +68,7 @@ def preferred(context: Context, partition: TopicPartition, state: LeaderState) -
 
 
 def controlled_shutdown(context: Context, partition: TopicPartition, state: LeaderState) -> Elected | None:
-    """Select the first online in-sync replica on a broker that is not shutting down. Stopping ones leave the ISR."""
+    """Select the first online in-sync replica on a broker that keeps running. Stopping brokers leave the ISR."""
     recipients = tuple(
         replica
         for replica in context.assignment(partition).replicas

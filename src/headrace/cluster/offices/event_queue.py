@@ -31,7 +31,7 @@ class Timing:
 
 
 class Figures:
-    """Times for which the events of all terms waited, and were handled."""
+    """Waiting and handling times of the events of all terms."""
 
     def __init__(self) -> None:
         self.waited = Timing()

@@ -31,10 +31,7 @@ class DeposedError(Exception):
 
 
 class FencedStore:
-    """The store of the controller that wrote version `epoch_version` of `/controller_epoch`.
-
-    Writes raise DeposedError if another broker has become controller.
-    """
+    """The store of a controller, which wrote version `epoch_version` of its epoch. Writes raise DeposedError."""
 
     def __init__(self, store: WatchedStore, epoch_version: int) -> None:
         self._store = store

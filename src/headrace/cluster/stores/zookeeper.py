@@ -188,7 +188,7 @@ class ZooKeeperStore(MetadataStore):
         return sorted(await self._read(path, lambda: self._client.get_children_async(path)))
 
     async def watched(self, path: str, changed: Callable[[], None]) -> Node | None:
-        """Return the node, None if it does not exist. Call `changed` once when it is created, written or deleted.
+        """Return the node; None if it does not exist. Call `changed` once when it is created, written or deleted.
 
         The watch is lost with the connection, without a call.
         """

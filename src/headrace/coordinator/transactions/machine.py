@@ -2,7 +2,7 @@
 
 Pure and stateless: every function gets the id's metadata and the time. PREPARE_COMMIT or PREPARE_ABORT decides
 irrevocably how a transaction ends; its markers are effects. When all are written, `complete` writes the last record.
-While an id is prepared, requests are answered with CONCURRENT_TRANSACTIONS.
+While a transaction is prepared, requests get CONCURRENT_TRANSACTIONS.
 
 Epochs: with version 1 of transactions only InitProducerId raises them; with version 2 every end does, so that late
 requests of a transaction cannot affect the next one.

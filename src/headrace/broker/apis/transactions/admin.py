@@ -111,7 +111,7 @@ class TransactionAdminApis:
         return _listed(matches, unknown)
 
     async def write_markers(self, _: RequestContext, request: Request) -> Fields:
-        """Write markers to partitions, for a coordinator, or an admin who ends hanging transactions (KIP-664)."""
+        """Write markers for a coordinator, or for an administrator who ends hanging transactions (KIP-664)."""
         answers, waits = await finish(self._write(request))
         for partition, waiting in waits:
             error = await waiting

@@ -129,7 +129,7 @@ class ClassicGroup:
         return Result(None, effects=out)
 
     def loaded(self, now_ms: int) -> list[Effect]:
-        """Start the session timers of a loaded group. Rebalance if that was due, or if it exceeds `group.max.size`."""
+        """Start the session timers of a loaded group. Rebalance if that was due, or if the group is too large."""
         rebalance = self._rebalance
         out: list[Effect] = [rebalance.session_timer(member) for member in self.membership.members.values()]
         if rebalance.needs_rebalance:
@@ -165,7 +165,7 @@ class ClassicGroup:
         return out
 
     def unload(self, error: ErrorCode, now_ms: int) -> list[Effect]:
-        """Handle a move of the group to another coordinator, or a stop of the broker."""
+        """Handle the move of the group to another coordinator, or the stop of the broker."""
         return self._rebalance.end(error, now_ms)
 
     def append_failed(self) -> None:

@@ -36,7 +36,7 @@ _STALLED_RETRY_MS = 1000
 
 @lru_cache(maxsize=16_384)
 def _session_timer(member_id: str, timeout_ms: int) -> ScheduleTimer[Timer]:
-    # Cached because every heartbeat and commit makes the same one.
+    # Cached because every heartbeat and commit of a member creates the same one.
     return ScheduleTimer(Timer(TimerKind.HEARTBEAT, member_id), timeout_ms)
 
 

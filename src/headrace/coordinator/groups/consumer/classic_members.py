@@ -66,7 +66,7 @@ class ClassicMembers:
             return out
         subscription = _subscription_in(request)
         if subscription.owned and request.member_id not in known.members:
-            # The member has been removed unnoticed. Kafka adds it again, then accepts commits of partitions it lost.
+            # The member does not know that it was removed. Kafka adds it again, and accepts commits of lost partitions.
             raise KafkaError(ErrorCode.unknown_member_id, f"Member {request.member_id} has been removed.")
         draft = steps.draft()
         replaced = known.members.get(known.instances.get(request.instance_id or "", ""))

@@ -27,7 +27,7 @@ class Aim:
     is_free: Callable[[TopicIdPartition], bool]
     """Returns True if no other member owns the partition."""
     owned: Partitions | None
-    """The partitions that the member reports, None if the request omits them."""
+    """The partitions that the member reports; None if the request omits them."""
 
     def has_revoked(self, partitions: Iterable[TopicIdPartition]) -> bool:
         return self.owned is not None and self.owned.isdisjoint(partitions)

@@ -257,7 +257,7 @@ class ConsumerState:
         return member
 
     def static_member(self, member_id: str, instance_id: str) -> ConsumerMember:
-        """Return a static member with its current id. Raises KafkaError: unknown_member_id, fenced_instance_id."""
+        """Return the static member if its id matches. Raises KafkaError: unknown_member_id, fenced_instance_id."""
         current = self.instances.get(instance_id)
         if current is None:
             raise KafkaError(ErrorCode.unknown_member_id, f"Instance id {instance_id} is unknown.")
