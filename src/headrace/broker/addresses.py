@@ -1,4 +1,4 @@
-"""The addresses of this broker for clients: advertised ones, or the address that a client has connected to."""
+"""This broker's addresses for clients: the advertised ones, or else the address that a client has connected to."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

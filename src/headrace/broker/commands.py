@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from headrace.replication.following.partition import FollowedPartition
 
 _AT_ONCE: Final = 200
-"""Partitions that begin or cease to be followed without a pause."""
+"""Maximum number of partitions to start or stop following before a pause for other work."""
 
 log = logging.getLogger(__name__)
 
@@ -65,13 +65,13 @@ class Commands:
         """Called with a partition that this broker no longer leads."""
 
     async def close(self) -> None:
-        """Wait for the command in progress. Later ones are never executed: the logs are about to be closed."""
+        """Wait for the command in progress. Never execute later ones: the logs are about to be closed."""
         await self.in_order.acquire()
 
     async def deliver(self, broker_id: int, command: Command) -> None:
         """Execute a command. Partition errors are logged."""
         assert broker_id == self._node_id, f"a command for broker {broker_id}"
-        issuer = Issuer(broker_id, self._cache.image.controller_epoch)  # of this process
+        issuer = Issuer(broker_id, self._cache.image.controller_epoch)  # the controller is in this process
         if isinstance(command, LeaderAndIsr):
             await self.lead_and_follow(command.partitions, issuer)
         elif isinstance(command, StopReplica):
@@ -121,7 +121,7 @@ class Commands:
         # Any client can send the request, and the name becomes that of a directory.
         if not topic_names.is_valid(state.topic) or state.partition < 0:
             return ErrorCode.invalid_topic_exception
-        if not state.topic_id.int:  # as before Kafka 2.8
+        if not state.topic_id.int:  # from a controller before Kafka 2.8
             return ErrorCode.inconsistent_topic_id
         if self._node_id not in state.replicas:
             return ErrorCode.unknown_topic_or_partition
@@ -139,10 +139,10 @@ class Commands:
     def _open(
         self, states: Sequence[PartitionState], replaced: Collection[TopicPartition]
     ) -> dict[TopicPartition, ErrorCode]:
-        """Open or create logs, and return the errors. `replaced` have a log of a deleted topic.
+        """Open or create logs, and return the errors. Set aside the logs of `replaced`, whose topics were deleted.
 
-        Controllers do not send StopReplica to a broker without a session. If the topic is then created again,
-        Kafka's broker refuses to lead the new one, and accepts records for the old one, until it restarts.
+        A controller sends no StopReplica to a broker without a session. If the topic is created again meanwhile, a
+        Kafka broker refuses to lead the new topic, and accepts records for the deleted one, until it restarts.
         """
         errors: dict[TopicPartition, ErrorCode] = {}
         for state in states:
@@ -224,13 +224,11 @@ class Commands:
             await pace.rest()
 
     async def resign_moved(self, topics: Iterable[TopicImage]) -> None:
-        """Stop leading partitions that have other replicas under a later leader epoch, or of a topic created again.
-
-        Their logs remain.
+        """Stop leading partitions that were moved to other brokers, or whose topic was created again. Keep their logs.
 
         StopReplica usually follows, but a controller sends none to a broker that is not registered when its replicas
-        are moved. Kafka's broker then leads until its next start, and acks=1 records of clients with old metadata are
-        lost.
+        are moved. A Kafka broker then leads them until its next start, and loses the acks=1 records of clients with
+        old metadata.
         """
         pace = Pace()
         for topic in topics:
@@ -240,7 +238,7 @@ class Commands:
                 led = self._replicas.find(topic.name, index)
                 if led is not None and (led.leader_epoch < partition.leader_epoch or led.topic_id != topic.topic_id):
                     log.info(
-                        "%s is now on brokers %s: this broker no longer leads it, and keeps its log for StopReplica",
+                        "%s is now on brokers %s: this broker no longer leads it, and keeps its log until StopReplica",
                         led.topic_partition,
                         list(partition.replicas),
                     )

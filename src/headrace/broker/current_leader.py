@@ -47,7 +47,7 @@ def leader_in(cache: MetadataCache) -> LeaderOf:
 
 
 def put_leader(out: bytearray, leader: CurrentLeader, tag: int) -> None:
-    """Append the tagged field of a partition."""
+    """Append the tagged field CurrentLeader of a partition, which has number `tag`."""
     out += _TAG.pack(tag, _TAG_SIZE, leader.broker_id, leader.leader_epoch, 0)
 
 

@@ -20,7 +20,7 @@ EVICTABLE_AFTER_MS: Final = 120_000
 """Idle time after which a session may be evicted for a new one."""
 MAX_PARTITIONS: Final = 200_000
 """Maximum number of partitions in all sessions, about 100 MB. Beyond it, fetches get no session, as in Kafka when all
-slots are taken: these clients name all partitions in every request."""
+slots are taken: their clients must name all partitions in every request."""
 
 READ_ALL_AFTER_MS: Final = 5000
 """Read all partitions of a session this often: retention changes log start offsets without notifying sessions."""
@@ -101,7 +101,7 @@ class FetchSession:
         self.news: News | None = None
         self.isolation = 0
         self.read_all_at_ms = 0
-        """Time of the next request that reads all partitions."""
+        """The first request after this time reads all partitions."""
         self.is_followers = False
         self.counted = 0
         """Partitions counted towards the limit."""
@@ -132,7 +132,7 @@ class FetchSession:
                     self.news.unwatch(wanted)
 
     def read_all(self, isolation: int, now_ms: int) -> None:
-        """Make all partitions ready, and set the next time. Call this when it is due or the isolation level changes."""
+        """Make all partitions ready, and set `read_all_at_ms`. Call this at that time or for a new isolation level."""
         self.isolation = isolation
         self.read_all_at_ms = now_ms + READ_ALL_AFTER_MS
         self.ready = dict.fromkeys(self.partitions.values())
@@ -168,7 +168,8 @@ class FetchSessions:
     ) -> tuple[FetchSession, bool]:
         """Return the session of a request, and True if the reply is incremental.
 
-        If there is no room, a new session replaces an idle one or, for a follower, a consumer's; else it gets no id.
+        If there is no room, a new session replaces an idle one or, for a follower, a consumer's. If there is none to
+        replace, the new session has id 0.
 
         Raises KafkaError: fetch_session_id_not_found, invalid_fetch_session_epoch, fetch_session_topic_id_error.
         """
@@ -192,7 +193,7 @@ class FetchSessions:
         return session, True
 
     def changed(self, session: FetchSession) -> None:
-        """Drop a session without partitions, or one that exceeds the limit."""
+        """Count a session's partitions. Drop it if it has none, or if all sessions together exceed the limit."""
         count = len(session.partitions)
         if (count != session.counted or not count) and session.is_kept:
             if session.session_id in self._sessions:
@@ -224,7 +225,7 @@ class FetchSessions:
         return session
 
     def _evictable(self, now_ms: int, *, is_follower: bool) -> FetchSession | None:
-        """Return the session that a new one may replace, the least recently used first."""
+        """Return the least recently used session that a new one may replace, if any."""
         oldest = next(iter(self._sessions.values()), None)
         if oldest is not None and now_ms - oldest.last_used_ms >= EVICTABLE_AFTER_MS:
             return oldest

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def cluster_of(directories: Sequence[Path]) -> str | None:
-    """Return the cluster id in the metadata, for directories that have lost their `meta.properties`."""
+    """Return the cluster id in the metadata file, needed if `meta.properties` is lost; None without such a file."""
     try:
         return founded_cluster(metadata_file(directories)) if directories else None
     except StoreError as error:
@@ -46,7 +46,7 @@ def refuse_own_metadata(directories: Sequence[Path], founded: str | None) -> Non
         raise KafkaError(
             ErrorCode.inconsistent_cluster_id,
             f"{metadata_file(directories)} belongs to cluster {founded}, which has only this broker: remove "
-            "zookeeper.connect to start it, or set log.dirs to empty directories to join a cluster",
+            "zookeeper.connect to start that cluster, or set log.dirs to empty directories to join a cluster",
         )
 
 

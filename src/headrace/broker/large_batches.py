@@ -21,14 +21,14 @@ from headrace.wire.validation import is_compressed, unpacked_at_once
 MAX_AT_ONCE: Final = 2 * 1024 * 1024 if COMPILED else 128 * 1024
 """Bytes of records to check on the event loop in one turn: a few ms compiled, up to 20 ms uncompiled."""
 LEAST_UNPACKED: Final = 1024
-"""Minimum size (bytes) that a batch counts as: smaller ones take as long."""
+"""Smaller batches count as this many bytes, because they take as long."""
 MAX_COMPRESSED_AT_ONCE: Final = 64 * 1024
 """Bytes of records to recompress on the event loop in one turn."""
 MAX_WAITING: Final = 64 * 1024 * 1024
 """Bytes of batches that may wait for the thread, and of recompressed batches of one request. Further batches are
 refused with a retriable error. A single batch may be larger."""
 _FLAGS: Final = 22
-"""Position of the lower byte of a batch's attributes, with the codec."""
+"""Position of the low byte of a batch's attributes, which contains the codec."""
 _FLAGS_SLICE: Final = slice(_FLAGS, _FLAGS + 1)
 _NO_FLAGS: Final = b"\0"
 _ONLY_TRANSACTIONAL: Final = bytes([TRANSACTIONAL_FLAG])
@@ -57,7 +57,7 @@ class LargeBatches:
         self._waiting = 0
 
     def select(self, requests: Requests) -> tuple[list[Large], Prepared]:
-        """Return the batches to prepare in the thread, and others that were decompressed here."""
+        """Return the batches to prepare in the thread, and those that were decompressed or refused here."""
         size = 0
         found = NONE_LARGE
         for _, request in requests:

@@ -44,7 +44,7 @@ class LiveSettings:
         pace = Pace()
         if any(resource.kind == BROKER_CONFIG for resource in resources):
             self.apply_to_broker()
-            topics |= self._cache.image.topics.keys()  # the broker's settings are defaults of all topics
+            topics |= self._cache.image.topics.keys()  # the broker's settings are the defaults of all topics
             groups.configure_all()
         for resource in resources:
             if resource.kind == GROUP_CONFIG:

@@ -66,8 +66,8 @@ log = logging.getLogger(__name__)
 
 _SLOW_DISK_THREADS: Final = 2
 _GC_THRESHOLDS: Final = (25_000, 4, 500)
-"""Collect the middle generation often: otherwise a collection traverses all objects of a large request at once, 50 ms
-for 125,000 objects."""
+"""Collect the middle generation often: otherwise a collection traverses all objects of a large request at once, which
+takes 50 ms for 125,000 objects."""
 
 
 class Node:
@@ -99,7 +99,7 @@ class Node:
         self.listeners: list[Listener] = []
         self.http: HttpServer | None = None
         self.adoption: Adoption | None = None
-        """The adopted contents of directories without metadata."""
+        """The contents of directories without metadata that this broker adopts; None without such directories."""
         self._member: Member | None = None
         """None for a cluster of one broker."""
         self._leaders: MemberLeaders | None = None  # as `_member`
@@ -169,9 +169,10 @@ class Node:
         return await self._member.connect()
 
     def _open_directories(self, joined: str | None) -> None:
-        """Check everything before the first change to directories that may belong to another broker.
+        """Open the log directories and bind the listeners.
 
-        `joined` is the id of a cluster with ZooKeeper.
+        Check everything before the first change to directories, which may belong to another broker. `joined` is the id
+        of a cluster with ZooKeeper.
         """
         config, opened = self.config, self._opened
         founded = founding.cluster_of(self._data_directories)

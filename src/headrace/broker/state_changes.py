@@ -43,7 +43,7 @@ class StateChanges:
             log.addHandler(self._file)
             log.propagate = False
         self.elected = self.followed = 0
-        """Number of times that a partition became led or followed, or continued under a new leader epoch."""
+        """Number of times that this broker began to lead or follow a partition, also under a new leader epoch."""
 
     def close(self) -> None:
         if self._file is not None:
@@ -52,7 +52,7 @@ class StateChanges:
             self._file.close()
 
     def led(self, issuer: Issuer, state: PartitionState, replica: Replica) -> None:
-        """Note that this broker leads the partition now."""
+        """Count and log that this broker leads the partition now."""
         self.elected += 1
         if self._is_logged:
             log.info(
@@ -71,7 +71,7 @@ class StateChanges:
             )
 
     def follows(self, issuer: Issuer, state: PartitionState, replica: Replica) -> None:
-        """Note that this broker follows the partition now."""
+        """Count and log that this broker follows the partition now."""
         self.followed += 1
         if self._is_logged:
             log.info(
@@ -88,7 +88,7 @@ class StateChanges:
             )
 
     def stopped(self, issuer: Issuer, replicas: Iterable[StoppedReplica]) -> None:
-        """Note that these replicas have stopped, and some are deleted."""
+        """Log that these replicas have stopped, and which of them are deleted."""
         if self._is_logged:
             for stopped in replicas:
                 change = "deleted" if stopped.delete else "stopped"
@@ -101,7 +101,7 @@ class StateChanges:
                 )
 
     def refused(self, issuer: Issuer, state: PartitionState, error: ErrorCode) -> None:
-        """Note that the state of a partition was ignored."""
+        """Log that the state of a partition was ignored."""
         if self._is_logged:
             log.info(
                 "Ignored the state of %s-%d with leader %d, leader epoch %d and partition epoch %d: %s (%s)",
@@ -115,7 +115,7 @@ class StateChanges:
             )
 
     def waits(self, issuer: Issuer, state: PartitionState) -> None:
-        """Note that the leader of a state is not alive."""
+        """Log that a partition is unchanged because its new leader is not alive."""
         if self._is_logged:
             log.info(
                 "%s-%d is unchanged: its leader %d with leader epoch %d is not alive (%s)",
@@ -127,7 +127,7 @@ class StateChanges:
             )
 
     def updated(self, update: UpdateMetadata) -> None:
-        """Note that the metadata of clients has changed."""
+        """Log a change of the metadata that clients see."""
         if self._is_logged and (update.topics or update.deleted):
             log.info(
                 "Metadata: %s changed, %d deleted (%s)",

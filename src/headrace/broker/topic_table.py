@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from headrace.coordinator.groups.expressions import TopicExpressions
 
 _SLICE_S: Final = 0.002
-"""Time for matching expressions in one turn, and the pause between two."""
+"""Time to match expressions without a pause, and length of the pause."""
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 DELETED_FILES_CHECK_MS: Final = 1000
 FAILURE_CHECK_MS: Final = 1000
 FIRST_RETENTION_MS: Final = 30_000
-"""The first run of retention is this early, as in Kafka, so that a broker that restarts often deletes old data too."""
+"""Latest first run of retention, as in Kafka: a broker that restarts often must delete old data, too."""
 _LONGEST_PAUSE_S: Final = 86_400.0
 
 
@@ -39,7 +39,7 @@ class Upkeep:
         slow: bool = False,
         first_ms: int = 86_400_000,
     ) -> None:
-        """Run `work` periodically, in a thread if it is `slow`. A function that it returns runs in a thread.
+        """Run `work` periodically, in a thread if it is `slow`. If it returns a function, run that in a thread.
 
         A failure is logged and does not stop later runs. The first run starts after `first_ms` at the latest.
         """

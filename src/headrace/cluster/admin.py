@@ -1,4 +1,4 @@
-"""The port for changes of the cluster that any broker may make. The controller makes all others."""
+"""The port for changes to the cluster that any broker may make. The controller makes all others."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeAlias

@@ -20,7 +20,7 @@ class LeaderAndIsr(NamedTuple):
 
 
 class UpdateMetadata(NamedTuple):
-    """Update the metadata that clients see. `topics` are new or changed, `deleted` are names of deleted topics."""
+    """Update the metadata that clients see. `topics` are new or changed; `deleted` has names of deleted topics."""
 
     controller_id: int
     controller_epoch: int
@@ -30,7 +30,7 @@ class UpdateMetadata(NamedTuple):
 
 
 class StoppedReplica(NamedTuple):
-    """A replica to stop, and to `delete`."""
+    """A replica to stop, and to delete if `delete` is True."""
 
     topic_partition: TopicPartition
     leader_epoch: int = DURING_DELETION

@@ -45,7 +45,7 @@ class Draft:
         self._unified = None
 
     def collision(self, name: str) -> str | None:
-        """Return a topic whose name differs from `name` only in '.' and '_': their metrics would collide."""
+        """Return a topic, if any, whose name differs from `name` only in '.' and '_': their metrics would collide."""
         if "." not in name and "_" not in name:
             return None
         if self._unified is None:

@@ -11,7 +11,7 @@ from headrace.errors import ErrorCode, KafkaError
 
 TRANSACTION_VERSION: Final = "transaction.version"
 SUPPORTED: Final[Mapping[str, tuple[int, int]]] = {TRANSACTION_VERSION: (0, 2)}
-"""Feature to its lowest and highest level."""
+"""By feature: its lowest and highest level."""
 _DEFAULTS: Final = {TRANSACTION_VERSION: 2}
 """Levels of a cluster that has never changed them."""
 WITH_ZOOKEEPER: Final = {TRANSACTION_VERSION: 0}
@@ -35,7 +35,7 @@ class FeatureUpdate(NamedTuple):
 
 
 class Features:
-    """The finalized levels."""
+    """The finalized levels of the features."""
 
     def __init__(self, store: MetadataStore, failures: StoreFailures, defaults: Mapping[str, int] = _DEFAULTS) -> None:
         self._store = store

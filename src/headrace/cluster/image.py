@@ -1,4 +1,4 @@
-"""The cluster's metadata as one immutable value. Every change makes a new image."""
+"""The cluster's metadata as one immutable value. Every change creates a new image."""
 
 import uuid
 from collections.abc import Iterable, Mapping
@@ -151,7 +151,7 @@ class MetadataImage:
         return topic.topic_id if topic is not None and topic_partition.partition < len(topic.partitions) else None
 
     def is_new(self, topic_partition: TopicPartition) -> bool:
-        """Return True if its broker has not restarted since the partition was created: a start raises its epoch."""
+        """Return True if the broker has not restarted since the creation of the partition: a start raises its epoch."""
         return self.topics[topic_partition.topic].partitions[topic_partition.partition].leader_epoch == 0
 
     def config(self, kind: str, name: str) -> Mapping[str, str]:

@@ -46,7 +46,7 @@ class MetadataCache:
         return self._complete.is_set()
 
     def await_topics(self, names: Iterable[str]) -> None:
-        """Count as complete only with these topics: a new controller sends the brokers first, then topics."""
+        """Consider the cache complete only with these topics: a new controller sends the brokers first, then topics."""
         self._awaited = frozenset(names)
         self._check_complete()
 
@@ -59,7 +59,7 @@ class MetadataCache:
         await self._complete.wait()
 
     async def apply(self, update: UpdateMetadata) -> None:
-        """Apply the controller's update; returns when every listener has acted on it."""
+        """Apply the controller's update, and return when every listener has acted on it."""
         before = self.image
         gone = [before.topics[name] for name in update.deleted if name in before.topics]
         image = replace(before, controller_id=update.controller_id, controller_epoch=update.controller_epoch)
@@ -101,7 +101,7 @@ class MetadataCache:
         return None if topic_id is None else self.image.names.get(topic_id)
 
     def name_of(self, topic_id: bytes) -> str | None:
-        """Return the name of the topic with that id (16 bytes)."""
+        """Return the name of the topic with that id (16 bytes); None if it does not exist."""
         return self.image.names.get(uuid.UUID(bytes=topic_id))
 
     def topic_id(self, topic: str) -> uuid.UUID | None:

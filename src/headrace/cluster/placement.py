@@ -18,8 +18,8 @@ def place(
 
     Leaders are assigned round-robin from a random broker. The followers' distance from the leader grows with every
     round, so that the load of a failed broker spreads over all others. If all brokers have racks, the replicas of a
-    partition are in different ones as far as possible. Raises KafkaError(INVALID_REPLICATION_FACTOR) with fewer
-    brokers than replicas.
+    partition are in different racks as far as possible. Raises KafkaError(INVALID_REPLICATION_FACTOR) if there are
+    fewer brokers than replicas.
     """
     count = len(brokers)
     if replication_factor > count:
@@ -62,7 +62,7 @@ def _alternating(racks: Mapping[int, str]) -> list[int]:
 def check_manual(
     replicas: Sequence[int], brokers: Collection[int], replication_factor: int | None = None
 ) -> tuple[int, ...]:
-    """Return a partition's replicas as assigned by a client; raises KafkaError(INVALID_REPLICA_ASSIGNMENT)."""
+    """Return the replicas that a client assigns to a partition. Raises KafkaError(INVALID_REPLICA_ASSIGNMENT)."""
     if not replicas:
         raise _invalid("The manual partition assignment includes an empty replica list.")
     for broker in sorted(replicas):

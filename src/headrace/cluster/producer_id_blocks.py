@@ -14,7 +14,7 @@ _MAX_PRODUCER_ID: Final = 2**63 - 1
 
 
 class ProducerIdBlocks:
-    """The node with the latest allocated block."""
+    """Allocates blocks, and writes the latest one to a node."""
 
     def __init__(self, store: MetadataStore, broker_id: int, failures: StoreFailures) -> None:
         self._store = store

@@ -1,6 +1,6 @@
 """The metadata store port: a tree of small versioned nodes, as ZooKeeper has it.
 
-It fits the embedded store (one broker, one file) and ZooKeeper. Users of the port know neither.
+The embedded store (one broker, one file) and ZooKeeper implement it. Its users depend on neither.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ class NoNodeError(StoreError):
 
 
 class NodeExistsError(StoreError):
-    """The node to create exists already."""
+    """The node to create already exists."""
 
     problem = "node exists"
 
@@ -53,7 +53,7 @@ class MalformedNodeError(StoreError):
 
 
 class StoreUnavailableError(StoreError):
-    """The store cannot be read or written, as with a full disk or a lost connection. Nothing was changed."""
+    """The store cannot be read or written: a full disk or a lost connection, for example. Nothing was changed."""
 
     problem = "the metadata store is not available"
 
@@ -132,7 +132,7 @@ class Done(NamedTuple):
 
 
 class MetadataStore(Protocol):
-    """A session with a store. Calls raise the errors that they name, or StoreUnavailableError.
+    """A session with a store. Methods raise the errors that their docstrings name, or StoreUnavailableError.
 
     Every call succeeds or fails as a whole.
     """
@@ -172,7 +172,7 @@ class MetadataStore(Protocol):
         """Execute all operations durably under one zxid, or none; raises the error of the first that fails."""
 
     async def multi_many(self, batches: Sequence[Sequence[Operation]]) -> list[list[Done] | StoreError]:
-        """Execute several `multi` in order, in one round trip. Return results or an error per batch.
+        """Execute batches in order like `multi`, in one round trip. Return results or an error per batch.
 
         A refused batch does not stop later ones. Raises nothing.
         """

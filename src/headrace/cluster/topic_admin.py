@@ -73,7 +73,7 @@ class TopicAdmin:
         timeout_s: float = 0,  # noqa: ARG002  there is nothing to wait for
     ) -> list[TopicImage | KafkaError]:
         """Create all valid topics in one durable write. Return a topic or an error per request."""
-        from headrace.cluster import topic_changes  # not at the start
+        from headrace.cluster import topic_changes  # imported when needed
 
         async with self._lock:
             draft = Draft(self._cache.image)
@@ -190,7 +190,7 @@ class TopicAdmin:
             size=size,
             written=lambda: self._cache.note_configs(draft.configs),
         )
-        self._check_directories()  # if the last one failed meanwhile, no log was made
+        self._check_directories()  # if the last directory failed meanwhile, no log was created
 
     async def _config_operation(self, resource: ConfigResource, values: Mapping[str, str]) -> Operation:
         path, data = znodes.config_path(resource), znodes.encode_config(values)

@@ -40,7 +40,7 @@ class NewTopic(NamedTuple):
 
 
 class NewPartitions(NamedTuple):
-    """A topic to grow to `total` partitions; `assignments` are the replicas of the new ones, None to place them."""
+    """A topic to grow to `total` partitions; `assignments` are the new partitions' replicas, or None to place them."""
 
     name: str
     total: int

@@ -11,7 +11,7 @@ INTERNAL_TOPICS: Final = frozenset({GROUP_OFFSETS, TRANSACTION_STATE, "__share_g
 """Topics that only brokers write; clients see them flagged as internal."""
 RESERVED: Final = "__cluster_metadata"
 MAX_LENGTH: Final = 249
-"""A partition's directory is named by topic, hyphen and up to five digits; file systems allow 255 bytes."""
+"""The name of a partition's directory is the topic, a hyphen and up to five digits; file systems allow 255 bytes."""
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 
 

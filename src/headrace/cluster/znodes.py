@@ -41,7 +41,7 @@ IN_ZOOKEEPER: Final = (
 DELETIONS: Final = "/admin/delete_topics"
 REASSIGNMENTS: Final = "/admin/reassign_partitions"
 ELECTIONS: Final = "/admin/preferred_replica_election"
-"""The last two are deprecated requests for reassignments and elections, which Kafka 3.9 still executes."""
+"""REASSIGNMENTS and ELECTIONS are deprecated requests, which Kafka 3.9 still executes."""
 ISR_CHANGES: Final = "/isr_change_notification"
 LOG_DIR_EVENTS: Final = "/log_dir_event_notification"
 CLUSTER_DEFAULT: Final = "<default>"
@@ -247,7 +247,7 @@ def decode_controller(data: bytes) -> int:
 
 
 def encode_state(partition: PartitionImage, controller_epoch: int) -> bytes:
-    # Written by hand because a start writes one for every partition.
+    # Encoded by hand because a start writes one for every partition.
     return (
         f'{{"controller_epoch":{controller_epoch},"leader":{partition.leader},"version":1,'
         f'"leader_epoch":{partition.leader_epoch},"isr":[{",".join(map(str, partition.isr))}]}}'

@@ -1,1 +1,1 @@
-"""Coordinators of groups and transactions: pure machines whose state is replayed from internal topics."""
+"""Coordinators of groups and transactions: pure state machines whose state is replayed from internal topics."""

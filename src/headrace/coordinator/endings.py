@@ -1,4 +1,4 @@
-"""Write the markers of ended transactions until all are written, then complete the transaction."""
+"""Write the markers of transactions that end, and complete a transaction when all of its markers are written."""
 
 import asyncio
 import logging
@@ -46,7 +46,7 @@ class MarkerWriter(Protocol):
     def write(
         self, partition: TopicPartition, markers: WriteMarkers, coordinator_epoch: int
     ) -> "asyncio.Future[KafkaError | None] | None":
-        """Append the marker; return a future of its commit or the error, or None if it is committed.
+        """Append the marker. Return a future of its commit or error, or None if it is committed already.
 
         Raises KafkaError: unknown_topic_or_partition (deleted), and the errors of an append.
         """
@@ -93,24 +93,24 @@ class Endings:
         self._pump: asyncio.Handle | None = None
 
     def begin(self, shard: LedShard[TransactionShard], name: str, markers: WriteMarkers) -> None:
-        """Write the markers of a decision after it is committed, and after the reply to the request."""
+        """Write markers after the prepared state is committed, and after the reply to the request."""
         ending = _Ending(shard, name, markers, set(markers.partitions), sorted(markers.partitions, reverse=True))
         self._endings[name] = ending
         waiting = log_of(shard).committed()
         if waiting is None:
             self._enqueue(ending)
-        else:  # markers must not precede a decision that may be lost
+        else:  # write no markers while the prepared state may be lost
             waiting.add_done_callback(lambda done: self._decided(ending, done))
 
     def write_now(self, name: str) -> None:
-        """Write the markers of an id's transaction now if possible, because the next one may begin."""
+        """Write the markers of a transactional id now if possible, because its next transaction may begin."""
         ending = self._endings.get(name)
         if ending is not None and ending.is_queued and len(ending.to_send) <= _FEW:
             ending.is_queued = False
             self._send_some(ending)
 
     def missing(self, name: str) -> frozenset[TopicPartition] | None:
-        """Return the partitions without a marker, of a transaction whose markers are being written; otherwise None."""
+        """Return the partitions that still need a marker; None if no transaction of this id is ending."""
         ending = self._endings.get(name)
         return None if ending is None else frozenset(ending.missing)
 
@@ -187,7 +187,7 @@ class Endings:
         if error is None or error.code in _NEEDLESS:
             ending.missing.discard(partition)
         elif error.code in _FENCED:
-            # As in Kafka, it stays prepared until a newer coordinator ends it: it is not complete without the marker.
+            # As in Kafka, the transaction stays prepared until a newer coordinator ends it.
             log.error(
                 "%s refuses the marker of transactional id %s (%s). The transaction stays prepared until its"
                 " coordinator is loaded again: restart the broker",
@@ -217,7 +217,7 @@ class Endings:
         try:
             self._complete(ending.shard, ending.name)
         except KafkaError as error:
-            log.warning("Completing the transaction of %s failed and will be retried: %s", ending.name, error)
+            log.warning("Cannot complete a transaction of transactional id %s; trying again: %s", ending.name, error)
             ending.retry = self._loop.call_later(_RETRY_S, self._enqueue, ending)
         else:
             del self._endings[ending.name]

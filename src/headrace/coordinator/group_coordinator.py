@@ -1,7 +1,7 @@
-"""The group coordinator of one broker: requests of members and admins to its shards of `__consumer_offsets`.
+"""The group coordinator of one broker: passes requests of members and administrators to its shards.
 
-A shell: a shard's pure state decides every request, and the runtime executes the decision. The hash of a group's id
-determines its shard. Independent of the wire and of authorization.
+A shard is a partition of `__consumer_offsets`, which the hash of a group's id determines. Its pure state decides every
+request, and the runtime executes the decision. Independent of the wire protocol and of authorization.
 """
 
 import asyncio
@@ -39,14 +39,14 @@ log = logging.getLogger(__name__)
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 _OFFSETS_AT_ONCE: Final = 500
-"""Offsets in deleted topics to remove in one slice."""
+"""Offsets of deleted topics to remove without a pause."""
 
 NoteObserver: TypeAlias = Callable[[str, Note, int], None]
 """Called with the group id, the event and its time (ms) for every event of a group; must return at once."""
 
 
 def _ignore(group_id: str, note: Note, now_ms: int) -> None:
-    """Keep no timeline."""
+    """Do nothing: no observer keeps a timeline."""
 
 
 class GroupCoordinator:
@@ -232,7 +232,7 @@ class GroupCoordinator:
         return self._runtime.carry_out(shard, group_id, shard.state.delete_offsets(group_id, partitions))
 
     def topics_deleted(self, topics: frozenset[str]) -> Steps[None]:
-        """Remove all offsets in these topics, so that new topics of these names have no committed offsets."""
+        """Remove all offsets of these topics, so that new topics with these names have no committed offsets."""
         for shard in self._shards.loaded():
             for group_id in shard.state.offsets.group_ids():
                 for decision in chunks(shard.state.decide_topics_deleted(topics, group_id), _OFFSETS_AT_ONCE):

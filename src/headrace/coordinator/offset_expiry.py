@@ -33,7 +33,7 @@ class OffsetExpiry:
         self._clock = clock
         self._handle: asyncio.TimerHandle | None = None
         self._expiring: dict[int, dict[str, int]] = {}
-        """Partition of `__consumer_offsets` to groups with offsets that expire soon, and the earliest expiry (ms)."""
+        """By partition of `__consumer_offsets`: groups with offsets that expire soon, and the earliest expiry (ms)."""
 
     def start(self) -> None:
         if self._handle is None:

@@ -1,7 +1,4 @@
-"""Log one line for every completed rebalance. The group history has the details.
-
-Logs every note at DEBUG.
-"""
+"""Log one line for every completed rebalance, and every event at DEBUG. The group history has the details."""
 
 import logging
 from dataclasses import dataclass, field
@@ -16,7 +13,7 @@ _BEGINS: Final = (Happening.REBALANCING, Happening.BUMPED)
 _ENDS: Final = (Happening.STABLE, Happening.EMPTY)
 _TIMED_OUT: Final = (Happening.TIMED_OUT, Happening.NOT_REJOINED)
 _LOGGED: Final = (Happening.FENCED, Happening.UPGRADED, Happening.DOWNGRADED, Happening.DELETED)
-"""Logged as separate lines."""
+"""Events that are logged as separate lines."""
 _LONG_S: Final = 60.0
 """A rebalance that keeps restarting for this long is logged before it ends."""
 _MOST_NAMED: Final = 3
@@ -34,14 +31,14 @@ class _Rebalance:
 
 
 class RebalanceLog:
-    """Logs the notes of all groups; `now` is in seconds of any monotonic clock."""
+    """Logs the events of all groups; `now` is in seconds of any monotonic clock."""
 
     def __init__(self) -> None:
         self._open: dict[str, _Rebalance] = {}
         self._sizes: dict[str, int] = {}
-        """Group to its number of members when it was last stable, if it had any."""
+        """By group: its number of members when it was last stable, if it had any."""
         self._timed_out: tuple[str, float, list[str]] = ("", 0.0, [])
-        """Group, time and names of the members that last timed out outside a rebalance; their removal starts one."""
+        """The group, time and names of the last members to time out outside a rebalance; their removal starts one."""
 
     def forget(self, group_id: str) -> None:
         """Drop a group that has moved to another coordinator."""

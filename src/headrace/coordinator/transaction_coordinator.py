@@ -1,4 +1,4 @@
-"""The transaction coordinator: execute the machine's decisions."""
+"""The transaction coordinator of one broker, which executes the decisions of `transactions.machine`."""
 
 import asyncio
 import logging
@@ -37,7 +37,7 @@ class TransactionSettings:
 
 
 class TransactionCoordinator:
-    """Transactional ids of the partitions that this broker leads."""
+    """Handles requests about the transactional ids in partitions that this broker leads."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class TransactionCoordinator:
         take_producer_id: Callable[[], int | None],
         clock: Clock,
     ) -> None:
-        """`version` is the cluster's `transaction.version`; `take_producer_id` returns None if none is available."""
+        """`version` returns the cluster's `transaction.version`; `take_producer_id` returns None if it has none."""
         self.settings = settings
         self._version = version
         self._take_producer_id = take_producer_id
@@ -87,7 +87,7 @@ class TransactionCoordinator:
                 self._clients.pop(name, None)
 
     def close(self) -> None:
-        """Stop writing markers; the next start resumes."""
+        """Stop writing markers, which the next start resumes."""
         self._endings.stop()
         self._runtime.close()
 
@@ -162,7 +162,7 @@ class TransactionCoordinator:
         return machine.verify_partitions(metadata, producer, partitions)
 
     def end(self, name: str, producer: ProducerIdentity, *, commit: bool, client_version: int) -> ProducerIdentity:
-        """Decide the end of a transaction, and return the producer's next identity.
+        """Prepare the commit or abort of a transaction. Return the producer's id and epoch for the next one.
 
         Raises KafkaError as `machine.end` and `_find` do; NeedsProducerIdError.
         """
@@ -182,7 +182,7 @@ class TransactionCoordinator:
         return self._runtime.carry_out(shard, name, self._with_id(decide))
 
     def describe(self, name: str) -> TransactionMetadata:
-        """Return an id's metadata, with the partitions that have no marker yet.
+        """Return the metadata of a transactional id. While a transaction ends, it has only partitions without a marker.
 
         Raises KafkaError: transactional_id_not_found, and those of `_find`.
         """
@@ -193,7 +193,7 @@ class TransactionCoordinator:
         return metadata if missing is None else metadata._replace(partitions=missing)
 
     def note_client(self, name: str, client: str) -> None:
-        """Remember the client of an id that exists, for the log: its requests may come after a restart."""
+        """Remember the client of an existing transactional id, to name it in the log."""
         self._clients[name] = client
 
     def present(self) -> list[TransactionMetadata]:
@@ -209,7 +209,7 @@ class TransactionCoordinator:
             yield from list(shard.state.ids.items())
 
     def committed(self, name: str) -> "asyncio.Future[KafkaError | None] | None":
-        """Return a future of the commit of the id's last decision; None if it is committed."""
+        """Return a future that is done when the last record of a transactional id is committed; None if it is."""
         try:
             shard = self._shards.of(name)
         except KafkaError:
@@ -244,8 +244,8 @@ class TransactionCoordinator:
             )
         else:
             log.warning(
-                "%s: aborted the transaction of transactional id %s (client %s, producer %d, epoch %d), open for more"
-                " than %d ms (transaction.timeout.ms of the producer)",
+                "%s: aborted the transaction of transactional id %s (client %s, producer %d, epoch %d), which was open"
+                " for more than %d ms (transaction.timeout.ms of the producer)",
                 shard.name,
                 name,
                 self._clients.get(name, "unknown: no request since the coordinator started"),
@@ -272,7 +272,7 @@ class TransactionCoordinator:
     # Decisions
 
     def _find(self, name: str) -> tuple[LedShard[TransactionShard], TransactionMetadata | None]:
-        """Return the shard and the state of a transactional id, None if unknown.
+        """Return the shard and the metadata of a transactional id, the latter None if it is unknown.
 
         Raises KafkaError: invalid_request, not_coordinator, coordinator_load_in_progress.
         """

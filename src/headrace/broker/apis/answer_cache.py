@@ -9,7 +9,7 @@ V = TypeVar("V")
 
 
 class AnswerCache(Generic[V]):
-    """Values by key, with the source that they were made from. Evicts the oldest beyond `limit` bytes."""
+    """Keeps values by key, with the source that they were made from. Evicts the oldest beyond `limit` bytes."""
 
     __slots__ = ("_entries", "_limit", "size")
 

@@ -1,4 +1,4 @@
-"""OffsetCommit, OffsetFetch and OffsetDelete: resolve and check topics; the coordinator has the offsets."""
+"""OffsetCommit, OffsetFetch and OffsetDelete. This module resolves and checks topics; the coordinator keeps offsets."""
 
 import struct
 from collections.abc import Sequence
@@ -136,7 +136,7 @@ class OffsetApis:
             return [code] * len(offsets)
 
     def fetch(self, context: RequestContext, request: Request) -> Fields:
-        """Return committed offsets of a group, or since version 8 of several (KIP-709); null topics means all."""
+        """Return the committed offsets of a group, or of several since version 8 (KIP-709); null topics mean all."""
         require_stable = getattr(request, "require_stable", False)
         if context.api_version >= 8:
             return {"groups": made_of(request.groups, lambda group: self._fetch_group(context, group, require_stable))}
@@ -201,7 +201,7 @@ class OffsetApis:
                 return _no_offset(index, ErrorCode.unstable_offset_commit)
             offset = self._coordinator.committed_offsets(group_id).get(topic, {}).get(index)
         except KafkaError as error:
-            return _no_offset(index, error.code)  # the group moved while a long reply was encoded
+            return _no_offset(index, error.code)  # the coordinator changed while a long reply was encoded
         if offset is None or (topic_id is not None and offset.topic_id not in (b"", topic_id.bytes)):
             # Never committed, or committed to an earlier topic of the same name.
             return _no_offset(index)

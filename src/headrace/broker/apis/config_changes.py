@@ -46,7 +46,7 @@ def check_names(names: Iterable[str]) -> None:
 def alter_config(
     config: BrokerConfig, resource: ConfigResource, current: Mapping[str, str], changes: Sequence[Change]
 ) -> dict[str, str]:
-    """Return the settings after `changes`; raises KafkaError for an invalid one."""
+    """Return the settings after `changes`. Raises KafkaError if a change is invalid."""
     values = dict(current)
     for name, operation, value in changes:
         if operation == DELETE:
@@ -65,7 +65,7 @@ def alter_config(
 
 
 def replace_config(config: BrokerConfig, resource: ConfigResource, values: Mapping[str, str]) -> dict[str, str]:
-    """Return the replacement for all current settings; raises KafkaError for an invalid one."""
+    """Return `values`, which replace all current settings. Raises KafkaError if a value is invalid."""
     _check(config, resource, values, values.keys())
     return dict(values)
 
@@ -131,7 +131,7 @@ def _check(
 ) -> None:
     try:
         if resource.kind != BROKER_CONFIG:
-            # Others were checked when they were set, perhaps by a Kafka version with other rules.
+            # The other settings were checked when they were set, perhaps by a Kafka version with other rules.
             checked = set(touched)
             values = {name: text for name, text in values.items() if name in checked or _is_valid(resource, name, text)}
             _PARSERS[resource.kind](values)

@@ -43,7 +43,7 @@ def broker_entries(broker: BrokerConfig, own: Mapping[str, str], keys: Collectio
             continue
         origins = broker.origins(name)
         if name == ADVERTISED and not broker.is_set(name):
-            # The default is the value of `listeners`, and so is its source.
+            # The default is the value of `listeners`, with the source of that value.
             origins = [origin._replace(name=name) for origin in broker.origins("listeners")]
         value = _broker_value(broker, setting, name, origins)
         entries.append(_entry(setting, name, value, origins, read_only=setting.update == READ_ONLY))
@@ -53,7 +53,7 @@ def broker_entries(broker: BrokerConfig, own: Mapping[str, str], keys: Collectio
 def cluster_default_entries(
     broker: BrokerConfig, defaults: Mapping[str, str], keys: Collection[str] | None = None
 ) -> list[Entry]:
-    """Return the dynamic settings of all brokers."""
+    """Return the dynamic settings that are the defaults of all brokers."""
     entries = []
     for name in sorted(defaults):
         setting = find_setting(name)

@@ -34,7 +34,7 @@ from headrace.wire.apis import ApiKey, item_encoder
 from headrace.wire.encoder import EncodedItems
 from headrace.wire.items import Items, made_of
 
-# Resource types as requests carry them.
+# Resource types in requests.
 TOPIC: Final = 2
 BROKER: Final = 4
 BROKER_LOGGER: Final = 8
@@ -75,7 +75,7 @@ class ConfigApis:
     def describe_configs(self, context: RequestContext, request: Request) -> Reply | Steps[Reply]:
         """Describe the settings of resources, with synonyms and documentation on request."""
         if len(request.resources) > _FEW_RESOURCES:
-            # Created while they are encoded, which stops if the reply becomes too large.
+            # Create results only during encoding, which stops if the reply becomes too large.
             version = context.api_version
             return {"results": Items(request.resources, lambda resource: self._described(version, resource, request))}
         return self._describe_few(context, request)
@@ -101,7 +101,7 @@ class ConfigApis:
         return {"responses": await self._alter(request, alteration)}
 
     async def alter_configs(self, context: RequestContext, request: Request) -> Reply:
-        """Replace all settings of resources; unnamed ones are reset to their defaults."""
+        """Replace all settings of resources: settings that the request does not name get their defaults."""
 
         def alteration(resource: Any) -> Alteration:
             for config in resource.configs:
@@ -148,7 +148,7 @@ class ConfigApis:
         return {**described, "error_message": "", "configs": entries}  # empty, not null, as in Kafka
 
     def _encoded(self, version: int, resource: Any, *, synonyms: bool, documentation: bool) -> EncodedItems:
-        """Return the encoded entries of a resource. Cached by type and settings, which many resources share.
+        """Return the encoded entries of a resource. Cache them by type and settings, which many resources share.
 
         Raises KafkaError.
         """

@@ -76,7 +76,7 @@ class ControllerApis:
     # Clients
 
     async def elect_leaders(self, context: RequestContext, request: Request) -> Reply:
-        """Elect preferred leaders, or any live replica as the leader of a partition without one (KIP-460)."""
+        """Elect preferred leaders or, for partitions without a leader, any live replicas (KIP-460)."""
         election_type = getattr(request, "election_type", PREFERRED)
         if election_type not in (PREFERRED, UNCLEAN):
             raise KafkaError(
@@ -173,8 +173,8 @@ class ControllerApis:
     ) -> tuple[list[TopicPartition], list[TopicPartition]]:
         """Return the partitions that exist, without duplicates, and those that do not.
 
-        The lookup has pauses, because a request may name many partitions that do not exist. The machine handles the
-        others in one go.
+        The lookup has pauses, because a request may name many partitions that do not exist. The machine then handles
+        those that exist without a pause.
         """
         term = self._candidate.current()
         existing: dict[TopicPartition, None] = {}

@@ -1,7 +1,7 @@
 """Requests from the cluster's controller: UpdateMetadata, LeaderAndIsr and StopReplica.
 
-A request is rejected as a whole if its controller has been replaced, or if it was meant for this broker before its
-latest registration. Otherwise errors are per partition.
+A request is rejected as a whole if its controller has been replaced, or if it was sent to an earlier registration of
+this broker. Otherwise errors are per partition.
 """
 
 import logging
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class ControlApis:
-    """Handles the controller's requests. `broker_epoch` is that of this broker's registration, -1 before it."""
+    """Handles the controller's requests. `broker_epoch` returns the epoch of this broker's registration, or -1."""
 
     def __init__(
         self,

@@ -41,7 +41,7 @@ class FeaturesApi:
 
 
 def _update(requested: Any) -> FeatureUpdate:
-    # Kafka ignores `allow_downgrade` of version 0, so its clients from before 3.3 cannot downgrade.
+    # Accept `allow_downgrade` of version 0. Kafka ignores it, so clients from before 3.3 cannot downgrade.
     upgrade_type = UpgradeType.SAFE_DOWNGRADE if getattr(requested, "allow_downgrade", False) else UpgradeType.UPGRADE
     return FeatureUpdate(
         requested.feature, requested.max_version_level, getattr(requested, "upgrade_type", upgrade_type)

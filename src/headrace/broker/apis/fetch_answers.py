@@ -41,7 +41,7 @@ SHARED_BYTES: Final = 32 * 1024
 
 
 class Copied(NamedTuple):
-    """The bytes of a region."""
+    """A region that was read into memory."""
 
     data: bytes
     size: int
@@ -50,7 +50,7 @@ class Copied(NamedTuple):
 Part: TypeAlias = FileSlice | Copied
 """The records of a partition in a reply."""
 Answered: TypeAlias = tuple[FetchPartition, ErrorCode, Replica | None, Part | None, tuple[int, int] | None]
-"""A requested partition, and its error, records, or (epoch, end offset) if its log diverges from the client's."""
+"""A requested partition, its error, replica and records, and (epoch, end offset) if the client's log has diverged."""
 
 
 def encode(
@@ -142,7 +142,7 @@ def _put_partitions(
     *,
     read_committed: bool,
 ) -> bytearray:
-    """Append to `out`, and move it to `parts` before a region of a file. Return the unfinished part."""
+    """Append partitions to `out`. Move it to `parts` before a region of a file. Return the unfinished part."""
     flexible = version >= FLEXIBLE
     for answered in partitions:
         wanted, _, _, part, diverging = answered

@@ -52,7 +52,7 @@ class SessionNews:
             partition.growth.discard(self._visible)
 
     def _appended(self, partition: LedReplica, size: int) -> None:
-        """Note appended records. If the partition was not ready, the follower had caught up at its latest request."""
+        """Make the partition ready. If it was not, the follower had caught up at its latest request."""
         if self._note(partition) and partition.followers is not None and self._follower is not None:
             partition.followers.state.was_idle(self._follower, self._session.last_used_ms)
         if self.listeners:
@@ -62,7 +62,7 @@ class SessionNews:
             partition.log_growth.discard(self._appended)
 
     def _committed(self, partition: Replica, _: int) -> None:
-        """Note a new high watermark for a follower. The next reply contains it; no fetch waits for it."""
+        """Make the partition ready for a new high watermark, which the next reply contains; no fetch waits for it."""
         self._note(partition)
         partition.growth.discard(self._committed)
 

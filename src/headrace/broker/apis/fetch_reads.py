@@ -19,7 +19,7 @@ from headrace.replication.throttle import UNLIMITED, ReplicationThrottle
 _REPLICA_STATE: Final = 15
 _LEADER_AND_ONE: Final = 2
 _CACHED_BYTES: Final = 8 * 1024 * 1024
-"""Records read for one follower, to be shared with the others."""
+"""Size of the cache of records that in-sync followers share."""
 
 
 class Follower(NamedTuple):
@@ -41,7 +41,7 @@ def follower_of(request: Any, version: int) -> Follower | None:
 def _divergence(partition: Replica, wanted: FetchPartition) -> tuple[int, int] | None:
     """Return the last common leader epoch and its end offset if the client's log has diverged (KIP-595).
 
-    Raises KafkaError(offset_out_of_range) if this log does not know the epoch.
+    Raises KafkaError(offset_out_of_range) if this log does not know the epoch, or starts after the client's offset.
     """
     if wanted.last_fetched_epoch < 0:
         return None
@@ -118,8 +118,7 @@ class FetchReads:
     ) -> Answered:
         """Like `read`, for a follower.
 
-        If the request is new (`is_new`), record its fetch offset, the follower's log end, which may raise the high
-        watermark.
+        With `is_new`, record the fetch offset as the follower's log end offset, which may raise the high watermark.
         """
         partition: Partition | None = None
         try:

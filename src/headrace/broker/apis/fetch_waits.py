@@ -27,7 +27,7 @@ _MANY_PARTITIONS: Final = 100
 
 
 class Reads(Protocol):
-    """The part of the API that a fetch uses."""
+    """The members of `FetchApi` that a fetch uses."""
 
     loop: asyncio.AbstractEventLoop
     turns: Turns
@@ -131,7 +131,7 @@ class Fetch:
         self._has_error = False
         """True if the reply contains something other than records, and must not wait."""
         self._has_idle = False
-        """True if a partition that was read may be watched instead."""
+        """True if a partition had no records to read, so that it may be watched instead."""
         self._is_cut = False
         """True if `max_bytes` may have cut off records; the next reply then begins with other partitions."""
         self._reserved = 0
@@ -264,7 +264,7 @@ class Fetch:
         self._watched: list[Replica] = []
 
     def _watch(self, some: Iterable[Answered]) -> None:
-        # Bound once for all partitions, but not as an attribute: a cycle would keep files of deleted partitions open.
+        # Bind it once, but not to an attribute: a reference cycle would keep the files of deleted partitions open.
         grown = self._grown
         for answered in some:
             wanted, _, partition, part, _ = answered
@@ -410,7 +410,7 @@ class Fetch:
         """Store the reply's offsets in the session."""
         for wanted, error, partition, part, diverging in changed:
             if error is not ErrorCode.none or diverging is not None:
-                # Report the end of the error, and the high watermark to a follower that first has to truncate.
+                # The next reply must contain the partition, to report the end of the error or the high watermark.
                 wanted.last_high_watermark = -1
             elif partition is not None:
                 wanted.last_high_watermark = partition.high_watermark

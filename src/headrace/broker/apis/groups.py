@@ -35,7 +35,7 @@ _GROUP, _TRANSACTION, _SHARE = 0, 1, 2
 _LEAVERS_AT_ONCE: Final = 500
 _MAX_PROTOCOLS: Final = 100
 _MAX_METADATA: Final = 4 * 1024 * 1024
-"""Maximum metadata of a member for all its assignors (bytes). A group's record (1 MB) has only the chosen one's."""
+"""Maximum metadata of a member for all its assignors (bytes). A group's record (1 MB) has that of one assignor."""
 _NO_REASON: Final = "not provided"
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -100,7 +100,7 @@ class GroupApis:
         return {**here, "error_message": "NONE", "coordinators": coordinators}
 
     async def join(self, context: RequestContext, request: Request) -> Fields:
-        """Handle JoinGroup; answered when the join phase completes."""
+        """Handle JoinGroup. The reply is sent when the join phase completes."""
         try:
             _check_metadata(context, request)
         except KafkaError as error:
@@ -146,7 +146,7 @@ class GroupApis:
         }
 
     async def sync(self, context: RequestContext, request: Request) -> Fields:
-        """Handle SyncGroup; answered when the leader's assignment is written."""
+        """Handle SyncGroup. The reply is sent when the leader's assignment has been written."""
         protocol_type = getattr(request, "protocol_type", None)
         protocol_name = getattr(request, "protocol_name", None)
         future: asyncio.Future[SyncResult] = asyncio.get_running_loop().create_future()
@@ -185,7 +185,7 @@ class GroupApis:
         return {"error_code": error}
 
     def leave(self, context: RequestContext, request: Request) -> Fields | Steps[Fields]:
-        """Handle LeaveGroup, of members or of an admin who removes them."""
+        """Handle LeaveGroup: members leave, or an administrator removes them."""
         return in_slices(self._left(context, request))
 
     def _left(self, context: RequestContext, request: Request) -> Steps[Fields]:
@@ -232,7 +232,7 @@ def _check_metadata(context: RequestContext, request: Request) -> None:
 
 
 def _located(locate: Locate, context: RequestContext, request: Request, topic: str) -> Fields:
-    """Return the reply to FindCoordinator. Before version 4 it has a single key, for which this raises KafkaError."""
+    """Return the reply to FindCoordinator. Before version 4, raise KafkaError if the single key has no coordinator."""
 
     def coordinator(key: str) -> Fields:
         try:
@@ -253,5 +253,5 @@ def _ms(duration: timedelta) -> int:
 
 
 def _java_host(context: RequestContext) -> str:
-    """Return the client's address as Java prints it without a host name, as in group records and Kafka's tools."""
+    """Return the client's address in Java's format without a host name, which group records and tools use."""
     return f"/{context.client_host}"

@@ -1,4 +1,4 @@
-"""Requests of administrators, whose handlers are imported when the first of them arrives (decision 004)."""
+"""Handlers of administrators' requests, which are imported when the first such request arrives (decision 004)."""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING

@@ -11,7 +11,7 @@ ROOT: Final = "root"
 _SOURCE: Final = 6
 _SET, _DELETE = 0, 1
 _LEVELS: Final = {"TRACE": 5, "DEBUG": 10, "INFO": 20, "WARN": 30, "ERROR": 40, "FATAL": 50}
-"""log4j's names, which Kafka's tools use, to Python's levels."""
+"""Python's levels by their names in log4j, which Kafka's tools use."""
 
 
 def entries(keys: Collection[str] | None) -> list[dict[str, Any]]:
@@ -33,7 +33,7 @@ def entries(keys: Collection[str] | None) -> list[dict[str, Any]]:
 
 
 def alter(changes: Sequence[tuple[str, int, str | None]], *, validate_only: bool) -> None:
-    """Set or delete levels; raises KafkaError(INVALID_REQUEST, INVALID_CONFIG)."""
+    """Set or delete levels; with `validate_only`, only check. Raises KafkaError: invalid_request, invalid_config."""
     names = _names()
     for name, operation, level in changes:
         if name not in names:

@@ -1,7 +1,7 @@
 """Metadata, DescribeCluster and DescribeTopicPartitions.
 
-Metadata requests are frequent and their replies large. Whole replies are cached until the image changes, encoded
-topics until the topic changes.
+Metadata requests are frequent and their replies large. Whole replies are cached until the image changes, and
+encoded topics until the topic changes.
 """
 
 import asyncio
@@ -147,7 +147,7 @@ class MetadataApis:
         endpoint_type = getattr(request, "endpoint_type", _BROKERS)
         if endpoint_type == _CONTROLLERS:
             raise KafkaError(
-                ErrorCode.mismatched_endpoint_type, "This is a broker endpoint; it has no separate controllers."
+                ErrorCode.mismatched_endpoint_type, "Controllers have no separate endpoints: use 1 (brokers)."
             )
         if endpoint_type != _BROKERS:
             raise KafkaError(
@@ -323,7 +323,7 @@ def _missing_topic(name: str | None, topic_id: Any, errors: Mapping[str, KafkaEr
         return {"error_code": ErrorCode.unknown_topic_id, "name": None, "topic_id": topic_id, "partitions": ()}
     error = ErrorCode.unknown_topic_or_partition if topic_names.is_valid(name) else ErrorCode.invalid_topic_exception
     if name in errors and errors[name].code != ErrorCode.topic_already_exists:
-        # The only error of a topic that all clients retry.
+        # LEADER_NOT_AVAILABLE is the only error of a topic that all clients retry.
         code = errors[name].code
         error = ErrorCode.leader_not_available if code == ErrorCode.not_controller else code
     return {

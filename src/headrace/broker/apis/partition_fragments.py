@@ -23,13 +23,13 @@ class Layout(NamedTuple):
     has_epoch: bool
     has_offline: bool
     has_eligible: bool
-    """Eligible leader replicas and the last known ones, which are always empty."""
+    """True with eligible and last known leader replicas, which are always empty."""
     no_listener: ErrorCode
     """The error of a partition whose leader has no address on the client's listener."""
 
 
 DESCRIBED = Layout(True, True, True, True, ErrorCode.listener_not_found)
-"""DescribeTopicPartitions."""
+"""The layout of DescribeTopicPartitions."""
 
 
 def metadata_layout(version: int) -> Layout:

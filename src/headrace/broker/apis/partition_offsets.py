@@ -46,7 +46,7 @@ class _Duplicate(NamedTuple):
 
 
 class _Asked(NamedTuple):
-    """A topic of a request, with its partitions or _Duplicates."""
+    """A topic of a request, with its partitions. A partition that is named twice is a `_Duplicate`."""
 
     topic: str
     partitions: list[Any]
@@ -85,7 +85,7 @@ class PartitionOffsetsApi:
         }
 
     def list_offsets(self, context: RequestContext, request: Any) -> Answer:
-        """Find offsets by timestamp, or special ones by negative timestamps.
+        """Find offsets by timestamp. Negative timestamps mean special offsets, such as the latest one.
 
         A thread reads records if necessary.
         """
@@ -158,7 +158,7 @@ class PartitionOffsetsApi:
         self._replicas.report_damage(failure)
         code = failure.code
         if code is ErrorCode.offset_not_available and context.api_version < _OFFSET_NOT_AVAILABLE_SINCE:
-            code = ErrorCode.leader_not_available  # older clients know this one, and retry
+            code = ErrorCode.leader_not_available  # older clients know this error, and retry
         return asked.partition_index, code, _NOWHERE
 
     async def _looked_up(self, partition: Partition, timestamp: int) -> tuple[int, int, int]:
@@ -181,7 +181,7 @@ class PartitionOffsetsApi:
                 raise
 
     def offset_for_leader_epoch(self, _: RequestContext, request: Any) -> Reply:
-        """Return the end offsets of leader epochs, by which clients find the point of divergence."""
+        """Return the end offsets of leader epochs, with which clients find out where logs diverge."""
 
         def ends(topic: Any) -> Fields:
             return {
@@ -318,8 +318,8 @@ def find_bound(
 ) -> tuple[int, int, int]:
     """Return `(timestamp in ms, offset, leader epoch)`, -1 where unknown, as in Kafka without tiered storage.
 
-    `timestamp` is a special value that does not require reading records. Raises KafkaError(offset_not_available): a new
-    leader does not know yet which records are committed (KIP-207).
+    `timestamp` is a special value that does not require reading records. Raises KafkaError(offset_not_available) if a
+    new leader does not know yet which records are committed (KIP-207).
     """
     log = partition.log
     if timestamp == LATEST:

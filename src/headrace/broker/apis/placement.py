@@ -32,11 +32,11 @@ class PlacementApis:
         }
 
     def elect_leaders(self, _: RequestContext, request: Request) -> Reply:
-        """Handle KIP-460. A request for all partitions returns only those that need an election, which are none."""
+        """Refuse elections, which no partition needs (KIP-460). The reply to a request for all partitions is empty."""
         election_type = getattr(request, "election_type", PREFERRED)
         if election_type not in (PREFERRED, UNCLEAN):
             raise KafkaError(
-                ErrorCode.invalid_request, f"unknown election type {election_type}: use 0 (preferred) or 1 (unclean)"
+                ErrorCode.invalid_request, f"Unknown election type {election_type}: use 0 (preferred) or 1 (unclean)."
             )
 
         def results_of(topic: Any) -> Fields:
@@ -53,7 +53,7 @@ class PlacementApis:
         }
 
     def alter_partition_reassignments(self, _: RequestContext, request: Request) -> Reply:
-        """Handle KIP-455."""
+        """Refuse reassignments, except to the current replicas (KIP-455)."""
 
         def response_to(topic: Any) -> Fields:
             def partition(wanted: Any) -> Fields:

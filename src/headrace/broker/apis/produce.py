@@ -149,7 +149,7 @@ class ProduceApi:
         return await self._append_many(requests, prepared)
 
     def _config_of(self, context: RequestContext, topic: Any) -> LogConfig | None:
-        """Return the config of a topic in a request; None if this broker does not have the first partition."""
+        """Return the config of a topic in a request; None if this broker does not have its first partition."""
         name = topic.name if context.api_version < _TOPIC_IDS else self._topic_name(topic.topic_id)
         if name is None or not topic.partition_data:
             return None
@@ -370,7 +370,7 @@ class ProduceApi:
 
 
 def _error_of_internal(verdict: Verdict | None, name: str, index: int) -> KafkaError:
-    """Return the error of an internal topic; that of the verification comes first, as in Kafka."""
+    """Return the error for a write to an internal topic. As in Kafka, an error of the verification comes first."""
     found = None if verdict is None else verdict.errors.get(TopicPartition(name, index))
     return _INTERNAL_TOPIC if found is None else found
 

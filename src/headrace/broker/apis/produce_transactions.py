@@ -53,7 +53,7 @@ class Verdict(NamedTuple):
 
 
 Verdicts: TypeAlias = Sequence[Verdict | None]
-"""Verdicts by request; None for one without transactional batches."""
+"""Verdicts by request; None for a request without transactional batches."""
 
 
 class _Question(NamedTuple):

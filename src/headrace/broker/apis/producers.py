@@ -17,7 +17,7 @@ from headrace.wire.items import Items
 class ProducersApi:
     """Handles InitProducerId and DescribeProducers.
 
-    `next_producer_id` returns an unused id, `init_transactional` handles requests with a transactional id.
+    `next_producer_id` returns an unused id, and `init_transactional` handles requests with a transactional id.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class ProducersApi:
         }
 
     async def init_producer_id(self, context: RequestContext, request: Any) -> Any:
-        """Assign an idempotent producer a new id with epoch 0 (KIP-98). A given id requires an epoch (KIP-360)."""
+        """Assign an idempotent producer a new id with epoch 0 (KIP-98). A given id needs an epoch (KIP-360)."""
         if request.transactional_id == "":
             raise KafkaError(ErrorCode.invalid_request, "a transactional id cannot be empty")
         if (getattr(request, "producer_id", -1) == -1) != (getattr(request, "producer_epoch", -1) == -1):
@@ -56,7 +56,7 @@ class ProducersApi:
                 "partitions": Items(topic.partition_indexes, lambda index: self._describe_one(topic.name, index)),
             }
 
-        # Created while they are encoded, because a partition may have thousands of producers.
+        # Create items only during encoding, because a partition may have thousands of producers.
         return {"topics": Items(request.topics, described)}
 
     def _describe_one(self, topic: str, index: int) -> Fields:

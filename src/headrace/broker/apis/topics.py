@@ -25,7 +25,7 @@ _Deletion = tuple[str | None, uuid.UUID | None, KafkaError | None]
 
 
 class TopicChanges(Protocol):
-    """Changes topics. `timeout_s` is the longest time to wait until clients can see the change."""
+    """Changes topics. `timeout_s` is the maximum time to wait until clients can see the change."""
 
     async def create_topics(
         self, topics: Sequence[NewTopic], *, validate_only: bool = False, timeout_s: float
@@ -59,7 +59,7 @@ class TopicApis:
         }
 
     async def create_topics(self, context: RequestContext, request: Request) -> Reply:
-        """Create topics, or only validate the request; answered when they are durable and have leaders."""
+        """Create topics, or only validate the request. Reply when they are durable and have leaders."""
         repeated = await _repeated(topic.name for topic in request.topics)
         pace = Pace()
         wanted: dict[str, NewTopic] = {}
@@ -79,7 +79,7 @@ class TopicApis:
         return {"topics": made_of(outcomes, lambda outcome: self._created(*outcome, defaults))}
 
     async def delete_topics(self, context: RequestContext, request: Request) -> Reply:
-        """Delete topics by name or (from version 6) by id; answered when their logs are no longer accessible."""
+        """Delete topics by name or (from version 6) by id. Reply when their logs are no longer accessible."""
         if not self._config.delete_topic_enable:
             code = ErrorCode.invalid_request if context.api_version < 3 else ErrorCode.topic_deletion_disabled
             raise KafkaError(code, "Topic deletion is disabled (delete.topic.enable=false).")

@@ -18,10 +18,10 @@ from headrace.wire.apis import ApiKey
 
 
 class Replicated(NamedTuple):
-    """The parts of a cluster that groups need to wait for followers."""
+    """Lets replies wait for followers, in a cluster of several brokers."""
 
     uncommitted: Callable[[Request], Sequence[Partition]]
-    """Returns the partitions of a request's groups that have records which followers have not fetched yet."""
+    """Returns the partitions of a request's groups with records that are not committed yet."""
     timeout_s: float
     """`offsets.commit.timeout.ms`."""
 
@@ -31,8 +31,8 @@ def durable(
 ) -> dict[ApiKey, Handler]:
     """Wrap handlers so that replies wait until all records they may depend on are committed.
 
-    These are all records of `__consumer_offsets` that wait for a flush, and with `replicated` those of the request's
-    groups that wait for followers. The handlers raise KafkaError(coordinator_not_available) if that fails.
+    These are all records of `__consumer_offsets` that wait for a flush and, with `replicated`, records of the request's
+    groups that wait for followers. Handlers raise KafkaError(coordinator_not_available) if a commit fails.
     """
     return {key: _durable(handler, purgatory, replicated) for key, handler in routes.items()}
 

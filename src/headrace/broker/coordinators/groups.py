@@ -1,7 +1,7 @@
 """Consumer groups on this broker: the coordinator, its history and its APIs, created when needed.
 
-Their modules take a quarter of the time of a start. In a cluster without groups they are imported shortly after the
-start, or by the first request about a group.
+Importing their modules takes a quarter of the time of a start. In a cluster without groups they are imported shortly
+after the start, or by the first request about a group.
 """
 
 import asyncio
@@ -216,7 +216,7 @@ class Groups:
                         self.led(TopicPartition(topic.name, index))
 
     def on_topics_deleted(self, topics: Sequence[TopicImage]) -> Steps[None]:
-        """Remove offsets in deleted topics, and all groups if `__consumer_offsets` is one of them."""
+        """Remove committed offsets of deleted topics, and all groups if `__consumer_offsets` is one of them."""
         for topic in topics:
             if topic.name == offsets_topic.NAME:
                 for index in range(len(topic.partitions)):

@@ -43,7 +43,7 @@ WriteElsewhere: TypeAlias = Callable[[TopicPartition, WriteMarkers, int], "async
 
 
 class PartitionMarkers:
-    """Writes markers to partitions; `exists` checks whether the cluster has one."""
+    """Writes markers to partitions. `exists` returns True if the cluster has a partition."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class PartitionMarkers:
         markers: WriteMarkers,
         coordinator_epoch: int,
     ) -> asyncio.Future[KafkaError | None] | None:
-        """Append the marker; return a future of its commit, None if it is committed. Raises KafkaError."""
+        """Append the marker. Return a future of its commit, or None if it is committed. Raises KafkaError."""
         try:
             found = self._replicas.get(*partition)
         except KafkaError as error:

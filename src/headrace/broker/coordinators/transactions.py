@@ -61,7 +61,7 @@ class Transactions:
         version: Callable[[], int],
         others: "OtherBrokers | None" = None,
     ) -> None:
-        """`version` is the cluster's `transaction.version`; `others` is None for a cluster of one broker."""
+        """`version` returns the cluster's `transaction.version`; `others` is None for a cluster of one broker."""
         self._others = others
         self._config = config
         self._cache = cache
@@ -96,11 +96,11 @@ class Transactions:
         return self._open() if self._coordinator is None else self._coordinator
 
     def present(self) -> "list[TransactionMetadata]":
-        """Return all transactional ids of this coordinator."""
+        """Return the metadata of all transactional ids of this coordinator."""
         return [] if self._coordinator is None else self._coordinator.present()
 
     def routes(self) -> dict[ApiKey, Handler]:
-        """Return the handlers of all APIs of transactions but InitProducerId."""
+        """Return the handlers of all transaction APIs except InitProducerId."""
         return {key: self._handler(key) for key in _APIS}
 
     def _handler(self, key: ApiKey) -> Handler:
@@ -204,7 +204,7 @@ class Transactions:
         adds: bool,
         client: str,
     ) -> Mapping[TopicPartition, ErrorCode] | Awaitable[Mapping[TopicPartition, ErrorCode]]:
-        """Check that the partitions are in the producer's transaction, or add them (KIP-890)."""
+        """Check that the partitions are in the producer's transaction, or add them (KIP-890). Return the errors."""
         from headrace.coordinator.transactions.states import ProducerIdentity
 
         if self._others is not None:

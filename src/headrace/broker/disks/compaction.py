@@ -1,4 +1,4 @@
-"""The shell around the log cleaner: its threads, processes, and calls to the event loop.
+"""Run the log cleaner with its threads, processes, and calls to the event loop.
 
 The cleaner is imported when the first log needs compaction.
 """

@@ -1,6 +1,6 @@
 """Watch the log directories: check that they exist, and how full they are.
 
-It warns at the soft mark, and refuses records from clients at the hard mark.
+Warn at the soft mark, and refuse records from clients at the hard mark.
 
 The closer a file system is to the hard mark, the more often it is checked. Appends check only a flag of the partition.
 """
@@ -45,7 +45,7 @@ class DiskWatch:
                 self._see(directory, before, space)
                 if space.room is not Room.NONE:
                     pause = min(pause, max(_FASTEST_S, (space.free - space.hard) / _FILLED_PER_SECOND))
-                    if some_are_full:  # partitions may have moved here from there
+                    if some_are_full:  # partitions may have moved here from a full directory
                         self._replicas.refuse_records(directory, None)
         except KafkaError:
             return  # no directory is left, which has been logged
@@ -70,7 +70,7 @@ class DiskWatch:
         if space.room is not before:
             _log(directory, before, space)
         if space.room is Room.NONE:
-            # repeated for created and moved partitions
+            # repeated, because partitions may have been created here or moved here
             self._replicas.refuse_records(
                 directory,
                 f"log directory {directory} has only {_mib(space.free)} free, and {_mib(space.hard)} are reserved for"
@@ -96,8 +96,8 @@ def _log(directory: Path, before: Room, space: DiskSpace) -> None:
         log.warning("%s has %s free: its partitions accept records again", directory, _mib(space.free))
     if space.room is Room.LOW:
         log.warning(
-            "%s has %s of %s free, less than the soft mark of %s (headrace.disk.soft.free.*); producers will be refused"
-            " under %s: free space, delete topics or lower their retention",
+            "%s has %s of %s free, less than the soft mark of %s (headrace.disk.soft.free.*); below %s,"
+            " producers will be refused: free space, delete topics or lower their retention",
             directory,
             _mib(space.free),
             _mib(space.total),

@@ -15,7 +15,7 @@ from headrace.wording import count
 log = logging.getLogger(__name__)
 
 _LAST_ANSWERS_S: Final = 1.0
-"""Time between the failure of the last directory and the stop, in which clients get an error."""
+"""Time between the failure of the last directory and the stop of the broker, so that clients get an error."""
 
 
 class FailedDisks:

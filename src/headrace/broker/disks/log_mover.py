@@ -1,4 +1,4 @@
-"""Move partitions between log directories while they are served (KIP-113): the shell around `log_move`.
+"""Move partitions between log directories while they are served (KIP-113), with the steps in `log_move`.
 
 Runs one move at a time per target directory. A restart aborts all moves.
 """
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class LogMover:
-    """Moves partitions; `moves` are running or waiting. The first move imports `log_move`."""
+    """Moves partitions. `moves` contains the running and waiting moves. The first move imports `log_move`."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class LogMover:
             if error.code is ErrorCode.not_leader_or_follower:
                 # As in Kafka: its reassignment tool asks again when the partition has been assigned to this broker.
                 raise KafkaError(
-                    ErrorCode.replica_not_available, f"this broker has no {topic_partition} yet"
+                    ErrorCode.replica_not_available, f"this broker does not have {topic_partition} yet"
                 ) from error
             raise
         if partition.log.directory.parent == path:

@@ -54,7 +54,7 @@ class MemberFetchers:
         self.failures: set[TopicPartition] = set()
         """Partitions that are no longer fetched because of an error."""
         self.is_leaving = False
-        """True to follow no further partitions, because this broker stops: their leaders would wait for it."""
+        """True if this broker is stopping. It then follows no further partitions, whose leaders would wait for it."""
 
     def follow(self, partitions: Sequence[FollowedPartition]) -> None:
         """Fetch these partitions from their current leaders under their current leader epochs."""

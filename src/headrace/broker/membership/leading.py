@@ -1,4 +1,4 @@
-"""Services for the leaders on a member: ISR changes, live brokers, racks, and the leaders' throttle."""
+"""Services for the partitions that a member leads: ISR changes, live brokers, racks, and the leaders' throttle."""
 
 import asyncio
 import logging

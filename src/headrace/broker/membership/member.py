@@ -106,7 +106,7 @@ class Member:
         self._failed: asyncio.Event | None = None
 
     async def connect(self) -> str:
-        """Begin a session, and return the cluster id; create the cluster if the tree has none.
+        """Begin a session, and return the cluster id; create the cluster if ZooKeeper has none.
 
         Raises StoreError, and KafkaError if this broker cannot join the cluster.
         """
@@ -130,7 +130,7 @@ class Member:
         """
         self._listeners = listeners
         self._failed = failed
-        # Not before: until it is registered, opening many logs may block the event loop for longer than the timeout.
+        # Not earlier: before this broker registers, opening many logs may block the event loop beyond the timeout.
         self._watchdog.start()
         topics, deleting = await self._store.children(znodes.TOPICS), await self._store.children(znodes.DELETIONS)
         self._cache.await_topics({*topics} - {*deleting})
@@ -193,7 +193,7 @@ class Member:
         raise KafkaError(ErrorCode.coordinator_not_available, "The coordinator is not available.")
 
     async def _read_configs(self, topics: Iterable[tuple[str, UUID | None]]) -> None:
-        """Read the settings of new topics, and of those that were deleted and created again unnoticed.
+        """Read the settings of new topics, and of topics that were deleted and created again unnoticed.
 
         Raises KafkaError(broker_not_available) if this broker is stopping.
         """
@@ -303,7 +303,8 @@ class Member:
             self._wake()
         elif change is SessionChange.LOST:
             log.warning(
-                "The session with ZooKeeper %s has expired: registering again; until then this broker counts as dead",
+                "The session with ZooKeeper %s has expired: registering again; until then other brokers treat this one"
+                " as dead",
                 address,
             )
         elif self._is_connected:

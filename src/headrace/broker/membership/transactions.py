@@ -43,8 +43,8 @@ class _Waiting(NamedTuple):
 class OtherBrokers:
     """The transaction protocol between brokers. `link_to` returns a new link to a broker, with or without ApiVersions.
 
-    `leader_of` returns the broker that leads a partition, -1 if none or this one does; `coordinator_of` returns the
-    coordinator of a transactional id, None for this broker.
+    `leader_of` returns the broker that leads a partition, or -1 if no other broker does. `coordinator_of` returns the
+    coordinator of a transactional id, or None if it is this broker.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class OtherBrokers:
     ) -> Awaitable[Mapping[TopicPartition, ErrorCode]] | None:
         """Ask another coordinator if the partitions are in the transaction (KIP-890), and return their errors.
 
-        None if this broker is the coordinator.
+        Return None if this broker is the coordinator.
         """
         coordinator = self._coordinator_of(transactional_id)
         if coordinator is None:

@@ -24,7 +24,7 @@ class Replica(NamedTuple):
 
 
 class Context:
-    """The state of the controller on broker `controller_id`, of `epoch`."""
+    """The state of the controller on broker `controller_id` in controller epoch `epoch`."""
 
     def __init__(self, controller_id: int, epoch: int) -> None:
         self.controller_id = controller_id
@@ -46,9 +46,9 @@ class Context:
         self.deleting: set[str] = set()
         """Topics to delete."""
         self.deletion_started: set[str] = set()
-        """Those whose partitions are no longer served."""
+        """Topics in `deleting` whose partitions are no longer served."""
         self.undeletable: set[str] = set()
-        """Those that cannot be deleted now: a replica is offline, or is being reassigned."""
+        """Topics in `deleting` that cannot be deleted now: a replica is offline, or is being reassigned."""
 
     def copy(self) -> "Context":
         """Return a copy that later changes do not affect."""
@@ -96,7 +96,7 @@ class Context:
         return [TopicPartition(topic, index) for index in self.assignments.get(topic, ())]
 
     def assignment(self, partition: TopicPartition) -> Assignment:
-        """Return the replicas of a partition, none if it does not exist."""
+        """Return the replicas of a partition; an empty assignment if it does not exist."""
         return self.assignments.get(partition.topic, {}).get(partition.partition, _NONE)
 
     def assign(self, partition: TopicPartition, assignment: Assignment) -> None:

@@ -2,7 +2,7 @@
 
 A topic is deleted when all of its replicas are deleted. Until then, the deletion waits for brokers that are down and
 for failed directories. The topic stays in `/admin/delete_topics`, so the next controller continues. Deletion ends the
-topic's reassignments; Kafka's controller waits for them, perhaps for ever.
+topic's reassignments; Kafka's controller waits for them, perhaps forever.
 """
 
 from collections.abc import Iterable
@@ -58,7 +58,7 @@ def replicas_deleted(work: Work, deleted: Iterable[Replica]) -> None:
 
 
 def advance(work: Work) -> None:
-    """Advance every deletion that can be advanced."""
+    """Continue every deletion that does not have to wait."""
     context = work.context
     ready = []
     for topic in sorted(context.deleting):
@@ -99,7 +99,7 @@ def _start(work: Work, topics: list[str]) -> None:
                 continue
             is_online = context.is_online(replica.broker, replica.partition)
             (alive if is_online else dead).append(replica)
-    # Followers stop first: they would ask the leaders for partitions that are gone.
+    # Stop the followers first: otherwise they would ask the leaders for partitions that are gone.
     replicas.to_offline(work, [*alive, *dead])
     replicas.to_deletion_ineligible(work, dead)
     work.flush()

@@ -1,7 +1,7 @@
 """Accept or refuse the ISR changes that leaders propose: AlterPartition (KIP-497, KIP-841, KIP-903). Pure.
 
 Kafka's controller in ZooKeeper mode trusts the sender to be the leader. This one checks it, as KRaft's does, because
-any client can send the request: without its leader in the ISR a partition may lose records, or be offline for ever.
+any client can send the request: without its leader in the ISR a partition may lose records, or be offline forever.
 
 Only a new controller removes members itself: those that restarted before it took office.
 """
@@ -18,7 +18,7 @@ from headrace.types import TopicPartition
 
 
 class Proposal(NamedTuple):
-    """The ISR that a leader proposes, with the broker epochs that it knows; -1 for others."""
+    """The ISR that a leader proposes, with the broker epochs that it knows; -1 for unknown ones."""
 
     partition: TopicPartition
     leader_epoch: int
@@ -70,7 +70,7 @@ def _is_eligible(context: Context, broker: int, epoch: int) -> bool:
 
 
 def remove_restarted(work: Work) -> None:
-    """Remove followers that have restarted since another controller wrote the state: they may have lost records."""
+    """Remove followers that restarted after an earlier controller wrote the state: they may have lost records."""
     context = work.context
     for partition, state in context.states.items():
         steady = tuple(

@@ -1,8 +1,8 @@
-"""The controller of a cluster as a pure machine: an event in, effects out.
+"""The controller of a cluster as a pure state machine: events go in, effects come out.
 
-The context is ahead of the store until the effects are carried out. If a write fails, the machine is thrown away: the
-broker leaves office, and the next controller begins with what the store has. The controller of a single broker returns
-to the earlier context instead. Versions of state nodes are predicted, because only the controller writes them.
+The context is ahead of the store until the effects are carried out. If a write fails, the machine is discarded: the
+broker leaves office, and the next controller starts from the store's contents. The controller of a single broker
+returns to the earlier context instead. Versions of state nodes are predicted, because only the controller writes them.
 """
 
 import uuid
@@ -38,7 +38,7 @@ class Tree(NamedTuple):
 
 
 class ControllerMachine:
-    """The controller on broker `broker_id`, of `epoch`. `may_be_unclean` is asked when a whole ISR is offline."""
+    """The controller on broker `broker_id` in controller epoch `epoch`. `may_be_unclean` is the same as for `Work`."""
 
     def __init__(self, broker_id: int, epoch: int, may_be_unclean: Callable[[str], bool]) -> None:
         self.context = Context(broker_id, epoch)
@@ -91,7 +91,7 @@ class ControllerMachine:
         return self._done(work)
 
     def _add_topic(self, name: str, topic: ReadTopic) -> list[TopicPartition]:
-        """Return the partitions that are new."""
+        """Add a topic, or new partitions of one. Return the new partitions."""
         context = self.context
         context.add_topic(name, topic.topic_id)
         known = context.assignments[name]
@@ -104,7 +104,7 @@ class ControllerMachine:
         return added
 
     def _begin_replicas(self) -> list[Replica]:
-        """Return the replicas that are not online, without those of topics that are being deleted."""
+        """Set the phases of all replicas. Return those that are offline, except in topics that are being deleted."""
         context = self.context
         offline = []
         for partition in context.partitions():
@@ -178,7 +178,7 @@ class ControllerMachine:
         work.batch.announce((), others)
         work.flush()
         served = [partition for partition in context.states if partition.topic not in context.deleting]
-        # It must know the live brokers first. Clients of a cluster can ask it before it has opened its logs.
+        # They must know the live brokers first. In a cluster, clients can ask them before they have opened logs.
         work.batch.announce(served if others else (), ids)
         work.flush()
         on_them = context.replicas_on(ids)
@@ -294,7 +294,7 @@ class ControllerMachine:
         context.offline_logs[broker] = offline
         failed = sorted(offline - before)
         if failed:
-            work.note(f"Broker {broker} has {len(failed)} new replicas in failed log directories")
+            work.note(f"Broker {broker} has {len(failed)} more replicas in failed log directories")
             self._replicas_offline(work, [Replica(partition, broker) for partition in failed])
         return self._done(work)
 
@@ -322,7 +322,7 @@ class ControllerMachine:
     def alter_partitions(
         self, leader: int, broker_epoch: int, proposals: Sequence[Proposal]
     ) -> tuple[dict[TopicPartition, LeaderState | ErrorCode], list[Effect]]:
-        """Handle AlterPartition. Raises KafkaError(stale_broker_epoch) if the leader has started again or is dead."""
+        """Handle AlterPartition. Raises KafkaError(stale_broker_epoch) if the leader has restarted or is dead."""
         work, context = self._work(), self.context
         if leader not in context.brokers or context.brokers[leader].epoch != broker_epoch:
             raise KafkaError(ErrorCode.stale_broker_epoch)
@@ -405,7 +405,7 @@ class ControllerMachine:
         return self._done(work)
 
     def balance(self, percentage: int) -> list[Effect]:
-        """Elect a broker for the partitions that prefer it if more than `percentage` % of these have another leader."""
+        """Make a broker lead the partitions that prefer it if more than `percentage` % of them have another leader."""
         context = self.context
         by_broker: dict[int, list[TopicPartition]] = {}
         for partition in context.states:
@@ -423,7 +423,7 @@ class ControllerMachine:
     def reassign(
         self, targets: Mapping[TopicPartition, Sequence[int] | None], *, resize: bool = True
     ) -> tuple[dict[TopicPartition, KafkaError | None], list[Effect]]:
-        """Reassign partitions; None cancels. Return an error or None per partition (KIP-455).
+        """Reassign partitions; a target of None cancels. Return an error or None per partition (KIP-455).
 
         Without `resize`, refuse to change the number of a partition's replicas (KIP-860).
         """

@@ -76,7 +76,7 @@ class Office:
         """Become controller under the next controller epoch, and read the tree. Create it for a new cluster.
 
         `cluster_id` is the data directory's; raises ClusterIdMismatchError if the tree has another. `founding` are
-        further nodes of a new tree, as when Kafka's directories are adopted.
+        further operations for a new tree, for example to adopt Kafka's directories.
         """
         known = await self._found_cluster(cluster_id, founding)
         if cluster_id is not None and known != cluster_id:
@@ -163,7 +163,7 @@ class Office:
         self._failures.note_written()
 
     def _command(self, order: Order, before: Context) -> Command:
-        """Convert an order to a command for the broker in this process, which takes whole topics."""
+        """Convert an order to a command for the broker in this process, which expects whole topics."""
         match order:
             case Lead(partitions, _):
                 return LeaderAndIsr(tuple(partitions.values()))
@@ -238,7 +238,7 @@ def _tree_of(image: MetadataImage, epoch: int) -> Tree:
 
 
 def read_topic(topic: TopicImage) -> ReadTopic:
-    """Return the replicas of a topic."""
+    """Return a topic's id and replicas, as if read from its node."""
     replicas = {index: Assignment(partition.replicas) for index, partition in enumerate(topic.partitions)}
     return ReadTopic(topic.topic_id, replicas)
 

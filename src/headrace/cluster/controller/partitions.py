@@ -23,7 +23,7 @@ def to_non_existent(work: Work, partitions: Iterable[TopicPartition]) -> None:
 
 
 def to_online(work: Work, partitions: Iterable[TopicPartition], select: Selector) -> set[TopicPartition]:
-    """Give new partitions their first leader, and elect leaders for the others. Return the partitions without one."""
+    """Give new partitions their first leader, and elect leaders for others. Return partitions that got no leader."""
     context = work.context
     failed: set[TopicPartition] = set()
     for partition in _valid(work, partitions, PartitionPhase.ONLINE):
@@ -39,7 +39,7 @@ def to_online(work: Work, partitions: Iterable[TopicPartition], select: Selector
 
 
 def elect_offline(work: Work, topic: str | None = None) -> None:
-    """Elect leaders for all partitions, or those of `topic`, that have none."""
+    """Elect leaders for all partitions without one, or only for those of `topic`."""
     if not work.context.live:
         return
     waiting = [

@@ -1,8 +1,8 @@
 """Move replicas to other brokers (KIP-455). Pure.
 
 RS are a partition's replicas, TRS those of the target. While a reassignment is in progress, RS contains both old and
-new ones. It ends when TRS is in sync: then RS = TRS is written, as the last step, so that the next controller can
-repeat the others.
+new ones. It ends when TRS is in sync. Writing RS = TRS is the last step, so that the next controller can repeat the
+earlier ones.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -69,7 +69,7 @@ def reassign(work: Work, wanted: Mapping[TopicPartition, Assignment]) -> None:
     for partition in changed:
         context.assign(partition, wanted[partition])
     _write_assignments(work, changed)
-    # Earlier reassignments were adding them.
+    # Delete replicas that earlier reassignments were adding.
     unneeded = [
         Replica(partition, broker)
         for partition, replaced in changed.items()

@@ -13,7 +13,7 @@ from headrace.types import TopicPartition
 
 
 class Elected(NamedTuple):
-    """A new state, and the replicas to send it to in LeaderAndIsr."""
+    """A new state, and the brokers that get it in LeaderAndIsr."""
 
     state: LeaderState
     recipients: tuple[int, ...]
@@ -25,7 +25,7 @@ RECOVERING = 1
 
 
 def offline(*, unclean: Callable[[str], bool]) -> Selector:
-    """Select the first online replica in the ISR; if the ISR is offline, any other one if `unclean` allows it.
+    """Select the first online replica in the ISR or, if the ISR is offline and `unclean` allows it, any online replica.
 
     `unclean` returns True for a topic that may lose records to become available. A member of the ISR that has
     restarted since the state was written may have lost records, so others are preferred, and it leaves the ISR.
@@ -68,7 +68,7 @@ def preferred(context: Context, partition: TopicPartition, state: LeaderState) -
 
 
 def controlled_shutdown(context: Context, partition: TopicPartition, state: LeaderState) -> Elected | None:
-    """Select the first online in-sync replica on a broker that is not shutting down; the others leave the ISR."""
+    """Select the first online in-sync replica on a broker that keeps running. Stopping brokers leave the ISR."""
     recipients = tuple(
         replica
         for replica in context.assignment(partition).replicas

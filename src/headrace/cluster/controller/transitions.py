@@ -5,10 +5,10 @@ from typing import Final
 
 
 class PartitionPhase(Enum):
-    """The life of a partition."""
+    """The phases of a partition."""
 
     NON_EXISTENT = auto()
-    """action: none. transition: from OFFLINE when its topic is deleted; before NEW."""
+    """action: none. transition: from OFFLINE when its topic is deleted; also the initial phase."""
     NEW = auto()
     """action: it has replicas, but no leader yet. transition: from NON_EXISTENT."""
     ONLINE = auto()
@@ -18,10 +18,10 @@ class PartitionPhase(Enum):
 
 
 class ReplicaPhase(Enum):
-    """The life of a replica."""
+    """The phases of a replica."""
 
     NON_EXISTENT = auto()
-    """action: none. transition: from DELETION_SUCCESSFUL; before NEW."""
+    """action: none. transition: from DELETION_SUCCESSFUL; also the initial phase."""
     NEW = auto()
     """action: it may only follow. transition: from NON_EXISTENT."""
     ONLINE = auto()

@@ -1,4 +1,4 @@
-"""The decisions about one event: changes of the context, with the writes and orders that belong to them. Pure."""
+"""The decisions about one event: changes to the context, with the writes and orders that belong to them. Pure."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeAlias
@@ -12,7 +12,7 @@ from headrace.types import TopicPartition
 
 
 class Write(NamedTuple):
-    """Write to the store, in order. `parents` are created first where they are missing."""
+    """Create missing `parents`, then execute `operations` in order."""
 
     operations: Sequence[Operation]
     parents: Sequence[str] = ()
@@ -25,7 +25,7 @@ class Remove(NamedTuple):
 
 
 class Connect(NamedTuple):
-    """Open a channel to a newly registered broker, in place of an earlier one, or note its new address."""
+    """Open a channel to a newly registered broker, replacing an earlier one, or use a broker's new address."""
 
     broker: BrokerImage
 

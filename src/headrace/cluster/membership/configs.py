@@ -1,6 +1,6 @@
 """The dynamic settings of topics and of this broker in ZooKeeper.
 
-A broker or tool that changes settings then creates a notification below `/config/changes`, which all brokers watch.
+After a change of settings, a broker or tool creates a notification below `/config/changes`, which all brokers watch.
 """
 
 import json
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class ConfigWatch:
-    """Follows the settings. `apply` receives those that may have changed; empty ones were deleted."""
+    """Follows the settings. `apply` receives settings that may have changed; they are empty if they were deleted."""
 
     def __init__(
         self,
@@ -50,8 +50,8 @@ class ConfigWatch:
     async def load(self, *, again: bool = False) -> Configs:
         """Read all settings, and watch for changes. Call it again after a lost connection.
 
-        Raises MalformedNodeError, but not `again`: a broker that starts with the default retention may delete records,
-        one that runs keeps the settings that it knows.
+        Raises MalformedNodeError unless `again`: a broker that starts with the default retention may delete records,
+        but a running broker keeps the settings that it knows.
         """
         self._latest = max(await self._notifications(), default="")
         names = await self._children(f"{znodes.CONFIG}/{TOPIC_CONFIG}")
@@ -100,7 +100,7 @@ class ConfigWatch:
         return (resource,) if resource.kind == TOPIC_CONFIG or resource in self._brokers else ()
 
     async def _read(self, resources: Iterable[ConfigResource], *, is_strict: bool = False) -> Configs:
-        """Read settings. Malformed ones are left out, or with `is_strict` raise MalformedNodeError."""
+        """Read settings. With `is_strict`, malformed ones raise MalformedNodeError; otherwise they are left out."""
         wanted = sorted(resources)
         self.topics.update(resource.name for resource in wanted if resource.kind == TOPIC_CONFIG)
         paths = [znodes.config_path(resource) for resource in wanted]

@@ -1,4 +1,4 @@
-"""Changes of topics and settings that a broker makes without being the controller, written as Kafka's brokers do.
+"""Changes to topics and settings that a broker makes without being the controller, written as Kafka's brokers do.
 
 The controller notices new topics in ZooKeeper, and informs all brokers. Only the controller makes other changes.
 """
@@ -22,7 +22,7 @@ _ANY_NUMBER_OF_BROKERS: Final = 1 << 30
 
 
 class MemberAdmin:
-    """The changes by one broker. `image` returns its current metadata."""
+    """Makes the changes of one broker. `image` returns its current metadata."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class MemberAdmin:
     async def _created(self, new: NewTopic, created: ErrorCode) -> KafkaError:
         """Write the topic, and return the error that makes the client retry, with the code `created`."""
         if not self._image().brokers:
-            # A broker that has just started knows no topics yet; this one probably exists.
+            # A broker that has just started knows no topics yet; the requested one probably exists.
             return KafkaError(created, "The controller has not sent metadata to this broker yet: try again.")
         draft = Draft(self._image())
         try:

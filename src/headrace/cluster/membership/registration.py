@@ -15,14 +15,14 @@ log = logging.getLogger(__name__)
 
 
 class WatchedStore(MetadataStore, Protocol):
-    """A store that other processes write to. If the connection is lost, watches are lost without a call."""
+    """A store that other processes write to. A lost connection ends all watches without a call."""
 
     @property
     def session(self) -> int:
         """The id of the session, which owns the ephemeral nodes."""
 
     async def watched(self, path: str, changed: Callable[[], None]) -> Node | None:
-        """Return the node, None if it does not exist. Call `changed` once when it is created, written or deleted."""
+        """Return the node; None if it does not exist. Call `changed` once when it is created, written or deleted."""
 
     async def watched_children(self, path: str, changed: Callable[[], None]) -> list[str]:
         """Return the names of the node's children, sorted. Call `changed` once when one is created or deleted.

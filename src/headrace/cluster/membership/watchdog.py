@@ -12,7 +12,7 @@ from typing import Final
 _CHECKS: Final = 20
 """Number of checks per session timeout."""
 _LOG_S: Final = 1.0
-"""Time to wait for the log. The loop may be blocked by it, with its lock: by a pipe that nobody reads."""
+"""Maximum time to wait for the log, which may itself block the loop and hold its lock: a pipe that nobody reads."""
 
 log = logging.getLogger(__name__)
 

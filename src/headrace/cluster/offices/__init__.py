@@ -1,1 +1,1 @@
-"""The shells of the controller in a cluster with ZooKeeper: elections, the term in office, channels to brokers."""
+"""The controller in a cluster with ZooKeeper: its election, its term in office, and its channels to brokers."""

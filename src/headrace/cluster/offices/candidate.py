@@ -28,7 +28,7 @@ from headrace.errors import ErrorCode, KafkaError
 
 _MIGRATION: Final = "/migration"
 _FAREWELL_S: Final = 2.0
-"""Timeout (s) for deleting `/controller`; otherwise the node is deleted with the session."""
+"""Timeout (s) for deleting `/controller`. After it, the node remains until the session ends."""
 _MIGRATION_CHECK_S: Final = 10.0
 _PAUSE_S: Final = 1.0
 """Time to wait after an unexpected error."""
@@ -113,7 +113,7 @@ class Candidate:
                 self._news.set()
 
     async def _follow(self) -> None:
-        """Compare `/controller` with this broker's office, and watch it."""
+        """Read and watch `/controller`, and take or leave office accordingly."""
         (epoch_node,) = await self._store.get_many([znodes.CONTROLLER_EPOCH])
         while (node := await self._store.watched(znodes.CONTROLLER, self._news.set)) is None:
             await self._end()
@@ -129,7 +129,7 @@ class Candidate:
                 log.warning("Broker %s is the controller now", _id_in(node))
             await self._end()
         elif self.term is None and epoch_node is not None:
-            # Left by a term that has failed. Nobody was elected since the epoch was read.
+            # The node was left by a term that has failed. Nobody was elected since the epoch was read.
             await self._store.multi(
                 (Check(znodes.CONTROLLER_EPOCH, epoch_node.stat.version), Delete(znodes.CONTROLLER))
             )

@@ -44,11 +44,11 @@ class Channels:
 
     @property
     def waiting(self) -> dict[int, int]:
-        """Orders that a broker has not answered, by broker."""
+        """Number of unanswered orders by broker."""
         return {broker: channel.size for broker, channel in self._channels.items()}
 
     def connect(self, broker: BrokerImage) -> None:
-        """Open a channel to a newly registered broker, dropping earlier orders, or note its new address."""
+        """Open a channel to a newly registered broker and drop earlier orders, or use a broker's new address."""
         endpoint = broker.endpoint(self._listener)
         if endpoint is None:
             log.error(

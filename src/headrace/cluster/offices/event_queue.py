@@ -17,7 +17,7 @@ class _Event(NamedTuple):
 
 
 class Timing:
-    """The number of occurrences of something, their total duration, and the latest durations (s)."""
+    """The number of measured durations, their total, and the latest ones (s)."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -31,7 +31,7 @@ class Timing:
 
 
 class Figures:
-    """Figures of the events of all terms."""
+    """Waiting and handling times of the events of all terms."""
 
     def __init__(self) -> None:
         self.waited = Timing()
@@ -57,7 +57,7 @@ class EventQueue:
         self._news.set()
 
     def put_once(self, name: str, handle: Callable[[], Awaitable[None]]) -> None:
-        """Add an event unless one of its name is waiting already."""
+        """Add an event unless one with its name is waiting already."""
         if all(event.name != name for event in self._events):
             self.put(name, handle)
 

@@ -31,7 +31,7 @@ class DeposedError(Exception):
 
 
 class FencedStore:
-    """The store of a controller whose `/controller_epoch` has `epoch_version`. All writes raise DeposedError."""
+    """The store of a controller, which wrote version `epoch_version` of its epoch. Writes raise DeposedError."""
 
     def __init__(self, store: WatchedStore, epoch_version: int) -> None:
         self._store = store

@@ -48,7 +48,7 @@ class TermSettings(NamedTuple):
 class Term:
     """The term of broker `broker_id` as controller of `epoch`.
 
-    `ended` gets the error that ends it; then `close` it.
+    `ended` is called with the error that ends the term; then call `close`.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Term:
             loop=loop,
         )
         self._asked_reassignments: dict[TopicPartition, tuple[int, ...]] = {}
-        """The moves in `/admin/reassign_partitions`, which older tools write."""
+        """The reassignments in `/admin/reassign_partitions`, which older tools write."""
         self._requests: set[asyncio.Future[Any]] = set()
         self.queue = EventQueue(ended, figures, loop)
         self.queue.put("take office", self._take_office)
@@ -126,7 +126,7 @@ class Term:
         await self._store.write([operation])
 
     async def grow(self, topic: str, operation: Set) -> None:
-        """Write a topic's node with more partitions, and begin these, before any later event writes the node.
+        """Write a topic's node with more partitions, and start these, before any later event writes the node.
 
         Raises BadVersionError, NoNodeError, and KafkaError(not_controller) if the term ends first.
         """
@@ -153,7 +153,7 @@ class Term:
         await future
 
     def note_unclean(self, topic: str | None) -> None:
-        """Elect leaders after a change of `unclean.leader.election.enable`, of a topic or of all."""
+        """Elect leaders after a change of `unclean.leader.election.enable`, for a topic or (None) for all."""
 
         async def handle() -> None:
             await self._carry_out(self.machine.enable_unclean(topic))
@@ -203,7 +203,7 @@ class Term:
     async def _read_states(
         self, topics: Mapping[str, ReadTopic]
     ) -> tuple[dict[str, ReadTopic], dict[TopicPartition, LeaderState]]:
-        """Return the topics whose states can be read, and these states: others would seem to have no leader yet."""
+        """Return the topics whose states can be decoded, and the states. Others would seem to have no leaders yet."""
         states = await self._reader.states(
             [TopicPartition(name, index) for name, topic in topics.items() for index in topic.assignments]
         )
@@ -229,7 +229,7 @@ class Term:
             await self._carry_out(self.machine.delete_topics(names))
 
     async def _reassignments_asked(self) -> None:
-        """Carry out the moves in the obsolete node, and remove those from it that have ended."""
+        """Carry out the reassignments in the obsolete node, and remove those that have ended from it."""
         node = await self._reader.node(znodes.REASSIGNMENTS, self._news_of("reassignments"))
         targets = {} if node is None else _decoded_or_none(znodes.REASSIGNMENTS, znodes.decode_reassignments, node.data)
         self._asked_reassignments = targets
@@ -308,7 +308,7 @@ class Term:
             machine = self.machine
             known = machine.context.brokers.get(send.broker_id)
             if known is None or known.epoch != send.broker_epoch:
-                return  # the broker has started again, and gets the orders of its new registration
+                return  # the broker has restarted, and gets the orders of its new registration
             decide = machine.led if isinstance(send.order, Lead) else machine.stopped
             await self._carry_out(decide(send.broker_id, errors))
 
@@ -340,7 +340,7 @@ class Term:
         await self._tidy_reassignments()
 
     async def _tidy_reassignments(self) -> None:
-        """Remove from the obsolete node the partitions that have moved or have been reassigned again since."""
+        """Remove partitions from the obsolete node that have moved, or have been reassigned again since."""
         asked, context = self._asked_reassignments, self.machine.context
         left = {
             partition: target

@@ -1,8 +1,8 @@
 """Create, grow and delete topics at the request of clients, on the broker that is the controller.
 
-As in Kafka, these requests only write nodes that any broker may write, which the controller watches. Only partitions
-are added by the controller itself, because it also writes those nodes when it moves replicas. The answer waits until
-this broker announces the change to clients.
+As in Kafka, these requests only write nodes that any broker may write, which the controller watches. The controller
+itself adds partitions, because it also writes the topic's node when it moves replicas. The reply waits until this
+broker announces the change to clients.
 """
 
 import asyncio

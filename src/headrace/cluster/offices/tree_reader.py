@@ -41,7 +41,7 @@ class TreeReader:
         return await self._store.watched_children(znodes.TOPICS, changed)
 
     async def topics(self, names: Iterable[str]) -> tuple[dict[str, ReadTopic], list[Operation]]:
-        """Return topics, and the writes that give ids to those that have none, from before KIP-516."""
+        """Return topics, and the writes that assign ids to topics from before KIP-516."""
         topics: dict[str, ReadTopic] = {}
         writes: list[Operation] = []
         for name, node in await self._found([(name, znodes.topic_path(name)) for name in names]):

@@ -164,7 +164,7 @@ class EmbeddedStore(MetadataStore):
             self._lock_wait_s = wait_s
 
     def _lost_reason(self) -> str | None:
-        """Explain why a restart would lose new writes, which SQLite does not notice; None if it would not."""
+        """Return why a restart would lose new writes, which SQLite does not notice; None if it would not lose any."""
         try:
             found = _identity(self._path.stat())
         except (FileNotFoundError, NotADirectoryError):

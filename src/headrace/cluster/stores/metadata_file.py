@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
 LOCK_WAIT_S: Final = 3.0
-"""A request's wait for another process's lock: longer than a backup takes, shorter than clients wait."""
+"""Maximum wait for another process's lock: longer than a backup takes, shorter than clients wait."""
 _LOCKED: Final = frozenset({5, 6})
 """SQLITE_BUSY, SQLITE_LOCKED."""
 _REASONS: Final = {
@@ -26,7 +26,7 @@ _REASONS: Final = {
     14: "the file cannot be opened: check its permissions and the limit on open files",
     26: "this is not an SQLite file: stop the broker and restore it from a backup",
 }
-"""SQLite's code to what is wrong and what to do."""
+"""The fault and the remedy, by SQLite's error code."""
 
 _LAYOUT: Final = 1
 """The current layout, stored as the file's `user_version`. The previous one had neither a number nor zxids."""
@@ -90,7 +90,7 @@ def _migrate(path: Path, database: "sqlite3.Connection") -> None:
 
 
 def founded_cluster(path: Path) -> str | None:
-    """Return the id of the cluster whose store is in the file `path`; None if it does not exist yet.
+    """Return the id of the cluster whose store is in the file `path`; None if there is none yet.
 
     Raises StoreUnavailableError for a file that is not a store or cannot be read.
     """

@@ -1,7 +1,7 @@
 """ZooKeeper's request that reads many nodes at once (3.6 and newer), which kazoo does not have.
 
-One request per node costs several system calls and switches of threads, which take seconds for thousands of nodes on a
-busy machine.
+One request per node costs several system calls and thread switches, which take seconds for thousands of nodes on a busy
+machine.
 """
 
 from collections.abc import Sequence

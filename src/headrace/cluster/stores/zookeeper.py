@@ -58,7 +58,7 @@ _CONSEQUENTIAL: Final = (kazoo_errors.RolledBackError, kazoo_errors.RuntimeIncon
 _MANY: Final = 10
 """Fewer nodes are read with one request per node."""
 _READ_AT_ONCE: Final = 500
-"""Nodes of one request, which may have 1 MB (jute.maxbuffer)."""
+"""Maximum nodes in one request, whose reply may have 1 MB (jute.maxbuffer)."""
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class SessionChange(Enum):
     CONNECTED = auto()
     """action: requests are sent. transition: from every other state; the session may be a new one."""
     SUSPENDED = auto()
-    """action: requests wait, the server keeps the session until it times out. transition: the connection is lost."""
+    """action: requests wait; the server keeps the session until it times out. transition: the connection is lost."""
     LOST = auto()
     """action: requests wait. transition: the session has expired, and its ephemeral nodes are deleted."""
 
@@ -188,7 +188,7 @@ class ZooKeeperStore(MetadataStore):
         return sorted(await self._read(path, lambda: self._client.get_children_async(path)))
 
     async def watched(self, path: str, changed: Callable[[], None]) -> Node | None:
-        """Return the node, None if it does not exist. Call `changed` once when it is created, written or deleted.
+        """Return the node; None if it does not exist. Call `changed` once when it is created, written or deleted.
 
         The watch is lost with the connection, without a call.
         """
@@ -281,9 +281,9 @@ class ZooKeeperStore(MetadataStore):
         ]
 
     async def _read_back(self, path: str, sent: Sent) -> list[Done] | None:
-        """Return the results of a write if it was applied. Otherwise it never will be: the session has moved."""
+        """Return the results of a write if it was applied. If not, it never will be: the session has moved."""
         await self._reconnected(path)
-        # This server may not have the write yet that another one applied; after a sync it has all earlier ones.
+        # This server may lack a write that another one has applied; after a sync it has all earlier writes.
         await self._read(path, lambda: self._client.sync_async("/"))
         paths = paths_to_read(sent)
         nodes = dict(zip(paths, await self.get_many(paths), strict=True))

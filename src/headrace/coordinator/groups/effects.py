@@ -1,4 +1,4 @@
-"""Effects that only groups have: replies, their timers, and notes for the operator."""
+"""Effects that only groups have: their replies and timers, and events for the operator."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -109,9 +109,9 @@ class Downgraded:
     """The group has switched to the classic protocol."""
 
     protocols: Mapping[str, tuple[tuple[str, bytes], ...]]
-    """Member id to assignors and their subscriptions. Not stored: members send them again after a restart."""
+    """By member id: assignors and their subscriptions. Not stored: members send them again after a restart."""
     reason: str | None
-    """Why it has to rebalance; None if its members keep their assignments."""
+    """The reason for a rebalance; None if the members keep their assignments."""
 
 
 Effect: TypeAlias = Complete | ScheduleTimer[Timer] | CancelTimer[Timer] | Write | Then | Note | Downgraded

@@ -1,7 +1,7 @@
-"""Match topics by regular expressions of consumers with RE2, the C++ version of Kafka's engine.
+"""Match topics by regular expressions of consumers with RE2, the C++ original of Kafka's engine.
 
-RE2 matches in time linear in the length of the name, but that may be a millisecond. With many names and expressions
-this adds up, so results are cached and calls have time limits.
+RE2 matches in time linear in the length of the name, but may need a millisecond. With many names and expressions this
+adds up, so results are cached and calls have time limits.
 """
 
 import re
@@ -93,7 +93,7 @@ class _Result:
 class TopicExpressions:
     """Caches the topics that match expressions, and matches only new names.
 
-    `clock` returns seconds; `report` is called for an expression in the log that RE2 rejects.
+    `clock` returns seconds; `report` is called if RE2 rejects an expression that is stored in a group's records.
     """
 
     def __init__(self, clock: Callable[[], float], report: Callable[[KafkaError], None]) -> None:

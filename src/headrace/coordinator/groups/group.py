@@ -26,7 +26,7 @@ class GroupType(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberView:
-    """A member and its assignment by topic. `is_waited_for`: the group's rebalance waits for it."""
+    """A member and its assignment by topic. `is_waited_for` is True if the group's rebalance waits for it."""
 
     member_id: str
     instance_id: str | None
@@ -37,7 +37,7 @@ class MemberView:
 
 
 Reads: TypeAlias = Mapping[str, frozenset[int] | None]
-"""Topic to the partitions that members read; None for all."""
+"""By topic: the partitions that members read; None for all."""
 
 OffsetToCommit: TypeAlias = tuple[str, int, CommittedOffset]
 """Topic, partition and offset."""
@@ -74,7 +74,7 @@ class Group(Protocol):
     def members_seen(self) -> list[MemberView]: ...
 
     def reads(self) -> Reads:
-        """Return subscribed topics, and partitions of other topics assigned by a client-side assignor."""
+        """Return the subscribed topics, and the partitions of other topics that a client-side assignor assigned."""
 
     def is_subscribed_to(self, topic: str) -> bool: ...
 
@@ -128,7 +128,7 @@ class Group(Protocol):
         """Start the session timers of a group loaded from the log."""
 
     def unload(self, error: ErrorCode, now_ms: int) -> list[Effect]:
-        """Handle a move of the group to another coordinator, or a stop of the broker."""
+        """Handle the move of the group to another coordinator, or the stop of the broker."""
 
     def append_failed(self) -> None:
         """Handle a failed write of the last decision."""

@@ -27,7 +27,7 @@ class GroupSettings:
     offsets_topic_compression_codec: int = 0
     """0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd."""
     by_group: dict[str, "GroupSettings"] = field(default_factory=dict, compare=False, repr=False)
-    """Settings of single groups (KIP-848); under EVERY_GROUP the dynamic settings of all."""
+    """Settings of single groups (KIP-848), and under EVERY_GROUP the dynamic settings of all groups."""
 
     def of(self, group_id: str) -> "GroupSettings":
         """Return the group's effective settings."""

@@ -16,7 +16,7 @@ _RECORDS_PER_STEP: Final = 200
 
 
 class Loadable(Protocol):
-    """The part of `shards.ShardState` that loading needs."""
+    """The methods of `shards.ShardState` that loading needs."""
 
     def replay_bytes(self, key: bytes, value: bytes | None, offset: int, *, now_ms: int, producer_id: int) -> bool: ...
 
@@ -24,7 +24,7 @@ class Loadable(Protocol):
 
 
 def load(state: Loadable, batches: Iterable[Buffer], now_ms: Callable[[], int], name: str) -> Iterator[int]:
-    """Replay `batches` (buffers of whole batches) into `state`; yields the record count at intervals.
+    """Replay `batches` (buffers of whole batches) into `state`. Yield the number of records so far at intervals.
 
     Raises KafkaError(corrupt_message) for a corrupt batch; a bad record is logged and skipped.
     """

@@ -1,4 +1,4 @@
-"""The results of decisions of coordinator machines, which `runtime.py` executes. Pure."""
+"""The results of a coordinator's decisions, which `runtime.py` executes. Pure."""
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field

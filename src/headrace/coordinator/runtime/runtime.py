@@ -1,4 +1,4 @@
-"""The shell of a coordinator: execute the results of its machines, run their timers, load and unload shards.
+"""Run a coordinator: execute the results of its state machines, run their timers, load and unload shards.
 
 Every operation is decide -> append -> replay -> effects -> reply. Independent of record types.
 """
@@ -44,7 +44,7 @@ A = TypeVar("A")
 class Runtime(Generic[S]):
     """Shards of one internal topic. `perform` executes the effects that the coordinator defines.
 
-    It is called with a time in wall-clock ms, which is the same for all effects of one decision.
+    Its last argument is the time in wall-clock ms, which is the same for all effects of one decision.
     """
 
     def __init__(

@@ -27,7 +27,7 @@ _LOAD_SLICE_S: Final = 0.005
 """Time for which loading may hold the event loop."""
 
 _RECORDS_PER_BATCH: Final = 5000
-"""A commit fits into one batch; the deletion of a large group or a topic may take several."""
+"""Maximum records in a batch. A commit fits into one; the deletion of a large group or a topic may take several."""
 
 AS_COORDINATOR_ERROR: Final = {
     ErrorCode.unknown_topic_or_partition: ErrorCode.coordinator_not_available,
@@ -40,11 +40,11 @@ AS_COORDINATOR_ERROR: Final = {
     ErrorCode.record_list_too_large: ErrorCode.unknown_server_error,
     ErrorCode.invalid_fetch_size: ErrorCode.unknown_server_error,
 }
-"""The error for clients when an append fails."""
+"""The errors for clients, by the error of a failed append."""
 
 
 class ShardState(Protocol):
-    """The state of one partition, as a pure machine. Only `replay` changes it."""
+    """The state of one partition, as a pure state machine. Only `replay` changes it."""
 
     def __len__(self) -> int:
         """Return the number of groups or transactional ids."""
@@ -75,7 +75,7 @@ class CoordinatorLog(Protocol):
 
 
 class LedShard(Generic[S]):
-    """A shard and its log; `is_loaded` after the whole log has been replayed."""
+    """A shard and its log. `is_loaded` is True after the whole log has been replayed."""
 
     __slots__ = ("is_loaded", "log", "name", "partition", "state", "steps")
 
@@ -207,7 +207,7 @@ class Shards(Generic[S]):
         if len(shard.state):
             elapsed_ms = (self._clock.monotonic() - self._loading_since) * 1000
             log.info(
-                "Loaded %s of %s, %d ms after the first partition",
+                "Loaded %s of %s, %d ms after the first partition began to load",
                 count(len(shard.state), "entry", "entries"),
                 shard.name,
                 elapsed_ms,

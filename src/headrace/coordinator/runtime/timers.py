@@ -16,7 +16,7 @@ class Timers(Generic[K]):
 
     def __init__(self) -> None:
         self._deadlines: dict[K, tuple[float, int, float]] = {}
-        """Key to its deadline, and to the number and time of its heap item, which is never later."""
+        """By key: its deadline, and the number and time of its heap item, which is never later than the deadline."""
         self._heap: list[tuple[float, int, K]] = []
         self._sequence = 0
 
@@ -49,7 +49,7 @@ class Timers(Generic[K]):
     def expired(self, now: float) -> Iterator[K]:
         """Yield and remove the keys whose deadlines have passed, earliest first. The caller may move or cancel timers
         meanwhile, which are then skipped. A timer scheduled meanwhile expires with the next call at the earliest, so
-        that one that reschedules itself for now does not loop forever.
+        that a timer that reschedules itself without a delay does not cause an endless loop.
         """
         due = []
         while self._heap and self._heap[0][0] <= now:

@@ -1,8 +1,8 @@
 """Decisions about transactional ids: requests go in; records, effects and the reply come out (KIP-98, KIP-890).
 
-Pure and stateless: every function gets the id's metadata and the time. PREPARE_COMMIT or PREPARE_ABORT decides the end
-of a transaction irrevocably, and the markers are effects. When all are written, `complete` writes the last record.
-While an id is prepared, requests are answered with CONCURRENT_TRANSACTIONS.
+Pure and stateless: every function gets the id's metadata and the time. PREPARE_COMMIT or PREPARE_ABORT decides
+irrevocably how a transaction ends; its markers are effects. When all are written, `complete` writes the last record.
+While a transaction is prepared, requests get CONCURRENT_TRANSACTIONS.
 
 Epochs: with version 1 of transactions only InitProducerId raises them; with version 2 every end does, so that late
 requests of a transaction cannot affect the next one.
@@ -41,7 +41,7 @@ class NeedsProducerIdError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class WriteMarkers:
-    """Write the markers of a prepared transaction after the decision is committed."""
+    """Write the markers of a prepared transaction after its prepared state is committed."""
 
     producer: ProducerIdentity
     commit: bool
@@ -143,7 +143,7 @@ def _fence(
 def _ended(
     name: str, metadata: TransactionMetadata, *, commit: bool, fresh_id: int | None, now_ms: int
 ) -> Result[ProducerIdentity]:
-    """Prepare the end with the next epoch, as in version 2. After the last epoch the producer id changes."""
+    """Prepare a commit or abort with the next epoch, as in version 2. After the last epoch the producer id changes."""
     next_id = _require_id(fresh_id) if metadata.is_exhausted else NO_PRODUCER_ID
     changed = _moved(
         metadata,
@@ -223,7 +223,7 @@ def end(
     fresh_id: int | None,
     now_ms: int,
 ) -> Result[ProducerIdentity]:
-    """Decide the end of a transaction. With version 2, return the producer's next identity.
+    """Prepare the commit or abort of a transaction. With version 2, return the producer's next id and epoch.
 
     Raises NeedsProducerIdError.
     """

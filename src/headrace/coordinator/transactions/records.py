@@ -32,9 +32,9 @@ _ID_TAG: Final = struct.Struct(">BBq")
 """Tag, size, producer id."""
 _VERSION_TAG: Final = struct.Struct(">BBh")
 _FEW: Final = 64
-"""Partitions of a transaction whose encoding is cached."""
+"""Maximum number of partitions whose encoding is cached."""
 _CACHED: Final = 256
-"""Encodings in the cache."""
+"""Maximum number of cached encodings."""
 
 
 def encode_key(transactional_id: str) -> bytes:
@@ -112,7 +112,7 @@ def decode_key(key: bytes) -> str | None:
 
 
 def decode_value(transactional_id: str, value: bytes) -> TransactionMetadata | None:
-    """Return the metadata of an id; None if it is dead.
+    """Return the metadata of a transactional id; None if its state is DEAD.
 
     Raises KafkaError: corrupt_message, unsupported_version.
     """
@@ -120,7 +120,8 @@ def decode_value(transactional_id: str, value: bytes) -> TransactionMetadata | N
     if version not in (0, 1):
         raise KafkaError(
             ErrorCode.unsupported_version,
-            f"the record of transactional id {transactional_id} has the unknown version {version}",
+            f"the record of transactional id {transactional_id} has version {version}, but only versions 0 and 1 are"
+            " supported: a newer Kafka may have written it",
         )
     reader = RecordReader(value, flexible=version > 0)
     producer_id = reader.int64()
@@ -169,7 +170,7 @@ def _number(content: bytes | None, default: int) -> int:
 
 
 def _last_epoch(state: TransactionState, epoch: int, client_version: int, *, has_new_id: bool) -> int:
-    """Return the epoch before version 2 raised it to end the transaction; the record has no field for it."""
+    """Return the epoch before version 2 of transactions raised it at the end; the record has no field for it."""
     if client_version < 2 or state in (TransactionState.EMPTY, TransactionState.ONGOING):
         return NO_EPOCH
     return MAX_EPOCH - 1 if has_new_id else epoch - 1

@@ -10,7 +10,7 @@ NO_EPOCH: Final = -1
 MAX_EPOCH: Final = 2**15 - 1
 NO_TIME: Final = -1
 NEVER_MS: Final = 2**31 - 1
-"""The timeout of transactions with two-phase commit (KIP-939): none."""
+"""The timeout of transactions with two-phase commit (KIP-939), which never time out."""
 
 
 class TransactionState(IntEnum):
@@ -32,7 +32,7 @@ class TransactionState(IntEnum):
 
     @property
     def is_prepared(self) -> bool:
-        """True if the end is decided and markers are being written."""
+        """True if commit or abort is decided, and markers are being written."""
         cls = TransactionState
         return self is cls.PREPARE_COMMIT or self is cls.PREPARE_ABORT or self is cls.PREPARE_EPOCH_FENCE
 

@@ -22,7 +22,7 @@ from headrace.wire.items import made_of
 _PER_SLICE: Final = 256
 """Transactional ids to handle without a pause."""
 _MATCHED_AT_ONCE: Final = 32_768
-"""Characters of ids that a thread matches in one go, unless a single id is longer. A slow expression needs seconds."""
+"""Characters of ids that a thread matches in one call, unless one id is longer. A slow expression takes seconds."""
 
 _Listed: TypeAlias = dict[str, Any]
 """A transaction in the reply to ListTransactions."""
@@ -111,7 +111,7 @@ class TransactionAdminApis:
         return _listed(matches, unknown)
 
     async def write_markers(self, _: RequestContext, request: Request) -> Fields:
-        """Write markers to partitions, for a coordinator, or an admin who ends hanging transactions (KIP-664)."""
+        """Write markers for a coordinator, or for an administrator who ends hanging transactions (KIP-664)."""
         answers, waits = await finish(self._write(request))
         for partition, waiting in waits:
             error = await waiting

@@ -24,12 +24,12 @@ from headrace.wire.apis import ApiKey
 
 _PER_SLICE: Final = 256
 _MAX_COMMIT: Final = 15_000
-"""Offsets in one commit, as in OffsetCommit: they must fit into one batch."""
+"""Maximum offsets in one commit, as in OffsetCommit: they must fit into one batch."""
 _MEMBERS_SINCE: Final = 3
 _LEADER_EPOCHS_SINCE: Final = 2
 _ABORTABLE_SINCE: Final = 4
 _ADDS_SINCE: Final = 5
-"""First version with which the broker adds the offsets to the transaction."""
+"""First version in which the broker adds the offsets to the transaction."""
 _LATER: Final = frozenset(
     {
         ErrorCode.coordinator_load_in_progress,
@@ -53,7 +53,7 @@ class TransactionalOffsetsApi:
         offsets_partition: Callable[[str], int],
         is_verified: Callable[[], bool],
     ) -> None:
-        """`is_verified`: transaction.partition.verification.enable, which applies to version 1."""
+        """`is_verified` returns transaction.partition.verification.enable, which applies before version 5."""
         self._groups = groups
         self._topics = topics
         self._verifier = verifier

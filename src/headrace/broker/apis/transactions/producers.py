@@ -24,7 +24,7 @@ _BATCHED_SINCE: Final = 4
 _NEXT_EPOCH_SINCE: Final = 5
 """First version of EndTxn that returns the next epoch."""
 _FENCED_SINCE: Final = {ApiKey.INIT_PRODUCER_ID: 4, ApiKey.ADD_PARTITIONS_TO_TXN: 2}
-"""First versions with PRODUCER_FENCED instead of INVALID_PRODUCER_EPOCH; 2 for all others."""
+"""First versions with PRODUCER_FENCED instead of INVALID_PRODUCER_EPOCH; 2 for other requests."""
 
 
 class TransactionApis:
@@ -85,13 +85,13 @@ class TransactionApis:
                 return None, error.code
 
     async def _committed(self, name: str) -> ErrorCode:
-        """Wait for the commit of the id's last decision."""
+        """Wait until the last record of a transactional id is committed. Return the error, if any."""
         waiting = self._coordinator.committed(name)
         error = None if waiting is None else await waiting
         return ErrorCode.none if error is None else ErrorCode.coordinator_not_available
 
     def _once_committed(self, name: str, error: ErrorCode, answer: Callable[[ErrorCode], Fields]) -> Answer:
-        """Answer at once if the last decision is committed, else after its commit."""
+        """Answer at once if the last record of a transactional id is committed, or else after its commit."""
         waiting = None if error is not ErrorCode.none else self._coordinator.committed(name)
         if waiting is None:
             return answer(error)
@@ -100,7 +100,7 @@ class TransactionApis:
     # AddPartitionsToTxn
 
     def add_partitions(self, context: RequestContext, request: Request) -> Answer:
-        """Add partitions to transactions, or verify that they are part of them (KIP-98, KIP-890)."""
+        """Add partitions to transactions, or verify that they have been added (KIP-98, KIP-890)."""
         if context.api_version >= _BATCHED_SINCE:
             return in_slices(self._add_batched(context, request))
         return in_slices(self._add_one(context, request))
@@ -160,7 +160,7 @@ class TransactionApis:
     def _checked(
         self, topics: Iterable[Any], *, may_be_internal: bool
     ) -> Steps[tuple[dict[TopicPartition, ErrorCode], frozenset[TopicPartition]]]:
-        """Return errors by partition, and all partitions if there are no errors, else none.
+        """Return errors by partition, and the partitions to add: all of them, or none if there are errors.
 
         If one partition has an error, the valid ones get OPERATION_NOT_ATTEMPTED.
         """
@@ -197,7 +197,7 @@ class TransactionApis:
         return self._once_committed(name, code, lambda code: {"error_code": code})
 
     def end(self, context: RequestContext, request: Request) -> Answer:
-        """Commit or abort (KIP-98); since version 5 the reply contains the next epoch (KIP-890)."""
+        """Commit or abort a transaction (KIP-98); since version 5 the reply contains the next epoch (KIP-890)."""
         name = request.transactional_id
         producer = ProducerIdentity(request.producer_id, request.producer_epoch)
         client_version = 2 if context.api_version >= _NEXT_EPOCH_SINCE else 0

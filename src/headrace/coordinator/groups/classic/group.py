@@ -1,7 +1,7 @@
-"""A group of the classic protocol (JoinGroup, SyncGroup, Heartbeat, LeaveGroup) as a pure machine.
+"""A group of the classic protocol (JoinGroup, SyncGroup, Heartbeat, LeaveGroup) as a pure state machine.
 
 Requests and expired timers go in, effects come out. The machine does no I/O, reads no clock and draws no random
-numbers: the shell passes `now_ms` (wall clock) and the ids of new members, runs the timers, and reports written
+numbers: the caller passes `now_ms` (wall clock) and the ids of new members, runs the timers, and reports written
 records. `reply_to` is opaque.
 
 A member's life: join without an id -> MEMBER_ID_REQUIRED with one (KIP-394) -> join again, parked until the join phase
@@ -58,7 +58,7 @@ class ClassicGroup:
         self.membership: Membership = self._rebalance.membership
 
     def restore(self, metadata: GroupMetadata) -> None:
-        """Load the state of a new group from its record."""
+        """Load the group's state from its record. Call this only for a new group."""
         self._rebalance.restore(metadata)
 
     # Events
@@ -105,7 +105,7 @@ class ClassicGroup:
         return Result(ErrorCode.rebalance_in_progress if is_rebalancing else ErrorCode.none, effects=[timer])
 
     def leave(self, leavers: Sequence[Leaver], now_ms: int) -> Result[list[ErrorCode]]:
-        """Remove members; return an error code per leaver. Raises KafkaError(coordinator_not_available) if dead."""
+        """Remove members; return an error code per leaver. Raises KafkaError if the group is dead."""
         rebalance = self._rebalance
         rebalance.check_alive()
         out: list[Effect] = []
@@ -129,7 +129,7 @@ class ClassicGroup:
         return Result(None, effects=out)
 
     def loaded(self, now_ms: int) -> list[Effect]:
-        """Start the session timers of a loaded group. Rebalance if that was due, or if it exceeds `group.max.size`."""
+        """Start the session timers of a loaded group. Rebalance if that was due, or if the group is too large."""
         rebalance = self._rebalance
         out: list[Effect] = [rebalance.session_timer(member) for member in self.membership.members.values()]
         if rebalance.needs_rebalance:
@@ -150,8 +150,8 @@ class ClassicGroup:
         return out + self.unload(ErrorCode.rebalance_in_progress, now_ms)
 
     def take_over(self, protocols: Mapping[str, Protocols], reason: str | None, now_ms: int) -> list[Effect]:
-        """Complete the switch from the consumer protocol. `protocols` are all that the members support; the record has
-        only the selected one. The group rebalances if a `reason` is given.
+        """Complete the switch from the consumer protocol. `protocols` are all those that the members support, while the
+        record has only the selected one. The group rebalances if a `reason` is given.
         """
         out: list[Effect] = [
             Note(what=Happening.DOWNGRADED, generation=self.generation, reason=count(len(self.membership), "member"))
@@ -165,7 +165,7 @@ class ClassicGroup:
         return out
 
     def unload(self, error: ErrorCode, now_ms: int) -> list[Effect]:
-        """Handle a move of the group to another coordinator, or a stop of the broker."""
+        """Handle the move of the group to another coordinator, or the stop of the broker."""
         return self._rebalance.end(error, now_ms)
 
     def append_failed(self) -> None:

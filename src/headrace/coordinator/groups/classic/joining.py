@@ -28,7 +28,7 @@ from headrace.errors import ErrorCode, KafkaError
 from headrace.wording import count
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
-"""How long the join of a new member may stay parked. Without a member id it sends no heartbeats, so it may be dead."""
+"""Maximum time that the join of a new member stays parked: until the reply it sends no heartbeats and may be dead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +147,7 @@ class Joining:
             # The leader rejoins to assign partitions again, for example after topics changed.
             cause = f"leader {member.member_id} rejoined"
         else:
-            # It may not have received the reply to its last join: repeat it.
+            # The member may not have received the reply to its last join: repeat it.
             out.append(Complete(request.reply_to, rebalance.join_result(member)))
             out.append(rebalance.session_timer(member))
             return
@@ -245,7 +245,7 @@ class Joining:
 
 
 def _was_revoking(subscription: bytes, assignment: bytes) -> bool:
-    """Return True if a cooperative member owned more partitions when it joined than it was assigned. It has to revoke
+    """Return True if a cooperative member owned partitions when it joined that it was not assigned. It has to revoke
     them and rejoin, so that others can get them. Kafka forgets this when the member is replaced.
     """
     try:

@@ -56,7 +56,7 @@ class Membership:
     def __init__(self) -> None:
         self.members: dict[str, ClassicMember] = {}
         self.static: dict[str, str] = {}
-        """Instance id to member id."""
+        """Member ids by instance id."""
         self.pending_joins: dict[str, tuple[str, str]] = {}
         """Member ids assigned by MEMBER_ID_REQUIRED that have not joined yet, with client id and host."""
         self.pending_syncs: set[str] = set()

@@ -1,7 +1,7 @@
 """The phases of a classic group's rebalance: prepare, complete the join, distribute assignments.
 
 Requests are validated by the callers. Initial rebalances wait `group.initial.rebalance.delay.ms` for more members
-(KIP-134); later ones end when all have rejoined, or after the members' largest rebalance timeout.
+(KIP-134); later ones end when all members have rejoined, or after the members' largest rebalance timeout.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ _STALLED_RETRY_MS = 1000
 
 @lru_cache(maxsize=16_384)
 def _session_timer(member_id: str, timeout_ms: int) -> ScheduleTimer[Timer]:
-    # Cached because every heartbeat and commit makes the same one.
+    # Cached because every heartbeat and commit of a member creates the same one.
     return ScheduleTimer(Timer(TimerKind.HEARTBEAT, member_id), timeout_ms)
 
 
@@ -207,7 +207,7 @@ class Rebalance:
                 self._is_stalled = True
                 reason = "no member rejoined; waiting for the sessions of its static members to expire"
                 out.append(Note(what=Happening.STALLED, generation=self.generation, reason=reason))
-            # Clients choose the timeout: 0 would make a busy loop.
+            # Clients choose the timeout, and 0 would cause a busy loop.
             out.append(ScheduleTimer(_JOIN_TIMER, max(self.membership.rebalance_timeout_ms, _STALLED_RETRY_MS)))
             return
         if self.membership.leader_id != former_leader and self.membership.leader_id is not None:
@@ -299,7 +299,7 @@ class Rebalance:
         late = self.membership.pending_syncs
         if not late or self.state not in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
             return
-        reason = f"members without a SyncGroup within the rebalance timeout: {', '.join(sorted(late))}"
+        reason = f"members did not send SyncGroup within the rebalance timeout: {', '.join(sorted(late))}"
         for member_id in sorted(late):
             member = self.membership.members[member_id]
             self.drop(out, member, ErrorCode.unknown_member_id)

@@ -9,33 +9,33 @@ class GroupState(StrEnum):
     EMPTY = "Empty"
     """No members; the group may hold offsets.
 
-    action: sync, heartbeat and rejoin with a member id answer UNKNOWN_MEMBER_ID; a join without one is accepted;
+    action: sync, heartbeat and rejoin with a member id get UNKNOWN_MEMBER_ID; a join without one is accepted;
             offset commits without a generation (simple consumers) are accepted; offsets expire.
     transition: a first member joins => PREPARING_REBALANCE; deleted or expired => DEAD
     """
     PREPARING_REBALANCE = "PreparingRebalance"
     """Members are asked to rejoin.
 
-    action: heartbeats and syncs answer REBALANCE_IN_PROGRESS; joins are parked; commits of the old generation pass.
+    action: heartbeats and syncs get REBALANCE_IN_PROGRESS; joins are parked; commits of the old generation pass.
     transition: all have rejoined or the timeout is over => COMPLETING_REBALANCE, or EMPTY without members
     """
     COMPLETING_REBALANCE = "CompletingRebalance"
     """Members have joined the generation and wait for the leader's assignment.
 
-    action: syncs are parked until the leader's arrives; commits answer REBALANCE_IN_PROGRESS.
+    action: syncs are parked until the leader's assignment is written; commits get REBALANCE_IN_PROGRESS.
     transition: the leader's assignment is written => STABLE; a join with new metadata, a member that leaves or
                 fails, or one that does not sync in time => PREPARING_REBALANCE
     """
     STABLE = "Stable"
     """Every member has its assignment.
 
-    action: syncs answer the current assignment; heartbeats and commits are accepted.
+    action: syncs get the current assignment; heartbeats and commits are accepted.
     transition: a member joins, leaves or fails, or the leader rejoins => PREPARING_REBALANCE
     """
     DEAD = "Dead"
     """The group is deleted or has moved to another coordinator.
 
-    action: everything answers COORDINATOR_NOT_AVAILABLE.
+    action: all requests get COORDINATOR_NOT_AVAILABLE.
     transition: none
     """
 

@@ -9,7 +9,7 @@ from headrace.coordinator.groups.records.embedded import decode_assignment
 
 
 def reads_of(group: Rebalance) -> Reads:
-    """Return subscribed topics, and partitions of other topics assigned by a client-side assignor."""
+    """Return the subscribed topics, and the partitions of other topics that a client-side assignor assigned."""
     if not group.is_consumer:
         return {}
     assigned: dict[str, set[int]] = {}

@@ -27,11 +27,11 @@ class Subscriber(NamedTuple):
 
 
 Assignor: TypeAlias = Callable[[list[Subscriber], Mapping[bytes, int]], dict[str, Partitions]]
-"""Takes the members, and topic id to partition count; returns the assignments by member id."""
+"""Takes the members, and partition counts by topic id. Returns the assignments by member id."""
 
 
 def assign_range(subscribers: list[Subscriber], partition_counts: Mapping[bytes, int]) -> dict[str, Partitions]:
-    """Assign ranges, first to static members by instance id, so that they keep theirs when others join and leave."""
+    """Assign ranges, first to static members by instance id, so that they keep them when others join and leave."""
     ordered = sorted(subscribers, key=lambda one: (one.instance_id is None, one.instance_id or "", one.member_id))
     readers: dict[bytes, list[str]] = defaultdict(list)
     for subscriber in ordered:
@@ -110,7 +110,7 @@ class _Balance:
                 self._held[one.topic_id][member_id].append(one)
 
     def fill(self, unassigned: set[TopicIdPartition]) -> None:
-        """Assign free partitions, those of topics with few readers first: the others can then balance the loads."""
+        """Assign free partitions. Begin with topics that few members read: other topics can then balance the loads."""
         counts = {topic_id: sum(reader.size for reader in readers) for topic_id, readers in self._readers.items()}
         free = [one for one in unassigned if one.topic_id in counts]
         for topic_id, ones in groupby(sorted(free, key=lambda one: (counts[one.topic_id], one)), _TOPIC_ID):
@@ -119,7 +119,7 @@ class _Balance:
                 self._give(one, least.member())
 
     def even_out(self) -> None:
-        """Move partitions until the loads are even. Terminates, as every move reduces the sum of squared loads."""
+        """Move partitions until the loads are even. This ends: every move reduces the sum of squared loads."""
         topics = sorted(self._readers)
         while sum(self._even_out(topic_id) for topic_id in topics):  # sum() visits all topics in every round
             pass
@@ -172,7 +172,7 @@ class _Readers:
         self.size = 0
 
     def note(self, member_id: str) -> None:
-        """Add a new member, or update the load of one."""
+        """Add a member, or update its load."""
         heappush(self._heap, (self._loads[member_id], member_id))
 
     def least(self) -> tuple[int, str]:

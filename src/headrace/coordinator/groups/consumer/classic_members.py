@@ -2,8 +2,9 @@
 `group.consumer.migration.policy`).
 
 Every JoinGroup, which includes the owned partitions, is a step of the member towards its target assignment. SyncGroup
-returns its current assignment, and Heartbeat answers REBALANCE_IN_PROGRESS if it has to rejoin. No member leads: the
-broker assigns. When the last member of the consumer protocol leaves, the group becomes classic (`downgrade.py`).
+returns its current assignment, and Heartbeat returns REBALANCE_IN_PROGRESS if it has to rejoin. No member is the
+leader: the broker assigns. When the last member of the consumer protocol leaves, the group becomes classic
+(`downgrade.py`).
 """
 
 from dataclasses import replace
@@ -50,7 +51,7 @@ class ClassicMembers:
         self._topics = topics
 
     def join(self, request: Join, now_ms: int) -> Result[None]:
-        """Handle a join or rejoin. It is answered when the decision is written.
+        """Handle a join or rejoin. The reply is sent when the records of the decision are written.
 
         Raises KafkaError: inconsistent_group_protocol, group_max_size_reached, unknown_member_id, fenced_instance_id,
         unknown_server_error (a malformed subscription).
@@ -65,7 +66,7 @@ class ClassicMembers:
             return out
         subscription = _subscription_in(request)
         if subscription.owned and request.member_id not in known.members:
-            # It does not know that it was removed. Kafka adds it again, and then accepts commits of lost partitions.
+            # The member does not know that it was removed. Kafka adds it again, and accepts commits of lost partitions.
             raise KafkaError(ErrorCode.unknown_member_id, f"Member {request.member_id} has been removed.")
         draft = steps.draft()
         replaced = known.members.get(known.instances.get(request.instance_id or "", ""))
@@ -89,7 +90,7 @@ class ClassicMembers:
         becomes_classic = (
             replaced is not None and replaced.classic is None and self._downgrade.is_possible(draft.members)
         )
-        # A stable classic group would assign partitions twice that are being revoked.
+        # In a stable classic group, partitions that are being revoked would be assigned twice.
         is_unsettled = draft.epoch > known.assignment_epoch or any(
             not member.is_reconciled_to(known.assignment_epoch)
             for member in known.members.values()
@@ -153,8 +154,8 @@ class ClassicMembers:
         member, _ = self._check_classic(member_id, instance_id, generation)
         out = Result(None)
         steps.schedule_session(out, member)
-        # Kafka checks for changes in heartbeats of the consumer protocol only. A group without such members, which the
-        # policy may forbid to downgrade, would never see them.
+        # Kafka checks for changed topics in heartbeats of the consumer protocol only. A group without such members,
+        # which the policy may forbid to downgrade, would never notice them.
         target_epoch = self._known.assignment_epoch
         if self._known.epoch > target_epoch or not steps.has_checked_topics():
             draft = steps.draft()
@@ -219,7 +220,7 @@ class ClassicMembers:
         out.effects.append(ScheduleTimer(timer, max(member.rebalance_timeout_ms, 0), may_run_already=True))
 
     def _waits_for_others(self, member: ConsumerMember) -> bool:
-        """Return True if another member still reads a partition of its target assignment."""
+        """Return True if another member still owns a partition of this member's target assignment."""
         missing = self._known.target.get(member.member_id, NO_PARTITIONS) - member.assigned.keys()
         return any(one in self._known.owners for one in missing)
 

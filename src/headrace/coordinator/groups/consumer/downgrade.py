@@ -33,7 +33,7 @@ class Downgrade:
         self._topics = topics
 
     def is_possible(self, members: dict[str, ConsumerMember]) -> bool:
-        """Return True if a classic group may consist of `members`."""
+        """Return True if `members` can form a classic group."""
         settings = self._known.settings
         return (
             bool(members)
@@ -53,8 +53,8 @@ class Downgrade:
     ) -> None:
         """Write `members`, all of the classic protocol, as a classic group.
 
-        Members keep their partitions and get those that they wait for. A member that takes the place of the static
-        member `replacing` gets the partitions of that one.
+        Members keep their partitions and get those that they wait for. The new member that takes the place of the
+        static member `replacing` gets its partitions.
         """
         known = self._known
         protocols = {m.member_id: m.classic.protocols for m in members.values() if m.classic is not None}
@@ -82,7 +82,7 @@ class Downgrade:
                     ),
                 )
             )
-        # A record without a leader means, when loaded again, that a rebalance is due.
+        # When it is loaded again, a record without a leader means that a rebalance is due.
         leader = described[0].member_id if reason is None else None
         metadata = GroupMetadata(CONSUMER_PROTOCOL_TYPE, known.epoch, selected, leader, now_ms, tuple(described))
         for member_id in {*known.members, *members}:

@@ -1,4 +1,4 @@
-"""A group of the consumer protocol (KIP-848) as a pure machine: heartbeats go in, records and effects come out.
+"""A group of the consumer protocol (KIP-848) as a pure state machine: heartbeats go in, records and effects come out.
 
 All state is in the log: requests and timers decide, and only `ConsumerState.replay` changes the group. The group epoch
 rises with every change of members, subscriptions or topics. The assignment epoch follows when a target assignment has

@@ -27,7 +27,7 @@ class Aim:
     is_free: Callable[[TopicIdPartition], bool]
     """Returns True if no other member owns the partition."""
     owned: Partitions | None
-    """The partitions that the member reports, None if the request omits them."""
+    """The partitions that the member reports; None if the request omits them."""
 
     def has_revoked(self, partitions: Iterable[TopicIdPartition]) -> bool:
         return self.owned is not None and self.owned.isdisjoint(partitions)
@@ -36,7 +36,7 @@ class Aim:
 def reconcile(member: ConsumerMember, aim: Aim) -> ConsumerMember:
     """Return the member after this step.
 
-    Raises KafkaError(fenced_member_epoch) if only a newer coordinator knows the member's state.
+    Raises KafkaError(fenced_member_epoch) if the member's state is UNKNOWN and it may own partitions.
     """
     if member.is_reconciled_to(aim.target_epoch):
         return _without_unsubscribed(member, aim) if aim.has_subscription_changed else member
@@ -75,7 +75,7 @@ def _next(member: ConsumerMember, epoch: int, aim: Aim) -> ConsumerMember:
     kept = {partition: since for partition, since in member.assigned.items() if partition in target}
     revoking = {partition: since for partition, since in member.assigned.items() if partition not in target}
     if revoking and not aim.has_revoked(revoking):
-        # It stays in its epoch until it reports that it has revoked them.
+        # The member stays in its epoch until it reports that it has revoked them.
         return replace(
             member,
             state=MemberState.UNREVOKED_PARTITIONS,

@@ -105,8 +105,8 @@ class ConsumerState:
     ) -> ConsumerMember | None:
         """Return the member that commits offsets of `partitions`; None for an admin if the group is empty.
 
-        A member with an old epoch may commit partitions that it owned since then (KIP-1251). `knows_epochs`: the
-        version of OffsetCommit supports the consumer protocol.
+        A member with an old epoch may commit offsets of partitions that it has owned since then (KIP-1251).
+        `knows_epochs`: the version of OffsetCommit supports the consumer protocol.
 
         Raises KafkaError: unknown_member_id, unsupported_version, stale_member_epoch, illegal_generation (a classic
         member).
@@ -194,7 +194,7 @@ class ConsumerState:
             self._has_partition_metadata = value is not None
 
     def replay_partition_metadata(self) -> None:
-        """Note a record of an older Kafka, to be removed with the group."""
+        """Remember that the log has a record of an older Kafka, which must be removed with the group."""
         self._has_partition_metadata = True
 
     def _replay_subscription(self, member_id: str, value: MemberSubscription | None) -> None:
@@ -257,7 +257,7 @@ class ConsumerState:
         return member
 
     def static_member(self, member_id: str, instance_id: str) -> ConsumerMember:
-        """Return the static member if it has that id. Raises KafkaError: unknown_member_id, fenced_instance_id."""
+        """Return the static member if its id matches. Raises KafkaError: unknown_member_id, fenced_instance_id."""
         current = self.instances.get(instance_id)
         if current is None:
             raise KafkaError(ErrorCode.unknown_member_id, f"Instance id {instance_id} is unknown.")

@@ -32,7 +32,7 @@ class TopicIdPartition(NamedTuple):
 
 Partitions: TypeAlias = frozenset[TopicIdPartition]
 PartitionEpochs: TypeAlias = Mapping[TopicIdPartition, int]
-"""Partition to the member epoch in which it was assigned."""
+"""By partition: the member epoch in which it was assigned."""
 
 
 class ClassicMemberMetadata(NamedTuple):
@@ -269,7 +269,7 @@ def _put_tags(out: bytearray, tags: Mapping[int, bytes]) -> None:
 
 
 def decode_consumer_key(data: bytes) -> ConsumerKey | None:
-    """Decode a key; None if it is not of the consumer protocol.
+    """Decode a key. Return None if it is not of the consumer protocol.
 
     Raises KafkaError(corrupt_message) for a truncated key.
     """
@@ -281,7 +281,7 @@ def decode_consumer_key(data: bytes) -> ConsumerKey | None:
 
 
 def decode_value(key: ConsumerKey, data: bytes) -> ConsumerValue:
-    """Decode a record of a KIP-848 group.
+    """Decode the value of a record of a KIP-848 group.
 
     Raises KafkaError(corrupt_message) for a truncated value or an unknown version.
     """
@@ -359,7 +359,7 @@ def _partitions(reader: RecordReader, *, default_epoch: int) -> dict[TopicIdPart
         topic_id = reader.take(_UUID)
         indexes = [reader.int32() for _ in range(reader.array_length())]
         tag = reader.tagged_fields().get(0, b"")
-        # The tag is an array of as many int32, preceded by its length.
+        # The tag is an array with an int32 per partition, preceded by its length.
         size = 4 * len(indexes)
         epochs = struct.unpack(f">{len(indexes)}i", tag[-size:]) if indexes and len(tag) > size else None
         for position, index in enumerate(indexes):

@@ -30,7 +30,7 @@ class Subscription(NamedTuple):
 
 
 class Assignment(NamedTuple):
-    """Topic to partitions, and the user data of a custom assignor."""
+    """Partitions by topic, and the user data of a custom assignor."""
 
     partitions: Mapping[str, tuple[int, ...]]
     user_data: bytes = b""

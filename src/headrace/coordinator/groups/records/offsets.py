@@ -40,7 +40,7 @@ class OffsetKey(NamedTuple):
 
 
 class CommittedOffset(NamedTuple):
-    """A committed offset; timestamps in ms, `expire_timestamp` only if the client set a retention time."""
+    """A committed offset; timestamps in ms. `expire_timestamp` is set only if the client set a retention time."""
 
     offset: int
     leader_epoch: int
@@ -76,7 +76,7 @@ def encode_offset(value: CommittedOffset) -> bytes:
 
 def decode_offset_key(data: bytes) -> OffsetKey:
     """Decode an OffsetCommitKey. Raises KafkaError(corrupt_message) for a truncated key."""
-    # Loading decodes hundreds of thousands of these: no reader, no copies.
+    # Loading decodes hundreds of thousands of keys, so this uses no reader and makes no copies.
     try:
         group_end = 4 + _LENGTH.unpack_from(data, 2)[0]
         topic_start = group_end + 2

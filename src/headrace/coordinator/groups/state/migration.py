@@ -36,7 +36,7 @@ _UPGRADES: Final = frozenset({"upgrade", "bidirectional"})
 
 
 def upgrade(group: ClassicGroup, settings: GroupSettings, topics: Topics) -> ConsumerDecision:
-    """Return the records of the converted group. All epochs are its generation, and members keep their assignments.
+    """Return the records of the converted group. Epochs start at its generation, and members keep their assignments.
     The member whose join converts the group starts the first rebalance.
 
     Raises KafkaError(group_id_not_found) if the group cannot be converted.

@@ -1,4 +1,4 @@
-"""Committed offsets of the groups of one shard, and those of open transactions.
+"""Committed offsets of the groups of one shard, and pending offsets of open transactions.
 
 Only `replay` and `end_transaction` change state, in operation and on recovery.
 """
@@ -9,7 +9,7 @@ from types import MappingProxyType
 from headrace.coordinator.groups.records.offsets import CommittedOffset, OffsetKey
 
 GroupOffsets = Mapping[str, Mapping[int, CommittedOffset]]
-"""Topic to partition to offset."""
+"""Offsets by topic and partition."""
 
 _NOTHING: GroupOffsets = MappingProxyType({})
 
@@ -20,9 +20,9 @@ class Offsets:
     def __init__(self) -> None:
         self._groups: dict[str, dict[str, dict[int, CommittedOffset]]] = {}
         self._pending: dict[int, dict[OffsetKey, CommittedOffset | None]] = {}
-        """Producer id of an open transaction to its offsets (KIP-98); None if a later commit has superseded one."""
+        """By producer id: offsets of open transactions (KIP-98); None for one that a later commit has superseded."""
         self._producers: dict[str, dict[OffsetKey, set[int]]] = {}
-        """Group to offset key to the producers whose open transactions hold an offset for it."""
+        """By group and key: the producers whose open transactions contain an offset for the key."""
         self._valid: dict[OffsetKey, set[int]] = {}
         """Of these producers, those whose offset no later commit has superseded."""
 

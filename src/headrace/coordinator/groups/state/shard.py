@@ -102,7 +102,7 @@ class GroupShard:
         return Result(errors, records)
 
     def decide_topics_deleted(self, topics: frozenset[str], group_id: str) -> WrittenRecords:
-        """Return tombstones for the group's offsets in deleted topics."""
+        """Return tombstones for the group's offsets of deleted topics."""
         return [(key, None) for key in self.offsets.keys_of_topics(topics, group_id)]
 
     def decide_expiry(self, now_ms: int) -> WrittenRecords:
@@ -184,7 +184,7 @@ class GroupShard:
             self.table.replay_consumer(key, value)
 
     def end_transaction(self, producer_id: int, *, committed: bool) -> None:
-        """Apply a transaction marker: commit or drop its offsets."""
+        """Apply a transaction marker: commit or drop the offsets of the transaction."""
         self.offsets.end_transaction(producer_id, committed=committed)
 
     def replay_bytes(self, key: bytes, value: bytes | None, offset: int, *, now_ms: int, producer_id: int = -1) -> bool:

@@ -198,7 +198,7 @@ class GroupTable:
     ) -> Result[None]:
         """Like `Group.check_offset_commit`.
 
-        Also raises KafkaError(group_id_not_found) for a generation of a missing group.
+        Also raises KafkaError(group_id_not_found) if the request has a generation, but the group does not exist.
         """
         group = self.by_id.get(group_id)
         if group is None:
@@ -254,7 +254,7 @@ class GroupTable:
             self.consumer(group_id).known.replay(key, value)
 
     def replay_partition_metadata(self, group_id: str) -> None:
-        """Note a record of an older Kafka, to be removed with the group."""
+        """Remember that the log has a record of an older Kafka, which must be removed with the group."""
         if self._is(group_id, GroupType.CONSUMER):
             self.consumer(group_id).known.replay_partition_metadata()
 
@@ -271,7 +271,7 @@ class GroupTable:
         return group
 
     def _watched(self, group: Group, result: Result[A]) -> Result[A]:
-        """Add a note to the result if it moves a group of the consumer protocol to a state of `_SETTLED`."""
+        """Add an event if the result moves a group of the consumer protocol to a state in `_SETTLED`."""
         if result.records:
             result.effects.append(Then(partial(self._settled, group.group_id, group.state, group.generation)))
         return result
