@@ -49,7 +49,7 @@ class Following:
         self.stage = Stage.FETCHING
         self.retry_at = 0.0
         self.retry_s = _FIRST_RETRY_S
-        """The wait after the next error that is normal while the news of a leader change spreads."""
+        """Seconds to wait after the next error that is normal while the brokers learn of a leader change."""
 
 
 class Append(NamedTuple):

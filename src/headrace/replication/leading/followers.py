@@ -102,7 +102,7 @@ class Followers:
     def check(self) -> None:
         """Propose to remove lagging followers from the ISR. Call it twice per `replica.lag.time.max.ms`.
 
-        Deletions no longer wait for brokers that have left.
+        Also complete deletions that waited only for brokers that have left.
         """
         partition = self._partition
         self._propose(partition, self.state.shrink(partition.log.log_end_offset, self._peers.now_ms()))
@@ -149,7 +149,12 @@ class Followers:
     def _propose(self, partition: Led, proposal: Proposal | None) -> None:
         if proposal is not None:
             isr = sorted(self.state.isr)
-            log.info("%s: changing in-sync replicas %s to %s", partition.topic_partition, isr, sorted(proposal.members))
+            log.info(
+                "%s: changing the in-sync replicas from %s to %s",
+                partition.topic_partition,
+                isr,
+                sorted(proposal.members),
+            )
             change = IsrChange(partition.topic_id, partition.topic_partition, proposal)
             self._peers.alter_isr.submit(change, partial(self._answered, proposal))
 

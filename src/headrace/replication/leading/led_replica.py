@@ -65,7 +65,7 @@ class LedReplica(Replica):
         """Watchers of appended records: the fetches of followers."""
 
     def lead(self, state: Leadership, peers: Peers) -> bool:
-        """Lead under a state of the controller. Return False if it is older than the known one.
+        """Adopt a state from the controller, and lead. Return False if it is older than the known one.
 
         Call it on the event loop. Raises KafkaError(kafka_storage_error).
         """
@@ -157,5 +157,5 @@ class LedReplica(Replica):
         if self.isr_size < required:
             raise KafkaError(
                 ErrorCode.not_enough_replicas,
-                f"{self.topic_partition} has {self.isr_size} replicas in sync; min.insync.replicas requires {required}",
+                f"{self.topic_partition} has {self.isr_size} in-sync replicas; min.insync.replicas requires {required}",
             )

@@ -23,13 +23,13 @@ class Room(IntEnum):
 
     PLENTY = 0
     LOW = 1
-    """Under the soft mark."""
+    """Below the soft mark."""
     NONE = 2
-    """Under the hard mark."""
+    """Below the hard mark."""
 
 
 class Marks(NamedTuple):
-    """Free space below which a mark is reached, in bytes and in percent, whichever is more; -1 for AUTOMATIC."""
+    """The settings of both marks, in bytes (or AUTOMATIC) and in percent of the file system; the larger one applies."""
 
     soft_bytes: int = AUTOMATIC
     soft_percent: float = 0

@@ -119,21 +119,25 @@ class OwnedDirs:
         """Return the reason that a partition's log may be missing from the working directories, or None."""
         if self.offline:
             return "these are offline: " + ", ".join(f"{path} ({why})" for path, why in self.offline.items())
-        new = [str(directory.path) for directory in self.working if directory.may_be_unmounted]
+        new = [
+            f"{directory.path} was empty when it was first used"
+            for directory in self.working
+            if directory.may_be_unmounted
+        ]
         if not new:
             return None
         return (
-            f"{', '.join(new)} was empty when it was first used: mount its file system and restart the broker, or, if"
-            f" its disk was replaced and the records are lost, remove the file {NEW_FILE} in it and restart"
+            f"{' and '.join(new)}: mount its file system and restart the broker, or, if its disk was replaced and the"
+            f" records are lost, remove the file {NEW_FILE} in it and restart"
         )
 
     def why_metadata_may_be_elsewhere(self) -> str | None:
         """Return the reason that the metadata may be in a missing directory, or None."""
         if self.offline:
             return " and ".join(f"{path} cannot be used: {why}" for path, why in self.offline.items())
-        fresh = [str(directory.path) for directory in self.working if directory.is_fresh]
+        fresh = [f"{directory.path} is empty" for directory in self.working if directory.is_fresh]
         if fresh and any(directory.known for directory in self.working):
-            return f"{' and '.join(fresh)} is empty: perhaps its file system is not mounted"
+            return f"{' and '.join(fresh)}: perhaps its file system is not mounted"
         return None
 
     def trust_new(self) -> None:
