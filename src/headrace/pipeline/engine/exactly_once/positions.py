@@ -28,7 +28,7 @@ def of_topics(source_to: object) -> Offsets:
 
 
 def of_table(files: Reading, table: str, source_to: Any) -> Offsets:
-    """Return the offsets of topics for Delta's offset after a batch; empty during the initial read of a table.
+    """Return the topic offsets that match Delta's offset after a batch; empty during the initial read of a table.
 
     `table` is the URI of the table.
     """

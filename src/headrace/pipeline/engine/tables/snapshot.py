@@ -30,8 +30,8 @@ class SnapshotTable:
     ) -> tuple[DataFrame, DataFrame] | None:
         """Replace the table by `rows` if they differ; return the changed rows, and the rows whose keys are gone.
 
-        None if nothing has changed. A repeated batch returns what its first attempt changed, even if the view has
-        changed again since: the two versions of the table are compared, not `rows`.
+        Return None if nothing has changed. A repeated batch returns the changes of its first attempt, even if the view
+        has changed again since: the two versions of the table are compared, not `rows`.
         """
         lake, table = self._lake, self._output.table
         if not lake.exists(table):
