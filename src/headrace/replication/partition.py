@@ -49,7 +49,7 @@ class Partition(LedReplica):
         transactions: OpenTransactions | None = None,
         high_watermark: int | None = None,
     ) -> None:
-        """Without `high_watermark` all records in the log are committed, as they are if this is the only replica."""
+        """`high_watermark` is by default the log end offset, as for a partition with only one replica."""
         super().__init__(
             log,
             topic_id=topic_id,

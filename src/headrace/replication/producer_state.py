@@ -140,7 +140,7 @@ class ProducerState:
             repeated = _repeated(packed, header)
             if repeated is not None:
                 if begin is None or repeated.first_offset < begin:
-                    raise _out_of_order(header, "a transaction that has ended used it")
+                    raise _out_of_order(header, "it belongs to a transaction that has ended")
                 return repeated
         self.check_verified(header, guard, is_open=begin is not None)
         return self.check(header)
@@ -259,7 +259,7 @@ class ProducerState:
             self.update(header, header.base_offset, header.last_offset, header.max_timestamp)
 
     def expire(self, now_ms: int, expiration_ms: int, keep: Container[int] = ()) -> None:
-        """Remove producers that wrote nothing for `producer.id.expiration.ms`, except those in `keep`."""
+        """Remove producers, except those in `keep`, that have written nothing for `expiration_ms`."""
         oldest = now_ms - expiration_ms
         idle = [
             producer_id

@@ -402,7 +402,7 @@ class ReplicaManager:
                 log.error("Retention of %s failed and will be retried: %s", partition.topic_partition, error)
 
     def expire_producers(self, expiration_ms: int) -> None:
-        """Remove producers that wrote nothing for `producer.id.expiration.ms`."""
+        """Remove producers that have written nothing for `expiration_ms` and have no open transaction."""
         for partition in self.hosted():
             partition.producers.expire(now_ms(), expiration_ms, partition.transactions)
 

@@ -85,7 +85,7 @@ class Deployment:
         return params.build(job, self.settings(job.name).params)
 
     def with_lake(self, lake: str) -> "Deployment":
-        """Return the deployment with the lake of `--lake`, and with checkpoints in it. Raises PipelineError for ''."""
+        """Return the deployment with another lake, which has the checkpoints. Raises PipelineError if it is empty."""
         if not lake:
             raise PipelineError("--lake is empty: give a directory or a URI")
         place = absolute(lake, Path.cwd())

@@ -35,7 +35,7 @@ class Led(Protocol):
         """Raise the high watermark."""
 
     def note_isr(self, isr: tuple[int, ...], replica_count: int, partition_epoch: int) -> None:
-        """Note the in-sync replicas that the controller has confirmed."""
+        """Record the in-sync replicas that the controller has confirmed."""
 
 
 class Followers:
@@ -130,7 +130,7 @@ class Followers:
             partition.advance_high_watermark(end)
 
     def preferred_replica(self, offset: int, rack: str, rack_of: Callable[[int], str | None]) -> int | None:
-        """Return the follower that a consumer in `rack` should read from: see `preferred_replica`."""
+        """Return the follower that a consumer in `rack` should read `offset` from; None for the leader."""
         return preferred_replica(self.state, offset, rack, leader=self._peers.broker_id, rack_of=rack_of)
 
     def shortage(self) -> KafkaError | None:

@@ -98,7 +98,7 @@ class LedReplica(Replica):
             followers.deletions.end(error)
 
     def note_isr(self, isr: tuple[int, ...], replica_count: int, partition_epoch: int) -> None:
-        """Note the state that the controller has confirmed. Only `lead` and the followers call this."""
+        """Record the state that the controller has confirmed. Only `lead` and the followers call this."""
         self.isr = isr
         self.isr_size = len(isr)
         self.replica_count = replica_count

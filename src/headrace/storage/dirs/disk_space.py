@@ -19,7 +19,7 @@ _HYSTERESIS: Final = 10
 
 
 class Room(IntEnum):
-    """Free space; the numbers are those of the metric."""
+    """The state of free space; the metric has these numbers."""
 
     PLENTY = 0
     LOW = 1

@@ -281,7 +281,7 @@ class LogDir:
         self._cleaner_file.write(self.cleaner_offsets)
 
     def distrust(self) -> None:
-        """Make the next start recover every log: writes may be lost although the kernel survives. Raises OSError."""
+        """Make the next start recover every log: writes may be lost even if the kernel survives. Raises OSError."""
         replace_file(self.path / BOOT_FILE, b"an fsync failed\n")
 
     def write_bounds(self, partition_log: Log) -> None:

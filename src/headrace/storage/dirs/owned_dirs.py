@@ -66,7 +66,7 @@ class OwnedDirs:
     def take_over(self) -> list[LogDir]:
         """Make the directories this broker's, and return those that are not writable.
 
-        Raises KafkaError(kafka_storage_error) if none is.
+        Raises KafkaError(kafka_storage_error) if none is writable.
         """
         unusable: list[LogDir] = []
         for directory in self.working:
@@ -116,7 +116,7 @@ class OwnedDirs:
     # -- missing and failed directories ----------------------------------------------------------------------------
 
     def why_a_log_may_be_elsewhere(self) -> str | None:
-        """Return the reason that a partition's log may be missing from the working directories, or None."""
+        """Return why a partition's log may be missing from the working directories, or None."""
         if self.offline:
             return "these are offline: " + ", ".join(f"{path} ({why})" for path, why in self.offline.items())
         new = [
@@ -132,7 +132,7 @@ class OwnedDirs:
         )
 
     def why_metadata_may_be_elsewhere(self) -> str | None:
-        """Return the reason that the metadata may be in a missing directory, or None."""
+        """Return why the metadata may be in a missing directory, or None."""
         if self.offline:
             return " and ".join(f"{path} cannot be used: {why}" for path, why in self.offline.items())
         fresh = [f"{directory.path} is empty" for directory in self.working if directory.is_fresh]

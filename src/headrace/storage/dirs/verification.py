@@ -35,7 +35,7 @@ from headrace.wire.ids import id_to_text
 _NO_LIMIT: Final = 2**63
 _REBUILT: Final = "remove the file while the broker is down; the next start rebuilds it"
 _RESTORE: Final = "restore the file from a replica or a backup"
-_TAIL: Final = "nothing to do: the next start after a crash cuts it off"
+_TAIL: Final = "nothing to do: the next start after a crash truncates it"
 _SEARCH_BYTES: Final = 1024 * 1024
 
 

@@ -99,7 +99,7 @@ class LeaderEpochs:
             self._replace([*before, EpochEntry(epoch, header.base_offset)])
 
     def complete(self, headers: Iterable[BatchHeader], log_start_offset: int) -> None:
-        """Restore the epochs before the first one in the file from `headers`, those of the whole log.
+        """Restore the epochs before the first one in the file. `headers` are those of all batches in the log.
 
         The file may be missing or damaged, or begin at a log start offset that a crash then reverted. Raises OSError.
         """

@@ -88,7 +88,7 @@ class Log:
     ) -> "Log":
         """Open the log in the existing `directory`, and recover it after an unclean shutdown.
 
-        Recovery reads from the segment that contains `recovery_point` to the end, and cuts off a torn tail. With
+        Recovery reads from the segment that contains `recovery_point` to the end, and truncates a torn tail. With
         `kernel_survived` (the machine has not restarted since the last write) it reads only what the indexes do not
         cover. With `gapless` (nothing after the recovery point was compacted) it also detects that a segment has lost
         whole batches at its end. Raises KafkaError: kafka_storage_error if the disk fails,
@@ -430,7 +430,7 @@ class Log:
             segment.close_file()
 
     def move(self, directory: Path) -> None:
-        """Use the new name of the log's directory."""
+        """Use the new path of the log's directory."""
         self.state.directory = directory
         self.leader_epochs.path = directory / LEADER_EPOCHS_FILE
         for segment in self.segments.ordered:

@@ -66,7 +66,7 @@ class Loading:
 
 
 class Rebuilt(NamedTuple):
-    """The number of bytes cut off, and the offset after the segment's last batch."""
+    """The number of truncated bytes, and the offset after the segment's last batch."""
 
     cut: int
     end_offset: int

@@ -336,7 +336,7 @@ class Segment:
         sync_file(self.time_index.path)
 
     def move(self, directory: Path) -> None:
-        """Use the new name of the directory."""
+        """Use the new path of the directory."""
         self.directory = directory
         for part in (self.index, self.time_index, self.txn_index):
             part.path = directory / part.path.name

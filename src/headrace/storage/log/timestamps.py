@@ -37,7 +37,7 @@ def offset_for_timestamp(
 def timestamp_at(segments: Sequence[Segment], offset: int) -> int | None:
     """Return the timestamp of the first record from `offset` on; None if no such record or timestamp exists.
 
-    Costs one index lookup and one header read. Within a batch, timestamps are interpolated. Raises OSError; KafkaError
+    Needs one index lookup and one header read. Within a batch, timestamps are interpolated. Raises OSError; KafkaError
     as `Segment.headers` does.
     """
     first = max(bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1, 0)

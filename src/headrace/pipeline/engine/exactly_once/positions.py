@@ -21,7 +21,7 @@ class Reading(Protocol):
 
 
 def of_topics(source_to: object) -> Offsets:
-    """Return Spark's offsets of topics after a batch."""
+    """Return the offsets of topics from Spark's `source_to`; empty for another source."""
     if not isinstance(source_to, Mapping):
         return {}
     return {topic: {int(partition): end for partition, end in at.items()} for topic, at in source_to.items()}

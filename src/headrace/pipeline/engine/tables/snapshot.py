@@ -56,7 +56,7 @@ class SnapshotTable:
         return _parted(changes)
 
     def _changes(self, new: DataFrame, old: DataFrame) -> DataFrame:
-        """Return new rows that are not in `old`, and old rows whose keys are not in `new`, marked in a column."""
+        """Return new rows that are not in `old`, and old rows whose keys are not in `new`; `_NEW` marks the first."""
         names, keys = old.columns, self._output.keys
         new = new.select(sf.struct(*names).alias("row"), sf.lit(True).alias(_NEW)).alias("new")
         old = old.select(sf.struct(*names).alias("row")).alias("old")
