@@ -104,9 +104,7 @@ def _notes(deployment: Deployment, master: str, deploy_mode: DeployMode) -> list
     if profiles.profile_of(master) == "server" and deployment.lake.startswith("/"):
         notes.append(f"The lake is the directory {deployment.lake}: driver and workers must share it under this path.")
     if deploy_mode == "cluster":
-        notes.append(
-            "The driver's image must contain headrace[pipeline]; change the path of submitted.py to that in the image."
-        )
+        notes.append("The driver's image needs headrace[pipeline]; change the path of submitted.py to the image's.")
     places = [
         str(value)
         for table in (deployment.cluster.settings, deployment.cluster.java, deployment.spark.settings)

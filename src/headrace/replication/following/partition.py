@@ -79,13 +79,10 @@ class FollowedPartition(Replica):
         except UnexpectedOffsetError as error:
             if not self._is_cut_by_log_start(error, max(leader_start, self.log.log_start_offset)):
                 raise
-            log.info(
-                "%s: all its records are deleted; starting again at offset %d, with the leader's first batch",
-                self.topic_partition,
-                error.first_offset,
-            )
-            self.truncate_fully_and_start_at(error.first_offset)
-            runs = runs_of(records, error.first_offset, self.leader_epoch)
+            start = error.first_offset
+            log.info("%s: all its records are deleted; starting again at offset %d", self.topic_partition, start)
+            self.truncate_fully_and_start_at(start)
+            runs = runs_of(records, start, self.leader_epoch)
         size = batches = 0
         for run in runs:
             size += self._append_run(records, run, now_ms)

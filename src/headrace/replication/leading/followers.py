@@ -148,13 +148,8 @@ class Followers:
 
     def _propose(self, partition: Led, proposal: Proposal | None) -> None:
         if proposal is not None:
-            isr = sorted(self.state.isr)
-            log.info(
-                "%s: changing the in-sync replicas from %s to %s",
-                partition.topic_partition,
-                isr,
-                sorted(proposal.members),
-            )
+            old, new = sorted(self.state.isr), sorted(proposal.members)
+            log.info("%s: changing the in-sync replicas from %s to %s", partition.topic_partition, old, new)
             change = IsrChange(partition.topic_id, partition.topic_partition, proposal)
             self._peers.alter_isr.submit(change, partial(self._answered, proposal))
 

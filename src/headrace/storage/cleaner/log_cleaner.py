@@ -55,10 +55,7 @@ class OnLoop(Protocol):
 
 
 class Dirt(NamedTuple):
-    """The work to do in a log: its cleanable `segments`, and the `ratio` of dirty bytes in them.
-
-    `overdue` is True if `max.compaction.lag.ms` has passed.
-    """
+    """The work to do in a log: cleanable `segments`, their `ratio` of dirty bytes, and if they are `overdue`."""
 
     first_dirty_offset: int
     first_uncleanable_offset: int

@@ -119,16 +119,12 @@ class OwnedDirs:
         """Return why a partition's log may be missing from the working directories, or None."""
         if self.offline:
             return "these are offline: " + ", ".join(f"{path} ({why})" for path, why in self.offline.items())
-        new = [
-            f"{directory.path} was empty when it was first used"
-            for directory in self.working
-            if directory.may_be_unmounted
-        ]
+        new = [directory.path for directory in self.working if directory.may_be_unmounted]
         if not new:
             return None
-        return (
-            f"{' and '.join(new)}: mount its file system and restart the broker, or, if its disk was replaced and the"
-            f" records are lost, remove the file {NEW_FILE} in it and restart"
+        return " and ".join(f"{path} was empty when it was first used" for path in new) + (
+            ": mount its file system and restart the broker, or, if its disk was replaced and the records are lost,"
+            f" remove the file {NEW_FILE} in it and restart"
         )
 
     def why_metadata_may_be_elsewhere(self) -> str | None:

@@ -143,8 +143,7 @@ def _end_of(segment: Segment, loading: Loading, epochs: LeaderEpochs) -> int:
 def _rebuild_indexes(segment: Segment, config: LogConfig, limit: int) -> None:
     """Rebuild the indexes of a flushed segment that is not the last one, without truncating it.
 
-    A crash cannot have damaged it. If it is damaged, readers get an error there, but valid batches after the damage
-    stay readable.
+    A crash cannot have damaged it. If it is damaged, readers get an error there; later valid batches stay readable.
     """
     if segment.is_cut:
         # keep the index: it shows at every start that the end is lost
