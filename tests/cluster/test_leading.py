@@ -94,7 +94,7 @@ def test_acks_all_waits_for_kafka_and_its_log_is_equal(cluster: Cluster) -> None
 def test_a_follower_that_stops_leaves_the_isr_and_returns(cluster: Cluster) -> None:
     create(cluster, "stopped", MIN_ISR_2)
     produce(cluster.headrace.bootstrap, "stopped", *values_of("stopped"))
-    shrunk = "stopped-0: changing in-sync replicas [4, 7] to [4]"
+    shrunk = "stopped-0: changing the in-sync replicas from [4, 7] to [4]"
 
     # The follower is also the controller, so the ISR cannot change, and nothing may be committed.
     with cluster.kafka.frozen():

@@ -119,7 +119,7 @@ def test_a_follower_that_pauses_is_seen_in_the_metrics_of_its_leader(cluster: Cl
 
     with cluster.kafka.frozen():  # this also freezes the controller, which confirms the change when it continues
         produce_to_headrace(cluster, "watched")
-        wait_for(lambda: "watched-0: changing in-sync replicas" in cluster.headrace.log(), "the leader's proposal")
+        wait_for(lambda: "watched-0: changing the in-sync replicas" in cluster.headrace.log(), "the leader's proposal")
 
     # Partitions of other tests count too: a follower that has never fetched from one when it pauses leaves it as well.
     wait_for(lambda: metric(http, f"{manager}isrshrinks_total") > shrinks, "a shrink")

@@ -51,13 +51,13 @@ def spark_settings(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def classes() -> Path | None:
-    """Return where `make setup` archives the classes that Spark loads; None for an installed package."""
+    """Return the path of the archive of Spark's classes that `make setup` creates; None for an installed package."""
     directory = _project_jars()
     return directory.with_suffix(".jsa") if directory else None
 
 
 def java_options() -> str:
-    """Return the options of a driver's Java for the archive of `make setup`; empty without one.
+    """Return the Java options with which a driver uses the archive of `classes`; empty if it does not exist.
 
     Spark loads 16,000 classes. With them in an archive, a driver needs a third less processor time until its first
     batches are written. Java ignores an archive made from other jars or by another Java.

@@ -21,7 +21,7 @@ _WHEEL: Final = f"dist/headrace-{__version__}-py3-none-any.whl"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """How to run a pipeline with spark-submit."""
+    """The commands that run a pipeline with spark-submit."""
 
     wheel: tuple[str, ...]
     """The command that builds the wheel for the workers."""
@@ -47,8 +47,8 @@ def submission(
 ) -> Submission:
     """Return the submission of `jobs`, or of all. `arguments` are passed on to `headrace pipeline run`.
 
-    The command contains no secrets: the driver reads them from where the deployment says. Raises PipelineError if the
-    master does not run Python programs in this mode, or if something is missing.
+    The command contains no secrets: the driver reads them from the places in the deployment. Raises PipelineError if
+    the master cannot run Python programs in this mode, or if the image for Kubernetes is missing.
     """
     master = deployment.spark.master or profiles.DEFAULT_MASTER
     profile = profiles.profile_of(master)
@@ -104,7 +104,7 @@ def _notes(deployment: Deployment, master: str, deploy_mode: DeployMode) -> list
     if profiles.profile_of(master) == "server" and deployment.lake.startswith("/"):
         notes.append(f"The lake is the directory {deployment.lake}: driver and workers must share it under this path.")
     if deploy_mode == "cluster":
-        notes.append("The driver needs an installed headrace[pipeline]; correct the path of submitted.py in its image.")
+        notes.append("The driver's image needs headrace[pipeline]; change the path of submitted.py to the image's.")
     places = [
         str(value)
         for table in (deployment.cluster.settings, deployment.cluster.java, deployment.spark.settings)

@@ -17,7 +17,7 @@ class NoRoomError(KafkaError):
 
 @final
 class AppendResult(NamedTuple):
-    """The position of a batch; `log_append_time` in ms, -1 with the producer's timestamps."""
+    """The position of a batch; `log_append_time` in ms, -1 if the producer's timestamps were kept."""
 
     base_offset: int
     last_offset: int

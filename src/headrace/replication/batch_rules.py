@@ -34,7 +34,7 @@ _SIGN: Final = 1 << 63
 class RecordsRefusedError(KafkaError):
     """A batch was refused because some of its records are invalid (KIP-467).
 
-    `records` are the indexes and reasons of up to 1,000 among the first 10,000 records.
+    `records` has the indexes and reasons of up to 1,000 invalid ones among the first 10,000 records.
     """
 
     def __init__(self, code: ErrorCode, message: str, records: list[tuple[int, str]]) -> None:
@@ -43,7 +43,7 @@ class RecordsRefusedError(KafkaError):
 
 
 class Accepted(NamedTuple):
-    """A batch to write, without its offset; `append_time` in ms, -1 with the producer's timestamps."""
+    """A batch to write, without its offset; `append_time` in ms, -1 if the producer's timestamps are kept."""
 
     header: BatchHeader
     batch: Buffer

@@ -46,7 +46,7 @@ class GroupCommit(Generic[P]):
     """Flushes partitions in threads. Use it on the event loop only."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_failure: Callable[[P, KafkaError], None]) -> None:
-        """`on_failure` is called with a partition whose flush has failed, which is not retried."""
+        """Call `on_failure` with a partition whose flush has failed; the flush is not retried."""
         self._loop = loop
         self._on_failure = on_failure
         self._threads: ThreadPoolExecutor | None = None

@@ -49,7 +49,7 @@ class Partition(LedReplica):
         transactions: OpenTransactions | None = None,
         high_watermark: int | None = None,
     ) -> None:
-        """Without `high_watermark` all records in the log are committed, as they are if this is the only replica."""
+        """`high_watermark` is by default the log end offset, as for a partition with only one replica."""
         super().__init__(
             log,
             topic_id=topic_id,
@@ -255,9 +255,9 @@ class Partition(LedReplica):
     def start_verification(
         self, producer_id: int, producer_epoch: int, base_sequence: int = -1, *, adds: bool = False, now_ms: int = 0
     ) -> VerificationGuard | None:
-        """Begin to verify the producer's transaction (KIP-890); None if it is already open in this partition.
+        """Begin to verify the producer's transaction (KIP-890); return None if it is already open in this partition.
 
-        `adds`: the producer's batches add their partitions (version 2). Raises KafkaError(invalid_producer_epoch).
+        `adds`: its batches add their partitions (transaction version 2). Raises KafkaError(invalid_producer_epoch).
         """
         if self.transactions.is_open(producer_id, producer_epoch):
             return None

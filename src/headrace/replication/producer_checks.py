@@ -67,11 +67,11 @@ class ProducerChecks:
             self.transactions.add_at(header, base_offset)
 
     def note(self, producer_id: int, before: Before) -> None:
-        """Save the producer's state in `before` once."""
+        """Save the producer's state and open transaction in `before`, unless they are already there."""
         if producer_id not in before:
             before[producer_id] = self.producers.copy_of(producer_id), self.transactions.copy_of(producer_id)
 
     def put_back(self, before: Mapping[int, tuple[PackedProducer | None, OpenTransaction | None]]) -> None:
-        """Restore the state of these producers."""
+        """Restore the states and open transactions that `note` has saved in `before`."""
         self.producers.put_back({producer_id: packed for producer_id, (packed, _) in before.items()})
         self.transactions.put_back({producer_id: begun for producer_id, (_, begun) in before.items()})

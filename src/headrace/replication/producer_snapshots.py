@@ -15,7 +15,7 @@ from headrace.storage.log.segment_files import SNAPSHOT_SUFFIX, segment_file
 
 INTERVAL_MS: Final = 3000
 _WORTH_BYTES: Final = 1024 * 1024
-"""Less is read in a few milliseconds and needs no snapshot."""
+"""A start reads fewer bytes of a log in a few milliseconds, so they need no snapshot."""
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from headrace.storage.log.producers.producer_snapshot import ENTRY, ProducerEntr
 from headrace.wire.batch import NO_PRODUCER_ID, NO_SEQUENCE, TRANSACTIONAL_FLAG, BatchHeader
 
 WINDOW: Final = 5
-"""Batches remembered per producer: the limit of requests in flight of an idempotent client."""
+"""Batches remembered per producer: as many as an idempotent client may have in flight."""
 _SEQUENCE_MASK: Final = 0x7FFFFFFF
 
 PackedProducer: TypeAlias = bytes
@@ -82,7 +82,7 @@ class ProducerState:
     def check(self, header: BatchHeader) -> AppendedBatch | None:
         """Return the appended batch that `header` repeats; None if it may be appended.
 
-        Raises KafkaError: invalid_producer_epoch after a newer epoch, out_of_order_sequence_number for a gap.
+        Raises KafkaError: invalid_producer_epoch for an older epoch, out_of_order_sequence_number for a gap.
         """
         packed = self._producers.get(header.producer_id)
         if self._verifications:
@@ -128,19 +128,19 @@ class ProducerState:
     def check_transactional(
         self, header: BatchHeader, guard: VerificationGuard | None, *, begin: int | None
     ) -> AppendedBatch | None:
-        """Like `check`, for a transactional batch; `begin`: first offset of its transaction, if open in the partition.
+        """Like `check`, for a transactional batch; `begin` is its transaction's first offset, None if it is not open.
 
         Also raises KafkaError: invalid_txn_state if it begins a transaction that `guard` does not verify;
-        out_of_order_sequence_number if it repeats a batch of a transaction that has ended. A producer waits for its
-        batches before it commits, and librdkafka reuses the sequence numbers of unanswered batches after an abort:
-        its next committed records would be acknowledged as duplicates of aborted ones, and lost.
+        out_of_order_sequence_number if it repeats a batch of an ended transaction. That is no retry, because producers
+        wait for their batches before they commit: librdkafka reuses the sequence numbers of unanswered batches after an
+        abort. Its new records would be acknowledged as duplicates of aborted ones, and lost.
         """
         packed = self._producers.get(header.producer_id)
         if packed is not None and not _is_next(packed, header):
             repeated = _repeated(packed, header)
             if repeated is not None:
                 if begin is None or repeated.first_offset < begin:
-                    raise _out_of_order(header, "a transaction that has ended used it")
+                    raise _out_of_order(header, "it belongs to a transaction that has ended")
                 return repeated
         self.check_verified(header, guard, is_open=begin is not None)
         return self.check(header)
@@ -176,7 +176,7 @@ class ProducerState:
             raise KafkaError(ErrorCode.invalid_txn_state, "the batch is not part of an ongoing transaction")
 
     def check_epoch(self, header: BatchHeader) -> None:
-        """Check a batch without sequence. Raises KafkaError(invalid_producer_epoch)."""
+        """Check a batch without sequence numbers. Raises KafkaError(invalid_producer_epoch)."""
         packed = self._producers.get(header.producer_id)
         if packed is not None and header.producer_epoch < _EPOCHS.unpack_from(packed)[0]:
             raise _fenced(header, _EPOCHS.unpack_from(packed)[0])
@@ -259,7 +259,7 @@ class ProducerState:
             self.update(header, header.base_offset, header.last_offset, header.max_timestamp)
 
     def expire(self, now_ms: int, expiration_ms: int, keep: Container[int] = ()) -> None:
-        """Remove producers that wrote nothing for `producer.id.expiration.ms`, except those in `keep`."""
+        """Remove producers, except those in `keep`, that have written nothing for `expiration_ms`."""
         oldest = now_ms - expiration_ms
         idle = [
             producer_id

@@ -37,7 +37,7 @@ class Purgatory:
         self._group_commit: GroupCommit[Partition] = GroupCommit(loop, self._flush_failed)
         self.slow_disk = SlowDisk()
         self.on_failure: Callable[[Partition, KafkaError], None] = _ignore
-        """Called with a partition whose flush has failed, which is not retried."""
+        """Called with a partition whose flush has failed; the flush is not retried."""
 
     @property
     def uncommitted(self) -> set[Partition]:

@@ -83,7 +83,7 @@ class Replica:
     def read(self, offset: int, max_bytes: int, *, read_committed: bool, min_one_batch: bool) -> FileSlice | None:
         """Return the region of the log that begins with the batch at `offset`; the last batch may be incomplete.
 
-        None if nothing is available to consumers yet. Raises KafkaError(offset_out_of_range).
+        Return None if nothing is available to consumers yet. Raises KafkaError(offset_out_of_range).
         """
         return self._read(
             offset, max_bytes, self.visible_end(read_committed=read_committed), min_one_batch=min_one_batch
@@ -95,7 +95,8 @@ class Replica:
         if offset < state.log_start_offset or offset > state.log_end_offset:
             raise KafkaError(
                 ErrorCode.offset_out_of_range,
-                f"{self.topic_partition} has offsets {state.log_start_offset} to {state.log_end_offset}, not {offset}",
+                f"offset {offset} of {self.topic_partition} is out of range: the log starts at offset"
+                f" {state.log_start_offset} and ends at offset {state.log_end_offset}",
             )
         if offset >= end:
             return None

@@ -39,7 +39,7 @@ class ReplicaManager:
         config_of: Callable[[str], LogConfig],
         completions: Completions[Partition] | None = None,
     ) -> None:
-        """`config_of` returns a topic's config. Without `completions` appends wait for the disk."""
+        """`config_of` returns a topic's config. Without `completions`, appends wait for the disk."""
         self.log_dirs = log_dirs
         self._completions = completions
         self.shortest_flush_ms = _NEVER_MS
@@ -154,7 +154,7 @@ class ReplicaManager:
         return ErrorCode.none if state.leader_epoch > hosted.leader_epoch else ErrorCode.stale_controller_epoch
 
     def check_stop(self, topic_partition: TopicPartition, leader_epoch: int) -> ErrorCode:
-        """Check a StopReplica under `leader_epoch`; negative ones override all (KIP-570). Return an error or `none`."""
+        """Check a StopReplica; a negative `leader_epoch` overrides all others (KIP-570). Return an error or `none`."""
         if self.log_dirs.has_failed(topic_partition):
             return ErrorCode.kafka_storage_error
         hosted = self._hosted(topic_partition)
@@ -402,12 +402,12 @@ class ReplicaManager:
                 log.error("Retention of %s failed and will be retried: %s", partition.topic_partition, error)
 
     def expire_producers(self, expiration_ms: int) -> None:
-        """Remove producers that wrote nothing for `producer.id.expiration.ms`."""
+        """Remove producers that have written nothing for `expiration_ms` and have no open transaction."""
         for partition in self.hosted():
             partition.producers.expire(now_ms(), expiration_ms, partition.transactions)
 
     def flush_due(self) -> None:
-        """Flush the logs whose `flush.ms` is over. Waits for the disk: call it in a thread.
+        """Flush the logs whose `flush.ms` has passed. Waits for the disk: call it in a thread.
 
         `failed` returns the failures.
         """

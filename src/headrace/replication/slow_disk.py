@@ -12,7 +12,7 @@ from typing import Final
 log = logging.getLogger(__name__)
 
 STALL_NS: Final = 100_000_000
-"""A blocked write: an append usually takes a hundredth of this."""
+"""A write that takes longer was blocked; an append usually takes a hundredth of this."""
 _LASTS_NS: Final = 10_000_000_000
 _SILENCE_NS: Final = 60_000_000_000
 

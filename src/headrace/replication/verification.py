@@ -26,7 +26,7 @@ class VerificationGuard:
         self.since_ms = since_ms
 
     def add_attempt(self, epoch: int, sequence: int) -> None:
-        """Note another batch that needs this verification."""
+        """Account for another batch that needs this verification."""
         if epoch > self.epoch:
             self.epoch = epoch
             self.lowest_sequence = sequence

@@ -142,7 +142,7 @@ def _next(commands: queue.SimpleQueue[str]) -> str | None:
 
 
 def _read_commands() -> queue.SimpleQueue[str]:
-    """Return a queue with the lines of standard input, and an empty line to stop."""
+    """Return a queue of the lines of standard input; an empty line means to stop."""
     commands: queue.SimpleQueue[str] = queue.SimpleQueue()
 
     def read() -> None:

@@ -23,7 +23,7 @@ class Compiling:
         """The session's own settings, while its queries are interpreted."""
 
     def choose(self, session: "SparkSession", count: int | None) -> None:
-        """Interpret a batch of at most `count` rows if these are few; compile it otherwise, and if `count` is None."""
+        """Interpret the plans of a batch of at most `count` rows if these are few; otherwise (or for None), compile."""
         few = count is not None and count <= INTERPRETED
         conf = session.conf
         if few and self._compiled is None:

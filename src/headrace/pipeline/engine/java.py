@@ -54,7 +54,7 @@ def remember(spark: "SparkSession") -> None:
 def leave_working_directory(spark: "SparkSession") -> None:
     """Make Spark create its directory for classes of sessions among its temporary files.
 
-    Spark 4.0 creates `./artifacts` and never removes it. If the working directory cannot be written, every query fails.
+    Spark 4.0 creates `./artifacts` and never removes it. If the working directory is not writable, every query fails.
     """
     utils = getattr(java_class(spark, "org.apache.spark.util.Utils$"), "MODULE$")
     directory = utils.createTempDir(getattr(utils, "createTempDir$default$1")(), "artifacts").toPath()

@@ -14,7 +14,7 @@ _COMMITS: Final = 5
 SMALL: Final = 20_000
 """Maximum number of rows in a batch that is processed in one task."""
 _RECORDS_PER_TASK: Final = 70_000
-"""Records that a task reads at most, so that few large partitions keep all cores busy until the end of a batch."""
+"""Maximum number of records per task, so that few large partitions keep all cores busy until the end of a batch."""
 _FEW: Final = 2
 _MOST_COMMITS: Final = 50
 """Maximum number of commits whose rows are counted; reading more would take longer than it saves."""

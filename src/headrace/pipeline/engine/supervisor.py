@@ -70,7 +70,7 @@ class Supervisor:
     ) -> None:
         """`make` has a function for every job, in data-flow order, that returns a new query of the job.
 
-        `readiness` returns when a blocked job can read its source: now, later, or never, which finishes the job.
+        `readiness` returns 'ready' if a blocked job can read its source, 'later', or 'never', which finishes the job.
         """
         self._make = make
         self._readiness = readiness
@@ -80,7 +80,7 @@ class Supervisor:
         self._queries: dict[str, Query] = {}
         self._running: dict[str, StreamingQuery] = {}
         self._warned: dict[str, tuple[str, float]] = {}
-        """By job: why its progress could not be written, and when that was said."""
+        """By job: why its progress could not be written, and when that was last logged."""
         self._surprises: dict[str, Exception] = {}
         """By job: the failure to report with a stack trace."""
 
@@ -174,7 +174,7 @@ class Supervisor:
                 self._warn(job, first_line(error))
 
     def _warn(self, job: str, reason: str) -> None:
-        """Say once a minute that the progress could not be written: it is tried a few times a second."""
+        """Log that the progress could not be written, but the same reason only once a minute: attempts are frequent."""
         said, at = self._warned.get(job, ("", 0.0))
         if reason != said or time.monotonic() - at > _WARN_EVERY_S:
             log.warning("The progress of job %s could not be written: %s", job, reason)

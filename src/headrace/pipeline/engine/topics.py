@@ -58,7 +58,7 @@ class Topics:
         return found
 
     def missing(self, names: Iterable[str]) -> list[str]:
-        """Return the topics that do not exist, after 5 s: a broker that has just started may not know all topics."""
+        """Return the topics that do not exist. Wait 5 s for them: a broker that has just started may not know all."""
         names = list(names)
         deadline = time.monotonic() + _UNKNOWN_S
         while True:

@@ -12,7 +12,7 @@ from headrace.pipeline.generate.log import Record
 
 _POLL_EVERY: Final = 500
 _TIMEOUT_S: Final = 30.0
-"""How long a broker may take to acknowledge a record."""
+"""Maximum time for a broker to acknowledge a record."""
 _NAP_S: Final = 0.005
 
 log = logging.getLogger(__name__)

@@ -58,7 +58,7 @@ def page_of(path: str) -> str:
 
 
 def is_asset(page: str) -> bool:
-    """True for robots.txt of the site, and for names that end like styles, scripts, images, fonts, sound and films."""
+    """Return True for the site's robots.txt, and for names of styles, scripts, images, fonts, sounds and films."""
     name = page.lower()
     return name == "/robots.txt" or name.endswith(_ASSETS)
 
@@ -171,7 +171,7 @@ class Truth:
         self._rejected[partition] += 1
 
     def close(self) -> dict[str, Value]:
-        """Write what is left, and return the totals."""
+        """Write the remaining rows, and return the totals."""
         last = max((session.last for session in self._sessions.values()), default=None)
         self._turn(None)
         for client, session in self._sessions.items():

@@ -1,1 +1,1 @@
-"""Jobs on a web server's requests, and what they share."""
+"""Jobs that process a web server's requests, and their common expressions."""

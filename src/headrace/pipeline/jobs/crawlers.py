@@ -39,7 +39,7 @@ class Crawlers:
 def crawlers(events: "DataFrame", params: Crawlers) -> "DataFrame":  # noqa: ARG001 (all jobs have parameters)
     """Return crawlers by hour of event time, with the `reasons`.
 
-    A reason that is true of an hour stays true, so that rows are replaced but never withdrawn.
+    A reason that applies to an hour never ceases to apply, so rows are replaced but never withdrawn.
     """
     from pyspark.sql import functions as sf
 

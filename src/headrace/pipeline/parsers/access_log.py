@@ -89,7 +89,7 @@ def page_of(path: str) -> Column:
 def _once(value: Column) -> Column:
     """Wrap the value in `explode`, so that the optimizer does not copy it into all filters that use it.
 
-    They would match the pattern, or parse the time, several times for each line.
+    Otherwise, the pattern would be matched, or the time parsed, several times for each line.
     """
     return sf.explode(sf.array(value))
 

@@ -1,4 +1,4 @@
-"""Names of client settings: those of Kafka's Java client (3.9), and those of librdkafka (2.x) by kind of client."""
+"""The names of client settings in Kafka's Java client (3.9) and, by kind of client, in librdkafka (2.x)."""
 
 from typing import Final
 

@@ -1,7 +1,7 @@
 """One `[cluster]` table for both Kafka clients: `kafka.*` options of Spark, and the configuration of confluent-kafka.
 
-Names and values are common to both clients, or those of one client and translated for the other; the tables
-`[cluster.java]` and `[cluster.librdkafka]` hold settings that only one of them has. Neither client is imported.
+A setting has the same name and value in both clients, or is that of one client and is translated for the other. The
+tables `[cluster.java]` and `[cluster.librdkafka]` are for settings of one client. Neither client is imported.
 """
 
 import re

@@ -30,7 +30,7 @@ _SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*:/", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSettings:
-    """How a job runs: the topics that it reads, how often, and how much in a batch."""
+    """The settings of a job: the topics that it reads, the interval and size of its batches, and its parameters."""
 
     topic: str | None = None
     """The topic of a job whose source is `Topic`; several are separated by commas."""
@@ -53,7 +53,7 @@ class Spark:
     """Spark's master, and settings under their full names (`spark.executor.memory`). Printing shows no secret."""
 
     master: str | None = None
-    """None: `--master`, then what spark-submit gave, then local[*]."""
+    """If None, the master is that of `--master` or spark-submit, otherwise local[*]."""
     settings: Mapping[str, Value] = field(default_factory=dict)
 
 
@@ -85,7 +85,7 @@ class Deployment:
         return params.build(job, self.settings(job.name).params)
 
     def with_lake(self, lake: str) -> "Deployment":
-        """Return the deployment with the lake of `--lake`, and with checkpoints in it. Raises PipelineError for ''."""
+        """Return the deployment with another lake, which has the checkpoints. Raises PipelineError if it is empty."""
         if not lake:
             raise PipelineError("--lake is empty: give a directory or a URI")
         place = absolute(lake, Path.cwd())

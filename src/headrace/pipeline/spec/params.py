@@ -34,7 +34,7 @@ _NUMBERS: Final[Mapping[Any, str]] = {int: "a whole number", float: "a number"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Param:
-    """A parameter of a job, for people: `allowed` describes its values."""
+    """A parameter of a job, as shown to users; `allowed` describes its values."""
 
     name: str
     allowed: str

@@ -1,4 +1,4 @@
-"""Find jobs: those of installed distributions (entry point group `headrace.jobs`), and those of given Python files."""
+"""Find jobs in installed distributions (entry point group `headrace.jobs`) and in given Python files."""
 
 import importlib.util
 import sys
@@ -18,7 +18,7 @@ GROUP: Final = "headrace.jobs"
 
 
 class Jobs(Mapping[str, Job]):
-    """Jobs by name; those that read topics first, then those that read the tables of earlier ones."""
+    """Jobs by name, in data-flow order: a job follows the one that writes its source."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, Job] = {}

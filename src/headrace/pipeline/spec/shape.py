@@ -122,7 +122,7 @@ def refusal(job: str, version: int, changed: str) -> PipelineError:
 
 
 def table_outputs(stored: Shape) -> dict[str, TableOutput]:
-    """Return the tables of a job as far as readers need them, without the job's definition."""
+    """Return the tables of a stored shape, with the parts that readers need. The job's definition is not required."""
     return {
         table: _KINDS[fixed["kind"]](
             table=table,

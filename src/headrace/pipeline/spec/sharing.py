@@ -1,4 +1,4 @@
-"""Compute rows once per batch if several tables of a job need them. Imports no Spark: frames have `persist`."""
+"""Compute rows once per batch if several tables of a job need them. Imports no Spark: it only calls the frames."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -6,7 +6,7 @@ from headrace.types import TopicPartition
 
 
 class FetcherFigures(NamedTuple):
-    """One fetcher. `requests` and `bytes` count from its start; `lags` (records) are of partitions that had a reply."""
+    """One fetcher. `requests` and `bytes` count from its start; `lags`, in records, omit partitions without a reply."""
 
     name: str
     address: tuple[str, int] | None

@@ -72,7 +72,7 @@ class FetchSession:
         return SessionRequest((self._id, self._epoch), changed, forgotten)
 
     def answered(self, session_id: int, error_code: int) -> bool:
-        """Note a reply with this session id. Return False if the session is lost; the reply then has no partitions."""
+        """Handle a reply with this session id. Return False if the session is lost; such a reply has no partitions."""
         if error_code != ErrorCode.none:
             if error_code == ErrorCode.fetch_session_id_not_found:
                 self._id = _NO_SESSION
@@ -87,5 +87,5 @@ class FetchSession:
         return True
 
     def failed(self) -> None:
-        """Note that the reply was lost: the next request replaces the session."""
+        """Record that the reply was lost: the next request replaces the session."""
         self._epoch = _FULL

@@ -105,5 +105,5 @@ def _invalid(header: BatchHeader) -> KafkaError:
             " topic with a client to a new one",
         )
     return KafkaError(
-        ErrorCode.corrupt_message, f"the leader sent an invalid batch header after offset {header.base_offset}"
+        ErrorCode.corrupt_message, f"the leader sent an invalid batch header at offset {header.base_offset}"
     )

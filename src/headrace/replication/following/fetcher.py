@@ -84,7 +84,7 @@ class Fetcher:
         self._news = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._log_again_at: dict[TopicPartition | None, float] = {}
-        """Of failing partitions; None is the leader."""
+        """When to log again about a failing partition, or about the leader (None)."""
         self.requests = 0
         self.fetched_bytes = 0
 

@@ -53,7 +53,7 @@ class Fetchers:
                 fetcher.forget((topic_partition,))
 
     async def close_idle(self) -> None:
-        """Close the fetchers that have no partitions left. Call it after the last change of a command."""
+        """Close the fetchers that have no partitions left. Call it once after several changes."""
         for place, fetcher in list(self._fetchers.items()):
             if fetcher.is_idle:
                 del self._fetchers[place]

@@ -49,7 +49,7 @@ class Following:
         self.stage = Stage.FETCHING
         self.retry_at = 0.0
         self.retry_s = _FIRST_RETRY_S
-        """The wait after the next error that is normal while the news of a leader change spreads."""
+        """Seconds to wait after the next error that is normal while the brokers learn of a leader change."""
 
 
 class Append(NamedTuple):
@@ -194,26 +194,26 @@ class FollowerState:
         return actions
 
     def lost(self, now: float) -> None:
-        """Note that a request got no usable reply."""
+        """Record that a request got no usable reply."""
         self.session.failed()
         for following in self._partitions.values():
             if following.stage is Stage.FETCHING:
                 self.delay(following, now)
 
     def appended(self, following: Following, end: LogEnd, high_watermark: int) -> None:
-        """Note that the action Append has succeeded; `high_watermark` is the leader's."""
+        """Record that the action Append has succeeded; `high_watermark` is the leader's."""
         following.lag = max(0, high_watermark - end.offset)
         following.retry_s = _FIRST_RETRY_S
         following.end = end
         self._fetch(following)
 
     def moved(self, following: Following, end: LogEnd) -> None:
-        """Note that the log was truncated or reset."""
+        """Record that the log was truncated or reset."""
         following.end = end
         self._fetch(following)
 
     def failed(self, following: Following, end: LogEnd, now: float) -> None:
-        """Note that an action has failed; the log now has this end."""
+        """Record that an action has failed; the log now has this end."""
         following.end = end
         self.delay(following, now)
 

@@ -79,9 +79,10 @@ class FollowedPartition(Replica):
         except UnexpectedOffsetError as error:
             if not self._is_cut_by_log_start(error, max(leader_start, self.log.log_start_offset)):
                 raise
-            log.info("%s: its log begins at offset %d, within a batch", self.topic_partition, error.first_offset)
-            self.truncate_fully_and_start_at(error.first_offset)
-            runs = runs_of(records, error.first_offset, self.leader_epoch)
+            start = error.first_offset
+            log.info("%s: all its records are deleted; starting again at offset %d", self.topic_partition, start)
+            self.truncate_fully_and_start_at(start)
+            runs = runs_of(records, start, self.leader_epoch)
         size = batches = 0
         for run in runs:
             size += self._append_run(records, run, now_ms)
@@ -91,8 +92,8 @@ class FollowedPartition(Replica):
     def _is_cut_by_log_start(self, error: UnexpectedOffsetError, log_start_offset: int) -> bool:
         """Return True if all records of this log are deleted, and the log now starts within the first batch.
 
-        DeleteRecords on the leader may cut a batch, also one that this log has with other boundaries, from an earlier
-        leader epoch: no point of divergence is left in the leader's log.
+        DeleteRecords may move the log start offset into a batch. If this log has other batches there, from an earlier
+        leader epoch, the leader's log no longer contains the point of divergence.
         """
         end_offset = self.log.log_end_offset
         return end_offset <= log_start_offset and error.first_offset < end_offset <= error.last_offset
@@ -191,7 +192,7 @@ class FollowedPartition(Replica):
         return offset
 
     def truncate_to(self, offset: int) -> None:
-        """Delete everything from the batch that contains `offset`, and the producer state that depends on it.
+        """Delete the batch that contains `offset`, everything after it, and the producer state that depends on them.
 
         Raises KafkaError(kafka_storage_error).
         """

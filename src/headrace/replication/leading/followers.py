@@ -35,7 +35,7 @@ class Led(Protocol):
         """Raise the high watermark."""
 
     def note_isr(self, isr: tuple[int, ...], replica_count: int, partition_epoch: int) -> None:
-        """Note the in-sync replicas that the controller has confirmed."""
+        """Record the in-sync replicas that the controller has confirmed."""
 
 
 class Followers:
@@ -102,7 +102,7 @@ class Followers:
     def check(self) -> None:
         """Propose to remove lagging followers from the ISR. Call it twice per `replica.lag.time.max.ms`.
 
-        Deletions no longer wait for brokers that have left.
+        Also complete deletions that waited only for brokers that have left.
         """
         partition = self._partition
         self._propose(partition, self.state.shrink(partition.log.log_end_offset, self._peers.now_ms()))
@@ -130,7 +130,7 @@ class Followers:
             partition.advance_high_watermark(end)
 
     def preferred_replica(self, offset: int, rack: str, rack_of: Callable[[int], str | None]) -> int | None:
-        """Return the follower that a consumer in `rack` should read from: see `preferred_replica`."""
+        """Return the follower that a consumer in `rack` should read `offset` from; None for the leader."""
         return preferred_replica(self.state, offset, rack, leader=self._peers.broker_id, rack_of=rack_of)
 
     def shortage(self) -> KafkaError | None:
@@ -148,8 +148,8 @@ class Followers:
 
     def _propose(self, partition: Led, proposal: Proposal | None) -> None:
         if proposal is not None:
-            isr = sorted(self.state.isr)
-            log.info("%s: changing in-sync replicas %s to %s", partition.topic_partition, isr, sorted(proposal.members))
+            old, new = sorted(self.state.isr), sorted(proposal.members)
+            log.info("%s: changing the in-sync replicas from %s to %s", partition.topic_partition, old, new)
             change = IsrChange(partition.topic_id, partition.topic_partition, proposal)
             self._peers.alter_isr.submit(change, partial(self._answered, proposal))
 

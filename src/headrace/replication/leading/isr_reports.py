@@ -32,7 +32,7 @@ class Controller(Protocol):
 
 
 class IsrReports:
-    """The changes of this broker's leaders. Use it on the event loop only."""
+    """Sends the ISR changes of the partitions that this broker leads. Use it on the event loop only."""
 
     def __init__(
         self,

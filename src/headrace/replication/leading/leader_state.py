@@ -2,8 +2,8 @@
 
 Pure: fetches of followers, answers of the controller and times go in, proposed changes of the ISR and high watermarks
 come out. The high watermark waits for a joining replica as soon as the change is proposed, and for a leaving one until
-the controller has confirmed the change (KIP-497). With fewer in-sync replicas than
-`min.insync.replicas` the high watermark does not move (KIP-966).
+the controller has confirmed the change (KIP-497). With fewer in-sync replicas than `min.insync.replicas`, the high
+watermark does not move (KIP-966).
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -40,7 +40,7 @@ class Leadership(Protocol):
 
 @final
 class Follower:
-    """The state of one follower, from its fetches. Offsets are -1 and times 0 before the first one."""
+    """The state of one follower, from its fetches. Offsets are -1 and times 0 before the first fetch."""
 
     __slots__ = (
         "broker_epoch",
@@ -58,7 +58,7 @@ class Follower:
         self.leader_end_at_fetch = UNKNOWN_OFFSET
         """The leader's log end at the latest fetch."""
         self.caught_up_ms = 0
-        """The latest time at which the follower was caught up with the leader's log end at that time."""
+        """The latest time at which the follower had reached the leader's log end of that time."""
         self.broker_epoch = UNKNOWN_EPOCH
 
 

@@ -65,7 +65,7 @@ class LedReplica(Replica):
         """Watchers of appended records: the fetches of followers."""
 
     def lead(self, state: Leadership, peers: Peers) -> bool:
-        """Lead under a state of the controller. Return False if it is older than the known one.
+        """Adopt a state from the controller, and lead. Return False if it is older than the known one.
 
         Call it on the event loop. Raises KafkaError(kafka_storage_error).
         """
@@ -98,7 +98,7 @@ class LedReplica(Replica):
             followers.deletions.end(error)
 
     def note_isr(self, isr: tuple[int, ...], replica_count: int, partition_epoch: int) -> None:
-        """Note the state that the controller has confirmed. Only `lead` and the followers call this."""
+        """Record the state that the controller has confirmed. Only `lead` and the followers call this."""
         self.isr = isr
         self.isr_size = len(isr)
         self.replica_count = replica_count
@@ -157,5 +157,5 @@ class LedReplica(Replica):
         if self.isr_size < required:
             raise KafkaError(
                 ErrorCode.not_enough_replicas,
-                f"{self.topic_partition} has {self.isr_size} replicas in sync; min.insync.replicas requires {required}",
+                f"{self.topic_partition} has {self.isr_size} in-sync replicas; min.insync.replicas requires {required}",
             )

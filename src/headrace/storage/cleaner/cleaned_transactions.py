@@ -12,7 +12,7 @@ from headrace.wire.control import Marker, marker_of
 
 
 class CleanedTransactions:
-    """Decides which batches of transactions to remove.
+    """Decides which transactional batches and markers to remove.
 
     Pass it every batch from `from_offset` on, in order. `aborted` comes from the log's transaction indexes.
     """
@@ -38,7 +38,7 @@ class CleanedTransactions:
         return False
 
     def marker(self, header: BatchHeader, key: bytes | None) -> tuple[bool, AbortedTransaction | None]:
-        """Return True if the control batch may be removed, and the aborted transaction to index if it must stay.
+        """Return True if the control batch may be removed; otherwise False, and the aborted transaction that it ends.
 
         `key` is the key of its record; None if the record was already removed.
         """

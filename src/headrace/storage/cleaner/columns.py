@@ -28,7 +28,7 @@ _WALK: Final = 64
 _LONGEST_WALK: Final = 1024
 _LONGEST_RUN: Final = 8192
 _ROWS: Final = 65_536
-"""Records per step: intermediate results take about ten times the memory of the columns."""
+"""Records per step, limited because intermediate results take about ten times the memory of the columns."""
 _MAX_VARINT: Final = 10
 _MAX_VARINT32: Final = 5
 
@@ -36,9 +36,9 @@ _MAX_VARINT32: Final = 5
 class RecordColumns(NamedTuple):
     """One row per record, in batch order; `counts` and `has_offsets` have one row per batch.
 
-    `content` is the concatenated bodies and `PADDING`. `has_offsets` is False if the producer wrote offsets that do not
-    ascend or exceed the batch's range. `deltas` are relative to the base offset. Sizes are in bytes; `key_sizes` is -1
-    without a key. `key_starts` are positions in `content`.
+    `content` is the bodies, followed by `PADDING` zero bytes. `has_offsets` is False if the producer wrote offsets that
+    exceed the batch's range or do not ascend. `deltas` are relative to the base offset. Sizes are in bytes; `key_sizes`
+    is -1 without a key. `key_starts` are positions in `content`.
     """
 
     content: Bytes
@@ -90,7 +90,7 @@ def columns_of(headers: Sequence[BatchHeader], bodies: Sequence[Buffer]) -> Reco
 
 
 def _are_offsets(zigzags: Integers, counts: Integers, headers: Sequence[BatchHeader]) -> Flags:
-    """Return a flag per batch: True if its offsets are valid. Even zigzags are twice the delta, odd ones negative."""
+    """Return True for every batch whose offsets are valid. Even zigzags are twice the delta; odd ones are negative."""
     last = np.cumsum(counts) - 1
     first = last + 1 - counts
     ascends = np.ones(len(zigzags), np.bool_)
@@ -124,10 +124,10 @@ def _starts(content: bytes, headers: Sequence[BatchHeader], bodies: Sequence[Buf
 
 
 def _walk(content: bytes, position: int, count: int, walked: list[int], runs: list[Integers]) -> int:
-    """Append the positions of `count` records from `position` on, and return the end of the last one.
+    """Append the starts of `count` records, from `position` on, to `walked` or `runs`. Return the end of the last one.
 
     This is the only loop over records, and takes longer than decoding all columns. It follows the length fields, and
-    skips runs of records of one size. Raises IndexError; KafkaError.
+    skips runs of records of one size. Raises IndexError at the end of `content`; KafkaError(corrupt_message).
     """
     add = walked.append
     steps = _WALK

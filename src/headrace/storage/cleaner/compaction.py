@@ -56,7 +56,7 @@ class _Planned(NamedTuple):
 
 
 class Cleaner:
-    """Does one job: `build_map`, then `clean` for each of `groups`.
+    """Does one job: call `build_map`, then `clean` with each of `groups()`.
 
     `check` is called at every read, and raises to end the job. A batch with a valid checksum but unreadable records is
     kept unchanged and added to `unreadable`, so that the rest of the log can be cleaned.
@@ -76,7 +76,7 @@ class Cleaner:
 
     @property
     def unreadable(self) -> dict[int, str]:
-        """The reasons that batches are unreadable, by base offset."""
+        """The errors of unreadable batches, by base offset."""
         return self.map.unreadable
 
     def _map_from(self, offset: int) -> "OffsetMap | PlainOffsetMap":
@@ -119,7 +119,7 @@ class Cleaner:
                 self.map.skip_to(header.last_offset)
                 read += len(batch)
                 if read >= _PINNED_BYTES:
-                    # a pending body keeps the whole buffer alive that it was read with
+                    # a pending body keeps the whole buffer in memory that contains it
                     self.map.process_pending()
                     read = 0
             self.map.skip_to(ends - 1)
@@ -156,7 +156,7 @@ class Cleaner:
         )
 
     def groups(self) -> list[list[SourceSegment]]:
-        """Return groups of adjacent segments, before the end of the map, that fit into one segment each."""
+        """Group adjacent segments, up to the end of the map, so that each group fits into one segment."""
         job = self._job
         segments = [segment for segment in job.segments if segment.base_offset < self.end_offset]
         ends = [segment.base_offset for segment in segments[1:]] + [job.first_uncleanable_offset]
@@ -264,7 +264,7 @@ class Cleaner:
             writer.add(header, batch)
 
     def _copy_empty(self, header: BatchHeader, writer: CleanedSegment) -> None:
-        """Keep the header if it is the last trace of a producer's state or the end of the cleaned part."""
+        """Copy only the header if a producer's state depends on it or it ends the cleaned part; otherwise nothing."""
         last = self._job.producers.get(header.producer_id) if header.producer_id >= 0 else None
         if last is None:
             needed = False

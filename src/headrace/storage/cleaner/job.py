@@ -29,8 +29,8 @@ class LastRecord(NamedTuple):
 class CleaningJob:
     """One pass over a log; times in ms, sizes in bytes.
 
-    `segments` are those before `first_uncleanable_offset`, a base offset. `transaction_segments` are the base offsets
-    of all segments, because a transaction may end in a later one.
+    `segments` end before `first_uncleanable_offset`, the base offset of the next one. `transaction_segments` are the
+    base offsets of all segments, because a transaction may end in a later one.
     """
 
     directory: Path
@@ -60,7 +60,7 @@ class CleanedGroup(NamedTuple):
 
 
 class CleanedLog(NamedTuple):
-    """The offset before which the log is clean, and the reasons that batches are unreadable, by base offset."""
+    """The offset before which the log is clean, and the errors of unreadable batches by base offset."""
 
     end_offset: int
     unreadable: Mapping[int, str]

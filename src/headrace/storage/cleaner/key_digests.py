@@ -36,13 +36,13 @@ class Digests(NamedTuple):
 
 
 class KeyDigests:
-    """Computes digests, which are comparable within one instance only.
+    """Computes digests. Compare only digests of the same instance.
 
     `random_bytes` returns the given number of random bytes, like `os.urandom`.
     """
 
     def __init__(self, random_bytes: Callable[[int], bytes]) -> None:
-        # one row per half word, and two for the length, which distinguishes keys that differ in trailing zeros
+        # one row per 32-bit word, and two for the length, which distinguishes keys that differ in trailing zeros
         rows = LONGEST_SUMMED // 4 + 2
         self._numbers: Words = np.frombuffer(random_bytes(rows * _SUMS * 8), np.uint64).reshape(rows, _SUMS)
         self._secret = random_bytes(32)

@@ -1,6 +1,6 @@
 """Schedules compaction: chooses the next log, passes it to the cleaner process, and swaps in the result.
 
-Runs in its own threads; all access to a log goes to the thread that owns the logs, through `on_loop`.
+Runs in its own threads. It chooses logs and swaps segments in the thread that owns the logs, through `on_loop`.
 """
 
 import logging
@@ -55,7 +55,7 @@ class OnLoop(Protocol):
 
 
 class Dirt(NamedTuple):
-    """The work to do in a log: cleanable `segments`, and the `ratio` of dirty bytes in them."""
+    """The work to do in a log: cleanable `segments`, their `ratio` of dirty bytes, and if they are `overdue`."""
 
     first_dirty_offset: int
     first_uncleanable_offset: int
@@ -245,7 +245,7 @@ class LogCleaner:
             if by_base and (reason := self._lack_of_space(cleaned, by_base.values())) is not None:
                 raise CleaningAbortedError(reason)
 
-        # compaction leaves gaps, which recovery would take for lost records after the recovery point
+        # recovery would take the gaps that compaction leaves for lost records if they were after the recovery point
         cleaned.flusher.flush_rolled()
         self._log_dirs.save_bounds(cleaned)
         try:

@@ -21,7 +21,7 @@ BYTES_PER_KEY: Final = 88
 _CHUNK_BYTES: Final = 1024 * 1024
 """Bytes processed together: few enough for the processor's cache, enough to amortize numpy's calls."""
 _MIN_MERGE: Final = 512 * 1024
-"""New entries are merged once there are at least this many, and as many as merged ones."""
+"""New entries are merged once there are at least this many, and no fewer than those already merged."""
 
 
 class OffsetMap:
@@ -65,7 +65,7 @@ class OffsetMap:
         self._pending_bytes = 0
         self._pending_count = 0
         self.unreadable: dict[int, str] = {}
-        """The reasons that batches are unreadable, by base offset."""
+        """The errors of unreadable batches, by base offset."""
 
     def __len__(self) -> int:
         self._settle_keys()

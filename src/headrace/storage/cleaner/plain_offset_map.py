@@ -42,7 +42,7 @@ class PlainOffsetMap:
         self._fates = bytearray()
         self._sizes = array("I")
         self.unreadable: dict[int, str] = {}
-        """The reasons that batches are unreadable, by base offset."""
+        """The errors of unreadable batches, by base offset."""
 
     def __len__(self) -> int:
         return len(self._newest)
@@ -142,7 +142,7 @@ class PlainOffsetMap:
 
 
 def _read(header: BatchHeader, body: Buffer) -> tuple[bool, list[_Record]]:
-    """Return the records, after a flag: False if their offsets do not ascend or exceed the batch's range.
+    """Return a flag and the records. The flag is False if their offsets exceed the batch's range or do not ascend.
 
     Raises KafkaError(corrupt_message) if the body does not match the header.
     """

@@ -38,7 +38,7 @@ class Throttle:
 def read_batches(
     path: Path, size: int, buffer_bytes: int, throttle: Throttle
 ) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Yield header and bytes of every batch in the first `size` bytes of a file.
+    """Yield the header and the bytes of every batch in the first `size` bytes of a file.
 
     Raises KafkaError(corrupt_message) for an invalid batch, because its copy would get a valid checksum; OSError.
     """

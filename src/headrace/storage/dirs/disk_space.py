@@ -19,17 +19,17 @@ _HYSTERESIS: Final = 10
 
 
 class Room(IntEnum):
-    """Free space; the numbers are those of the metric."""
+    """The state of free space; the metric has these numbers."""
 
     PLENTY = 0
     LOW = 1
-    """Under the soft mark."""
+    """Below the soft mark."""
     NONE = 2
-    """Under the hard mark."""
+    """Below the hard mark."""
 
 
 class Marks(NamedTuple):
-    """Free space below which a mark is reached, in bytes and in percent, whichever is more; -1 for AUTOMATIC."""
+    """The settings of both marks, in bytes (or AUTOMATIC) and in percent of the file system; the larger one applies."""
 
     soft_bytes: int = AUTOMATIC
     soft_percent: float = 0

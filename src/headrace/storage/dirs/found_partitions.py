@@ -68,9 +68,9 @@ class FoundPartitions:
             log.warning("%s: completed an interrupted move to %s", topic_partition, parent.path)
 
     def check_readable(self) -> None:
-        """Check that Headrace can serve every partition, for directories written by Kafka.
+        """Check that Headrace can serve every partition of directories that Kafka has written.
 
-        Raises KafkaError for the first that it cannot: kafka_storage_error, unsupported_for_message_format.
+        Raises KafkaError for the first that it cannot serve: kafka_storage_error, unsupported_for_message_format.
         """
         for _, path in self.partitions.values():
             try:
@@ -138,7 +138,7 @@ class FoundPartitions:
 
 
 def find_partitions(directories: Iterable[LogDir]) -> FoundPartitions:
-    """List `directories` without changing them.
+    """Find the partitions in `directories`, without changing anything.
 
     Raises KafkaError(kafka_storage_error) if a partition is in two directories.
     """

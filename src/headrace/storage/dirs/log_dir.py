@@ -41,11 +41,11 @@ class LogDir:
     """A directory whose lock this process holds; nothing in it changes before `take_over`.
 
     `clean_shutdown` is True if the last owner closed all logs, `known` if that owner was Headrace, `kernel_survived` if
-    the machine has not restarted since it opened all logs: then all of its writes are there, even if it was killed.
+    the machine has not restarted since that owner opened all logs: then no write is lost, even if the owner was killed.
     """
 
     _locked_here: ClassVar[set[Path]] = set()
-    """An fcntl lock does not exclude its own process."""
+    """The paths that this process has locked: an fcntl lock does not exclude its own process."""
 
     __slots__ = (
         "_boot",
@@ -262,7 +262,7 @@ class LogDir:
     def write_checkpoints(self, logs: Iterable[Log], high_watermarks: Mapping[TopicPartition, int]) -> None:
         """Write the recovery points, log start offsets and high watermarks of `logs`, which are in this directory.
 
-        The offsets of partitions whose log could not be loaded stay. Raises OSError.
+        Offsets of partitions whose logs could not be loaded are kept. Raises OSError.
         """
         for partition_log in logs:
             topic_partition = partition_log.topic_partition
@@ -281,7 +281,7 @@ class LogDir:
         self._cleaner_file.write(self.cleaner_offsets)
 
     def distrust(self) -> None:
-        """Make the next start recover every log: writes may be lost although the kernel survives. Raises OSError."""
+        """Make the next start recover every log: writes may be lost even if the kernel survives. Raises OSError."""
         replace_file(self.path / BOOT_FILE, b"an fsync failed\n")
 
     def write_bounds(self, partition_log: Log) -> None:

@@ -168,7 +168,7 @@ class LogDirs:
         return directory.recovery_points.get(topic_partition, 0) >= directory.cleaner_offsets.get(topic_partition, 0)
 
     def _opened(self, directory: LogDir, topic_partition: TopicPartition | None = None) -> None:
-        """Note that a log was opened or deleted; after the last one, mark `directory` as recovered."""
+        """Record that a log was opened or deleted; after the last one, mark `directory` as recovered."""
         with self._checkpoints:
             unopened = self._unopened.get(directory)
             if unopened is None:

@@ -78,7 +78,7 @@ class LogMove:
         self.replaced = moved.directory
         """The directory that the copy replaces."""
         self.synced_offset = 0
-        """Everything before it is on disk in the copy."""
+        """All records before this offset are on disk in the copy."""
         self.aborted = False
         self._topic_id = topic_id
         self._copied: dict[str, int] = {}

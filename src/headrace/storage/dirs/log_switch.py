@@ -2,7 +2,7 @@
 
 First the old directory is renamed to `-delete`, which marks the copy as complete (`switch`). When that is on disk
 (`LogFlusher.sync_switch`), the copy gets the partition's name (`finish`). At a start, a copy next to its original is
-removed, and a copy without it is used (`found_partitions`).
+removed, and a copy next to its renamed original is used (`found_partitions`).
 """
 
 from math import inf

@@ -28,7 +28,7 @@ class MetaProperties:
 
 
 def read_meta_properties(directory: Path) -> MetaProperties | None:
-    """Read the file; None if it does not exist. Raises KafkaError(inconsistent_cluster_id) if it is malformed."""
+    """Return the file's content; None without a file. Raises KafkaError(inconsistent_cluster_id) if it is malformed."""
     path = directory / FILE_NAME
     try:
         text = read_file(path).decode(errors="replace")

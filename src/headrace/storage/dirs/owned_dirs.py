@@ -66,7 +66,7 @@ class OwnedDirs:
     def take_over(self) -> list[LogDir]:
         """Make the directories this broker's, and return those that are not writable.
 
-        Raises KafkaError(kafka_storage_error) if none is.
+        Raises KafkaError(kafka_storage_error) if none is writable.
         """
         unusable: list[LogDir] = []
         for directory in self.working:
@@ -116,24 +116,24 @@ class OwnedDirs:
     # -- missing and failed directories ----------------------------------------------------------------------------
 
     def why_a_log_may_be_elsewhere(self) -> str | None:
-        """Return the reason that a partition's log may be missing from the working directories, or None."""
+        """Return why a partition's log may be missing from the working directories, or None."""
         if self.offline:
             return "these are offline: " + ", ".join(f"{path} ({why})" for path, why in self.offline.items())
-        new = [str(directory.path) for directory in self.working if directory.may_be_unmounted]
+        new = [directory.path for directory in self.working if directory.may_be_unmounted]
         if not new:
             return None
-        return (
-            f"{', '.join(new)} was empty when it was first used: mount its file system and restart the broker, or, if"
-            f" its disk was replaced and the records are lost, remove the file {NEW_FILE} in it and restart"
+        return " and ".join(f"{path} was empty when it was first used" for path in new) + (
+            ": mount its file system and restart the broker, or, if its disk was replaced and the records are lost,"
+            f" remove the file {NEW_FILE} in it and restart"
         )
 
     def why_metadata_may_be_elsewhere(self) -> str | None:
-        """Return the reason that the metadata may be in a missing directory, or None."""
+        """Return why the metadata may be in a missing directory, or None."""
         if self.offline:
             return " and ".join(f"{path} cannot be used: {why}" for path, why in self.offline.items())
-        fresh = [str(directory.path) for directory in self.working if directory.is_fresh]
+        fresh = [f"{directory.path} is empty" for directory in self.working if directory.is_fresh]
         if fresh and any(directory.known for directory in self.working):
-            return f"{' and '.join(fresh)} is empty: perhaps its file system is not mounted"
+            return f"{' and '.join(fresh)}: perhaps its file system is not mounted"
         return None
 
     def trust_new(self) -> None:

@@ -36,7 +36,7 @@ _FUTURE_NAME: Final = re.compile(_PARTITION + r"\.(?P<identity>[0-9a-f]{32})-fut
 def parse_name(name: str) -> TopicPartition | None:
     """Return the partition whose directory has this name; None for other names.
 
-    The partition follows the last dash: topic names may contain dashes, digits and dots.
+    The partition number follows the last dash: topic names may contain dashes, digits and dots.
     """
     match = _NAME.fullmatch(name)
     return TopicPartition(match["topic"], int(match["partition"])) if match else None

@@ -35,7 +35,7 @@ from headrace.wire.ids import id_to_text
 _NO_LIMIT: Final = 2**63
 _REBUILT: Final = "remove the file while the broker is down; the next start rebuilds it"
 _RESTORE: Final = "restore the file from a replica or a backup"
-_TAIL: Final = "nothing to do: the next start after a crash cuts it off"
+_TAIL: Final = "nothing to do: the next start after a crash truncates it"
 _SEARCH_BYTES: Final = 1024 * 1024
 
 
@@ -87,9 +87,9 @@ def _is_partition(directory: Path) -> bool:
 
 
 def verify_topic_ids(partitions: Sequence[Path], known: Mapping[str, UUID]) -> list[Finding]:
-    """Compare the topic ids in the directories of `partitions` with the `known` ids by topic.
+    """Compare the topic ids in the directories `partitions` with those of the `known` topics.
 
-    For topics without a known id, all directories of a topic must have the same id, and one that no other topic has.
+    All directories of an unknown topic must have the same id, which no other topic has.
     """
     findings: list[Finding] = []
     ids = dict(known)
@@ -160,7 +160,7 @@ def verify_partition(directory: Path) -> Verified:
 
 
 def _verify_segment(directory: Path, base: int, limit: int, findings: list[Finding]) -> int:
-    """Append to `findings`, and return the size of the log file."""
+    """Check a log file and its indexes, append the damage to `findings`, and return the file's size in bytes."""
     path = segment_file(directory, base, LOG_SUFFIX)
     segment = Segment(directory, base, size=path.stat().st_size, index_size=0, time_index_size=0, now_ms=0)
     segment.open_read_only()
@@ -190,7 +190,7 @@ def _verify_segment(directory: Path, base: int, limit: int, findings: list[Findi
 
 
 def _next_batch(segment: Segment, position: int, offset: int, limit: int) -> int | None:
-    """Return the position of the next valid batch at or after `offset`."""
+    """Return the position of the first valid batch from `position` on whose offsets are not below `offset`, or None."""
     while position + HEADER_SIZE <= segment.size:
         data = segment.file.pread(_SEARCH_BYTES, position)
         # the 17th byte of a batch is its magic

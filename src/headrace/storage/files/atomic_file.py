@@ -15,7 +15,7 @@ _COPY_BYTES: Final = 1024 * 1024
 
 
 class UnusableFileError(OSError):
-    """The file is of another kind or far too large."""
+    """The file is not a regular file, or is far too large."""
 
     def __init__(self, path: Path, what: str) -> None:
         super().__init__(f"{path} {what}: move it away while the broker is down")

@@ -24,7 +24,7 @@ class CorruptCheckpointError(Exception):
 
 
 def read_lines(path: Path) -> list[str]:
-    """Return the entries' lines; none if the file is missing, or empty as Kafka creates it.
+    """Return the lines of the entries; an empty list if the file is missing, or empty (as Kafka creates it).
 
     Raises CorruptCheckpointError.
     """

@@ -15,7 +15,7 @@ again, nor a lack of descriptors or permissions."""
 
 
 def is_disk_failure(error: BaseException | None) -> bool:
-    """Return True if the whole directory has become unreliable."""
+    """Return True if `error` makes the whole log directory unreliable."""
     return isinstance(error, OSError) and error.errno in _DISK_ERRORS
 
 

@@ -80,7 +80,7 @@ class LogFlusher:
         self._new_names = True
 
     def switched(self, from_parent: Path) -> None:
-        """Note that the log now uses another directory; the old one was in `from_parent`."""
+        """Record that the log now uses another directory; the old one was in `from_parent`."""
         self._moved_from = from_parent
         self._new_names = True
 

@@ -99,9 +99,9 @@ class LeaderEpochs:
             self._replace([*before, EpochEntry(epoch, header.base_offset)])
 
     def complete(self, headers: Iterable[BatchHeader], log_start_offset: int) -> None:
-        """Restore epochs that the file lacks at its beginning from `headers`, those of the whole log.
+        """Restore the epochs before the first one in the file. `headers` are those of all batches in the log.
 
-        The file may be missing or damaged, or cut for a log start offset that a crash then reverted. Raises OSError.
+        The file may be missing or damaged, or begin at a log start offset that a crash then reverted. Raises OSError.
         """
         first = self._entries[0].start_offset if self._entries else self._log.log_end_offset
         if first <= log_start_offset:

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 class CleaningAbortedError(Exception):
-    """The log has changed since its compaction began: compact it again."""
+    """A compaction cannot continue, usually because its log has changed: start it again later."""
 
 
 class Log:
@@ -88,7 +88,7 @@ class Log:
     ) -> "Log":
         """Open the log in the existing `directory`, and recover it after an unclean shutdown.
 
-        Recovery reads from the segment that contains `recovery_point` to the end, and cuts off a torn tail. With
+        Recovery reads from the segment that contains `recovery_point` to the end, and truncates a torn tail. With
         `kernel_survived` (the machine has not restarted since the last write) it reads only what the indexes do not
         cover. With `gapless` (nothing after the recovery point was compacted) it also detects that a segment has lost
         whole batches at its end. Raises KafkaError: kafka_storage_error if the disk fails,
@@ -97,7 +97,7 @@ class Log:
         try:
             entries = read_entries(directory / LEADER_EPOCHS_FILE)
         except (CorruptCheckpointError, OSError) as error:
-            log.warning("%s: restoring the leader epochs from the log: %s", directory, error)
+            log.warning("%s; restoring the leader epochs from the log", error)
             entries = []
         self = cls(directory, topic_partition, config, entries, now_ms)
         try:
@@ -240,7 +240,7 @@ class Log:
     # -- dropping ------------------------------------------------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> None:
-        """Delete everything from the batch that contains `offset` on.
+        """Delete the batch that contains `offset`, and everything after it.
 
         Raises KafkaError(kafka_storage_error).
         """
@@ -316,9 +316,9 @@ class Log:
                 raise self.state.storage_error("move the start of", error) from error
 
     def apply_retention(self, now_ms: int, high_watermark: int) -> int:
-        """Drop segments past the retention time or size or before the log start offset, and return their number.
+        """Drop segments that exceed the retention time or size or end before the log start offset; return their number.
 
-        Segments with records at or above `high_watermark` stay. `remove_deleted_files` removes the files after
+        Segments with records at or above `high_watermark` are kept. `remove_deleted_files` removes the files after
         `file.delete.delay.ms`.
         """
         try:
@@ -377,7 +377,7 @@ class Log:
             segment_file(self.directory, segment.base_offset, SNAPSHOT_SUFFIX).unlink(missing_ok=True)
 
     def _check_swap(self, old: Sequence[Segment], cleaned: Segment) -> int:
-        """Return the index of `old` among the log's segments."""
+        """Return the index of `old[0]`. If `old` has changed, remove `cleaned` and raise CleaningAbortedError."""
         if self.is_moving:
             _unlink(cleaned.files())
             raise CleaningAbortedError(f"{self.topic_partition} is being moved to another log directory")
@@ -389,7 +389,7 @@ class Log:
             for path in cleaned.files():
                 path.unlink(missing_ok=True)
             raise CleaningAbortedError(
-                f"{self.topic_partition} was truncated, cut by retention or deleted during its compaction"
+                f"{self.topic_partition} was truncated, shortened by retention or deleted during its compaction"
             )
         return place
 
@@ -430,7 +430,7 @@ class Log:
             segment.close_file()
 
     def move(self, directory: Path) -> None:
-        """Use the new name of the log's directory."""
+        """Use the new path of the log's directory."""
         self.state.directory = directory
         self.leader_epochs.path = directory / LEADER_EPOCHS_FILE
         for segment in self.segments.ordered:

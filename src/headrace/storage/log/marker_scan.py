@@ -13,7 +13,7 @@ MAX_HEADERS: Final = 20_000
 
 
 def scan_markers(segments: Sequence[Segment], wanted: Range) -> Scanned:
-    """Read the headers of the first batches of a range. Thread-safe.
+    """Find the markers among the first `MAX_HEADERS` batches of the range `wanted`. Thread-safe.
 
     Raises OSError; KafkaError and CorruptIndexError as `Segment.headers` and the index do.
     """

@@ -38,8 +38,8 @@ class LogReader:
         if not state.log_start_offset <= offset <= end_offset:
             raise KafkaError(
                 ErrorCode.offset_out_of_range,
-                f"offset {offset} of {state.topic_partition} is not within the log, "
-                f"{state.log_start_offset} to {end_offset}",
+                f"offset {offset} of {state.topic_partition} is out of range: the log starts at offset"
+                f" {state.log_start_offset} and ends at offset {end_offset}",
             )
         upto_offset = min(upto_offset, end_offset)
         if offset >= upto_offset:
@@ -69,7 +69,7 @@ class LogReader:
             raise state.storage_error("read", error) from error
 
     def offset_for_timestamp(self, timestamp: int) -> tuple[int, int, int] | None:
-        """Return timestamp, offset and leader epoch of the first record that is not older than `timestamp` ms.
+        """Return the timestamp, offset and leader epoch of the first record not older than `timestamp` ms, or None.
 
         Thread-safe. Raises KafkaError: corrupt_message, kafka_storage_error.
         """
@@ -115,6 +115,6 @@ class LogReader:
 
 
 def _limit_in(segment: Segment, segments: Segments, upto_offset: int) -> int:
-    """Return the end in `segment`, exclusive, of a read up to `upto_offset`, which is before the log end."""
+    """Return the position in `segment` before which a read up to `upto_offset` must stop."""
     found = segments.locate(upto_offset)
     return found[1] if found is not None and found[0] is segment else segment.size

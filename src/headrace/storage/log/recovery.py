@@ -66,7 +66,7 @@ class Loading:
 
 
 class Rebuilt(NamedTuple):
-    """The number of bytes cut off, and the offset after the segment's last batch."""
+    """The number of truncated bytes, and the offset after the segment's last batch."""
 
     cut: int
     end_offset: int
@@ -141,15 +141,15 @@ def _end_of(segment: Segment, loading: Loading, epochs: LeaderEpochs) -> int:
 
 
 def _rebuild_indexes(segment: Segment, config: LogConfig, limit: int) -> None:
-    """Rebuild the indexes of a flushed segment that other segments follow, without cutting anything off.
+    """Rebuild the indexes of a flushed segment that is not the last one, without truncating it.
 
-    A crash cannot have damaged it. Readers get an error at the damage, and valid batches after it stay readable.
+    A crash cannot have damaged it. If it is damaged, readers get an error there; later valid batches stay readable.
     """
     if segment.is_cut:
         # keep the index: it shows at every start that the end is lost
         log.error(
-            "%s has only %d bytes, fewer than its indexes refer to: of its offsets %d to %d, the last records are lost."
-            " Consumers get CORRUPT_MESSAGE there; restore the file from a replica or a backup",
+            "%s has only %d bytes, but its indexes refer to later positions: the last records of its offsets %d to %d"
+            " are lost. Consumers get CORRUPT_MESSAGE there; restore the file from a replica or a backup",
             segment.path,
             segment.size,
             segment.base_offset,
@@ -176,7 +176,7 @@ def _rebuild_indexes(segment: Segment, config: LogConfig, limit: int) -> None:
 
 
 def _set_aside(directory: Path, segments: Sequence[Segment], reason: str) -> None:
-    """Remove segments from the end of a log, but keep the log files as `.damaged`, which no start loads."""
+    """Remove segments from the end of a log, but keep their log files as `.damaged` files, which are never loaded."""
     for segment in reversed(segments):
         if segment.size:
             aside = _name_aside(segment)
@@ -186,7 +186,7 @@ def _set_aside(directory: Path, segments: Sequence[Segment], reason: str) -> Non
 
 
 def _name_aside(segment: Segment) -> Path:
-    """Return an unused name with `.damaged` for the log file."""
+    """Return an unused path for the log file that ends with `.damaged`."""
     for place in count():
         aside = segment.path.with_name(segment.path.name + (f".{place}" if place else "") + DAMAGED_SUFFIX)
         if not aside.exists():
@@ -310,7 +310,7 @@ def rebuild(
 
 
 def valid_batches(segment: Segment, limit: int, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield position and header of every batch from `position` to the first that is torn, damaged or out of order.
+    """Yield the position and header of every batch, from `position` to the first torn, damaged or misordered one.
 
     Raises KafkaError(unsupported_for_message_format) for a valid batch of an older format.
     """
@@ -440,7 +440,7 @@ def _swapped_range(directory: Path, swaps: list[str]) -> tuple[int, int]:
         base_offset = offset_of(name)
         if base_offset is None or not name.endswith(LOG_SUFFIX + SWAP_SUFFIX):
             continue
-        # an empty .swap file replaces the segment with its base offset too
+        # an empty .swap file also replaces the segment with its base offset
         start, end = min(start, base_offset), max(end, base_offset + 1)
         for _, header in valid_batches(_swap_segment(directory, base_offset), _NO_LIMIT):
             end = max(end, header.next_offset)

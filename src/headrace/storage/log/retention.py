@@ -16,8 +16,8 @@ def expired_segments(
 ) -> list[Segment]:
     """Return the segments to delete, oldest first.
 
-    Segments with records at or above `high_watermark` and an empty active segment stay. Time and size apply only if
-    `cleanup.policy` contains `delete`; segments before the log start offset always expire.
+    Segments with records at or above `high_watermark`, and an empty active segment, are kept. Time and size apply only
+    if `cleanup.policy` contains `delete`; segments before the log start offset always expire.
     """
     ends = [segment.base_offset for segment in segments[1:]] + [log_end_offset]
     count = sum(1 for end in ends[:-1] if end <= min(log_start_offset, high_watermark))

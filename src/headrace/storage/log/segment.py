@@ -217,7 +217,7 @@ class Segment:
             self.write_indexes()
 
     def headers(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-        """Yield position and header of every batch, from the one that begins at `position` on.
+        """Yield the position and header of every batch, from the one that begins at `position` on.
 
         Raises KafkaError: corrupt_message for an invalid or incomplete batch, unsupported_for_message_format for one
         from before Kafka 0.11.
@@ -249,7 +249,7 @@ class Segment:
         return damage_error(self.path, position)
 
     def find(self, offset: int) -> tuple[int, BatchHeader] | None:
-        """Return position and header of the first batch that ends at or after `offset`; None if all end before it.
+        """Return the position and header of the first batch that ends at or after `offset`, or None.
 
         Raises KafkaError as `headers` does, and corrupt_message if the batch was in the lost end of the file.
         """
@@ -336,7 +336,7 @@ class Segment:
         sync_file(self.time_index.path)
 
     def move(self, directory: Path) -> None:
-        """Use the new name of the directory."""
+        """Use the new path of the directory."""
         self.directory = directory
         for part in (self.index, self.time_index, self.txn_index):
             part.path = directory / part.path.name

@@ -59,7 +59,7 @@ class Segments:
         return max(0, bisect_right(self._bases, offset) - 1)
 
     def locate(self, offset: int) -> tuple[Segment, int] | None:
-        """Return segment and position of the first batch that ends at or after `offset`; None if all end before it."""
+        """Return the segment and position of the first batch that ends at or after `offset`, or None."""
         tail = self._tail
         if tail is not None and tail[0] == offset:
             return tail[1], tail[2]
@@ -89,12 +89,12 @@ class Segments:
         self._tail = None
 
     def headers(self, from_offset: int) -> Iterator[BatchHeader]:
-        """Yield the headers of `batches`."""
+        """Yield the header of every batch from the one that contains `from_offset` on, like `batches`."""
         for _, _, header in self.batches(from_offset):
             yield header
 
     def batches(self, from_offset: int) -> Iterator[tuple[Segment, int, BatchHeader]]:
-        """Yield segment, position and header of every batch from the one that contains `from_offset` on.
+        """Yield the segment, position and header of every batch from the one that contains `from_offset` on.
 
         After damage, continue with the next segment.
         """
@@ -108,7 +108,7 @@ class Segments:
                 log.warning("Skipping the rest of %s after damage: %s", segment.path, error)
 
     def headers_before(self, offset: int, index_entries: int) -> Iterator[BatchHeader]:
-        """Yield the headers before base offset `offset`, beginning `index_entries` index entries earlier."""
+        """Yield the headers of the batches before `offset`, beginning `index_entries` index entries earlier."""
         parts = []
         last = self.ordered[self.floor(offset)]
         for segment in reversed(self.ordered[: self.floor(offset) + 1]):

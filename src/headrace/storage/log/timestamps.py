@@ -1,4 +1,4 @@
-"""Looks up exact offsets by timestamp (ListOffsets): the indexes select one batch, and only that is decompressed.
+"""Looks up exact offsets by timestamp (ListOffsets): the indexes select one batch, the only one that is decompressed.
 
 Also looks up timestamps by offset, estimated from batch headers. Batches are decompressed and walked in pieces. All
 functions may run in a thread while another thread appends.
@@ -20,7 +20,7 @@ _BEFORE_ALL: Final = -(1 << 63)
 def offset_for_timestamp(
     segments: Sequence[Segment], timestamp: int, log_start_offset: int
 ) -> tuple[int, int, int] | None:
-    """Return timestamp, offset and leader epoch of the first record not older than `timestamp`."""
+    """Return the timestamp, offset and leader epoch of the first record not older than `timestamp`, or None."""
     for segment in segments:
         if segment.max_timestamp < timestamp:
             continue
@@ -37,7 +37,7 @@ def offset_for_timestamp(
 def timestamp_at(segments: Sequence[Segment], offset: int) -> int | None:
     """Return the timestamp of the first record from `offset` on; None if no such record or timestamp exists.
 
-    Costs one index lookup and one header read. Within a batch, timestamps are interpolated. Raises OSError; KafkaError
+    Needs one index lookup and one header read. Within a batch, timestamps are interpolated. Raises OSError; KafkaError
     as `Segment.headers` does.
     """
     first = max(bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1, 0)
@@ -59,7 +59,7 @@ def _time_in(header: BatchHeader, offset: int) -> int | None:
 
 
 def max_timestamp(segments: Sequence[Segment]) -> tuple[int, int] | None:
-    """Return the largest timestamp and the offset of the first record that has it."""
+    """Return the largest timestamp and the offset of the first record that has it, or None."""
     segment = max(segments, key=lambda candidate: candidate.max_timestamp)
     for position, header in segment.headers(segment.index.lookup(segment.offset_of_max_timestamp)):
         if header.max_timestamp == segment.max_timestamp:
@@ -72,10 +72,10 @@ def max_timestamp(segments: Sequence[Segment]) -> tuple[int, int] | None:
 def _first_newer(
     segment: Segment, position: int, header: BatchHeader, newer_than: int, from_offset: int
 ) -> tuple[int, int] | None:
-    """Return timestamp and offset of the first record of a batch, from `from_offset` on, newer than `newer_than`.
+    """Return the timestamp and offset of a batch's first record from `from_offset` on that is newer than `newer_than`.
 
-    Also return None for unreadable records, which older versions stored: consumers should begin after them. Raises
-    KafkaError(corrupt_message) if the checksum does not match; OSError.
+    Return None if it has none or is unreadable. Older versions stored unreadable records; consumers should begin after
+    them. Raises KafkaError(corrupt_message) if the checksum does not match; OSError.
     """
     batch = segment.file.pread(header.size, position)
     if len(batch) < header.size or not batch_crc_ok(batch, 0, header.size):

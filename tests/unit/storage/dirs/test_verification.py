@@ -59,7 +59,7 @@ def test_a_torn_tail_needs_no_repair(log: Log) -> None:
         file.write(b"\0" * 30)
     [finding] = found(log)
     assert (finding.position, finding.offset) == (log.segments.active.size, 80)
-    assert "the next start after a crash cuts it off" in finding.remedy
+    assert "the next start after a crash truncates it" in finding.remedy
 
 
 def test_indexes_snapshots_and_epochs_are_checked(log: Log) -> None:

@@ -84,7 +84,8 @@ def test_a_read_is_cut_at_its_byte_limit(log: Log) -> None:
 @pytest.mark.parametrize("offset", [-1, 3])
 def test_an_offset_outside_the_log_is_out_of_range(log: Log, offset: int) -> None:
     append(log, 2)
-    with pytest.raises(KafkaError, match=f"offset {offset} of orders-eu-3 is not within the log, 0 to 2") as raised:
+    reason = f"offset {offset} of orders-eu-3 is out of range: the log starts at offset 0 and ends at offset 2"
+    with pytest.raises(KafkaError, match=reason) as raised:
         log.reader.read(offset, 100, upto_offset=2)
     assert raised.value.code == ErrorCode.offset_out_of_range
 

@@ -26,7 +26,7 @@ class Checkpoint:
         self._last: tuple[int, object] = (-1, None)
 
     def query_id(self) -> str | None:
-        """Return the id of the query, which a new checkpoint changes; None before the first start of the query."""
+        """Return the id of the query, which differs for each checkpoint; None before the first start of the query."""
         text = self._files.read(f"{self.uri}/metadata")
         return None if text is None else str(json.loads(text)["id"])
 

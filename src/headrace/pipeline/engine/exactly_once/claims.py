@@ -1,8 +1,8 @@
-"""Which driver runs a job: the one that started it last.
+"""Record which driver runs a job: the one that started it last.
 
-Its transactional id fences an earlier driver that publishes. But the earlier one may fail before that, for example
-because the later one has written the batch to the checkpoint. If it then started the job again, it would fence the
-later one.
+The later driver's transactional id fences an earlier one that publishes. But the earlier driver may fail before it
+publishes, for example because the later one has written the batch to the checkpoint. If it then started the job again,
+it would fence the later one.
 """
 
 import uuid
@@ -29,7 +29,7 @@ class Claims:
         self._claimed: set[str] = set()
 
     def claim(self, job: str) -> None:
-        """Claim a job before its first start. Before later ones, raise FencedError if another driver has claimed it."""
+        """Claim a job before its first start. Before a restart, raise FencedError if another driver has claimed it."""
         file = f"{self._directory}/{job}"
         if job not in self._claimed:
             self._files.write(file, self._driver)

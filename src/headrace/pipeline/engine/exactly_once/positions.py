@@ -21,14 +21,14 @@ class Reading(Protocol):
 
 
 def of_topics(source_to: object) -> Offsets:
-    """Return Spark's offsets of topics after a batch."""
+    """Return the offsets of topics from Spark's `source_to`; empty for another source."""
     if not isinstance(source_to, Mapping):
         return {}
     return {topic: {int(partition): end for partition, end in at.items()} for topic, at in source_to.items()}
 
 
 def of_table(files: Reading, table: str, source_to: Any) -> Offsets:
-    """Return the offsets of topics for Delta's offset after a batch; empty during the initial read of a table.
+    """Return the topic offsets that match Delta's offset after a batch; empty during the initial read of a table.
 
     `table` is the URI of the table.
     """

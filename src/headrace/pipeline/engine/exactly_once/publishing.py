@@ -102,7 +102,7 @@ class TransactionalPublisher:
     def __init__(
         self, cluster: Cluster, job: str, version: int, *, prefix: str = "", reached: Callable[[str], None] = _pass
     ) -> None:
-        """`prefix` precedes group and transactional id; `reached` is called at the kill points."""
+        """`prefix` precedes the group id and the transactional id; `reached` is called at the kill points."""
         self._job = job
         self._group = prefix + GROUP_PREFIX + job
         self._cluster = cluster
@@ -280,7 +280,7 @@ class LedgerPublisher:
 
 
 def bounded(call: Callable[[], object], longest_s: float) -> None:
-    """Make a librdkafka call that may ignore its timeout. Raises KafkaException, also after `longest_s`.
+    """Make a librdkafka call that may ignore its timeout. Raises its KafkaException, or one after `longest_s` seconds.
 
     `send_offsets_to_transaction` may wait forever if its connections are lost while it looks up the coordinator of the
     group. Its thread and its producer are then abandoned: the next producer with the same id fences them.

@@ -19,7 +19,7 @@ class Accepted:
         self._ids: dict[str, str | None] = dict.fromkeys(topics)
 
     def covers(self, topic: str, topic_id: str) -> bool:
-        """Return True for an accepted topic with the first id passed for it; another id must be accepted again."""
+        """Return True for an accepted topic with the first id passed for it; the user must accept another id again."""
         if topic not in self._ids:
             return False
         if self._ids[topic] is None:

@@ -1,4 +1,4 @@
-"""Compute how late records are, only from their positions in the log: a stream, a batch and a restart agree.
+"""Compute how late records are, only from their positions in the log, so that streams, batches and restarts agree.
 
 A record is late by the time between its event time and the latest event time before it in its partition. Records with
 the latest time so far, and the first of a partition, are late by 0.

@@ -161,7 +161,7 @@ def rewrite_files(
     appends do not conflict with it, and streams that read the table skip it. `replaceWhere` cannot
     be used instead: it accepts `dataChange` only with partition columns, and otherwise conflicts with every append.
 
-    Raises an error for which `is_conflict` is true if one of the files was removed meanwhile.
+    Raises an error for which `is_conflict` is true if one of the files was removed at the same time.
     """
     log, none = _log(spark, path), _none(spark)
     to_seq = java_class(spark, "org.apache.spark.api.python.PythonUtils").toSeq

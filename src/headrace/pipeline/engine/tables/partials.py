@@ -30,7 +30,7 @@ def latest(rows: DataFrame, output: Stateful) -> DataFrame:
 
 
 def columns(output: Additive) -> tuple[str, ...]:
-    """Return the columns of an additive table: keys, then what is summed up."""
+    """Return the columns of an additive table: keys, then aggregates."""
     return (*output.keys, *output.sums, *output.minima, *output.maxima, *output.sketches)
 
 

@@ -29,8 +29,8 @@ class SnapshotTable:
     ) -> tuple[DataFrame, DataFrame] | None:
         """Replace the table by `rows` if they differ; return the changed rows, and the rows whose keys are gone.
 
-        None if nothing has changed. A repeated batch returns what its first attempt changed, even if the view has
-        changed again since: the two versions of the table are compared, not `rows`.
+        Return None if nothing has changed. A repeated batch returns the changes of its first attempt, even if the view
+        has changed again since: the two versions of the table are compared, not `rows`.
         """
         lake, table = self._lake, self._output.table
         if not lake.exists(table):
@@ -50,7 +50,7 @@ class SnapshotTable:
         return _parted(changes)
 
     def _changes(self, new: DataFrame, old: DataFrame) -> DataFrame:
-        """Return new rows that are not in `old`, and old rows whose keys are not in `new`, marked in a column."""
+        """Return new rows that are not in `old`, and old rows whose keys are not in `new`; `_NEW` marks the first."""
         names, keys = old.columns, self._output.keys
         new = new.select(sf.struct(*names).alias("row"), sf.lit(True).alias(_NEW)).alias("new")
         old = old.select(sf.struct(*names).alias("row")).alias("old")

@@ -103,7 +103,7 @@ class _Index:
         return data
 
     def _floor(self, target: int, field: int) -> tuple[int, tuple[int, int]] | None:
-        """Return slot and entry of the last entry whose `field` is at most `target`."""
+        """Return the slot and content of the last entry whose `field` is at most `target`, or None."""
         # a copy: a thread may search while the tail is written and emptied
         tail = bytes(self._tail)
         if tail and (found := self._search(tail, target, field)):
@@ -126,7 +126,7 @@ class _Index:
         return None if found is None else (low + found[0], found[1])
 
     def _search(self, block: Buffer, target: int, field: int) -> tuple[int, tuple[int, int]] | None:
-        """Return slot in `block` and entry of the last entry whose `field` is at most `target`."""
+        """Like `_floor`, for the slots in `block`."""
         entry = self._entry
         slots = range(len(block) // entry.size)
         place = bisect_right(slots, target, key=lambda slot: entry.unpack_from(block, slot * entry.size)[field]) - 1

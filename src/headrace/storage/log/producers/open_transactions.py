@@ -28,7 +28,7 @@ class _Ended(NamedTuple):
 
 
 class OpenTransactions(Container[int]):
-    """Ids of producers with open transactions. Starts with a snapshot; follows every transactional batch in order."""
+    """The open transactions, by producer id. Start with a snapshot, then pass every transactional batch in order."""
 
     __slots__ = ("_ended", "_open", "first_offset", "markers")
 
@@ -125,7 +125,7 @@ class OpenTransactions(Container[int]):
             self._note_first()
 
     def snapshot_entries(self, entries: Mapping[int, bytes]) -> list[bytes]:
-        """Add open transactions to packed entries by producer id, with new entries for expired producers."""
+        """Return the packed `entries`, by producer id, with open transactions; add entries for expired producers."""
         if not self._open:
             return list(entries.values())
         found = dict(entries)

@@ -27,7 +27,7 @@ class CorruptSnapshotError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ProducerEntry:
-    """Last batch and open transaction of one producer; -1 for none. Timestamps in ms."""
+    """The last batch and the open transaction of one producer; -1 for none. `timestamp` in ms."""
 
     producer_id: int
     epoch: int
@@ -90,7 +90,7 @@ def snapshots(directory: Path) -> dict[int, Path]:
 def remove_stray_snapshots(directory: Path, base_offsets: Collection[int], log_end_offset: int) -> None:
     """Remove snapshots after the log's end, and all but the newest of those not at a segment's base offset.
 
-    A clean shutdown writes one at the log end offset, which later appends make stray.
+    A clean shutdown writes one at the log end offset, which is useless after later appends.
     """
     found = snapshots(directory)
     kept = [offset for offset in found if offset <= log_end_offset]
