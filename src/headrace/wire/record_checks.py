@@ -91,16 +91,17 @@ class RecordWalk:
         delta: i64 = 0
         offset: i64 = 0
         byte: i64 = 0
-        # up to two bytes of the last length field, the field's size, and the size of its record
+        more: i64 = 0
+        # the last length field of two bytes, and the size of its record
         first: i64 = 256
         second: i64 = 256
-        width: i64 = 0
         whole: i64 = 0
         newest_delta: i64 = self.delta_of_largest
         count: i64 = self._count
         misplaced: i64 = self.misplaced
         from_delta: i64 = self._from_delta
-        is_far_from_wrapping: bool = -_EIGHTH < base < _EIGHTH
+        # the timestamp deltas of one byte that can be added to the base without wrapping: those below this
+        short: i64 = 0x80 if -_EIGHTH < base < _EIGHTH else 0
         found: bool = False
         if end > size and is_last:
             return OUTSIDE
@@ -109,29 +110,38 @@ class RecordWalk:
                 if not is_last and size - at < MAX_PREFIX:
                     break
                 start = at
-                if at + 1 < size and data[at] == first and data[at + 1] == second:
+                byte = 0
+                more = 0xFF
+                if at + 1 < size:
+                    byte = data[at]
+                    more = data[at + 1]
+                if byte == first and more == second:
                     # same length as the previous record, so the processor need not wait for the decoded length
-                    at += width
+                    at += 2
                     end = start + whole
+                elif byte > 0x7F and more < 0x80:
+                    first = byte
+                    second = more
+                    byte = (byte & 0x7F) | (more << 7)
+                    at += 2
+                    end = at + ((byte >> 1) ^ -(byte & 1))
+                    whole = end - start
                 else:
                     length, at = _number(data, at, size)
                     if at < 0:
                         return at
                     end = at + length
-                    width = at - start
-                    whole = end - start
-                    first = data[start]
-                    second = data[start + 1] if width == 2 else 256
+                    second = 256
                 if end - start < MIN_RECORD:
                     return TOO_SHORT
                 if end > size and is_last:
                     return OUTSIDE
-                # skip the attributes; decoding one-byte numbers inline saves half of the time
+                # skip the attributes; decoding numbers of one or two bytes inline saves half of the time
                 at += 1
                 if at >= end:
                     return OUTSIDE
                 byte = data[at]
-                if byte < 0x80 and is_far_from_wrapping:
+                if byte < short:
                     timestamp = base + ((byte >> 1) ^ -(byte & 1))
                     at += 1
                 else:
@@ -146,9 +156,17 @@ class RecordWalk:
                     offset = (byte >> 1) ^ -(byte & 1)
                     at += 1
                 else:
-                    offset, at = _number(data, at, end)
-                    if at < 0:
-                        return at
+                    more = 0xFF
+                    if at + 1 < end:
+                        more = data[at + 1]
+                    if more < 0x80:
+                        byte = (byte & 0x7F) | (more << 7)
+                        offset = (byte >> 1) ^ -(byte & 1)
+                        at += 2
+                    else:
+                        offset, at = _number(data, at, end)
+                        if at < 0:
+                            return at
                 if offset + left != count:
                     misplaced = count - left
                 if timestamp < smallest and timestamp != NO_TIMESTAMP:
@@ -175,9 +193,19 @@ class RecordWalk:
             if part == _VALUE:
                 if end > size and size - at < _MAX_NUMBER:
                     break
-                length, at = _number(data, at, end)
-                if at < 0:
-                    return at
+                byte = 0
+                more = 0xFF
+                if at + 1 < end:
+                    byte = data[at]
+                    more = data[at + 1]
+                if byte > 0x7F and more < 0x80:
+                    byte = (byte & 0x7F) | (more << 7)
+                    length = (byte >> 1) ^ -(byte & 1)
+                    at += 2
+                else:
+                    length, at = _number(data, at, end)
+                    if at < 0:
+                        return at
                 if length > 0:
                     at += length
                 part = _HEADERS
