@@ -178,17 +178,17 @@ class RecordWalk:
                 if at >= end:
                     return OUTSIDE
                 byte = data[at]
-                if byte == 1:
-                    keyless += 1
+                if byte < 0x80:
+                    length = (byte >> 1) ^ -(byte & 1)
                     at += 1
                 else:
                     length, at = _number(data, at, end)
                     if at < 0:
                         return at
-                    if length < 0:
-                        keyless += 1
-                    else:
-                        at += length
+                if length < 0:
+                    keyless += 1
+                else:
+                    at += length
                 part = _VALUE
             if part == _VALUE:
                 if end > size and size - at < _MAX_NUMBER:
@@ -228,18 +228,32 @@ class RecordWalk:
                 if part == _NAME:
                     if steps <= 0 or (end > size and size - at < _MAX_NUMBER):
                         break
-                    length, at = _number(data, at, end)
-                    if at < 0:
-                        return at
+                    byte = 0x80
+                    if at < end:
+                        byte = data[at]
+                    if byte < 0x80:
+                        length = (byte >> 1) ^ -(byte & 1)
+                        at += 1
+                    else:
+                        length, at = _number(data, at, end)
+                        if at < 0:
+                            return at
                     if length < 0:
                         return NAMELESS_HEADER
                     at += length
                     part = _CONTENT
                 if end > size and size - at < _MAX_NUMBER:
                     break
-                length, at = _number(data, at, end)
-                if at < 0:
-                    return at
+                byte = 0x80
+                if at < end:
+                    byte = data[at]
+                if byte < 0x80:
+                    length = (byte >> 1) ^ -(byte & 1)
+                    at += 1
+                else:
+                    length, at = _number(data, at, end)
+                    if at < 0:
+                        return at
                 if length > 0:
                     at += length
                 part = _NAME
