@@ -29,14 +29,14 @@ PROJECT = Path(__file__).resolve().parent.parent
 
 
 def main() -> int:
-    """Measure and print. Exit code: 1 if `--check` finds a missed floor, 2 if the measurement failed."""
+    """Measure and print. Return 1 if `--check` finds a missed floor, 2 if the measurement failed, otherwise 0."""
     options = _parse()
     jars = Path(os.environ.get("HEADRACE_KAFKA_JARS", PROJECT / ".build" / "jars" / "kafka"))
     if not any(jars.glob("kafka-tools-*.jar")):
         sys.stderr.write(f"No Kafka jars in {jars}: run `make setup`, or set HEADRACE_KAFKA_JARS to their directory.\n")
         return 2
     if not Kcat.is_installed():
-        sys.stderr.write("kcat is not installed (apt-get install kcat): skipping the rows of librdkafka.\n")
+        sys.stderr.write("kcat is not installed (apt-get install kcat): skipping the rows with librdkafka.\n")
     without_floors = options.groups or options.storage or options.durability or options.transactions or options.cluster
     return until_interrupted(lambda: (_without_floors if without_floors else _with_floors)(jars, options))
 
@@ -59,7 +59,7 @@ def _with_floors(jars: Path, options: argparse.Namespace) -> int:
         report.print_table(judged)
     missed = [outcome for outcome in judged if outcome.is_met is False]
     if options.check and missed:
-        sys.stderr.write(f"{len(missed)} floors missed: {', '.join(outcome.row.key for outcome in missed)}\n")
+        sys.stderr.write(f"Floors missed: {', '.join(outcome.row.key for outcome in missed)}\n")
         return 1
     return 0
 
@@ -95,17 +95,17 @@ def _figures(options: argparse.Namespace) -> Callable[..., Figures]:
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m bench",
-        description="Measures Headrace and Apache Kafka in turn on this machine and prints the ratios.",
+        description="Measures Headrace and Apache Kafka in turn on this machine, and prints the ratios.",
         epilog="Both brokers run with their defaults, except " + ", ".join(f"{k}={v}" for k, v in SETTINGS.items()),
     )
     parser.add_argument("--quick", action="store_true", help="fewer rounds and records: 3 minutes instead of 30")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a floor is missed")
     parser.add_argument("--json", action="store_true", help="print all samples as one JSON object instead of the table")
     parser.add_argument(
-        "--only", metavar="WORDS", help="only loads with these words in their titles, e.g. 'small batches'"
+        "--only", metavar="WORDS", help="run only loads with this text in their titles, e.g. 'small batches'"
     )
     parser.add_argument(
-        "--headrace-only", action="store_true", help="without Kafka, to compare two versions of Headrace"
+        "--headrace-only", action="store_true", help="leave Kafka out, to compare two versions of Headrace"
     )
     parser.add_argument(
         "--groups", action="store_true", help="measure consumer groups instead: loading, commits, joins"
@@ -114,7 +114,7 @@ def _parse() -> argparse.Namespace:
         "--storage", action="store_true", help="measure large logs instead: fetching, opening, compacting"
     )
     parser.add_argument(
-        "--durability", action="store_true", help="measure flush.messages=1 instead: fsync before every answer"
+        "--durability", action="store_true", help="measure flush.messages=1 instead: an fsync before every reply"
     )
     parser.add_argument(
         "--dir", type=Path, help="directory of both brokers' data (default: the system's temporary directory)"
@@ -122,7 +122,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument(
         "--transactions",
         action="store_true",
-        help="measure transactions instead: commits, consuming and producing, reading beside open ones",
+        help="measure transactions instead: commits, consuming and producing, reading while others are open",
     )
     parser.add_argument(
         "--cluster",

@@ -26,7 +26,7 @@ SETTINGS: Final = {
     "transaction.state.log.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
 }
-"""Settings of both brokers; the others have their defaults."""
+"""Settings of both brokers; all others keep their defaults."""
 
 START_TIMEOUT_S: Final = 90.0
 STOP_TIMEOUT_S: Final = 60.0
@@ -36,7 +36,7 @@ _CLUSTER_ID: Final = "aGVhZHJhY2UtYmVuY2gxMg"
 
 @contextmanager
 def _signals_delayed() -> Iterator[None]:
-    """Delay signals: a process that has not been registered yet would not be stopped."""
+    """Delay SIGINT and SIGTERM until the end of the context: until then, a new process would not be stopped."""
     pending: list[int] = []
     before = {
         number: signal.signal(number, lambda number, _: pending.append(number))
@@ -76,32 +76,32 @@ class Broker(ABC):
         """Return the command to run."""
 
     def environment(self) -> dict[str, str]:
-        """Return this process's environment, but let Python write byte code, as in an installed package."""
+        """Return this process's environment without PYTHONDONTWRITEBYTECODE: an installed package has byte code."""
         return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
     def start(self) -> float:
-        """Start it. Return the seconds from exec to the first answer. Raises RuntimeError with its log."""
+        """Start the broker. Return the seconds from exec to its first reply. Raises RuntimeError with the log's end."""
         begin = time.perf_counter()
         self.spawn()
         self.wait_for_answer()
         return time.perf_counter() - begin
 
     def spawn(self) -> None:
-        """Start it, and do not wait."""
+        """Start the process without waiting for it."""
         with (self.directory / "broker.log").open("ab") as log, _signals_delayed():
             self._process = subprocess.Popen(
                 self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environment()
             )
 
     def wait_for_answer(self) -> None:
-        """Wait for its first answer. Raises RuntimeError with its log."""
+        """Wait for the broker's first reply. Raises RuntimeError with the log's end."""
         try:
             raw_client.wait_for_answer(self.port, START_TIMEOUT_S)
         except TimeoutError as error:
             raise RuntimeError(f"{self.name} does not answer: {error}\n{self.log_tail()}") from error
 
     def wait_for_port(self) -> None:
-        """Wait until it accepts connections. Raises RuntimeError with its log."""
+        """Wait until the process accepts connections. Raises RuntimeError with the log's end."""
         deadline = time.monotonic() + START_TIMEOUT_S
         while True:
             self.check_alive()
@@ -109,16 +109,16 @@ class Broker(ABC):
                 if probe.connect_ex(("127.0.0.1", self.port)) == 0:
                     return
             if time.monotonic() > deadline:
-                raise RuntimeError(f"{self.name} does not listen on port {self.port}:\n{self.log_tail()}")
+                raise RuntimeError(f"{self.name} still does not listen on port {self.port}:\n{self.log_tail()}")
             time.sleep(0.1)
 
     def log_tail(self) -> str:
         return "\n".join((self.directory / "broker.log").read_text(errors="replace").splitlines()[-20:])
 
     def check_alive(self) -> None:
-        """Raise RuntimeError with the end of its log if the broker has exited."""
+        """Raise RuntimeError with the log's end if the broker has exited."""
         if self._process is not None and self._process.poll() is not None:
-            raise RuntimeError(f"{self.name} ended with status {self._process.returncode}:\n{self.log_tail()}")
+            raise RuntimeError(f"{self.name} exited with status {self._process.returncode}:\n{self.log_tail()}")
 
     def cpu_seconds(self) -> float:
         return process.cpu_seconds(self.pid)
@@ -148,7 +148,7 @@ class Broker(ABC):
         self._process = None
 
     def remove(self) -> None:
-        """Stop it and delete its directory."""
+        """Kill the broker and delete its directory."""
         self.kill()
         shutil.rmtree(self.directory, ignore_errors=True)
 
@@ -186,7 +186,7 @@ class JavaBroker(Broker):
         self._settings.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
 
     def format(self, cluster_id: str) -> None:
-        """Format the data directory of a KRaft node. Raises RuntimeError."""
+        """Format the data directory of a KRaft node. Raises RuntimeError with the output if that fails."""
         formatted = subprocess.run(
             ["java", "-cp", self._class_path, *_FORMAT, "-t", cluster_id, "-c", str(self._settings)],
             capture_output=True,
@@ -194,14 +194,14 @@ class JavaBroker(Broker):
             check=False,
         )
         if formatted.returncode:
-            raise RuntimeError(f"Kafka's data directory cannot be formatted:\n{formatted.stdout}{formatted.stderr}")
+            raise RuntimeError(f"could not format Kafka's data directory:\n{formatted.stdout}{formatted.stderr}")
 
     def command(self) -> Sequence[str | Path]:
         return ["java", *self.java_options, "-cp", self._class_path, "kafka.Kafka", self._settings]
 
 
 class Kafka(JavaBroker):
-    """One KRaft node."""
+    """A single KRaft node."""
 
     def __init__(self, directory: Path, jars: Path) -> None:
         super().__init__(directory, jars)

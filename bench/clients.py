@@ -15,11 +15,11 @@ class Bootstrap(Protocol):
 
     @property
     def address(self) -> str:
-        """Where clients connect: HOST:PORT."""
+        """The bootstrap servers: HOST:PORT, several separated by commas."""
 
 
 class ToolError(Exception):
-    """A tool failed or printed no figures; the message has its output."""
+    """A tool failed or printed no figures; the message contains its output."""
 
 
 class KafkaTools:
@@ -38,9 +38,9 @@ class KafkaTools:
         properties: list[str],
         lines: Path | None = None,
     ) -> float:
-        """Return records per second after the first `warm_up` of `records`, during which the JVM compiles.
+        """Send `records`. Return records per second without the first `warm_up`, during which the JVM compiles.
 
-        Records have 100 bytes, or are random lines of a file.
+        Records have 100 bytes, or are random lines of the file `lines`.
         """
         content = ["--record-size", "100"] if lines is None else ["--payload-file", str(lines)]
         shown = self._run(
@@ -63,7 +63,7 @@ class KafkaTools:
         return float(columns[9])
 
     def end_to_end(self, broker: Bootstrap, topic: str, *, records: int, acks: str = "1") -> float:
-        """Return the mean ms from sending a record to receiving it, one at a time."""
+        """Send records one at a time. Return the mean time in ms from sending a record to receiving it."""
         shown = self._run("EndToEndLatency", broker.address, topic, str(records), acks, "100")
         return _figure(r"Avg latency: ([0-9.]+) ms", shown)
 
@@ -76,7 +76,7 @@ class Kcat:
 
     properties = (
         "-Xlinger.ms=5",
-        # By default all records go to one partition for 10 ms: some partitions would get twice as many as others.
+        # By default all records of 10 ms go to one partition: some partitions would get twice as many as others.
         "-Xsticky.partitioning.linger.ms=0",
         "-Xbatch.num.messages=10000",
         "-Xqueue.buffering.max.messages=1000000",
@@ -91,7 +91,7 @@ class Kcat:
         return shutil.which("kcat") is not None
 
     def produce(self, broker: Bootstrap, topic: str, *, records: int) -> float:
-        """Return records of 100 bytes per second, including the start of kcat."""
+        """Send records of 100 bytes. Return records per second, including the start of kcat."""
         if not self._lines.exists() or self._lines.stat().st_size != records * 101:
             self._lines.write_bytes((b"%0100d\n" % 1) * records)
         begin = time.perf_counter()
@@ -99,7 +99,7 @@ class Kcat:
         return records / (time.perf_counter() - begin)
 
     def consume(self, broker: Bootstrap, topic: str, *, records: int) -> float:
-        """Return records per second, from the start of kcat to the end of all partitions."""
+        """Read the whole topic. Return records per second, including the start of kcat."""
         begin = time.perf_counter()
         _run("kcat", "-C", "-b", broker.address, "-t", topic, "-o", "beginning", "-e", "-q", "-f", "", *self.properties)
         return records / (time.perf_counter() - begin)
@@ -120,5 +120,5 @@ def _run(*command: str) -> str:
 def _figure(pattern: str, shown: str) -> float:
     match = re.search(pattern, shown)
     if match is None:
-        raise ToolError(f"no match for {pattern!r} in:\n{shown}")
+        raise ToolError(f"the output has no match for {pattern!r}:\n{shown}")
     return float(match.group(1))

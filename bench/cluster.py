@@ -1,7 +1,7 @@
 """`python -m bench --cluster`: three brokers and three replicas, compared with Apache Kafka 3.9 and 4.3.
 
-The clusters take turns; the first round does not count. CPU is that of all three brokers, until the last replica has
-the last record. Latency is that of single records at the leader of one partition.
+The clusters take turns; the first round does not count. CPU is the time of all three brokers until the last replica
+has the last record. Latency is measured with single records sent to the leader of one partition.
 """
 
 import time
@@ -89,11 +89,11 @@ class ClusterFigures(Figures):
         rate = self._tools.produce(cluster, topic, records=records, warm_up=records // 4, properties=properties)
         _wait_for_replicas(cluster, topic, records)
         cpu = cluster.cpu_seconds() - before
-        self._note(f"{label}: records a second", cluster, rate)
+        self._note(f"{label}: records per second", cluster, rate)
         self._note(f"{label}: CPU s per million, all brokers", cluster, cpu / records * 1e6)
 
     def _follow(self, cluster: Cluster, topic: str, label: str, properties: list[str]) -> None:
-        """Note the CPU of a follower as a share of its leader's."""
+        """Record the CPU time of a follower as a share of its leader's."""
         records = self._scale.records // 4
         leader = cluster.leader(topic)
         before = {broker: broker.cpu_seconds() for broker in cluster.brokers}
@@ -109,7 +109,7 @@ class ClusterFigures(Figures):
 
 
 def _wait_for_replicas(cluster: Cluster, topic: str, records: int, *, partitions: int = PARTITIONS) -> None:
-    """Wait until all replicas have all records: consumers see a record only then. Raises RuntimeError."""
+    """Wait until the high watermarks show that all replicas have all records. Raises RuntimeError after a minute."""
     consumer = Consumer({"bootstrap.servers": cluster.address, "group.id": "bench", "log_level": 0})
     deadline = time.monotonic() + _TIMEOUT_S
     try:
@@ -121,7 +121,7 @@ def _wait_for_replicas(cluster: Cluster, topic: str, records: int, *, partitions
             if sum(ends) == records:
                 return
             if sum(ends) > records or time.monotonic() > deadline:
-                raise RuntimeError(f"{cluster.name} has {sum(ends):,} records, but {records:,} were sent")
+                raise RuntimeError(f"{cluster.name} has {sum(ends):,} records in {topic}, but {records:,} were sent")
             time.sleep(0.02)
     finally:
         consumer.close()

@@ -1,4 +1,4 @@
-"""Clusters of three brokers: Headrace and Kafka 3.9 with a ZooKeeper each, and Kafka 4.3 with KRaft.
+"""Clusters of three brokers: Headrace and Kafka 3.9, each with its own ZooKeeper, and Kafka 4.3 with KRaft.
 
 All brokers of a cluster run on this machine, with data on the same file system.
 """
@@ -79,7 +79,7 @@ class KraftMember(JavaBroker):
 
 
 class ZooKeeper(JavaBroker):
-    """One ZooKeeper server, of Kafka 3.9's jars."""
+    """A single ZooKeeper server, from the jars of Kafka 3.9."""
 
     name = "ZooKeeper"
     java_options = ("-Xmx256M", "-XX:+UseSerialGC", "-Djava.awt.headless=true")
@@ -109,38 +109,36 @@ class Cluster(ABC):
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.others: list[Broker] = []
-        """Processes other than brokers: ZooKeeper."""
+        """Processes to start before the brokers: ZooKeeper."""
         self.brokers = self.members()
 
     @abstractmethod
     def members(self) -> Sequence[Broker]:
-        """Return the brokers."""
+        """Create the brokers, and add to `others` the processes that they need. Called once, by the constructor."""
 
     @property
     def address(self) -> str:
         return ",".join(broker.address for broker in self.brokers)
 
     def start(self) -> None:
-        """Start all processes, and wait until all brokers know each other. Raises RuntimeError."""
+        """Start all processes, and wait until all brokers know each other. Raises RuntimeError if that fails."""
         for other in self.others:
             other.spawn()
-            # Connections to a port on which nothing listens yet may take that port themselves.
+            # Until something listens on the port, a connection to it may get the same local port and block it.
             other.wait_for_port()
         for broker in self.brokers:
             broker.spawn()
         for broker in self.brokers:
             broker.wait_for_answer()
         deadline = time.monotonic() + START_TIMEOUT_S
-        while not all(
-            len(self._admin(broker).list_topics(timeout=_TIMEOUT_S).brokers) == BROKERS for broker in self.brokers
-        ):
+        while not all(map(self._knows_all, self.brokers)):
             self.check_alive()
             if time.monotonic() > deadline:
                 raise RuntimeError(f"the brokers of {self.name} did not all register within {START_TIMEOUT_S:.0f} s")
             time.sleep(0.2)
 
     def create(self, topic: str, partitions: int) -> None:
-        """Create a topic with a replica on each broker, and wait until all are in sync. Raises RuntimeError."""
+        """Create a topic with three replicas, and wait until all are in sync. Raises RuntimeError or KafkaException."""
         admin = self._admin(self)
         deadline = time.monotonic() + _TIMEOUT_S
         while True:
@@ -157,20 +155,20 @@ class Cluster(ABC):
             time.sleep(0.1)
 
     def delete(self, topic: str) -> None:
-        admin = self._admin(self)  # its requests end with it
+        admin = self._admin(self)  # kept in a variable: its requests are cancelled when it is collected
         admin.delete_topics([topic])[topic].result(_TIMEOUT_S)
 
     def leader_port(self, topic: str) -> int:
-        """Return the port of the leader of the topic's first partition. Raises RuntimeError."""
+        """Return the port of the leader of the topic's first partition. Raises RuntimeError if none after a minute."""
         deadline = time.monotonic() + _TIMEOUT_S
         while True:
             found = self._admin(self).list_topics(topic, timeout=_TIMEOUT_S)
             partitions = found.topics[topic].partitions
-            if partitions and partitions[0].leader in found.brokers:  # this broker may not know the topic yet
+            if partitions and partitions[0].leader in found.brokers:  # the broker asked may not know the topic yet
                 port: int = found.brokers[partitions[0].leader].port
                 return port
             if time.monotonic() > deadline:
-                raise RuntimeError(f"{self.name} shows no leader of {topic} after {_TIMEOUT_S:.0f} s")
+                raise RuntimeError(f"{self.name} has no leader of {topic}-0 after {_TIMEOUT_S:.0f} s")
             time.sleep(0.1)
 
     def leader(self, topic: str) -> Broker:
@@ -183,7 +181,7 @@ class Cluster(ABC):
         return sum(broker.cpu_seconds() for broker in self.brokers)
 
     def check_alive(self) -> None:
-        """Raise RuntimeError with the end of its log if a process has exited."""
+        """Raise RuntimeError if a process has exited, with the end of its log."""
         for broker in (*self.others, *self.brokers):
             broker.check_alive()
 

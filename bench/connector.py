@@ -1,4 +1,4 @@
-"""`python -m bench.connector BOOTSTRAP TOPIC`: read a topic with Spark's connector alone, and print the seconds.
+"""`python -m bench.connector BOOTSTRAP TOPIC`: read a topic with Spark's connector alone, and print how long it took.
 
 Uses the batch sizes, columns and Spark settings of the pipeline's jobs, and discards the rows.
 """

@@ -1,7 +1,7 @@
 """`python -m bench --durability`: the cost of writing all records to disk before they are acknowledged.
 
-Producers of topics with `flush.messages=1`: one and several ProducerPerformance, and clients that send one record and
-wait for its answer. Kafka syncs after each batch. The figures depend on the disk.
+Measures producers to a topic with `flush.messages=1`: one and several ProducerPerformance, and clients that send one
+record and wait for the reply. The figures depend on the disk.
 """
 
 import selectors
@@ -51,10 +51,10 @@ class DurabilityFigures(Figures):
 
     def _round(self, broker: Broker) -> None:
         for count in PRODUCERS:
-            self.note(f"ProducerPerformance x {count}, 100-byte records a second", broker, self._java(broker, count))
+            self.note(f"ProducerPerformance x {count}, 100-byte records per second", broker, self._java(broker, count))
         for count in CLIENTS:
             answered, p50, p99 = _one_at_a_time(broker.port, count)
-            self.note(f"{count} clients, one record at a time: records a second", broker, answered)
+            self.note(f"{count} clients, one record at a time: records per second", broker, answered)
             self.note(f"{count} clients, one record at a time: p50 ms", broker, p50)
             self.note(f"{count} clients, one record at a time: p99 ms", broker, p99)
 
@@ -69,7 +69,7 @@ class DurabilityFigures(Figures):
 
 
 def _one_at_a_time(port: int, clients: int) -> tuple[float, float, float]:
-    """Return records per second, and the 50th and 99th percentile of the latency in ms."""
+    """Return the records per second of all clients, and the 50th and 99th percentile of the latency in ms."""
     samples: list[float] = []
     with selectors.DefaultSelector() as selector:
         connections = []
@@ -87,7 +87,7 @@ def _one_at_a_time(port: int, clients: int) -> tuple[float, float, float]:
             for key, _ in selector.select(1.0):
                 connection, frame, sent = key.data
                 if any(frames.produce_errors(raw_client.receive_frame(connection))):
-                    raise RuntimeError("the broker refused a record")
+                    raise RuntimeError("the broker refused a Produce request")
                 now = time.perf_counter()
                 samples.append(now - sent)
                 key.data[2] = now

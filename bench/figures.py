@@ -18,7 +18,7 @@ class Named(Protocol):
 
 
 class Figures(ABC):
-    """`samples` has the figures by row and broker; the table shows their medians."""
+    """A measurement with figures in `samples`, by row and broker. The table shows their medians."""
 
     def __init__(self, jars: Path, directory: Path, *, with_kafka: bool) -> None:
         self._makers: list[Callable[[], Broker]] = [lambda: Headrace(directory / "headrace")]
@@ -28,7 +28,7 @@ class Figures(ABC):
 
     @abstractmethod
     def measure(self) -> None:
-        """Fill `samples`. Raises RuntimeError or OSError if a broker fails."""
+        """Measure, and fill `samples`. Raises RuntimeError or OSError if a broker fails."""
 
     def note(self, row: str, broker: Named, figure: float) -> None:
         """Record and print a figure."""

@@ -1,6 +1,6 @@
 """Request frames of the raw client, encoded once and sent many times.
 
-Written by hand, because the client must do nothing per request but send and receive, and share no code with the broker.
+They are encoded by hand: the client only sends and receives during a load, and shares no code with the broker.
 """
 
 import json
@@ -37,9 +37,9 @@ def produce_batch(topic: str, content: bytes, records: int) -> bytes:
 
 
 def produce_keyed(topic: str, partitions: range, *, records: int, codec: str) -> bytes:
-    """Encode Produce v8, acks=1: keys and values of 80 to 420 bytes in total, and two headers, as services send them.
+    """Encode Produce v8, acks=1: a batch of `records` different, realistic records for each of `partitions`.
 
-    Each of `partitions` gets a batch of `records` different records with `codec`: none, lz4 or zstd.
+    A record has two headers, and a key and value of 80 to 420 bytes together. `codec` is none, lz4 or zstd.
     """
     rng = Random(2)
     batches = []
@@ -70,13 +70,13 @@ def produce_json(topic: str, partitions: range, *, records: int) -> bytes:
 
 
 def fetch(topic: str, partition: int, offset: int, max_bytes: int) -> bytes:
-    """Encode Fetch v4 of one partition, without waiting."""
+    """Encode Fetch v4 of one partition; the reply does not wait for records."""
     body = struct.pack(">iiiib", -1, 0, 0, 2**31 - 1, 0) + struct.pack(">i", 1) + _string(topic)
     return _frame(1, _FETCH_VERSION, body + struct.pack(">iiqi", 1, partition, offset, max_bytes))
 
 
 def produce_errors(answer: bytes) -> list[int]:
-    """Return the error codes by partition from an answer to `produce`, without its length."""
+    """Return the error code of every partition in the reply to `produce`; `answer` begins after the frame's length."""
     position = 4 + 4
     position += 2 + struct.unpack_from(">h", answer, position)[0]
     (count,) = struct.unpack_from(">i", answer, position)

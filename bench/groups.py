@@ -1,6 +1,6 @@
 """`python -m bench --groups`: the cost of consumer groups, compared with Apache Kafka.
 
-Loading many committed offsets at a restart, commits of many consumers, and a hundred members joining at once.
+Measures loading many committed offsets at a restart, commits of many consumers, and a hundred members joining at once.
 """
 
 import selectors
@@ -61,7 +61,7 @@ class GroupFigures(Figures):
         self.note(f"{label}: resident memory, MB", broker, broker.resident_bytes() / 1e6)
 
     def _storm(self, broker: Broker, partitions: int) -> None:
-        """Measure the CPU share of `CONSUMERS` members that commit once a second."""
+        """Measure the broker's CPU share while `CONSUMERS` members commit once a second."""
         storm = _Storm(broker.port, partitions)
         storm.run(3.0)
         before, begin = broker.cpu_seconds(), time.perf_counter()
@@ -70,7 +70,7 @@ class GroupFigures(Figures):
         share = (broker.cpu_seconds() - before) / seconds * 100
         storm.close()
         self.note(f"{CONSUMERS} members commit {partitions} partitions once a second, % of a core", broker, share)
-        self.note(f"  commits answered a second ({partitions} partitions)", broker, answered / seconds)
+        self.note(f"  commits answered per second ({partitions} partitions)", broker, answered / seconds)
 
     def _joining(self, broker: Broker, protocol: str) -> None:
         from confluent_kafka import Consumer
@@ -129,7 +129,7 @@ class _Connection:
         deadline = time.monotonic() + 120
         while (error := error_of(self.ask(frame))) and time.monotonic() < deadline:
             if error not in _NOT_YET:
-                raise RuntimeError(f"the broker answers a group's request with error code {error}")
+                raise RuntimeError(f"the broker refused a request about a group with error code {error}")
             time.sleep(0.002)
 
     def _receive(self) -> bytes:
@@ -138,7 +138,7 @@ class _Connection:
 
 
 class _Storm:
-    """Members with separate groups and connections."""
+    """Members that commit, with a separate group and connection each."""
 
     def __init__(self, port: int, partitions: int) -> None:
         self._selector = selectors.DefaultSelector()
@@ -154,10 +154,10 @@ class _Storm:
                 self._selector.register(connection._socket, selectors.EVENT_READ)
                 self._sockets.append((connection._socket, commit))
         if len(self._sockets) < CONSUMERS:
-            raise RuntimeError(f"{CONSUMERS - len(self._sockets)} connections failed: is `ulimit -n` high enough?")
+            raise RuntimeError(f"{CONSUMERS - len(self._sockets)} connections failed: raise `ulimit -n`")
 
     def run(self, seconds: float) -> int:
-        """Return the number of answered commits; members send one per second, evenly spread."""
+        """Send one commit per member and second, evenly spread. Return the number of replies."""
         begin = time.perf_counter()
         answered = sent = 0
         while (now := time.perf_counter()) < begin + seconds:
@@ -177,14 +177,14 @@ class _Storm:
 
 
 def _member(connection: _Connection, group: str) -> tuple[bytes, int]:
-    """Join a group as its only member. Return member id and generation."""
+    """Join a group as its only member. Return the member id and the generation."""
     metadata = b"\x00\x00\x00\x00\x00\x01" + _string(_TOPIC) + b"\xff\xff\xff\xff"
     protocol = struct.pack(">i", 1) + _string("range") + struct.pack(">i", len(metadata)) + metadata
     timeouts = struct.pack(">ii", 30_000, 60_000)
     answer = connection.ask(_frame(11, 2, _string(group) + timeouts + _string("") + _string("consumer") + protocol))
     error, generation = struct.unpack_from(">hi", answer, 8)
     if error:
-        raise RuntimeError(f"the broker refused a member with error code {error}")
+        raise RuntimeError(f"the broker refused JoinGroup of {group} with error code {error}")
     position = 14
     for _ in range(2):  # protocol, leader
         position += 2 + struct.unpack_from(">h", answer, position)[0]

@@ -1,4 +1,4 @@
-"""The loads: how they are generated and measured, on one broker at a time."""
+"""Generate the loads and measure them, on one broker at a time."""
 
 import os
 import time
@@ -19,7 +19,7 @@ SMALL_BATCHES: Final = ["batch.size=8196"]
 LARGE_BATCHES: Final = ["batch.size=65536", "linger.ms=5"]
 DEFAULT_BATCHES: Final = ["batch.size=16384", "linger.ms=5"]
 FROM_START: Final = frozenset({"produce-small.cpu", "produce-large.cpu"})
-"""Rows that are also averaged over all records since the broker's start, including the warm-up round."""
+"""Rows that are also averaged over all rounds since the broker's start, including the warm-up."""
 IN_FLIGHT: Final = 64
 _FEW_IN_FLIGHT: Final = 5
 
@@ -29,9 +29,9 @@ Sample = dict[str, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """Numbers of records, seconds and counted rounds.
+    """Numbers of records, seconds, and rounds after the warm-up.
 
-    In a round, the brokers run a short load in `turns`, and consumers read a topic `readings` times, because single
+    In a round, each broker has `turns` of a short load, and consumers read a topic `readings` times, because single
     readings vary by a tenth.
     """
 
@@ -51,7 +51,7 @@ class Scale:
 
     @property
     def warm_up_bytes(self) -> int:
-        """Approximate bytes that a round leaves in the page cache before its topics are deleted."""
+        """Approximate bytes that a round writes to the page cache before its topics are deleted."""
         return self.turns * (110 * (self.small_records + self.large_records + self.kcat_records) + 260 * self.lines)
 
 
@@ -89,7 +89,7 @@ QUICK: Final = Scale(
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A kind of load. `run` puts it on a broker in one or more turns and yields the figures of each turn."""
+    """A kind of load. `run` runs it on a broker in one or more turns, and yields the figures of each turn."""
 
     title: str
     run: Callable[[Broker], Iterator[Sample]]
@@ -168,7 +168,7 @@ class Loads:
         return sample
 
     def _produce_records(self, broker: Broker) -> Iterator[Sample]:
-        """Produce realistic records, with a client that needs hardly any CPU."""
+        """Produce realistic records, from a client that needs hardly any CPU."""
         for row, per_batch in (
             *((f"produce-keyed{suffix}", 150) for suffix in ("", "-zstd", "-lz4")),
             ("produce-json", 60),
@@ -221,13 +221,13 @@ class Loads:
 
 
 def start(broker: Broker) -> Sample:
-    """Start for the first time, on an empty directory. Leaves the broker running."""
+    """Start a broker on an empty directory. Return the seconds to its first reply, and its memory in MB."""
     seconds = broker.start()
     return {"start.seconds": seconds, "start.memory": broker.resident_bytes() / 1e6}
 
 
 def crash(broker: Broker, seconds: float) -> Sample:
-    """Kill a broker under load and restart it: seconds from exec until it accepts records again."""
+    """Kill a broker under load and restart it. Return the seconds from exec until every partition accepts a record."""
     with fresh_topic(broker, "crash") as topic:
         frame = frames.produce(topic, range(PARTITIONS), records=150, record_size=100)
         with ThreadPoolExecutor(1) as pool:
@@ -235,7 +235,7 @@ def crash(broker: Broker, seconds: float) -> Sample:
             done, _ = wait([load], timeout=seconds)
             broker.kill()
         if done or not isinstance(load.exception(), OSError):
-            raise RuntimeError(f"{broker.name} was to be killed under load, but the load had ended: {load.exception()}")
+            raise RuntimeError(f"the load ended before {broker.name} was killed: {load.exception()}")
         begin = time.perf_counter()
         broker.start()
         raw_client.wait_for_produce(broker.port, topic, PARTITIONS, 60.0)
@@ -243,13 +243,13 @@ def crash(broker: Broker, seconds: float) -> Sample:
 
 
 def _write_back() -> None:
-    """Write dirty pages, about 1 GB, to disk now and not while consumers are measured."""
+    """Write dirty pages, about 1 GB, to disk now instead of while consumers are measured."""
     os.sync()
 
 
 @contextmanager
 def _cpu_per_million(broker: Broker, row: str, records: int) -> Iterator[Sample]:
-    """Add the broker's CPU seconds per million records within this context."""
+    """Yield a sample, and add to it the broker's CPU seconds per million records within this context."""
     before = broker.cpu_seconds()
     sample: Sample = {}
     yield sample

@@ -1,8 +1,8 @@
 """`python -m bench.pipeline`: the Spark pipeline's throughput and latency on this machine, with the laptop profile.
 
-First a backlog: lines wait in a topic, and all jobs process them with `--once`. Their rate is compared with that of
-Spark's connector alone. Then lines come at a steady rate; the latency of a line is the time from its production until a
-`read_committed` consumer sees a count in the topic `status-codes` that includes it.
+First, all jobs process a backlog of lines with `--once`; their rate is compared with that of Spark's connector alone.
+Then lines are produced at a steady rate. The latency of a line is the time until a `read_committed` consumer of the
+topic `status-codes` sees counts that include it.
 """
 
 import argparse
@@ -37,20 +37,20 @@ TOPIC: Final = "access-log"
 PROGRESS: Final = "headrace.pipeline.progress"
 COUNTS: Final = "status-codes"
 _FIRST: Final = 100
-"""Lines that are counted before the others are sent."""
+"""Number of lines that must be counted before the others are sent."""
 _WARM_UP_S: Final = 120.0
 """At a steady rate, Java has compiled most of the code that plans batches after about two minutes."""
 _PATIENCE_S: Final = 300.0
 _SLOWEST: Final = 2_000
-"""Lines a second: jobs that are slower are given up."""
+"""Lines per second: the measurement fails if the jobs are slower, not counting their first minute."""
 
 MakeBroker: TypeAlias = Callable[[Path], Broker]
-"""Returns a broker with its data in a directory."""
+"""Returns a broker that stores its data in the given directory."""
 
 
 @dataclass(slots=True)
 class JobTime:
-    """The number of batches, input rows and seconds that a job took for the backlog."""
+    """The batches of a job: their number, input rows, and total duration in seconds."""
 
     batches: int = 0
     rows: int = 0
@@ -62,7 +62,7 @@ class Backlog:
     lines: int
     connector_s: float
     all_jobs_s: float
-    """With the start of Spark."""
+    """Includes the start of Spark."""
     all_jobs_cpu_s: float
     """CPU time of the driver and of Java: unlike the seconds, nearly the same on a busy machine."""
     peak_java_bytes: int
@@ -70,7 +70,7 @@ class Backlog:
 
     @property
     def share(self) -> float:
-        """The rate of all jobs together, as a share of the connector's."""
+        """The rate of all jobs together, divided by the connector's."""
         return self.connector_s / self.all_jobs_s
 
 
@@ -82,11 +82,11 @@ class Latency:
     p95_s: float
     longest_s: float
     jobs: Mapping[str, JobTime]
-    """The batches of the jobs, from the first one on."""
+    """Includes the batches of the warm-up."""
 
 
 def main() -> int:
-    """Measure and print. Exit code 2 if the pipeline failed."""
+    """Measure and print. Return the exit code: 2 if the measurement failed."""
     options = _parse()
     return until_interrupted(lambda: _measure(options))
 
@@ -110,7 +110,7 @@ def _measure(options: argparse.Namespace) -> int:
 
 
 def measure_backlog(make: MakeBroker, directory: Path, lines: int) -> Backlog:
-    """Let all jobs process `lines` lines that wait in a topic."""
+    """Put `lines` lines in a topic, and measure how long all jobs take for them. Raises RuntimeError."""
     with _broker(make, directory) as broker:
         _create(broker.address)
         _run(directory, "generate", "--topic", TOPIC, "--lines", str(lines), "--bootstrap", broker.address, "--quiet")
@@ -123,7 +123,7 @@ def measure_backlog(make: MakeBroker, directory: Path, lines: int) -> Backlog:
                     cpu_s = max(cpu_s, family_cpu_seconds(process.pid))
                     peak = max(peak, *(peak_resident_bytes(pid) for pid in _java(process.pid)), 0)
                 if time.monotonic() - begin > 60 + lines / _SLOWEST:
-                    raise RuntimeError(f"the jobs did not end within {60 + lines / _SLOWEST:.0f} s")
+                    raise RuntimeError(f"the jobs had not processed all lines after {60 + lines / _SLOWEST:.0f} s")
                 time.sleep(0.2)
             all_s = time.monotonic() - begin
             _check(process, directory)
@@ -131,7 +131,7 @@ def measure_backlog(make: MakeBroker, directory: Path, lines: int) -> Backlog:
 
 
 def measure_latency(make: MakeBroker, directory: Path, rate: float, seconds: float) -> Latency | None:
-    """Produce `rate` lines a second for some seconds after a warm-up, and measure each line's latency."""
+    """Produce `rate` lines per second for `seconds` after a warm-up, and measure each line's latency. None for 0 s."""
     if not seconds:
         return None
     total = _FIRST + round(rate * (_WARM_UP_S + seconds))
@@ -144,7 +144,7 @@ def measure_latency(make: MakeBroker, directory: Path, rate: float, seconds: flo
             watcher = threading.Thread(target=_watch, args=(broker.address, seen, stop))
             watcher.start()
             try:
-                # All jobs run before the lines come at their rate.
+                # Once these lines are counted, all jobs are running.
                 sent = _produce(broker.address, lines[:_FIRST], rate)
                 _wait_for(_FIRST, seen, process, directory)
                 sent += _produce(broker.address, lines[_FIRST:], rate)
@@ -163,7 +163,7 @@ def measure_latency(make: MakeBroker, directory: Path, rate: float, seconds: flo
 def _wait_for(
     count: int, seen: Sequence[tuple[float, int]], process: "subprocess.Popen[bytes]", directory: Path
 ) -> None:
-    """Wait until the counts include that many lines. Raises RuntimeError after five minutes."""
+    """Wait until the counts include `count` lines. Raises RuntimeError after five minutes, or if the jobs failed."""
     deadline = time.monotonic() + _PATIENCE_S
     while not seen or seen[-1][1] < count:
         _check(process, directory)
@@ -173,7 +173,7 @@ def _wait_for(
 
 
 def latencies_of(sent: Sequence[float], seen: Sequence[tuple[float, int]], *, skip: int) -> Iterator[float]:
-    """Yield the latency of each line after the first `skip`. `seen` has times and the number of lines counted then."""
+    """Yield the latency of each line after the first `skip`. `seen` has times, and the lines counted at each time."""
     counted = skip
     for at, count in seen:
         for number in range(counted, min(count, len(sent))):
@@ -182,7 +182,7 @@ def latencies_of(sent: Sequence[float], seen: Sequence[tuple[float, int]], *, sk
 
 
 def _watch(bootstrap: str, seen: list[tuple[float, int]], stop: threading.Event) -> None:
-    """Record how many lines the counts by status add up to, whenever they change."""
+    """Whenever the counts by status change, add the time and their sum to `seen`, until `stop` is set."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -213,7 +213,7 @@ def _lines(count: int) -> list[Record]:
 
 
 def _produce(bootstrap: str, lines: Sequence[Record], rate: float) -> list[float]:
-    """Send the lines at their rate, and return when."""
+    """Send the lines at `rate` per second. Return the time when each was sent."""
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
     sent: list[float] = []
     begin = time.monotonic()
@@ -228,7 +228,7 @@ def _produce(bootstrap: str, lines: Sequence[Record], rate: float) -> list[float
 
 
 def _job_times(bootstrap: str) -> dict[str, JobTime]:
-    """Sum up the progress that the jobs published."""
+    """Sum up the batches in the progress topic, by job."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench", "enable.partition.eof": True})
     consumer.assign([TopicPartition(PROGRESS, 0, 0)])
     jobs: defaultdict[str, JobTime] = defaultdict(JobTime)
@@ -254,7 +254,7 @@ def _job_times(bootstrap: str) -> dict[str, JobTime]:
 
 
 def _connector(bootstrap: str) -> float:
-    """Return the seconds in which Spark's connector alone reads all lines, in batches of the jobs' size."""
+    """Return the seconds that Spark's connector alone takes to read all lines, in batches of the jobs' size."""
     command = [sys.executable, "-m", "bench.connector", bootstrap, TOPIC]
     result = subprocess.run(command, capture_output=True, text=True, cwd=Path.cwd(), check=False)
     if result.returncode:
@@ -275,14 +275,14 @@ def _broker(make: MakeBroker, directory: Path) -> Iterator[Broker]:
 
 def _create(bootstrap: str) -> None:
     new = NewTopic(TOPIC, num_partitions=PARTITIONS, replication_factor=1)
-    # Replies are lost once the client is collected.
+    # Kept in a variable: when the client is collected, its replies are lost.
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([new])[TOPIC].result(30)
 
 
 @contextmanager
 def _pipeline(directory: Path, bootstrap: str, *options: str) -> "Iterator[subprocess.Popen[bytes]]":
-    """Run all jobs in a process."""
+    """Run all jobs in a process, and kill it at the end if it is still running."""
     config = directory / "pipeline.toml"
     config.write_text(
         f'[cluster]\nbootstrap = "{bootstrap}"\n[place]\nlake = "lake"\n'
@@ -313,7 +313,7 @@ def _run(directory: Path, *words: str) -> None:
 
 
 def _java(pid: int) -> list[int]:
-    """Return the Java processes below a process."""
+    """Return the ids of the Java processes that a process started, directly or indirectly."""
     found: list[int] = []
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
         for child in map(int, children.read_text().split()):
@@ -352,10 +352,10 @@ def _print_jobs(jobs: Mapping[str, JobTime]) -> None:
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.pipeline", description=__doc__.partition("\n")[0])
-    parser.add_argument("--lines", type=int, default=2_000_000, help="lines of the backlog; 0 to leave it out")
-    parser.add_argument("--rate", type=float, default=500, help="lines a second for the latency")
-    parser.add_argument("--seconds", type=float, default=60, help="length of that measurement; 0 to leave it out")
-    parser.add_argument("--kafka", action="store_true", help="measure with Apache Kafka 4.3.1 in place of Headrace")
+    parser.add_argument("--lines", type=int, default=2_000_000, help="lines in the backlog; 0 to skip this measurement")
+    parser.add_argument("--rate", type=float, default=500, help="lines per second for the latency")
+    parser.add_argument("--seconds", type=float, default=60, help="length of the latency measurement; 0 to skip it")
+    parser.add_argument("--kafka", action="store_true", help="use Apache Kafka 4.3.1 instead of Headrace")
     parser.add_argument("--dir", type=Path, help="directory for all data (default: the system's temporary directory)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     return parser.parse_args()

@@ -9,7 +9,7 @@ _TICKS: int = os.sysconf("SC_CLK_TCK")
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return the user and system time of all threads since the start, in seconds."""
+    """Return the user and system time of all threads since the process started, in seconds."""
     if Path("/proc/self/stat").exists():
         user, system, _, _ = _ticks(pid)
         return (user + system) / _TICKS
@@ -20,10 +20,10 @@ def cpu_seconds(pid: int) -> float:
 
 
 def family_cpu_seconds(pid: int) -> float:
-    """Return `cpu_seconds` including those of child processes, running or not. Linux only."""
+    """Return `cpu_seconds` of a process and its children, also those that have exited. Linux only."""
     seconds = 0.0
     tasks = Path(f"/proc/{pid}/task").glob("*/children")
-    # A child that exits now is missed here and counted below, among the exited ones.
+    # A child that exits during this loop is counted below, among the exited ones.
     for child in [int(child) for task in tasks for child in task.read_text().split()]:
         with suppress(FileNotFoundError, ProcessLookupError):
             seconds += sum(_ticks(child)[:2]) / _TICKS
@@ -31,7 +31,7 @@ def family_cpu_seconds(pid: int) -> float:
 
 
 def _ticks(pid: int) -> tuple[int, int, int, int]:
-    """Return user and system time of a process, and of its exited children."""
+    """Return user and system time of a process, and those of its exited children, in clock ticks."""
     # The name in parentheses may contain anything; fields 14 to 17 of the line follow it.
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     user, system, children_user, children_system = map(int, fields[11:15])
@@ -43,7 +43,7 @@ def resident_bytes(pid: int) -> int:
 
 
 def peak_resident_bytes(pid: int) -> int:
-    """Return the peak resident memory, or the current one if the kernel does not record it."""
+    """Return the peak resident memory, or outside Linux the current resident memory."""
     return _status_field(pid, "VmHWM")
 
 

@@ -1,8 +1,8 @@
 """Profile the broker under a load: `python -m bench.profile [--load small] [--seconds 5]`.
 
 Samples the broker with py-spy (`pip install py-spy`) and prints the hottest functions and the cost of a request. `own`
-is the share of samples in the function itself, `with callees` also in functions that it calls. `--flame FILE` saves the
-collapsed stacks for a flame graph, e.g. at https://www.speedscope.app.
+is the share of samples in the function itself; `with callees` includes the functions that it calls. `--flame FILE`
+saves the collapsed stacks for a flame graph, e.g. at https://www.speedscope.app.
 """
 
 import argparse
@@ -27,7 +27,7 @@ SHOWN: Final = 40
 
 
 class Shape(NamedTuple):
-    """A kind of produce request, and the number of them in flight."""
+    """A Produce request: partitions, records per partition, and the number of such requests in flight."""
 
     partitions: int
     records: int
@@ -44,14 +44,14 @@ SHAPES: Final = {
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.profile", description="The broker's hot functions.")
-    parser.add_argument("--load", choices=sorted(SHAPES), default="small", help="the shape of the produce requests")
-    parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--flame", type=Path, help="save the collapsed stacks here")
+    parser = argparse.ArgumentParser(prog="python -m bench.profile", description="Prints the broker's hot functions.")
+    parser.add_argument("--load", choices=sorted(SHAPES), default="small", help="size of the Produce requests")
+    parser.add_argument("--seconds", type=float, default=5.0, help="length of the load")
+    parser.add_argument("--flame", type=Path, help="file for the collapsed stacks")
     parser.add_argument("--no-sampling", action="store_true", help="only measure the cost of a request, without py-spy")
     options = parser.parse_args()
     if not options.no_sampling and shutil.which("py-spy", path=str(Path(sys.executable).parent)) is None:
-        sys.stderr.write("py-spy is not installed: pip install py-spy\n")
+        sys.stderr.write("py-spy is not installed: run `pip install py-spy`, or use --no-sampling.\n")
         return 2
     directory = Path(tempfile.mkdtemp(prefix="headrace-profile-"))
     broker = Headrace(directory / "broker")
@@ -84,15 +84,15 @@ def _under_load(broker: Headrace, topic: str, load: str, seconds: float, *, samp
     requests = rate * seconds
     records = requests * shape.partitions * shape.records
     sys.stdout.write(
-        f"{load}: {len(frame):,} bytes a request, {shape.in_flight} in flight: {rate:,.0f} requests/s, "
-        f"{records / seconds:,.0f} records/s; broker CPU {1e6 * cpu / requests:.1f} us a request, "
-        f"{1e6 * cpu / records:.3f} s a million records; {broker.peak_resident_bytes() / 1e6:.0f} MB\n"
+        f"{load}: {len(frame):,} bytes per request, {shape.in_flight} in flight: {rate:,.0f} requests/s, "
+        f"{records / seconds:,.0f} records/s; broker CPU {1e6 * cpu / requests:.1f} us per request, "
+        f"{1e6 * cpu / records:.3f} s per million records; {broker.peak_resident_bytes() / 1e6:.0f} MB\n"
     )
     return sampler.stacks() if sampled else []
 
 
 class _Sampler(threading.Thread):
-    """Runs py-spy during the load. `stacks` are lines of `frame;frame;frame count`."""
+    """Runs py-spy during the load. `stacks` returns lines of the form `frame;frame;frame count`."""
 
     def __init__(self, pid: int, seconds: float) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A client of one blocking socket and encoded frames, so that mostly the broker is measured."""
+"""A client with one blocking socket and encoded frames: it costs so little that the figures are the broker's."""
 
 import gc
 import socket
@@ -20,7 +20,7 @@ class Latencies(NamedTuple):
 
 
 def wait_for_answer(port: int, timeout_s: float) -> None:
-    """Return when the broker answers ApiVersions. Raises TimeoutError."""
+    """Wait until the broker answers ApiVersions. Raises TimeoutError."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         try:
@@ -34,7 +34,7 @@ def wait_for_answer(port: int, timeout_s: float) -> None:
 
 
 def wait_for_produce(port: int, topic: str, partitions: int, timeout_s: float) -> None:
-    """Return when all partitions of `topic` accept records. Raises TimeoutError."""
+    """Write a record to each partition of `topic`, and repeat it until all accept it. Raises TimeoutError."""
     frame = frames.produce(topic, range(partitions), records=1, record_size=100)
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
@@ -48,11 +48,11 @@ def wait_for_produce(port: int, topic: str, partitions: int, timeout_s: float) -
                     time.sleep(0.002)
         except OSError:
             time.sleep(0.002)
-    raise TimeoutError(f"the broker on port {port} accepted no record for {topic} within {timeout_s} s")
+    raise TimeoutError(f"not all partitions of {topic} on port {port} accepted a record within {timeout_s} s")
 
 
 def synchronous(port: int, topic: str, seconds: float, *, acks: int = 1) -> Latencies:
-    """Send single records and wait for their answers, for `seconds`. The first 2 % of the latencies are dropped."""
+    """Send records for `seconds`, one at a time, waiting for each reply. The first 2 % of latencies do not count."""
     frame = frames.produce(topic, range(1), records=1, record_size=100, acks=acks)
     latencies: list[float] = []
     with _connected(port, frame) as (connection, size):
@@ -73,7 +73,7 @@ def synchronous(port: int, topic: str, seconds: float, *, acks: int = 1) -> Late
 
 
 def pipelined(port: int, frame: bytes, *, in_flight: int, seconds: float) -> float:
-    """Return requests per second on a connection with `in_flight` requests at any time.
+    """Keep `in_flight` requests in flight on one connection for `seconds`. Return the requests per second.
 
     Raises OSError if the broker closes the connection.
     """
@@ -103,7 +103,7 @@ def pipelined(port: int, frame: bytes, *, in_flight: int, seconds: float) -> flo
 
 @contextmanager
 def _connected(port: int, frame: bytes) -> Iterator[tuple[socket.socket, int]]:
-    """Connect and send `frame` once. Yield the connection and the size of the answers."""
+    """Connect and send `frame` once. Yield the connection and the size in bytes of each reply."""
     with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.sendall(frame)
@@ -120,11 +120,11 @@ def _connected(port: int, frame: bytes) -> Iterator[tuple[socket.socket, int]]:
 def _check(answer: bytes) -> None:
     errors = [code for code in frames.produce_errors(answer) if code]
     if errors:
-        raise RuntimeError(f"the broker refused a produce request with error code {errors[0]}")
+        raise RuntimeError(f"the broker refused a Produce request with error code {errors[0]}")
 
 
 def receive_frame(connection: socket.socket) -> bytes:
-    """Return the next answer without its length; empty if the connection was closed."""
+    """Return the next reply without its length; empty if the connection was closed."""
     size = connection.recv(4, socket.MSG_WAITALL)
     if len(size) < 4:
         return b""

@@ -1,4 +1,4 @@
-"""Print the results."""
+"""Print the rows as a table, or return them for JSON."""
 
 import os
 import platform
@@ -31,7 +31,7 @@ def table(outcomes: Sequence[Outcome]) -> Table:
 
 
 def print_table(outcomes: Sequence[Outcome]) -> None:
-    """Print to standard output, as wide as needed if it is not a terminal."""
+    """Print the table to standard output, 120 columns wide if that is not a terminal."""
     console = Console()
     if not console.is_terminal:
         console = Console(width=120)

@@ -1,6 +1,6 @@
 """The rows of the result, with the floors that Headrace must reach.
 
-Ratios are Headrace / Kafka by turn; their median is judged, so that a slow moment of the machine affects both sides.
+Every turn has a ratio, Headrace / Kafka, so that a slow moment of the machine affects both. Their median is judged.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,12 +9,12 @@ from statistics import median
 from typing import Final, NamedTuple
 
 EQUAL: Final = 0.95
-"""A throughput ratio that counts as equal if the client is the limit: runs of the same broker vary as much."""
+"""Minimum throughput ratio if the client is the bottleneck: runs of the same broker vary by as much."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A figure of both brokers. `at_least` and `at_most` limit the ratio, `absolute` limits Headrace's figure."""
+    """A figure of both brokers. `at_least` and `at_most` limit the ratio; `absolute` is the maximum for Headrace."""
 
     key: str
     title: str
@@ -72,7 +72,7 @@ ROWS: Final = (
 
 
 def outcomes(headrace: Mapping[str, Sequence[float]], kafka: Mapping[str, Sequence[float]]) -> list[Outcome]:
-    """Judge the measured rows. Samples are by key, one per turn, in the same order for both brokers."""
+    """Judge the measured rows. Samples are by row key, one per turn, in the same order for both brokers."""
     return [_judge(row, headrace[row.key], kafka.get(row.key, ())) for row in ROWS if headrace.get(row.key)]
 
 

@@ -25,7 +25,7 @@ _MEGABYTE = 1 << 20
 
 
 class Run:
-    """A measurement at one scale, in its own directory under `base`. A context manager that cleans up."""
+    """A measurement in its own directory under `base`. A context manager: the end stops the brokers and removes it."""
 
     def __init__(self, scale: Scale, jars: Path, base: Path | None, *, with_kafka: bool, only: str | None) -> None:
         self._scale = scale
@@ -50,7 +50,7 @@ class Run:
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def measure(self) -> Mapping[str, Samples]:
-        """Return all samples by broker and row."""
+        """Run all loads, and return the samples by broker and row."""
         if self._only is None:
             self._warm_page_cache()
             self._starts()
@@ -79,7 +79,7 @@ class Run:
         chosen = [load for load in known if self._only is None or self._only in load.title]
         if not chosen:
             titles = ", ".join(repr(load.title) for load in known)
-            raise RuntimeError(f"No load has {self._only!r} in its title. Loads: {titles}.")
+            raise RuntimeError(f"No load has {self._only!r} in its title. The loads are {titles}.")
         brokers = []
         for kind in self._kinds:
             broker = self._new(kind)
@@ -100,13 +100,13 @@ class Run:
             self.samples[broker.name]["load.memory"].append(broker.peak_resident_bytes() / 1e6)
             for key, samples in from_start[broker.name].items():
                 if samples:
-                    # Includes the first round: all costs since the start count.
+                    # These include the first round: all costs since the start count.
                     self.samples[broker.name][f"{key}-from-start"].append(mean(samples))
             broker.remove()
             self._alive.remove(broker)
 
     def _turns(self, label: str, load: Load, brokers: Sequence[Broker]) -> Iterator[tuple[Broker, Sample]]:
-        """Run one round of `load`, with the brokers in turn."""
+        """Run one round of `load` on the brokers in turn. Yield each broker's samples."""
         left = {broker: load.run(broker) for broker in brokers}
         while left:
             for broker, turns in list(left.items()):
@@ -157,7 +157,7 @@ class Run:
             self._alive.remove(broker)
 
     def _warm_page_cache(self) -> None:
-        """Touch as much memory as a round uses: on virtual machines the first touch is up to ten times slower."""
+        """Write and delete twice a round's bytes: on virtual machines the first access to memory is far slower."""
         self._say("warming up: page cache")
         block = bytes(_MEGABYTE)
         room = shutil.disk_usage(self._directory).free // 2

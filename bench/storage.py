@@ -1,7 +1,7 @@
 """`python -m bench --storage`: the cost of large logs, compared with Apache Kafka.
 
-Opening a cold log, fetching from a large one, appending while others read cold data, and compaction. Needs 45 GB of
-disk and about ten minutes; `--quick` needs 6 GB and about five.
+Measures opening a cold log, fetching from a large log, appending while others read cold data, and compaction. Needs
+45 GB of disk and about ten minutes; `--quick` needs 6 GB and about five.
 """
 
 import multiprocessing
@@ -31,13 +31,13 @@ _FETCHES: Final = 2000
 _FETCH_BYTES: Final = 65536
 _READERS: Final = 4
 _READ_MB_S: Final = 50
-"""Limit per reader: four unlimited ones would leave no CPU to the measuring client."""
+"""Limit per reader: four unlimited readers would leave no CPU for the measuring client."""
 _WARM_RECORDS: Final = 100_000
-"""Few enough to be read within a second."""
+"""Number of records that readers of warm data read: few enough to take less than a second."""
 _VALUE_SIZE: Final = 1000
 _SMALL_VALUE_SIZE: Final = 100
 _SMALL_SHARE: Final = 4
-"""Divisor of the bytes compacted with small records, whose cost depends on their number."""
+"""Divisor of the bytes to compact in small records: the cost of compaction depends on the number of records."""
 _KEYED_BATCH_BYTES: Final = 500_000
 _CLEANED_S: Final = 300.0
 _IDLE_S: Final = 3.0
@@ -45,7 +45,7 @@ _IDLE_S: Final = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """Bytes to write for each figure."""
+    """Bytes to write for the figures of fetching, opening and compacting, and seconds per latency figure."""
 
     fetched: tuple[int, ...]
     reopened: int
@@ -91,9 +91,9 @@ class StorageFigures(Figures):
             if kind == "cold":
                 _drop_page_cache()
             with _readers(broker, "grown", among):
-                beside = self._synchronous(broker)
-            label = f"one record at a time beside {_READERS} readers of {_READ_MB_S} MB/s of {kind} data each"
-            self.note(f"{label}, p99 ms", broker, beside.p99)
+                meanwhile = self._synchronous(broker)
+            label = f"one record at a time while {_READERS} readers read {_READ_MB_S} MB/s of {kind} data each"
+            self.note(f"{label}, p99 ms", broker, meanwhile.p99)
 
     def _synchronous(self, broker: Broker) -> raw_client.Latencies:
         raw_client.wait_for_produce(broker.port, "hot", 1, _TIMEOUT_S)
@@ -111,9 +111,7 @@ class StorageFigures(Figures):
             begin = time.perf_counter()
             broker.start()
             raw_client.wait_for_produce(broker.port, "reopened", 6, 120.0)
-            self.note(
-                f"{label}, cold, after {how}: to the first accepted record, s", broker, time.perf_counter() - begin
-            )
+            self.note(f"{label}, cold, after {how}: exec to records accepted, s", broker, time.perf_counter() - begin)
 
     # -- compaction ----------------------------------------------------------------------------------------------------
 
@@ -132,17 +130,17 @@ class StorageFigures(Figures):
             self.note(f"{label}: CPU s", broker, cpu)
             self.note(f"{label}: s", broker, seconds)
             self.note(f"{label}: MB left", broker, left / 1e6)
-            beside: list[raw_client.Latencies] = []
-            load = threading.Thread(target=lambda beside=beside: beside.append(self._synchronous(broker)))
-            self._compact(broker, f"beside-{value_size}", size, value_size, load)
+            meanwhile: list[raw_client.Latencies] = []
+            load = threading.Thread(target=lambda found=meanwhile: found.append(self._synchronous(broker)))
+            self._compact(broker, f"compacted-under-load-{value_size}", size, value_size, load)
             load.join()
             label = f"one record at a time while {value_size}-byte records are compacted, p99 ms"
-            self.note(label, broker, beside[0].p99)
+            self.note(label, broker, meanwhile[0].p99)
 
     def _compact(
         self, broker: Broker, topic: str, size: int, value_size: int, load: threading.Thread | None = None
     ) -> tuple[float, float, int]:
-        """Return CPU seconds, seconds, and bytes left; `load` is started with the first file of the compaction."""
+        """Compact a new topic. Return CPU seconds, seconds, and bytes left. Start `load` when compaction begins."""
         waiting = {"min.compaction.lag.ms": str(86_400_000)}
         settings = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "segment.bytes": str(100 * _MB)}
         _create(broker, topic, 1, settings | waiting)
@@ -187,7 +185,7 @@ def _alter(broker: Broker, topic: str, settings: dict[str, str]) -> None:
 
 
 def _write(broker: Broker, topic: str, partitions: int, size: int) -> int:
-    """Append about `size` bytes in batches of 64 KB. Return the number of records per partition."""
+    """Append about `size` bytes in batches of 60 KB. Return the number of records per partition."""
     records = 60
     frame = frames.produce(topic, range(partitions), records=records, record_size=_VALUE_SIZE)
     requests = max(1, size // len(frame))
@@ -220,7 +218,7 @@ def _keyed_frame(topic: str, keys: list[int], value: bytes) -> bytes:
 
 
 def _ask_many(connection: socket.socket, requests: Iterator[bytes]) -> None:
-    """Send requests, up to four ahead of the answers. Raises RuntimeError for a refused one."""
+    """Send Produce requests, at most four of them unanswered. Raises RuntimeError if one is refused."""
     waiting = 0
     for request in requests:
         connection.sendall(request)
@@ -235,11 +233,11 @@ def _ask_many(connection: socket.socket, requests: Iterator[bytes]) -> None:
 def _expect_written(connection: socket.socket) -> None:
     errors = [code for code in frames.produce_errors(raw_client.receive_frame(connection)) if code]
     if errors:
-        raise RuntimeError(f"the broker refused a produce request with error code {errors[0]}")
+        raise RuntimeError(f"the broker refused a Produce request with error code {errors[0]}")
 
 
 def _fetch_at_random(broker: Broker, topic: str, records: int) -> tuple[float, float]:
-    """Return the median time and the broker's CPU time of a fetch, in us, after one fetch at the same offsets."""
+    """Return a fetch's median latency and mean broker CPU time, in us. A first, untimed pass warms the same offsets."""
     offsets = [random.Random(records).randrange(records) for _ in range(_FETCHES)]
     with socket.create_connection(("127.0.0.1", broker.port)) as connection:
         for offset in offsets:
@@ -254,13 +252,13 @@ def _fetch(connection: socket.socket, topic: str, offset: int) -> float:
     begin = time.perf_counter()
     connection.sendall(frames.fetch(topic, 0, offset, _FETCH_BYTES))
     if len(raw_client.receive_frame(connection)) < _FETCH_BYTES // 2:
-        raise RuntimeError(f"a fetch at offset {offset} returned too few bytes")
+        raise RuntimeError(f"a fetch of {topic} at offset {offset} returned less than half of {_FETCH_BYTES} bytes")
     return time.perf_counter() - begin
 
 
 @contextmanager
 def _readers(broker: Broker, topic: str, records: int) -> Iterator[None]:
-    """Run readers that repeatedly read the first `records` of the log, from different positions."""
+    """Run readers that start at different offsets and repeatedly read the first `records` of the log."""
     # Processes, so that they do not share an interpreter with the measuring client.
     context = multiprocessing.get_context("spawn")
     starts = [number * records // _READERS for number in range(_READERS)]
@@ -270,9 +268,9 @@ def _readers(broker: Broker, topic: str, records: int) -> Iterator[None]:
     try:
         yield
     finally:
-        for one in processes:
-            one.kill()
-            one.join()
+        for item in processes:
+            item.kill()
+            item.join()
 
 
 def _reader(port: int, topic: str, offset: int, records: int) -> None:
@@ -305,9 +303,9 @@ def _idle_cpu(broker: Broker) -> float:
 
 
 def _drop_page_cache() -> None:
-    """Drop the page cache if permitted, so that the next reads come from disk."""
+    """Drop the page cache, so that the next reads come from disk. Without the permission, print a warning."""
     os.sync()
     try:
         Path("/proc/sys/vm/drop_caches").write_text("3")
     except OSError:
-        sys.stderr.write("Cannot drop the page cache (not root): figures called cold are warm.\n")
+        sys.stderr.write("Cannot drop the page cache without root: the figures for cold data show warm data.\n")

@@ -10,14 +10,14 @@ class _TerminatedError(KeyboardInterrupt):
 
 
 def until_interrupted(measure: Callable[[], int]) -> int:
-    """Return the exit code of `measure`; if a signal ends it, say so and return 128 plus the signal."""
+    """Return the exit code of `measure`. If SIGINT or SIGTERM ends it, print a line and return 128 plus the signal."""
     signal.signal(signal.SIGTERM, _terminate)
     try:
         return measure()
     except KeyboardInterrupt as error:
         by_term = isinstance(error, _TerminatedError)
         sys.stderr.write(
-            f"\n{'Ended' if by_term else 'Interrupted'}; the brokers are stopped and their data is removed.\n"
+            f"\n{'Terminated' if by_term else 'Interrupted'}: the brokers are stopped and their data is removed.\n"
         )
         return 128 + (signal.SIGTERM if by_term else signal.SIGINT)
 

@@ -1,4 +1,4 @@
-"""Topics for a measurement, and their record counts."""
+"""Create and delete topics for a measurement, and count their records."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ _numbers = count(1)
 def fresh_topic(broker: Broker, name: str) -> Iterator[str]:
     """Create a topic of six partitions, wait until it accepts records, and delete it at the end.
 
-    It is not deleted after an error: its broker is removed too.
+    After an error it is not deleted, because its broker is then removed.
     """
     topic = f"bench-{name}-{next(_numbers)}"
     admin = AdminClient({"bootstrap.servers": broker.address, "log_level": 0})
@@ -30,6 +30,7 @@ def fresh_topic(broker: Broker, name: str) -> Iterator[str]:
 
 
 def record_count(broker: Broker, topic: str) -> int:
+    """Return the sum of the end offsets of the topic's six partitions."""
     admin = AdminClient({"bootstrap.servers": broker.address, "log_level": 0})
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
     ends = admin.list_offsets({TopicPartition(topic, partition): latest for partition in range(PARTITIONS)})

@@ -1,7 +1,7 @@
 """`python -m bench --transactions`: the cost of transactions, compared with Apache Kafka.
 
 librdkafka is the client of both brokers, which take turns; the first round does not count. Commit latency is the time
-of `commit_transaction` after all records are acknowledged. CPU is that of the broker, per transaction.
+that `commit_transaction` takes after all records are acknowledged. CPU is the broker's time per transaction.
 """
 
 import socket
@@ -39,7 +39,7 @@ _RETRIED: Final = {
     ErrorCode.not_coordinator,
     ErrorCode.concurrent_transactions,
 }
-"""Errors of a coordinator that is not ready."""
+"""Errors after which a request is repeated: the coordinator is not ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ QUICK: Final = Scale(1, 3.0)
 
 @dataclass(slots=True)
 class _Load:
-    """Commit latencies of several producers, in ms."""
+    """The commits of several producers: seconds in total, and a latency in ms of each commit."""
 
     seconds: float = 0.0
     commits: list[float] = field(default_factory=list)
@@ -99,9 +99,9 @@ class TransactionFigures(Figures):
         load = _commit_for(broker, producers, self._scale.seconds, records=records)
         cpu = broker.cpu_seconds() - cpu
         noun = "producer" if producers == 1 else "producers"
-        label = f"{producers} {noun}, {records} records each transaction"
+        label = f"{producers} {noun}, {records} records per transaction"
         count = len(load.commits)
-        self.note(f"{label}: transactions a second", broker, count / load.seconds)
+        self.note(f"{label}: transactions per second", broker, count / load.seconds)
         self.note(f"{label}: commit p50 ms", broker, _percentile(load.commits, 0.5))
         self.note(f"{label}: commit p99 ms", broker, _percentile(load.commits, 0.99))
         self.note(f"{label}: begin to committed p50 ms", broker, _percentile(load.totals, 0.5))
@@ -109,16 +109,16 @@ class TransactionFigures(Figures):
         self.note(f"{label}: broker CPU ms per transaction", broker, cpu * 1000 / count)
 
     def _at_a_rate(self, broker: Broker) -> None:
-        """Measure latency without load: at full speed it is mostly queueing."""
+        """Measure latency at a low rate: at full speed, it is mostly queueing."""
         load = _commit_for(broker, PRODUCERS, self._scale.seconds, records=10, pause_s=PRODUCERS / RATE)
-        label = f"{PRODUCERS} producers, {RATE} transactions a second in all"
+        label = f"{PRODUCERS} producers, {RATE} transactions per second in total"
         self.note(f"{label}: commit p50 ms", broker, _percentile(load.commits, 0.5))
         self.note(f"{label}: commit p99 ms", broker, _percentile(load.commits, 0.99))
         self.note(f"{label}: begin to committed p50 ms", broker, _percentile(load.totals, 0.5))
         self.note(f"{label}: begin to committed p99 ms", broker, _percentile(load.totals, 0.99))
 
     def _loop(self, broker: Broker, number: int) -> None:
-        """Repeatedly consume and produce a hundred records, and commit them with the offsets."""
+        """Repeatedly consume a hundred records, produce as many, and commit them together with the offsets."""
         _fill(broker, "in", _LOOP_RECORDS, partitions=1)
         consumer = Consumer(
             {
@@ -149,8 +149,8 @@ class TransactionFigures(Figures):
         seconds, cpu = time.perf_counter() - begin, broker.cpu_seconds() - cpu
         consumer.close()
         label = f"consume, produce, commit {_LOOP_BATCH} at a time"
-        self.note(f"{label}: records a second", broker, done / seconds)
-        self.note(f"{label}: CPU ms of the broker per 1,000 records", broker, cpu * 1e6 / done)
+        self.note(f"{label}: records per second", broker, done / seconds)
+        self.note(f"{label}: broker CPU ms per 1,000 records", broker, cpu * 1e6 / done)
 
     def _reading(self, broker: Broker) -> None:
         """Measure readers of a topic without transactions, with and without open transactions elsewhere."""
@@ -161,11 +161,11 @@ class TransactionFigures(Figures):
             for number in range(OPEN):
                 _leave_open(connection, number)
             rates_with_open = [_read_all(broker) for _ in range(3)]
-        label = "read_committed from a topic without transactions: records a second"
+        label = "read_committed from a topic without transactions: records per second"
         for rate in rates:
             self.note(label, broker, rate)
         for rate in rates_with_open:
-            self.note(f"  beside {OPEN:,} open transactions", broker, rate)
+            self.note(f"  while another topic has {OPEN:,} open transactions", broker, rate)
 
 
 def _create(broker: Broker, topic: str) -> None:
@@ -183,13 +183,13 @@ def _producer(broker: Broker, name: str) -> Producer:
             producer.init_transactions(_TIMEOUT_S)
         except KafkaException as error:
             if not error.args[0].retriable() or time.monotonic() > deadline:
-                raise RuntimeError(f"{broker.name} cannot initialise a transactional id: {error}") from error
+                raise RuntimeError(f"{broker.name} did not initialize transactional id {name}: {error}") from error
         else:
             return producer
 
 
 def _commit_for(broker: Broker, producers: int, seconds: float, *, records: int, pause_s: float = 0.0) -> _Load:
-    """Commit transactions in sequence; with `pause_s`, a producer begins at most one per pause."""
+    """Let each producer commit one transaction after another; with `pause_s`, it begins at most one per pause."""
     clients = [_producer(broker, f"{producers}-{number}") for number in range(producers)]
     load = _Load()
     begin = time.perf_counter()
@@ -228,11 +228,11 @@ def _fill(broker: Broker, topic: str, records: int, *, partitions: int) -> None:
             except BufferError:
                 producer.poll(0.01)
     if producer.flush(_TIMEOUT_S):
-        raise RuntimeError(f"{broker.name} did not accept {records:,} records")
+        raise RuntimeError(f"{broker.name} did not acknowledge all of {records:,} records in {topic}")
 
 
 def _read_all(broker: Broker) -> float:
-    """Return the records per second of a consumer that reads all of `plain`."""
+    """Read all of the topic `plain` with one consumer. Return records per second after its first batch."""
     consumer = Consumer(
         {
             "bootstrap.servers": broker.address,
@@ -266,7 +266,7 @@ def _percentile(values: list[float], share: float) -> float:
 
 
 def _leave_open(connection: socket.socket, number: int) -> None:
-    """Begin a transaction of a new producer, and write a record in it."""
+    """Begin a transaction of a new producer, write a record in it, and leave it open."""
     name = f"open-{number}"
     partition = number % _PARTITIONS
     begun = _ask_until_taken(
@@ -312,7 +312,7 @@ def _ask_until_taken(
     message: dict[str, Any],
     error_of: Callable[[Any], ErrorCode],
 ) -> Any:
-    """Send a request until the coordinator is ready, and return the answer."""
+    """Repeat a request until the coordinator is ready, and return the reply. Raises RuntimeError for other errors."""
     deadline = time.monotonic() + _TIMEOUT_S
     while True:
         answer = _ask(connection, key, version, message)
@@ -320,7 +320,7 @@ def _ask_until_taken(
         if error is ErrorCode.none:
             return answer
         if error not in _RETRIED or time.monotonic() > deadline:
-            raise RuntimeError(f"{key.name} is answered with {error.name}")
+            raise RuntimeError(f"the broker refused {key.name} with {error.name}")
         time.sleep(0.02)
 
 

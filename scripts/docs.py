@@ -58,7 +58,8 @@ def broker_settings(group: dict[str, Setting]) -> str:
 
 
 def offered_apis() -> str:
-    """List the answer to ApiVersions v0: an error code, then an array of key, lowest and highest version."""
+    """Return a table of the APIs that a broker advertises."""
+    # The reply to ApiVersions v0 is an error code, then an array of key, lowest and highest version.
     with Broker() as broker, socket.create_connection(("127.0.0.1", broker.port)) as connection:
         connection.sendall(struct.pack(">ihhih", 10, ApiKey.API_VERSIONS, 0, 1, -1))
         with connection.makefile("rb") as answers:
@@ -83,7 +84,7 @@ GENERATORS: dict[str, Callable[[], str]] = {
 
 
 def regenerated(text: str) -> str:
-    """Return the page with updated generated parts. Raises KeyError for a part without a generator."""
+    """Return the page with its generated parts updated. Raises KeyError for a part without a generator."""
     return REGION.sub(lambda part: f"{part[1]}\n{GENERATORS[part[2]]()}\n{part[3]}", text)
 
 

@@ -1,8 +1,8 @@
-"""Install what `make demo`, `make test` and `make bench` need, into this checkout. Run by `make setup`.
+"""Install everything that `make demo`, `make test` and `make bench` need into this checkout. Run by `make setup`.
 
-Runs under a bare Python and imports no package. Skips steps whose inputs have not changed since their last success, so
-a second run takes a second. What cannot be installed is listed at the end, with a way to get it; only missing Python
-packages (or, under CI, anything missing) make the run fail.
+Needs only the standard library. Skips steps whose inputs have not changed since their last success, so a second run
+takes a second. The end lists missing things, and how to get them. The run fails only if Python packages are missing,
+or under CI, if anything is.
 """
 
 import hashlib
@@ -43,7 +43,7 @@ class MissingError(Exception):
 
 
 class Step(NamedTuple):
-    """A step, repeated if `inputs` change, a program or output is missing, or `holds` returns False."""
+    """A step. It runs again if an input changes, an output or program is missing, or `holds` returns False."""
 
     name: str
     run: Callable[[], None]
@@ -73,7 +73,7 @@ class Step(NamedTuple):
 
 
 def run(*command: str | Path, hint: str) -> None:
-    """Run a command with its output in `.build/setup.log`. Raises `MissingError` with `hint` and the end of the log."""
+    """Run a command, with output to `.build/setup.log`. If it fails, raise MissingError with `hint` and that output."""
     log = BUILD / "setup.log"
     with log.open("ab") as output:
         start = output.tell()
@@ -93,12 +93,12 @@ def python_packages() -> None:
     try:
         import ensurepip  # noqa: F401  (a separate package on Debian)
     except ImportError:
-        raise MissingError("This Python cannot create virtual environments: apt-get install python3-venv") from None
+        raise MissingError("This Python cannot create virtual environments: run apt-get install python3-venv") from None
     if venv_is_of_this_python():
         fill_venv()
         return
     if VENV.is_symlink():
-        raise MissingError(f".venv is a link to {VENV.resolve()}, which belongs to another Python: remove the link.")
+        raise MissingError(f".venv is a link to {VENV.resolve()}, which uses another Python: remove the link.")
     before = BUILD / "venv-before"
     shutil.rmtree(before, ignore_errors=True)
     if VENV.is_dir():
@@ -191,11 +191,11 @@ def programs() -> None:
     if not missing:
         return
     names = sorted({PROGRAMS[program][0] for program in missing})
-    by_hand = f"Missing: {', '.join(missing)} (tests of real clients, Spark's jars). "
+    by_hand = f"Missing programs: {', '.join(missing)} (for tests of real clients, and for Spark's jars). "
     if shutil.which("apt-get") is None:
         brew = sorted({PROGRAMS[program][1] for program in missing})
-        raise MissingError(f"{by_hand}Get them with: brew install {' '.join(brew)}")
-    hint = f"{by_hand}Get them with: sudo apt-get install {' '.join(names)}"
+        raise MissingError(f"{by_hand}Install them with: brew install {' '.join(brew)}")
+    hint = f"{by_hand}Install them with: sudo apt-get install {' '.join(names)}"
     sudo = [] if os.geteuid() == 0 else ["sudo", "-n"]
     run(*sudo, "apt-get", "update", "-q", hint=hint)
     install = ["apt-get", "install", "-qy", "--no-install-recommends", *names]
@@ -211,7 +211,7 @@ def jars(pom: Path, directory: Path) -> Callable[[], None]:
         shutil.rmtree(fresh, ignore_errors=True)
         goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={fresh}"]
         hint = (
-            f"Maven could not download the jars of {name}. Is Maven Central (or the mirror of ~/.m2/settings.xml) up?"
+            f"Maven could not download the jars of {name}. Is Maven Central, or the mirror in ~/.m2/settings.xml, up?"
         )
         run("mvn", "--batch-mode", "--quiet", "--file", pom, *goal, hint=hint)
         shutil.rmtree(directory, ignore_errors=True)
@@ -221,7 +221,7 @@ def jars(pom: Path, directory: Path) -> Callable[[], None]:
 
 
 def spark_classes() -> None:
-    hint = "Spark did not start, or Java wrote no archive of its classes. Everything works without it, more slowly."
+    hint = "Spark did not start, or Java did not archive its classes. Without the archive, Spark starts more slowly."
     run(PYTHON, ROOT / "scripts" / "spark_classes.py", hint=hint)
 
 
@@ -261,13 +261,13 @@ def steps() -> list[Step]:
 
 
 def is_newer(archive: Path, *jars: Path) -> bool:
-    """Return True if Java will use an archive of classes: jars and Java must be older."""
+    """Return True if an archive of classes is newer than the jars and Java; otherwise Java does not use it."""
     sources = [*jars, Path(shutil.which("java") or archive).resolve()]
     return archive.stat().st_mtime > max(source.stat().st_mtime for source in sources)
 
 
 def say(text: str, end: str = "\n") -> None:
-    """Print to standard error: standard output belongs to the next command, as in `make demo DEMO_ARGS=--json`."""
+    """Print to standard error: standard output is for the command that follows, as in `make demo DEMO_ARGS=--json`."""
     print(text, end=end, file=sys.stderr, flush=True)
 
 
@@ -283,7 +283,7 @@ def main() -> int:
     if not todo:
         say("setup: everything is in place")
     else:
-        say(f"setup: with Python {sys.version.split()[0]} of {Path(sys.executable).resolve().parent}")
+        say(f"setup: using Python {sys.version.split()[0]} from {Path(sys.executable).resolve().parent}")
     for number, step in enumerate(todo, 1):
         say(f"setup {number}/{len(todo)}: {step.name} ... ", end="")
         started = time.monotonic()

@@ -1,7 +1,7 @@
 """Archive the classes that Spark loads for jobs, so that Java need not load and verify them at every start.
 
-Run by `make setup`. Java writes the archive at the end of a driver that has run jobs of every kind. It contains classes
-of the driver's class path: those of Spark, of its connector and of Delta.
+Run by `make setup`. It runs jobs of every kind in a driver; when the driver exits, Java writes the archive. The archive
+contains classes from the driver's class path: those of Spark, its Kafka connector and Delta.
 """
 
 import os
@@ -23,7 +23,10 @@ _ENDS_S: Final = 300.0
 def main() -> int:
     archive = jars.classes()
     if archive is None:
-        print("not a checkout", file=sys.stderr)
+        print(
+            "Run this in a checkout of Headrace: an installed package has no directory for the archive.",
+            file=sys.stderr,
+        )
         return 1
     unfinished = archive.with_suffix(".new")
     unfinished.unlink(missing_ok=True)

@@ -2,10 +2,10 @@
 
     suites.py [kafka-python] [librdkafka] [--cluster] [--grow]
 
-The suites are shell scripts outside this checkout (../shared/suites, or HEADRACE_SUITES), which fetch and build the
-clients if needed (under SUITES_WORK; 15 minutes the first time). Fails if a test in tests/suites/*.allow does not pass.
-`--cluster` runs them against three brokers on ZooKeeper, with three replicas of every topic.
-`--grow` adds further passing tests to the lists; nothing is ever removed.
+The suites are shell scripts outside this checkout (in ../shared/suites, or HEADRACE_SUITES). They fetch and build the
+clients if needed (in SUITES_WORK; 15 minutes the first time). The run fails if a test in tests/suites/*.allow does not
+pass. `--cluster` uses three brokers on ZooKeeper, with three replicas of every topic. `--grow` adds tests that pass to
+the lists; nothing is ever removed.
 """
 
 import argparse
@@ -34,7 +34,7 @@ SETTINGS = {"num.partitions": 4, "group.min.session.timeout.ms": 1000, "group.in
 
 @dataclass(frozen=True, kw_only=True)
 class Suite:
-    """A suite's script, and how to read the passed tests from its logs."""
+    """A suite: its script, and a function that reads the passed tests from the script's logs."""
 
     script: str
     passed: Callable[[Path], set[str]]
@@ -93,9 +93,9 @@ def three_brokers(directory: Path) -> Iterator[list[BrokerProcess]]:
 
 
 def run(name: str, suite: Suite, *, cluster: bool, grow: bool) -> bool:
-    """Run a suite against new brokers. Return True if all allowed tests passed and no broker exited.
+    """Run a suite against new brokers. Return True if all tests of the allow-list passed and no broker exited.
 
-    Allowed tests that fail are run again, because some have timeouts too short for a busy machine.
+    Listed tests that fail are run again, because some have timeouts that are too short for a busy machine.
     """
     allowed = set(suite.allow_list.read_text().split()) if suite.allow_list.exists() else set()
     passed, survived = attempt(name, suite, [], cluster=cluster)
@@ -112,12 +112,12 @@ def run(name: str, suite: Suite, *, cluster: bool, grow: bool) -> bool:
         print(f"{name}: {test} passed but is not in the list{'' if grow else ' (--grow adds it)'}")
     if not survived:
         print(f"{name}: a broker exited; see {BUILD / name}/broker*.log")
-    print(f"{name}: {len(passed)} passed; {len(allowed - passed)} of {len(allowed)} allowed tests did not")
+    print(f"{name}: {len(passed)} tests passed; {len(allowed - passed)} of the {len(allowed)} listed ones did not")
     return survived and bool(passed) and allowed <= passed
 
 
 def attempt(name: str, suite: Suite, arguments: list[str], *, cluster: bool) -> tuple[set[str], bool]:
-    """Return the passed tests, and True if no broker exited."""
+    """Run the script once, against new brokers. Return the passed tests, and True if no broker exited."""
     logs = BUILD / name
     logs.mkdir(parents=True, exist_ok=True)
     work = os.environ.get("SUITES_WORK") or str(BUILD / "work")
@@ -134,16 +134,16 @@ def attempt(name: str, suite: Suite, arguments: list[str], *, cluster: bool) -> 
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Clients' own test suites against Headrace.")
+    parser = argparse.ArgumentParser(description="Runs clients' own test suites against Headrace.")
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"{' or '.join(ALL)}; default: both")
     parser.add_argument("--cluster", action="store_true", help="use three brokers on ZooKeeper")
     parser.add_argument("--grow", action="store_true", help="add newly passing tests to the allow-lists")
     arguments = parser.parse_args()
     unknown = set(arguments.suites) - set(ALL)
     if unknown:
-        parser.error(f"unknown suite {', '.join(sorted(unknown))}; known: {', '.join(ALL)}")
+        parser.error(f"unknown suite {', '.join(sorted(unknown))}: use {' or '.join(ALL)}")
     if not SUITES.is_dir():
-        parser.error(f"no suites in {SUITES}: set HEADRACE_SUITES to their directory")
+        parser.error(f"{SUITES} does not exist: set HEADRACE_SUITES to the directory of the suites' scripts")
     outcomes = [
         run(name, ALL[name], cluster=arguments.cluster, grow=arguments.grow) for name in arguments.suites or ALL
     ]
