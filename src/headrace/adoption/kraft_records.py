@@ -1,6 +1,6 @@
 """Replay the records of a KRaft metadata log: topics, partitions, settings. Pure.
 
-Only what a single broker can use is decoded; the rest is counted. Formats are Kafka's
+Decodes only what a single broker can use, and counts what it cannot adopt. Formats are Kafka's
 (`metadata/src/main/resources/common/metadata`), in the flexible encoding of KIP-482.
 """
 
@@ -60,7 +60,7 @@ _IGNORED: Final = frozenset({0, 1, 7, 8, 17, 20, 21, 27, 28})
 
 
 def replay(values: Iterable[bytes]) -> KafkaCluster:
-    """Replay records to a cluster.
+    """Return the cluster that the records describe.
 
     Raises KafkaError: unsupported_version for a record of a newer Kafka, corrupt_message for a malformed one.
     """

@@ -43,7 +43,7 @@ SECURITY_SETTINGS: Final[dict[str, Setting]] = table(
         "authorizer.class.name",
         STRING,
         "",
-        "Enables authorization by ACLs if it is not empty; accepts any of Kafka's authorizer names.",
+        "Class of Kafka's authorizer; must be empty, because Headrace has no authorization.",
         importance=LOW,
     ),
     Setting("super.users", STRING, "", "Principals that may do everything, separated by semicolons.", importance=LOW),

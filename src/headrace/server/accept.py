@@ -32,7 +32,7 @@ _BACKLOG: Final = "socket.listen.backlog.size"
 _RECEIVE_BUFFER: Final = "socket.receive.buffer.bytes"
 _ACCEPT_PAUSE_SECONDS: Final = 0.5
 _SPARE_DESCRIPTORS: Final = 64
-"""Descriptors reserved for logs, metadata and modules that load late."""
+"""Descriptors reserved for logs, metadata and late imports."""
 _OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -70,7 +70,7 @@ class Server:
         ]
 
     def start(self) -> None:
-        """Accept connections from now on."""
+        """Start to accept connections."""
         for sock, listener in self._sockets:
             self._loop.add_reader(sock.fileno(), self._accept, sock, listener)
         self._sweep = self._loop.call_later(SWEEP_SECONDS, self._check_connections)

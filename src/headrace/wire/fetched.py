@@ -81,7 +81,7 @@ def encode_fetch(
     replica: tuple[int, int] | None,
     version: int = FETCH_VERSION,
 ) -> bytearray:
-    """Return the body of a request. `entries` are packed by `ENTRY`; `session` is its id and epoch.
+    """Return the body of a request. `entries` are packed by `ENTRY`; `session` is the id and epoch of the session.
 
     `replica` is the id and epoch of the follower; None fetches like a consumer, up to the high watermark.
     """
