@@ -37,7 +37,7 @@ TRACE_EPILOG = examples(
     "headrace pipeline trace access-log 0 4711 --json | jq '.reached[].table'",
 )
 REPLAY_EPILOG = examples(
-    "what the current parser would accept",
+    "count the records that the current parser would accept",
     "headrace pipeline replay-quarantine --dry-run",
     "only records with one reason",
     "headrace pipeline replay-quarantine events --reason 'the line is empty'",
@@ -85,7 +85,7 @@ def audit(
 
 
 def _audits(tables: "Tables", deployment: "Deployment", jobs: "Sequence[Job]", *, required: bool) -> "list[Audited]":
-    """Audit the jobs that have written, and write metrics. Raises CommandError for one that has not, if `required`."""
+    """Audit the jobs that have written rows, and write metrics. If `required`, raise CommandError for other jobs."""
     from headrace.pipeline.engine.files import Files
     from headrace.pipeline.engine.monitoring import status
     from headrace.pipeline.engine.upkeep.audit import ClusterLog

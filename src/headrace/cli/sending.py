@@ -132,7 +132,7 @@ def _failure(sent: Sent, failure: KafkaError, bootstrap: str, producer: Producer
         what = f"topic '{sent.topic}' was deleted while producing to it"
         return CommandError(f"{what}; {output.count(sent.records, 'record')} delivered before that")
     if failure.code() == KafkaError._MSG_TIMED_OUT and sent.records:
-        hint = "The broker stopped answering. --timeout is how long a record waits for an acknowledgement."
+        hint = "The broker stopped answering. --timeout sets the time that a record waits for an acknowledgement."
     return CommandError(f"{error.what}; {output.count(sent.records, 'record')} delivered before that", hint)
 
 

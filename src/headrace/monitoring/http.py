@@ -79,7 +79,7 @@ _Route: TypeAlias = Callable[[_Request], Awaitable[_Answer]]
 
 
 class HttpServer:
-    """Answers GET requests."""
+    """Answers GET and HEAD requests."""
 
     def __init__(self, host: str, port: int) -> None:
         self._host = host
