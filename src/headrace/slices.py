@@ -16,7 +16,7 @@ H = TypeVar("H", bound=Hashable)
 Steps: TypeAlias = Generator[None, None, T]
 
 SLICE_S: Final = 0.005
-"""How long one slice may hold the event loop."""
+"""Maximum time for which one slice holds the event loop."""
 
 _COUNTED_AT_ONCE: Final = 1000
 

@@ -56,7 +56,7 @@ _NOT_ADOPTABLE: Final = {
 _REMOVALS: Final = {19: 18, 22: 11, 26: 10}
 """Records that remove an ACL, a credential or a token."""
 _IGNORED: Final = frozenset({0, 1, 7, 8, 17, 20, 21, 27, 28})
-"""Registrations of brokers and controllers, and records without a meaning for a single replica."""
+"""Registrations of brokers and controllers, and records that do not matter for a single replica."""
 
 
 def replay(values: Iterable[bytes]) -> KafkaCluster:

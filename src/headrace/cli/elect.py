@@ -85,7 +85,7 @@ def elect(
 
 
 def _show(found: "Sequence[Election]", *, json: bool, everything: bool) -> None:
-    """Print the elections; in a table only those that are needed, unless partitions were named."""
+    """Print the elections. A table omits those that are not needed, unless partitions were named."""
     from headrace.cli import elect_tables
     from headrace.cli.placement.elections import NOT_NEEDED
 

@@ -106,7 +106,7 @@ def _audits(tables: "Tables", deployment: "Deployment", jobs: "Sequence[Job]", *
                 )
     finally:
         log.close()
-    # Beside the metrics of the jobs.
+    # Next to the metrics of the jobs.
     file = f"{status.directory(deployment.checkpoints)}/audit.prom"
     Files(tables.spark).write(file, metrics(audits, datetime.now(UTC)))
     return audits
@@ -269,7 +269,7 @@ def replay_quarantine(
     master: Master = None,
     json: Json = False,
 ) -> None:
-    """Parse quarantined records again, and move those that are good now to the tables of their job, exactly once.
+    """Parse quarantined records again, and move those that are valid now to the tables of their job, exactly once.
 
     The jobs may keep running. Jobs that read these tables get the rows like new ones.
     """

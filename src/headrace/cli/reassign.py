@@ -209,7 +209,7 @@ def status(
     quiet: Quiet = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Show all moves in progress, also those that other tools have started."""
+    """Show all moves in progress, including those that other tools have started."""
     cluster = _connect(bootstrap)
     from headrace.cli import overview_tables, reassign_progress
     from headrace.cli.placement.requests import read_state

@@ -23,7 +23,7 @@ _QUEUED_RECORDS = 200_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Defaults:
-    """Options for all records; partition and time take precedence over those of the record."""
+    """Options for all records. Partition and timestamp override the record's; the key is for records without a key."""
 
     key: bytes | None
     headers: list[tuple[str, bytes | None]]

@@ -77,7 +77,7 @@ def print_listings(listings: Sequence[Listing], described: Mapping[str, Transact
 
 
 def print_transactions(transactions: Sequence[Transaction], starts: Mapping[tuple[int, Place], int]) -> None:
-    """Print each transactional id in full; `starts` has first offsets by producer id and partition."""
+    """Print all details of each transactional id; `starts` has first offsets by producer id and partition."""
     on_terminal = output.stdout_is_terminal()
     for index, each in enumerate(transactions):
         if index:

@@ -72,7 +72,7 @@ def list_transactions(
     pattern: Annotated[
         str | None,
         typer.Option(
-            "--pattern", metavar="REGEX", show_default=False, help="Only ids that match the expression as a whole."
+            "--pattern", metavar="REGEX", show_default=False, help="Only ids that match this expression completely."
         ),
     ] = None,
     long: Annotated[bool, typer.Option("--long", "-l", help="Also show age, timeout and partition count.")] = False,

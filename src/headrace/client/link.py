@@ -68,7 +68,7 @@ class Link:
     async def call(self, message: Any, version: int, reply_type: type[Message]) -> Message:
         """Send a message (of a class of kio or `wire.controls`) and return the reply. Raises LinkError.
 
-        A call waits for earlier ones. If it is cancelled while its request is in flight, the connection is closed.
+        A call waits for earlier calls. If it is cancelled while its request is in flight, the connection is closed.
         """
         assert message.__version__ == version == reply_type.__version__, f"{message} has another version"  # type: ignore[attr-defined]  # of kio's classes
         body = _encoded(message)

@@ -137,7 +137,7 @@ REPLICATION_SETTINGS: Final[dict[str, Setting]] = table(
         "replica.selector.class",
         STRING,
         None,
-        "How to select the replica that a consumer reads from (KIP-392): empty for the leader, or the class name of "
+        "Selects the replica that a consumer reads from (KIP-392): empty for the leader, or the class name of "
         "Kafka's RackAwareReplicaSelector.",
     ),
     # Controller

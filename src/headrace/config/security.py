@@ -143,7 +143,7 @@ SECURITY_SETTINGS: Final[dict[str, Setting]] = table(
         "ssl.endpoint.identification.algorithm",
         STRING,
         "https",
-        "Check of the name in another broker's certificate; empty disables it.",
+        "Algorithm that checks the host name in another broker's certificate; empty disables the check.",
         importance=LOW,
         update=PER_BROKER,
     ),

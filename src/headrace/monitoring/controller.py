@@ -92,7 +92,7 @@ def controller(candidate: Candidate) -> Iterable[Family]:
 
 
 def _quantiles(name: str, help: str, timings: Iterable[Timing]) -> Family:
-    """Return the times' quantiles in ms, those that Kafka exports; zeros if there are no times."""
+    """Return the quantiles that Kafka exports, in ms; zeros if there are no times."""
     times = sorted(seconds for timing in timings for seconds in timing.latest_s) or [0.0]
     last = len(times) - 1
     return Family(name, help, [({"quantile": share}, times[round(float(share) * last)] * 1000) for share in _QUANTILES])

@@ -26,7 +26,7 @@ SWEEP_SECONDS: Final = 5.0
 DEFAULT_REQUEST_MEMORY: Final = 256 * 1024 * 1024
 """Bytes for incomplete requests if `queued.max.request.bytes` sets no limit."""
 HUNG_UP_SECONDS: Final = 5.0
-"""Time that a request continues after its client has hung up: scripts close their sending side, then read the reply."""
+"""Time that a request may take after its client has hung up: scripts close their sending side, then read the reply."""
 _ACCEPTS_PER_TURN: Final = 16
 _BACKLOG: Final = "socket.listen.backlog.size"
 _RECEIVE_BUFFER: Final = "socket.receive.buffer.bytes"

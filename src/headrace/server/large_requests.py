@@ -98,7 +98,7 @@ class WaitingPartitions:
         self._refused += 1
         if self._refused & (self._refused - 1) == 0:  # the 1st, 2nd, 4th, 8th, …
             log.warning(
-                "Waiting fetches cover %d partitions; one with %d more was answered without a wait (%d so far)",
+                "Waiting fetches cover %d partitions; a fetch of %d more was answered without a wait (%d so far)",
                 self.count,
                 partitions,
                 self._refused,

@@ -158,7 +158,7 @@ class Schema(NamedTuple):
     has_flexible_response_header: bool
 
     def read_request(self, data: Buffer, position: int) -> tuple[Request, int]:
-        """Check and decode a request. Raises ValueError, or kio's exceptions, for malformed ones."""
+        """Check and decode a request. Raises ValueError, or kio's exceptions, if it is malformed."""
         self.check_request(data, position)
         return self.decode_request(data, position)
 

@@ -90,7 +90,7 @@ def validate_produced(
     """Validate that `data` is exactly one batch; trailing bytes that are not a batch are cut off, as in Kafka.
 
     `body` is the decompressed records, if already available; otherwise `unpack` decompresses them in pieces. Raises
-    KafkaError: invalid_record for no batch, several, incomplete or inconsistent ones, and for older message formats;
+    KafkaError: invalid_record for no batch or several, an incomplete or inconsistent batch, or an older message format;
     message_too_large over `max_message_bytes`; corrupt_message for a wrong checksum, magic or length;
     unknown_server_error for an unknown codec or malformed compressed data.
     """

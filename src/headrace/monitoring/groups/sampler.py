@@ -144,7 +144,7 @@ class GroupSampler:
             yield
 
     def add_earlier(self, series: Iterable[tuple[str, str]]) -> None:
-        """Record which groups and topics an earlier process sampled, to report those that have ended since."""
+        """Record the groups and topics that an earlier process sampled, to report those that have ended since."""
         self._gone.update(series)
 
     def write_all_again(self) -> None:

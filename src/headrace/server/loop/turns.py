@@ -64,7 +64,7 @@ class Turns:
         return self._is_spent or (kind != LIGHT and bool(self._queues[kind]))
 
     def add(self, turn: Turn, kind: int) -> None:
-        """Queue a connection for a turn; LIGHT ones come first."""
+        """Queue a connection for a turn; LIGHT connections come first."""
         self._queues[kind].append(turn)
         self.is_contended = True
         self._schedule()

@@ -33,7 +33,7 @@ log, which the job `events` parses first."""
 
 
 KILL_POINTS: Final = ("before-ledger", "after-table", "mid-publish", "before-commit")
-"""Where a batch can be killed. Only jobs that write to topics reach the last two."""
+"""Points at which a batch can be killed. Only jobs that write to topics reach the last two."""
 TOPIC: Final = "records"
 """The source topic."""
 _EVENTS: Final = "events"
