@@ -15,7 +15,7 @@ def main() -> int:
 
 
 def _replace_closed_streams() -> None:
-    """Open /dev/null in place of closed streams: a socket or a log file could get their descriptors, and their output.
+    """Open /dev/null in place of closed streams; otherwise a socket or file could get their descriptors and output.
 
     Standard output is opened read-only, so that writing to it still fails.
     """
@@ -29,7 +29,7 @@ def _replace_closed_streams() -> None:
 
 def _main() -> int:
     if sys.argv[1:2] == ["start"]:
-        # Start within 0.3 s: without typer, see cli/start_args.py.
+        # Typer would delay the start, which takes 0.3 s without it: see cli/start_args.py.
         from headrace.cli import start_args
 
         options = start_args.parse(sys.argv[2:])

@@ -11,12 +11,12 @@ def now_ms() -> int:
 
 
 class Clock(NamedTuple):
-    """The two clocks a shell needs; a simulation passes its own."""
+    """The two clocks of a running broker; a simulation passes its own."""
 
     wall_ms: Callable[[], int]
     """Milliseconds since the epoch."""
     monotonic: Callable[[], float]
-    """Seconds; only differences mean anything."""
+    """Seconds; only differences are meaningful."""
 
 
 SYSTEM: Final = Clock(now_ms, time.monotonic)

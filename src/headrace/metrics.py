@@ -1,6 +1,6 @@
 """Metrics: families of samples under one name. Packages define theirs; `monitoring/http.py` exports them.
 
-Metrics of Kafka have the names that the Prometheus JMX exporter gives them with its example rules for Kafka; others
+Kafka's metrics have the names that the Prometheus JMX exporter gives them with its example rules for Kafka; others
 begin with `headrace_`. Nothing is counted here: a collector reads the current state.
 """
 
@@ -14,8 +14,8 @@ Samples: TypeAlias = Iterable[tuple[Mapping[str, str], float]]
 class Family(NamedTuple):
     """All samples of one metric; times are in the unit at the end of the name.
 
-    A function for many samples runs in a thread and may read only immutable state. Prometheus adds `_total` to the
-    name of a counter.
+    If `samples` is a function (for many samples), it runs in a thread and may read only immutable state. Prometheus
+    adds `_total` to the name of a counter.
     """
 
     name: str

@@ -16,7 +16,7 @@ H = TypeVar("H", bound=Hashable)
 Steps: TypeAlias = Generator[None, None, T]
 
 SLICE_S: Final = 0.005
-"""How long one slice may hold the event loop."""
+"""Maximum time for which one slice holds the event loop."""
 
 _COUNTED_AT_ONCE: Final = 1000
 
@@ -56,7 +56,7 @@ def in_slices(steps: Steps[T]) -> T | Steps[T]:
 
 
 async def finish(steps: Steps[T]) -> T:
-    """Run the steps to their end, slice by slice, and return the result. Starts with the next turn of the loop.
+    """Run the steps to their end, slice by slice, from the event loop's next turn on. Return the result.
 
     Closes the steps if it is cancelled.
     """
@@ -71,7 +71,7 @@ async def finish(steps: Steps[T]) -> T:
 
 
 class Pace:
-    """Makes a coroutine yield after a slice of work."""
+    """Makes a coroutine yield to the event loop after every slice of work."""
 
     __slots__ = ("_deadline",)
 

@@ -7,7 +7,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 """Contiguous bytes that can be sliced and written without a copy."""
 
 Request: TypeAlias = Any
-"""A decoded request: the schema class of its version, which only the wire package names."""
+"""A decoded request: an instance of the schema class of its version. Only the wire package names these classes."""
 
 
 class TopicPartition(NamedTuple):
@@ -35,7 +35,7 @@ class PartitionState(NamedTuple):
     controller_epoch: int = 0
     """The epoch of the controller that elected the leader."""
     partition_epoch: int = 0
-    """The version of the state (partition epoch): a change of the ISR must contain the latest one."""
+    """The version of the state (partition epoch). A change of the ISR must be based on the latest one."""
     adding_replicas: tuple[int, ...] = ()
     removing_replicas: tuple[int, ...] = ()
     """Replicas that a reassignment adds and removes (KIP-455)."""

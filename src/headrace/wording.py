@@ -16,7 +16,7 @@ def is_utf8(text: str) -> bool:
 
 
 def printable(text: str) -> str:
-    r"""Return the text with \xff for bytes of an argument that are not UTF-8."""
+    r"""Return the text with escapes such as \xff for the bytes of an argument that are not UTF-8."""
     try:
         return text.encode(errors="surrogateescape").decode(errors="backslashreplace")
     except UnicodeEncodeError:

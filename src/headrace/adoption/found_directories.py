@@ -73,7 +73,7 @@ def plan_adoption(log_dirs: LogDirs, cluster: "KafkaCluster | None", config: Bro
 def metadata_file(directories: Sequence[Path]) -> Path:
     """Return the path of the metadata: in the directory that has it, otherwise in the first.
 
-    Raises KafkaError(kafka_storage_error) if two directories have it, one of them an old copy.
+    Raises KafkaError(kafka_storage_error) if several directories have a copy: only one of them can be current.
     """
     found = [directory / METADATA_FILE for directory in directories if _exists(directory / METADATA_FILE)]
     if len(found) > 1:

@@ -29,7 +29,7 @@ _ZOOKEEPER_VERSION: Final = 0
 
 
 def hand_over(directories: Sequence[Path], zookeeper: str) -> tuple[int, str, int]:
-    """Hand the directories over to Kafka with ZooKeeper. Return broker id, cluster id and number of topics.
+    """Hand the directories over to Kafka with ZooKeeper. Return the broker id, cluster id and number of topics.
 
     Writes topics, settings and producer ids to ZooKeeper. Can be repeated after a failure. Raises KafkaError.
     """
@@ -106,7 +106,7 @@ async def _write_metadata(metadata: Path, cluster_id: str, adoption: Adoption, c
 
 
 async def _drop(_: int, __: Command) -> None:
-    """Drop the command: no broker runs."""
+    """Drop the command: no broker is running."""
 
 
 def _cluster_id(metadata: Path) -> str | None:

@@ -10,7 +10,7 @@ from headrace.cluster.image import ConfigResource
 class KafkaPartition(NamedTuple):
     """A partition of the Kafka cluster.
 
-    `directories` has the log directory id of each of `replicas`; empty if the brokers had only one directory.
+    `directories` has the id of each replica's log directory, in the order of `replicas`; empty if they are unknown.
     """
 
     replicas: tuple[int, ...]
@@ -31,4 +31,4 @@ class KafkaCluster:
         self.next_producer_id: int | None = None
         self.features: dict[str, int] = {}
         self.left_behind: Counter[str] = Counter()
-        """Number of things that cannot be adopted, by kind."""
+        """The number of ACLs and other objects that cannot be adopted, by kind."""

@@ -1,6 +1,6 @@
 """Replay the records of a KRaft metadata log: topics, partitions, settings. Pure.
 
-Only what a single broker can use is decoded; the rest is counted. Formats are Kafka's
+Decodes only what a single broker can use, and counts what it cannot adopt. Formats are Kafka's
 (`metadata/src/main/resources/common/metadata`), in the flexible encoding of KIP-482.
 """
 
@@ -56,11 +56,11 @@ _NOT_ADOPTABLE: Final = {
 _REMOVALS: Final = {19: 18, 22: 11, 26: 10}
 """Records that remove an ACL, a credential or a token."""
 _IGNORED: Final = frozenset({0, 1, 7, 8, 17, 20, 21, 27, 28})
-"""Registrations of brokers and controllers, and records without a meaning for a single replica."""
+"""Registrations of brokers and controllers, and records that do not matter for a single replica."""
 
 
 def replay(values: Iterable[bytes]) -> KafkaCluster:
-    """Replay records to a cluster.
+    """Return the cluster that the records describe.
 
     Raises KafkaError: unsupported_version for a record of a newer Kafka, corrupt_message for a malformed one.
     """

@@ -56,7 +56,7 @@ def read_metadata_log(log_directory: Path, *, clean_shutdown: bool) -> MetadataL
     """Read the metadata log; None if the log directory has none.
 
     Raises KafkaError(kafka_storage_error) if a part is missing or damaged, except for an incomplete last batch after a
-    crash; OSError.
+    crash; OSError if a file cannot be read.
     """
     directory = log_directory / DIRECTORY
     if not directory.is_dir():

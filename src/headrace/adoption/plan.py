@@ -64,7 +64,7 @@ class Adoption:
     left_out: tuple[str, ...] = ()
 
     def summary(self) -> str:
-        """Return a line for the operator."""
+        """Return the numbers of topics, partitions and settings, and their source, for the operator."""
         partitions = sum(len(topic.partitions) for topic in self.topics)
         settings = sum(map(len, self.configs.values()))
         return (
@@ -79,7 +79,7 @@ def adopt(
     config: BrokerConfig,
     directory_ids: Collection[uuid.UUID],
 ) -> Adoption:
-    """Plan the topics of this broker, the only replica, from its log directories, whose ids are `directory_ids`.
+    """Plan the adoption of log directories (with the ids `directory_ids`) whose only replica is this broker.
 
     `cluster` is Kafka's metadata, if present; without it, topics keep all records until they get settings. Raises
     KafkaError if the directories cannot be adopted as a whole.
@@ -94,7 +94,7 @@ def adopt(
 
 
 def adopted(adoption: Adoption, broker_id: int) -> list[Operation]:
-    """Return the operations that add the adoption to a new tree, which has only the fixed nodes."""
+    """Return the operations that write the adoption to a new metadata store, which has only the fixed nodes."""
     operations: list[Operation] = []
     for resource, values in adoption.configs.items():
         if resource.kind != TOPIC_CONFIG:

@@ -23,7 +23,7 @@ _ACLS: Final = "/kafka-acl"
 class ZooKeeperTree:
     """A ZooKeeper session, as a context manager. `address` is `zookeeper.connect`: host:port,host:port/path.
 
-    All methods raise KafkaError(request_timed_out) if ZooKeeper does not answer.
+    Entering it raises KafkaError(request_timed_out) if ZooKeeper does not answer.
     """
 
     def __init__(self, address: str) -> None:
@@ -140,9 +140,9 @@ def read_cluster(tree: ZooKeeperTree) -> KafkaCluster:
 
 
 def write_tree(tree: ZooKeeperTree, nodes: Mapping[str, bytes], broker_id: int) -> None:
-    """Write the tree of broker `broker_id`, the only one of its cluster, or update an earlier one.
+    """Write the tree of broker `broker_id`, the only broker of its cluster, or update an earlier version of the tree.
 
-    Raises KafkaError(inconsistent_cluster_id) if the tree is that of another cluster or has topics of other brokers.
+    Raises KafkaError(inconsistent_cluster_id) if the tree belongs to another cluster or has topics of other brokers.
     """
     ours = znodes.decode_cluster_id(nodes[znodes.CLUSTER_ID])
     theirs = tree.cluster_id()

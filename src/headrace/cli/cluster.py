@@ -64,7 +64,7 @@ def topic_exists(client: Consumer | Producer, topic: str) -> bool | None:
 
 
 def leader_of(partition: TopicPartitionInfo) -> int | None:
-    """Return the id of the broker that leads a partition; None without one."""
+    """Return the id of the broker that leads a partition; None if it has no leader."""
     leader: Node | None = partition.leader  # against its type
     return None if leader is None or leader.id < 0 else leader.id
 
@@ -176,7 +176,7 @@ class UnknownTopicError(CommandError):
 
 
 def _check_that_a_broker_answers(bootstrap: str) -> None:
-    """Fail early and with the reason; librdkafka would retry silently."""
+    """Raise CommandError with the reasons if no broker answers; librdkafka would retry silently."""
     reasons = []
     hint = "Start a broker with `headrace start`, or name another one with --bootstrap or HEADRACE_BOOTSTRAP."
     for address in bootstrap.split(","):

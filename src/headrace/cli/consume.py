@@ -117,7 +117,7 @@ def consume(
 ) -> None:
     """Print the records of a topic, one per line.
 
-    Exits with 1 if --timeout or --until-end ends it before --max-messages records.
+    Exits with 1 if --timeout or --until-end stops it before it has read --max-messages records.
     """
     printed = (print_timestamp, print_partition, print_offset, print_headers, print_key)
     columns = [name for name, wanted in zip(_COLUMNS, printed, strict=True) if wanted]

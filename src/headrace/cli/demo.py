@@ -131,7 +131,7 @@ def demo(
             f"the broker returned an error: {error.args[0].str()}", f"See the logs in {directory}/logs."
         ) from None
     except KeyboardInterrupt:
-        tell(f"Stopped. `{_again(log_file, directory, lake, overrides, bootstrap, prefix)}` continues.")
+        tell(f"Stopped. To continue: {_again(log_file, directory, lake, overrides, bootstrap, prefix)}")
         raise
     if as_json:
         rejected = sum(row["count"] for row in report["quarantined"] if row["job"] == "events")

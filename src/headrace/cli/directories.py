@@ -58,7 +58,7 @@ def takeover(data: Data, zookeeper: ZooKeeper) -> None:
 def handover(data: Data, zookeeper: ZooKeeper) -> None:
     """Hand a data directory over to Kafka 3.9 with ZooKeeper, including topic settings.
 
-    Headrace must be stopped. ZooKeeper must be new, or contain what a takeover or an earlier handover left there.
+    Headrace must be stopped. ZooKeeper must be empty, or contain this cluster (from a takeover or an earlier handover).
     """
     from headrace.adoption.handover import hand_over
     from headrace.errors import KafkaError

@@ -21,7 +21,7 @@ EPILOG = examples(
     "headrace elect",
     "elect the preferred replicas",
     "headrace elect --execute",
-    "elect leaders for two partitions without one, although records may be lost",
+    "elect leaders for two partitions that have none, although records may be lost",
     "headrace elect orders:0,3 --unclean --execute",
 )
 
@@ -75,9 +75,7 @@ def elect(
     if possible and unclean and not yes:
         _show(planned, json=False, everything=False)
         number = output.count(len(possible), "partition")
-        typer.confirm(
-            f"Elect leaders of {number} that may lack acknowledged records, which are then lost?", abort=True, err=True
-        )
+        typer.confirm(f"Elect leaders for {number}, although acknowledged records may be lost?", abort=True, err=True)
     results = elections.hold(cluster, UNCLEAN if unclean else PREFERRED, planned)
     _show(results, json=json, everything=bool(places))
     if not quiet:
@@ -87,7 +85,7 @@ def elect(
 
 
 def _show(found: "Sequence[Election]", *, json: bool, everything: bool) -> None:
-    """Print the elections; in a table only those that are needed, unless partitions were named."""
+    """Print the elections. A table omits those that are not needed, unless partitions were named."""
     from headrace.cli import elect_tables
     from headrace.cli.placement.elections import NOT_NEEDED
 

@@ -1,4 +1,4 @@
-"""How a command fails: an exception with the reason and a hint, and texts for Kafka's errors.
+"""Failures of commands: an exception with the reason and a hint, and texts for Kafka's errors.
 
 Exit codes: 0 done, 1 failed, 2 usage error, 3 not in the wanted state, 130 stopped with Ctrl-C.
 """

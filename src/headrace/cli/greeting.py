@@ -12,7 +12,7 @@ import time
 _PATIENCE_S = 1.0
 """After this long without a reply, try HTTP: a web server may be waiting for the end of a line."""
 _TIMEOUT_S = 5.0
-"""How long a busy broker may take."""
+"""Maximum time for a busy broker to reply."""
 _CORRELATION_ID = 0x48445243
 
 _CLIENT_ID = b"headrace-cli"

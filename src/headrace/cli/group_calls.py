@@ -36,7 +36,7 @@ class GroupEntry:
 
 
 def list_groups(cluster: Cluster, states: Iterable[str] = (), types: Iterable[str] = ()) -> list[GroupEntry]:
-    """Return groups sorted by name; only those in `states` and of `types`, if not empty."""
+    """Return groups sorted by name. `states` and `types` select groups, unless they are empty."""
     wanted_states = {_known(state, STATES, "state") for state in states}
     wanted_types = {_known(item, TYPES, "type") for item in types}
     with python_admin(cluster, "listing groups") as admin:

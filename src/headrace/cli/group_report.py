@@ -1,4 +1,4 @@
-"""Gather what `headrace groups` shows, over the wire and over HTTP."""
+"""Gather the data that `headrace groups` shows, over the wire and over HTTP."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -131,7 +131,7 @@ def report(
 
 
 def assumed_reset(cluster: Cluster, broker_id: int | None, reset: str | None) -> str:
-    """Return `reset`, or the assumption of that broker or any broker. Apache Kafka has none: return EARLIEST."""
+    """Return `reset`, or if it is None the setting of the broker (None: any broker); EARLIEST for Apache Kafka."""
     if reset is not None:
         return str(reset)
     if broker_id is None:

@@ -88,7 +88,7 @@ _OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "--producer.config": _NO_CLIENT_SETTINGS,
         "--command-property": _NO_CLIENT_SETTINGS,
         "--sync": "This is the default: it waits until all records are acknowledged.",
-        "--partitions": "`headrace topics create TOPIC --partitions {value:N}` first; `--partition` chooses one.",
+        "--partitions": "First use `headrace topics create TOPIC --partitions {value:N}`; `--partition` chooses one.",
         "--group": "Groups belong to consumers: `headrace consume TOPIC --group {value:GROUP}`.",
     },
     "headrace topics list": {
@@ -305,7 +305,7 @@ _COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
         **dict.fromkeys(("acls", "acl"), "Headrace has no ACLs."),
         **dict.fromkeys(
             ("migrate", "import", "adopt"),
-            "`headrace start --data DIR` adopts a KRaft directory; `headrace takeover` one from ZooKeeper.",
+            "`headrace start --data DIR` adopts a KRaft directory; for ZooKeeper, use `headrace takeover` first.",
         ),
         "version": "Use `headrace --version`.",
         "help": _HELP,

@@ -1,4 +1,4 @@
-"""Find hanging transactions: open in a partition, while their coordinator will never end them there.
+"""Find hanging transactions: those that are open in a partition, and that no coordinator will ever end there.
 
 The rule is that of Kafka's TransactionsCommand.
 """
@@ -88,7 +88,7 @@ def _hanging(place: Place, producer: Producer, now_ms: int) -> Hanging:
 
 
 def partitions(cluster: Cluster, selection: Selection, broker: int | None) -> tuple[list[Place], list[Place]]:
-    """Return the selected partitions (all of them without a selection), and those that have no leader.
+    """Return the selected partitions (all if none are selected) that have a leader, and those that have none.
 
     With `broker`, include only partitions with a replica there. Raises CommandError for missing topics and partitions.
     """

@@ -1,4 +1,4 @@
-"""JSON from a Headrace broker's HTTP listener, for which Kafka's protocol has no message."""
+"""Gets JSON from a Headrace broker's HTTP listener: data for which Kafka's protocol has no message."""
 
 import ipaddress
 import json

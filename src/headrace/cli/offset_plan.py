@@ -16,7 +16,7 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A partition's reset from the committed offset (None without one) to `new`."""
+    """The reset of a partition's committed offset from `current` (None if there is none) to `new`."""
 
     topic: str
     partition: int

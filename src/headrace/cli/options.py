@@ -6,7 +6,7 @@ import typer
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 MAX_PARTITIONS = 100_000
-"""librdkafka's limit; brokers have lower ones."""
+"""librdkafka's limit; brokers have lower limits."""
 MAX_REPLICAS = 10_000
 MAX_NUMBER = 2**31 - 1
 """Maximum of Kafka's int32, the type of partitions and timeouts in ms."""

@@ -100,7 +100,7 @@ def print_moving(state: State, moving: Sequence[Partition]) -> None:
 
 
 def ids(brokers: Sequence[int]) -> str:
-    """Return '1,2,3'."""
+    """Format broker ids: '1,2,3'."""
     return ",".join(map(str, brokers))
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from headrace.pipeline.generate.parameters import Parameters
 
 EPILOG = examples(
-    "100,000 lines of 14 hours, and the expected results",
+    "100,000 lines over 14 hours, and the expected results",
     "headrace pipeline generate --output ./log",
     "a day with late, torn and duplicate lines",
     "headrace pipeline generate --hours 24 --late 0.02 --torn 0.005 --duplicates 0.01 --output ./log",

@@ -88,7 +88,7 @@ def _day(text: str | None) -> date | None:
     try:
         return None if text is None else date.fromisoformat(text)
     except ValueError:
-        raise typer.BadParameter(f"'{text}' is not a day: write 2015-05-17", param_hint="'--day'") from None
+        raise typer.BadParameter(f"'{text}' is not a day: use YYYY-MM-DD", param_hint="'--day'") from None
 
 
 def _first(rows: "DataFrame", count: int | None) -> "DataFrame":
@@ -107,7 +107,7 @@ def _print(name: str, rows: "DataFrame", count: int) -> None:
 
 
 def _compare(found: "dict[str, Differences]", json: bool) -> None:
-    """Print how many rows each table lacks, and how many it has in excess. Raises CommandError if any."""
+    """Print the numbers of rows that differ, by table. Raises CommandError if there are any."""
     if json:
         output.print_json({name: asdict(only) for name, only in found.items()})
     else:

@@ -114,7 +114,7 @@ def run(
 def status(config: Config = None, lake: Lake = None, json: Json = False) -> None:
     """Show the progress of all jobs: batch, lag, rate, watermark, state, late and quarantined rows, failures.
 
-    It needs neither Spark nor the cluster: it reads files that the driver writes beside the checkpoints.
+    It needs neither Spark nor the cluster: it reads files that the driver writes next to the checkpoints.
     """
     with pipeline_options.explained():
         deployment = pipeline_options.read_deployment(config, lake)

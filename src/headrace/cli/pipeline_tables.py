@@ -37,7 +37,7 @@ TRACE_EPILOG = examples(
     "headrace pipeline trace access-log 0 4711 --json | jq '.reached[].table'",
 )
 REPLAY_EPILOG = examples(
-    "what the current parser would accept",
+    "count the records that the current parser would accept",
     "headrace pipeline replay-quarantine --dry-run",
     "only records with one reason",
     "headrace pipeline replay-quarantine events --reason 'the line is empty'",
@@ -85,7 +85,7 @@ def audit(
 
 
 def _audits(tables: "Tables", deployment: "Deployment", jobs: "Sequence[Job]", *, required: bool) -> "list[Audited]":
-    """Audit the jobs that have written, and write metrics. Raises CommandError for one that has not, if `required`."""
+    """Audit the jobs that have written rows, and write metrics. If `required`, raise CommandError for other jobs."""
     from headrace.pipeline.engine.files import Files
     from headrace.pipeline.engine.monitoring import status
     from headrace.pipeline.engine.upkeep.audit import ClusterLog
@@ -106,7 +106,7 @@ def _audits(tables: "Tables", deployment: "Deployment", jobs: "Sequence[Job]", *
                 )
     finally:
         log.close()
-    # Beside the metrics of the jobs.
+    # Next to the metrics of the jobs.
     file = f"{status.directory(deployment.checkpoints)}/audit.prom"
     Files(tables.spark).write(file, metrics(audits, datetime.now(UTC)))
     return audits
@@ -269,7 +269,7 @@ def replay_quarantine(
     master: Master = None,
     json: Json = False,
 ) -> None:
-    """Parse quarantined records again, and move those that are good now to the tables of their job, exactly once.
+    """Parse quarantined records again, and move those that are valid now to the tables of their job, exactly once.
 
     The jobs may keep running. Jobs that read these tables get the rows like new ones.
     """

@@ -17,7 +17,7 @@ _PAUSE_S = 0.1
 
 @contextlib.contextmanager
 def python_admin(cluster: Cluster, doing: str) -> Iterator[Any]:
-    """A client; its errors become CommandErrors that begin with `doing` ('listing transactions')."""
+    """Yield an admin client. Its errors become CommandErrors that begin with `doing` ('listing transactions')."""
     logging.getLogger("kafka").addHandler(logging.NullHandler())
     from kafka.admin import KafkaAdminClient
     from kafka.errors import KafkaError

@@ -18,7 +18,7 @@ from headrace.cli.text_lines import Formatter
 
 _BATCH = 1000
 _WAKE_UP_S = 0.25
-"""How long Ctrl-C and timeouts may go unnoticed in an idle topic."""
+"""In an idle topic, Ctrl-C and timeouts are noticed within this time."""
 
 _LEAVING_S = 5.0
 _LEAVING_STEP_S = 0.02
@@ -90,7 +90,7 @@ class _Reader:
         self._cut_off = False
         self.lost: CommandError | None = None
         self._is_alone = False
-        """No broker answers."""
+        """True if no broker answers."""
         self._consumer = Consumer(_config(cluster.bootstrap, reading, self._on_error))
         if reading.group is None:
             self._assign(self._consumer, [TopicPartition(reading.topic, number) for number in partitions])
@@ -148,7 +148,7 @@ class _Reader:
         if has_topic is None:
             self.lost = CommandError(
                 f"lost {self._cluster.bootstrap} while {doing}; there may be more records",
-                "Is the broker still running? A group continues where it stopped; without one, use --from.",
+                "Is the broker still running? A group continues where it stopped; without a group, use --from.",
             )
         elif not has_topic:
             self.lost = CommandError(f"topic '{topic}' was deleted while {doing}")
@@ -234,7 +234,7 @@ class _Reader:
         return starts
 
     def _report_clamping(self, known: Mapping[int, Offsets], committed: Mapping[int, int]) -> None:
-        """Print where reading starts in partitions that do not have the requested offset."""
+        """Print the offsets of partitions that do not have the requested offset."""
         if self._reading.start.start is not Start.OFFSET or self._reading.quiet:
             return
         asked = self._reading.start.number

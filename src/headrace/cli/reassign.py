@@ -209,7 +209,7 @@ def status(
     quiet: Quiet = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Show all moves in progress, also those that other tools have started."""
+    """Show all moves in progress, including those that other tools have started."""
     cluster = _connect(bootstrap)
     from headrace.cli import overview_tables, reassign_progress
     from headrace.cli.placement.requests import read_state
@@ -382,7 +382,7 @@ def _advice(state: "State", moves: "Sequence[Move]", brokers: set[int], to: str 
     from headrace.cli.overview_tables import ids
 
     idle = sorted(set(state.brokers) - brokers - state.hosts)
-    hint = f" Broker {ids(idle)} has no replicas: use --add {ids(idle)} to place some on it." if idle else ""
+    hint = f" Brokers without replicas: {ids(idle)}. Use --add {ids(idle)} to place some there." if idle else ""
     if len(state.brokers) == 1 and not moves:
         return "Nothing to move: this cluster has only one broker. Start another one, then plan with --add ID."
     if not moves:

@@ -41,7 +41,7 @@ def print_moves(state: State, moves: Sequence[Move]) -> None:
 
 
 def summary(moves: Sequence[Move]) -> str:
-    """Return a sentence without a period: '4 replicas of 3 partitions, 1.2 GB to copy'."""
+    """Return a sentence without a period: '4 replicas of 3 partitions to copy (1.2 GB)'."""
     copied = [move for move in moves if move.added]
     parts = []
     if copied:
@@ -56,12 +56,12 @@ def summary(moves: Sequence[Move]) -> str:
         parts.append(f"{output.count(dropped, 'partition')} with fewer replicas")
     reordered = len(moves) - len(copied) - dropped
     if reordered:
-        parts.append(f"{output.count(reordered, 'partition')} with only another preferred leader")
+        parts.append(f"{output.count(reordered, 'partition')} with only a new preferred leader")
     return ", ".join(parts) or "nothing to move"
 
 
 def moves_json(moves: Sequence[Move]) -> dict[str, Any]:
-    """Convert the moves for JSON, with plans in Kafka's format for them and for the way back."""
+    """Convert the moves for JSON, with plans in Kafka's format for the moves and for undoing them."""
     return {
         "bytes": total([move.bytes for move in moves]),
         "moves": [

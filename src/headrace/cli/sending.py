@@ -23,7 +23,7 @@ _QUEUED_RECORDS = 200_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Defaults:
-    """Options for all records; partition and time take precedence over those of the record."""
+    """Options for all records. Partition and timestamp override the record's; the key is for records without a key."""
 
     key: bytes | None
     headers: list[tuple[str, bytes | None]]
@@ -132,7 +132,7 @@ def _failure(sent: Sent, failure: KafkaError, bootstrap: str, producer: Producer
         what = f"topic '{sent.topic}' was deleted while producing to it"
         return CommandError(f"{what}; {output.count(sent.records, 'record')} delivered before that")
     if failure.code() == KafkaError._MSG_TIMED_OUT and sent.records:
-        hint = "The broker stopped answering. --timeout is how long a record waits for an acknowledgement."
+        hint = "The broker stopped answering. --timeout sets the time that a record waits for an acknowledgement."
     return CommandError(f"{error.what}; {output.count(sent.records, 'record')} delivered before that", hint)
 
 

@@ -23,13 +23,13 @@ DEFAULT_DATA: Final = "headrace-data"
 DEFAULT_LISTEN: Final = ("127.0.0.1", 9092)
 _LOG_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 _MAX_SETTINGS: Final = 1 << 20
-"""Bytes of a settings file."""
+"""Maximum size of a settings file in bytes."""
 _PIPE_TIMEOUT_S: Final = 5.0
 _FEWEST_FILES: Final = 48
 """Descriptors for a broker without topics or clients, plus a reserve."""
 _NEVER: Final = 2**63 - 1
 _SWITCH_INTERVAL_S: Final = 0.0005
-"""How long another thread may keep Python's lock before the event loop gets it back after a system call."""
+"""Time for which another thread may keep Python's lock when the event loop needs it back after a system call."""
 
 log = logging.getLogger(__name__)
 
@@ -161,7 +161,7 @@ async def _serve(config: BrokerConfig, *, until_eof: bool) -> None:
     failed.add_done_callback(lambda _: stopped.set())
     await stopped.wait()
     if node.failed.is_set():
-        # As Kafka halts: nothing can be written, and closing files by name could damage those of another process.
+        # Exit at once, as Kafka halts: nothing can be written, and closing could damage another process's files.
         logging.shutdown()
         os._exit(1)
     failed.cancel()

@@ -1,4 +1,4 @@
-"""Gather and print what `headrace topics describe` shows."""
+"""Gather and print the data of `headrace topics describe`."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ class ConfigReport:
     name: str
     value: str | None
     source: str
-    """Where it is set: 'topic', 'broker' or 'cluster'."""
+    """The level at which it is set: 'topic', 'broker' or 'cluster'."""
 
 
 @dataclass(frozen=True, slots=True)

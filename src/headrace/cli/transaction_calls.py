@@ -42,7 +42,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """A transactional id in full; times in ms."""
+    """A transactional id with its latest transaction; times in ms."""
 
     transactional_id: str
     coordinator: int
@@ -51,13 +51,13 @@ class Transaction:
     state: str
     timeout_ms: int
     started_ms: int | None
-    """Of the latest transaction; None before the first."""
+    """Start of the latest transaction; None before the first."""
     places: tuple[Place, ...]
     """Partitions that have no marker yet."""
 
     @property
     def is_open(self) -> bool:
-        """Return True until all markers are written."""
+        """True if the transaction has begun and not all of its markers are written."""
         return self.state in _OPEN
 
 
@@ -68,11 +68,11 @@ class Producer:
     producer_id: int
     epoch: int
     coordinator_epoch: int | None
-    """Of the coordinator that wrote its last marker; None before the first."""
+    """Epoch of the coordinator that wrote its last marker; None before the first."""
     last_sequence: int
     last_timestamp_ms: int
     start_offset: int | None
-    """First offset of its open transaction; None without one."""
+    """First offset of its open transaction; None if it has none."""
 
 
 def list_transactions(
@@ -83,7 +83,7 @@ def list_transactions(
     longer_than_ms: int | None = None,
     pattern: str | None = None,
 ) -> list[Listing]:
-    """Return the transactions of all coordinators that pass every filter, sorted by transactional id."""
+    """Ask all coordinators for transactional ids. Return those that pass every filter, sorted."""
     from kafka.errors import KafkaConnectionError, UnknownError, UnsupportedVersionError
 
     with python_admin(cluster, "listing transactions") as admin:
@@ -120,7 +120,7 @@ def list_transactions(
 
 
 def describe_transactions(cluster: Cluster, ids: Sequence[str]) -> dict[str, Transaction]:
-    """Return the transactions of those `ids` that exist, by transactional id."""
+    """Return the transactions of the `ids` that exist, by transactional id."""
     from kafka.errors import TransactionalIdNotFoundError
 
     found: dict[str, Transaction] = {}
@@ -221,7 +221,7 @@ def abort(cluster: Cluster, place: Place, producer_id: int, epoch: int, coordina
         except InvalidProducerEpochError:
             raise CommandError(
                 f"producer {producer_id} no longer has epoch {epoch} in {topic} {partition}",
-                f"`headrace transactions describe-producers {topic}:{partition}` shows its present epoch.",
+                f"`headrace transactions describe-producers {topic}:{partition}` shows its current epoch.",
             ) from None
         except TransactionCoordinatorFencedError:
             raise CommandError(

@@ -12,12 +12,12 @@ from headrace.cli.transaction_calls import Listing, Place, Producer, Transaction
 
 _START: Final = Column("Start offset", number=True)
 _NEVER_MS: Final = 2**31 - 1
-"""The timeout of transactions with two-phase commit (KIP-939): none."""
+"""The value for no timeout, in transactions with two-phase commit (KIP-939)."""
 _COORDINATOR_EPOCH: Final = Column("Coord. epoch", number=True)
 
 
 def print_listings(listings: Sequence[Listing], described: Mapping[str, Transaction] | None) -> None:
-    """Print a line for each transactional id, a longer one if they are `described`."""
+    """Print a line for each transactional id, with more columns if they are `described`."""
     if described is None:
         print_table(
             [
@@ -77,7 +77,7 @@ def print_listings(listings: Sequence[Listing], described: Mapping[str, Transact
 
 
 def print_transactions(transactions: Sequence[Transaction], starts: Mapping[tuple[int, Place], int]) -> None:
-    """Print each transactional id in full; `starts` has first offsets by producer id and partition."""
+    """Print all details of each transactional id; `starts` has first offsets by producer id and partition."""
     on_terminal = output.stdout_is_terminal()
     for index, each in enumerate(transactions):
         if index:
@@ -222,7 +222,7 @@ def _age_seconds(each: Transaction) -> float | None:
 
 
 def _timeout(each: Transaction) -> Cell:
-    """Return '10 min' on a terminal, '600.000' (seconds) in a pipe; None without a timeout."""
+    """Format a timeout: '10 min' on a terminal, '600.000' (seconds) in a pipe; None if there is no timeout."""
     if each.timeout_ms == _NEVER_MS:
         return None
     if not output.stdout_is_terminal():

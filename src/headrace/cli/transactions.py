@@ -72,10 +72,10 @@ def list_transactions(
     pattern: Annotated[
         str | None,
         typer.Option(
-            "--pattern", metavar="REGEX", show_default=False, help="Only ids that match the expression as a whole."
+            "--pattern", metavar="REGEX", show_default=False, help="Only ids that match this expression completely."
         ),
     ] = None,
-    long: Annotated[bool, typer.Option("--long", "-l", help="Age, timeout and number of partitions too.")] = False,
+    long: Annotated[bool, typer.Option("--long", "-l", help="Also show age, timeout and partition count.")] = False,
     json: Json = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
@@ -148,7 +148,7 @@ def describe(
     "describe-producers",
     cls=Command,
     epilog=examples(
-        "who writes to a partition, and whose transaction is open",
+        "the producers of a partition, and their open transactions",
         "headrace transactions describe-producers orders:0",
     ),
 )
@@ -244,7 +244,7 @@ def find_hanging(
         "headrace transactions abort orders:3 --start-offset 1234",
         "in a script",
         "headrace transactions abort orders:3 --start-offset 1234 --yes",
-        "brokers before Kafka 3.0",
+        "on brokers older than Kafka 3.0",
         "headrace transactions abort orders:3 --producer-id 17 --producer-epoch 0 --coordinator-epoch 2",
     ),
 )

@@ -15,7 +15,7 @@ class ConnectionFailedError(Exception):
 
 
 class ReplyBuffer:
-    """Memory for replies. It grows to the largest one, because all replies to a follower are of similar size."""
+    """A buffer for replies. It grows to the largest one and stays: replies to a follower are of similar size."""
 
     __slots__ = ("content", "view")
 
@@ -24,17 +24,16 @@ class ReplyBuffer:
         self.view = memoryview(self.content)
 
     def grow(self, size: int, filled: int) -> None:
-        """Provide at least `size` bytes, and keep the first `filled` ones."""
-        content = bytearray(
-            1 << (size - 1).bit_length()
-        )  # powers of two, because every reply may be a little larger than the last one
+        """Provide at least `size` bytes, and keep the first `filled` bytes."""
+        # A power of two, because every reply may be a little larger than the last one.
+        content = bytearray(1 << (size - 1).bit_length())
         content[:filled] = self.view[:filled]
         self.content = content
         self.view = memoryview(content)
 
 
 class Connection(asyncio.BufferedProtocol):
-    """Sends a frame, and returns the frame that answers it."""
+    """A connection that sends one request at a time and returns its reply."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, buffer: ReplyBuffer) -> None:
         self._loop = loop
@@ -50,9 +49,9 @@ class Connection(asyncio.BufferedProtocol):
         return self._transport is not None and not self._transport.is_closing()
 
     async def exchange(self, frame: Buffer) -> memoryview:
-        """Send a request, and return the reply without its size. It is valid until the next call.
+        """Send a frame, and return the reply without its size field. The memory is valid until the next call.
 
-        Raises ConnectionFailedError. The caller closes the connection if it gives up waiting.
+        Raises ConnectionFailedError. A caller that stops waiting must close the connection.
         """
         if not self.is_open or self._transport is None:
             raise ConnectionFailedError("the peer closed the connection")

@@ -36,9 +36,9 @@ class LinkError(Exception):
 
 
 class Link:
-    """Requests to one broker. `endpoint` returns its current address, which may change; None if it is unknown.
+    """Sends requests to one broker. `endpoint` returns its current address, which may change; None if it is unknown.
 
-    With `api_versions`, a new connection begins with ApiVersions, and requests of other versions fail.
+    With `api_versions`, a new connection begins with ApiVersions, and requests of unsupported versions fail.
     """
 
     def __init__(
@@ -66,9 +66,9 @@ class Link:
         self._is_closed = False
 
     async def call(self, message: Any, version: int, reply_type: type[Message]) -> Message:
-        """Send a message, an instance of kio's classes or of `wire.controls`, and return the reply. Raises LinkError.
+        """Send a message (of a class of kio or `wire.controls`) and return the reply. Raises LinkError.
 
-        A call waits for earlier ones. If it is cancelled while its request is in flight, the connection is closed.
+        A call waits for earlier calls. If it is cancelled while its request is in flight, the connection is closed.
         """
         assert message.__version__ == version == reply_type.__version__, f"{message} has another version"  # type: ignore[attr-defined]  # of kio's classes
         body = _encoded(message)
@@ -90,7 +90,7 @@ class Link:
             return reply[_after_tags(reply) :]
 
     def close(self) -> None:
-        """Close the connection for good. A call in progress, and later ones, raise LinkError."""
+        """Close the connection for good. The call in progress and all later calls raise LinkError."""
         self._is_closed = True
         if self._connection is not None:
             self._connection.close("the link was closed")
@@ -216,7 +216,7 @@ def _read(read: Callable[[bytes, int], tuple[Any, int]], data: bytes, start: int
 
 
 def _after_tags(reply: memoryview) -> int:
-    """Return the position after the header of a flexible reply, which has no tagged fields."""
+    """Return the position after the header of a flexible reply. Raises LinkError if the header has tagged fields."""
     if len(reply) <= _CORRELATION_ID.size or reply[_CORRELATION_ID.size] != 0:
         raise LinkError("the reply's header has tagged fields, which Kafka does not send")
     return _CORRELATION_ID.size + 1

@@ -31,10 +31,10 @@ def load(
     assignments: tuple[str, ...] | list[str] = (),
     defaults: dict[str, str] | None = None,
 ) -> BrokerConfig:
-    """Return a broker's configuration; `--set` overrides the environment, then the file, then `defaults`.
+    """Return a broker's configuration from `--set`, the environment, the file and `defaults`, in order of precedence.
 
-    As in Kafka, unknown keys in the file are ignored with a warning. Raises ConfigError for everything else that is
-    wrong.
+    As in Kafka, unknown keys in the file are ignored with a warning, unless headrace.unknown.settings is `refuse`.
+    Raises ConfigError for all other mistakes.
     """
     in_file = parse_properties(file_text) if file_text is not None else {}
     typed = {**(parse_environment(environment, known_keys()) if environment else {}), **parse_assignments(assignments)}

@@ -1,7 +1,7 @@
 """The settings of one broker, from all sources, as typed attributes.
 
-In order of precedence: set at run time for this broker, set at run time for all brokers, the file, environment and
-command line at start, the default (KIP-226).
+The sources, in order of precedence: values set at run time for this broker, values set at run time for all brokers,
+values at the start (from the file, the environment and the command line), and defaults (KIP-226).
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -38,8 +38,8 @@ class Origin(NamedTuple):
 class BrokerConfig:
     """Typed attributes, one per setting: `config.num_partitions`.
 
-    reconfigure() changes the attributes in place, so they always have the current value. `warnings` has a line per key
-    without an effect.
+    reconfigure() changes the attributes in place, so they always have the current value. `warnings` has lines about
+    keys that have no effect.
     """
 
     # server
@@ -263,7 +263,7 @@ class BrokerConfig:
     def __init__(
         self, properties: Mapping[str, str] | None = None, *, may_be_unknown: Collection[str] = frozenset()
     ) -> None:
-        """Apply the settings of the start. Unknown keys in `may_be_unknown` only cause a warning.
+        """Apply the settings given at the start. Unknown keys in `may_be_unknown` only cause a warning.
 
         Raises ConfigError with all other unknown keys and invalid values.
         """
@@ -317,7 +317,7 @@ class BrokerConfig:
     def reconfigure(self, cluster: Mapping[str, str], own: Mapping[str, str]) -> set[str]:
         """Apply the run-time values for all brokers and for this one, and return the names of changed settings.
 
-        Values were checked when they were set. An invalid one, left by another version, is ignored.
+        Values were checked when they were set. An invalid value, left by another version, is ignored.
         """
         before = {name: getattr(self, setting.attribute) for name, setting in BROKER_SETTINGS.items()}
         self._cluster, self._own = cluster, own
@@ -361,7 +361,7 @@ class BrokerConfig:
         return list(dropwhile(lambda origin: origin.name != name, found))
 
     def listener_settings(self) -> Iterator[tuple[str, str]]:
-        """Yield keys and texts of settings for one listener."""
+        """Yield the key and text of every setting that begins with `listener.name.`."""
         for layer in (self._static, self._cluster, self._own):
             yield from ((key, text) for key, text in layer.items() if key.startswith(LISTENER_PREFIX))
 

@@ -41,7 +41,7 @@ def known_keys() -> set[str]:
 def check_dynamic(key: str, text: str, *, per_broker: bool) -> None:
     """Check that `key` may be set to `text` at run time, for one broker or for all.
 
-    Raises ConfigError for an unknown key, a read-only setting, one that must be set per broker, and an invalid value.
+    Raises ConfigError if the key is unknown, read-only, or can only be set per broker, or if the value is invalid.
     """
     setting = find_setting(key)
     if setting is None:

@@ -1,4 +1,4 @@
-"""A setting: name, type, default, valid values, and where it can be changed at run time.
+"""A setting: name, type, default, valid values, and the level at which it can be changed at run time.
 
 Values follow Kafka's textual rules (trimmed, booleans in any case, lists split at commas), so that a file or a request
 written for Kafka means the same here.
@@ -25,7 +25,7 @@ HIGH: Final = "high"
 MEDIUM: Final = "medium"
 LOW: Final = "low"
 
-# Where a broker setting can be changed at run time (KIP-226).
+# The level at which a broker setting can be changed at run time (KIP-226).
 READ_ONLY: Final = "read-only"
 PER_BROKER: Final = "per-broker"
 CLUSTER_WIDE: Final = "cluster-wide"
@@ -233,7 +233,7 @@ def table(*settings: Setting) -> dict[str, Setting]:
 
 
 _LONGEST_TYPO: Final = 200
-"""Maximum length of a key to compare: longer ones take too long."""
+"""Maximum length of a key to compare: longer keys take too long."""
 
 
 def did_you_mean(key: str, known: Collection[str]) -> str:

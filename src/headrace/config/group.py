@@ -1,4 +1,4 @@
-"""Settings of groups and of client metrics subscriptions, which exist only at run time.
+"""Settings of groups and of client metrics subscriptions, which can only be set at run time.
 
 Names, types, limits and defaults are Kafka's; see https://kafka.apache.org/documentation/#groupconfigs (KIP-848,
 KIP-932, KIP-1071) and KIP-714.
@@ -44,7 +44,7 @@ _SELECTORS: Final = (
 
 
 _MAX_PATTERNS: Final = 10_000
-"""Maximum characters of all patterns of a subscription."""
+"""Maximum number of characters in all patterns of a subscription."""
 _NOT_ASCII: Final = re.compile(r"\\u[0-9A-Fa-f]{4}|[^\x00-\x7f]")
 
 
@@ -56,9 +56,9 @@ def _matches_clients(value: Value) -> bool:
 
 
 def _is_pattern(text: str) -> bool:
-    """Check the syntax of a pattern; Kafka matches it when clients push metrics.
+    """Return True if the syntax of a pattern is valid. Kafka matches patterns when clients push metrics.
 
-    Other characters are replaced, because Python takes milliseconds to compile a range of Unicode characters.
+    Non-ASCII characters are replaced first, because Python takes milliseconds to compile a range of them.
     """
     try:
         re.compile(_NOT_ASCII.sub("x", text).encode())
@@ -125,7 +125,7 @@ GROUP_SETTINGS: Final[dict[str, Setting]] = table(
         at_least(100),
     ),
     Setting(
-        "share.record.lock.duration.ms", INT, 30_000, "Time in ms that a member may hold a record.", at_least(1000)
+        "share.record.lock.duration.ms", INT, 30_000, "Time in ms that a member may lock a record.", at_least(1000)
     ),
     Setting("share.renew.acknowledge.enable", BOOLEAN, True, "Allow members to extend the lock of a record."),
     Setting("streams.session.timeout.ms", INT, 45_000, _SESSION, at_least(1)),
@@ -160,7 +160,7 @@ def parse_group_overrides(overrides: Mapping[str, str]) -> dict[str, Value]:
 
 
 def check_group_limits(broker: "BrokerConfig", overrides: Mapping[str, str]) -> None:
-    """Raise ConfigError if a group's setting exceeds the broker's limits."""
+    """Raise ConfigError if a group's setting is outside the broker's limits."""
     for key, text in overrides.items():
         limits = [f"group.{part}.{bound}.{rest}" for part, rest in (key.split(".", 1),) for bound in ("min", "max")]
         if not all(limit in COORDINATOR_SETTINGS for limit in limits):

@@ -1,7 +1,7 @@
 """Settings that are accepted but have no effect, and the reasons.
 
-Kafka's settings up to 4.3 that Headrace does not need are listed, so that an existing server.properties works while
-misspelt keys are still reported. So are settings of the table that are not used yet.
+Lists Kafka's settings up to 4.3 that Headrace does not need, so that an existing server.properties works while misspelt
+keys are still reported. Also lists the settings in the tables that Headrace does not use yet.
 """
 
 from typing import Final
@@ -140,7 +140,7 @@ _IDLE: Final[tuple[tuple[str, str], ...]] = (
     ("max.connection.creation.rate", _QUOTAS),
     ("max.connections.per.ip.overrides", _QUOTAS),
     ("metric.reporters", "metrics are fetched over HTTP (headrace.http.listener)"),
-    ("metrics.", "only counters are exported; Prometheus computes rates"),
+    ("metrics.", "rates are not exported; Prometheus computes them from counters"),
     ("num.io.threads", _ONE_THREAD),
     ("num.network.threads", _ONE_THREAD),
     ("num.recovery.threads.per.data.dir", "one thread recovers the logs of a directory"),
@@ -160,7 +160,7 @@ _IDLE: Final[tuple[tuple[str, str], ...]] = (
     ("socket.connection.setup.timeout.", "the timeouts of requests to other brokers include the connection"),
     ("ssl.", _PLAINTEXT),
     ("super.users", _PLAINTEXT),
-    ("transaction.state.log.load.buffer.size", "transactional ids are read a megabyte at a time"),
+    ("transaction.state.log.load.buffer.size", "transactional ids are read in chunks of 1 MiB"),
 )
 """Name prefixes and the reasons why such settings have no effect; a test keeps the list complete."""
 

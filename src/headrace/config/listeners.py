@@ -82,7 +82,7 @@ def parse_protocol_map(text: str) -> dict[str, str]:
 def check_listeners(
     listeners: Sequence[Listener], advertised: Sequence[Listener], protocols: Mapping[str, str]
 ) -> None:
-    """Raise ConfigError for a listener without a supported protocol, or an advertised one that clients cannot use."""
+    """Raise ConfigError if a listener has no supported protocol, or if clients cannot use an advertised listener."""
     names = {listener.name for listener in listeners}
     for listener in (*listeners, *advertised):
         if listener.name not in protocols:

@@ -30,7 +30,7 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def parse_assignments(assignments: Iterable[str]) -> dict[str, str]:
-    """Parse `key=value` arguments. Raises ConfigError for one without a key or an equals sign."""
+    """Parse `key=value` arguments. Raises ConfigError for an argument without a key or an equals sign."""
     properties: dict[str, str] = {}
     for assignment in assignments:
         key, equals, value = assignment.partition("=")
@@ -44,7 +44,7 @@ def parse_environment(environment: Mapping[str, str], known: Collection[str]) ->
     """Parse variables such as HEADRACE_LOG_RETENTION_MS: the key in capitals, with `_` for dots.
 
     `__` stands for `_` and `___` for `-`, as in container images of Kafka. Raises ConfigError for variables that look
-    like a misspelt key of `known`; other variables are ignored, because the prefix has more uses.
+    like a misspelt key of `known`; other variables are ignored, because the prefix has other uses.
     """
     properties: dict[str, str] = {}
     misspelt: list[ConfigError] = []

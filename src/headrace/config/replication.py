@@ -38,7 +38,7 @@ REPLICATION_SETTINGS: Final[dict[str, Setting]] = table(
         "zookeeper.session.timeout.ms",
         INT,
         18_000,
-        "Time in ms without contact to ZooKeeper after which the cluster considers this broker dead.",
+        "Time in ms without contact with ZooKeeper after which the cluster considers this broker dead.",
         at_least(1),
         importance=HIGH,
     ),
@@ -137,7 +137,7 @@ REPLICATION_SETTINGS: Final[dict[str, Setting]] = table(
         "replica.selector.class",
         STRING,
         None,
-        "How to select the replica that a consumer reads from (KIP-392): empty for the leader, or the class name of "
+        "Selects the replica that a consumer reads from (KIP-392): empty for the leader, or the class name of "
         "Kafka's RackAwareReplicaSelector.",
     ),
     # Controller
@@ -160,7 +160,7 @@ REPLICATION_SETTINGS: Final[dict[str, Setting]] = table(
         "leader.imbalance.per.broker.percentage",
         INT,
         10,
-        "Percentage of a broker's partitions led by other brokers, above which leadership is moved back.",
+        "Maximum percentage of a broker's preferred partitions that others may lead before leadership is moved back.",
         importance=HIGH,
     ),
     Setting(

@@ -232,7 +232,7 @@ TOPIC_SETTINGS: Final[dict[str, Setting]] = table(
         "Allocate the full size of a new segment on disk.",
         synonyms=("log.preallocate",),
     ),
-    Setting("remote.log.copy.disable", BOOLEAN, False, "Stop copying segments of a tiered topic to its tier."),
+    Setting("remote.log.copy.disable", BOOLEAN, False, "Stop copying segments of a topic to tiered storage."),
     Setting(
         "remote.log.delete.on.disable",
         BOOLEAN,
@@ -317,7 +317,7 @@ _MS: Final = {"hours": 3_600_000, "minutes": 60_000}
 def parse_topic_overrides(overrides: Mapping[str, str]) -> dict[str, Value]:
     """Parse a topic's own settings.
 
-    Raises ConfigError for an unknown key, an invalid value, and values that contradict each other.
+    Raises ConfigError for an unknown key, an invalid value, or values that contradict each other.
     """
     values: dict[str, Value] = {}
     for key, text in overrides.items():
@@ -334,8 +334,8 @@ def parse_topic_overrides(overrides: Mapping[str, str]) -> dict[str, Value]:
 def topic_values(broker: "BrokerConfig", overrides: Mapping[str, str]) -> dict[str, Value]:
     """Return all settings of a topic with `overrides` on `broker`, by attribute name (`retention_ms`).
 
-    The overrides were checked when they were set, perhaps by another version of Kafka: numbers have no limits, and an
-    unknown or unreadable one is ignored.
+    The overrides were checked when they were set, perhaps by another version of Kafka: numbers outside the limits are
+    accepted, and unknown or unreadable overrides are ignored.
     """
     own = _readable(overrides)
     values = {
@@ -359,7 +359,7 @@ def _readable(overrides: Mapping[str, str]) -> dict[str, Value]:
 
 
 def inherited(broker: "BrokerConfig", setting: Setting) -> Value:
-    """Return the default of a topic's `setting`: the first of its broker settings with a value, in ms."""
+    """Return the default of a topic's `setting`: the first of its broker settings that is set. Times are in ms."""
     for synonym in setting.synonyms:
         value = broker.value(synonym)
         if value is not None:

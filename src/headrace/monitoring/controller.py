@@ -10,11 +10,11 @@ from headrace.metrics import Family, gauge
 _ELECTIONS: Final = ("brokers", "take office", "controlled shutdown", "election", "balance", "unclean election")
 """Events in which the controller may elect leaders."""
 _QUANTILES: Final = ("0.50", "0.75", "0.95", "0.98", "0.99", "0.999")
-"""Those that Kafka exports."""
+"""The quantiles that Kafka exports."""
 
 
 def controller(candidate: Candidate) -> Iterable[Family]:
-    """Yield the state of the cluster as its controller sees it, and figures of the controller's events."""
+    """Yield the state of the cluster as its controller sees it, and statistics of the controller's events."""
     term = candidate.term
     context = None if term is None else term.machine.context
     yield gauge(
@@ -92,7 +92,7 @@ def controller(candidate: Candidate) -> Iterable[Family]:
 
 
 def _quantiles(name: str, help: str, timings: Iterable[Timing]) -> Family:
-    """Return Kafka's quantiles of times in ms; zeros if nothing has happened."""
+    """Return the quantiles that Kafka exports, in ms; zeros if there are no times."""
     times = sorted(seconds for timing in timings for seconds in timing.latest_s) or [0.0]
     last = len(times) - 1
     return Family(name, help, [({"quantile": share}, times[round(float(share) * last)] * 1000) for share in _QUANTILES])

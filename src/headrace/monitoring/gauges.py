@@ -90,7 +90,7 @@ def open_files() -> Iterable[Family]:
 
 
 def loop(watch: LoopWatch) -> Iterable[Family]:
-    """Yield the delay of the event loop, which is a lower bound of every client's latency."""
+    """Yield the delay of the event loop, which adds to the latency of every request."""
     shares = (0.5, 0.99, 1.0)
     yield Family(
         "headrace_loop_delay_seconds",
@@ -106,7 +106,7 @@ def loop(watch: LoopWatch) -> Iterable[Family]:
 
 
 def expiring_offsets(coordinator: GroupCoordinator) -> Iterable[Family]:
-    """Yield the groups whose committed offsets expire soon, and the seconds until the first one does."""
+    """Yield the groups with committed offsets that expire soon, and the seconds until their first offset expires."""
     expiring = coordinator.expiring_offsets()
     yield gauge(
         "headrace_groups_with_expiring_offsets", "Groups with committed offsets that expire soon.", len(expiring)

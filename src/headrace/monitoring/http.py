@@ -79,7 +79,7 @@ _Route: TypeAlias = Callable[[_Request], Awaitable[_Answer]]
 
 
 class HttpServer:
-    """Answers GET requests."""
+    """Answers GET and HEAD requests."""
 
     def __init__(self, host: str, port: int) -> None:
         self._host = host
@@ -113,7 +113,7 @@ class HttpServer:
             result = handler(request.query)
             if isawaitable(result):
                 result = await result
-            # Thousands of groups take long to encode: see `_metrics`.
+            # Encoding thousands of groups takes long: see `_metrics`.
             return await asyncio.to_thread(_json, result)
 
         self._routes[path] = route
@@ -165,7 +165,7 @@ class HttpServer:
                     await asyncio.sleep(0)
             except Exception:
                 log.exception("Collecting the metrics of %r failed: this is a bug, please report it", collector)
-        # Thousands of partitions take long to encode: in a thread, so that other requests are served meanwhile.
+        # Encoding thousands of partitions takes long: in a thread, it does not delay other requests.
         return await asyncio.to_thread(_exposition, families, request.accept)
 
     # Connections

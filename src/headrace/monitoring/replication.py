@@ -48,7 +48,7 @@ class _Led(NamedTuple):
 
 
 def replica_manager(replicas: ReplicaManager) -> Iterable[Family]:
-    """Yield the numbers of partitions on this broker, and of those that lack in-sync replicas."""
+    """Yield the number of partitions on this broker, and the numbers of those that lack in-sync replicas."""
     led = [
         _Led(
             partition.topic_partition,

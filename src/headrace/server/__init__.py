@@ -1,6 +1,6 @@
 """Sockets, frames and dispatch: from a client's bytes to a handler and back.
 
-`accept.py` accepts. A `Connection` is composed of a `Receiver`, which reads into scratch memory shared by all
+`accept.py` accepts connections. A `Connection` consists of a `Receiver`, which reads into scratch memory shared by all
 connections and keeps only incomplete requests, and a `Sender`, which keeps replies until the client takes them.
 `request_memory.py` bounds the memory of large incomplete requests. Replies leave in the order of their requests.
 While a request waits, or while more than 1 MB of replies is unsent, nothing more is read from its client;

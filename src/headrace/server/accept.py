@@ -26,13 +26,13 @@ SWEEP_SECONDS: Final = 5.0
 DEFAULT_REQUEST_MEMORY: Final = 256 * 1024 * 1024
 """Bytes for incomplete requests if `queued.max.request.bytes` sets no limit."""
 HUNG_UP_SECONDS: Final = 5.0
-"""Time that a request continues after its client has hung up: scripts close their sending side, then read the reply."""
+"""Time that a request may take after its client has hung up: scripts close their sending side, then read the reply."""
 _ACCEPTS_PER_TURN: Final = 16
 _BACKLOG: Final = "socket.listen.backlog.size"
 _RECEIVE_BUFFER: Final = "socket.receive.buffer.bytes"
 _ACCEPT_PAUSE_SECONDS: Final = 0.5
 _SPARE_DESCRIPTORS: Final = 64
-"""Descriptors reserved for logs, metadata and modules that load late."""
+"""Descriptors reserved for logs, metadata and late imports."""
 _OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -70,7 +70,7 @@ class Server:
         ]
 
     def start(self) -> None:
-        """Accept connections from now on."""
+        """Start to accept connections."""
         for sock, listener in self._sockets:
             self._loop.add_reader(sock.fileno(), self._accept, sock, listener)
         self._sweep = self._loop.call_later(SWEEP_SECONDS, self._check_connections)

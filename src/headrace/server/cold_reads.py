@@ -17,7 +17,7 @@ _NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
 
 
 def is_cold(part: FileSlice) -> bool:
-    """Return True if the first or last byte of `part`, at most CHUNK bytes, is not cached: sending would block."""
+    """Return True if the first or last byte of `part` (at most CHUNK bytes) is not cached: sending it would block."""
     if part.size < _SMALL or not _NOWAIT:
         return False
     descriptor = part.file.fileno()

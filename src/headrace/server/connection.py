@@ -1,7 +1,7 @@
 """One plaintext client connection, which sends replies in the order of the requests.
 
 As in Kafka, a connection handles one request at a time (Produce requests that arrive together count as one), and reads
-nothing more until it is answered. Only Produce requests that wait for followers let the next ones be appended, up to
+nothing more until it is answered. But while Produce requests wait for followers, the next ones are appended, up to
 `MAX_RUNS`: otherwise acks=all would append once per round trip to the followers. Reading also stops while the client
 does not read its replies, and while the connection waits for its turn (`server/loop/turns.py`).
 """
@@ -284,7 +284,7 @@ class Connection:
         self._resume()
 
     def _outcome(self, run: "asyncio.Future[Parts]") -> Parts | InvalidRequestError | None:
-        """Return the reply of a run, or the error that ends the connection. Close it if there is no reply."""
+        """Return the reply of a run, or the error that ends the connection. If it has neither, close the connection."""
         if run.cancelled():
             self.close(None)
             return None
@@ -312,7 +312,7 @@ class Connection:
             self._watch.held_by(self.client, self._in_hand, 1, ns)
 
     def _on_hang_up(self) -> None:
-        # it will send no more, but may still read replies
+        # the client will send no more, but may still read replies
         self.hung_up_at = self._loop.time()
         self.client.has_hung_up = True
         if self._pending is not None:

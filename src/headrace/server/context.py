@@ -81,7 +81,7 @@ class RawReply(NamedTuple):
 
 
 class Executed(Awaitable[T_co]):
-    """The reply to an executed request, such as one that waits for followers: later Produce requests need not wait."""
+    """The reply to an executed request, which may still wait for followers; later Produce requests need not wait."""
 
     __slots__ = ("reply",)
 

@@ -54,7 +54,7 @@ def decode(context: RequestContext, api_schema: Schema, frame: Buffer, position:
 
 
 def decode_in_steps(context: RequestContext, reader: StepReader, content: Buffer) -> Steps[Any]:
-    """Check and decode a cleaned body. Raises InvalidRequestError."""
+    """Check and decode a body without unknown tagged fields. Raises InvalidRequestError."""
     try:
         request, _ = yield from reader(content, 0)
     except Exception as error:

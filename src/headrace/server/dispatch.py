@@ -58,7 +58,7 @@ ManyHandler: TypeAlias = Callable[[Sequence[tuple[RequestContext, Any]]], Awaita
 
 
 class Dispatcher:
-    """The table of handlers, and the path of requests through them."""
+    """The table of handlers, to which it passes every request."""
 
     def __init__(self) -> None:
         self.features: Callable[[], Fields] = dict
@@ -80,8 +80,8 @@ class Dispatcher:
             self._ranges[int(api_key)] = _range(int(api_key))
 
     def add_produce(self, handler: Handler, run_handler: RunHandler, many_handler: ManyHandler | None = None) -> None:
-        """Offer Produce: `handler` takes one request, `run_handler` consecutive ones of a client, and `many_handler`
-        either, with more than `MANY_BATCHES` batches in total.
+        """Offer Produce. `handler` takes one request, `run_handler` takes consecutive requests of a client, and
+        `many_handler` takes one or more requests with more than `MANY_BATCHES` batches in total.
         """
         self.add_routes({ApiKey.PRODUCE: handler})
         self._produce_run = run_handler
@@ -142,7 +142,7 @@ class Dispatcher:
     async def _handle_large(
         self, context: RequestContext, api_schema: Schema, frame: memoryview, position: int
     ) -> Parts:
-        """Decode and handle one large request at a time. A Fetch waits for records without the lock or its request."""
+        """Decode and handle one large request at a time. While a Fetch waits, it keeps neither lock nor request."""
         with self._large_requests.admitted(context, len(frame)):
             async with self._large_requests.turn(context):
                 async with self._turn_of(context):
@@ -318,7 +318,7 @@ class Dispatcher:
             position = skip_tags(frame, position)
         return context, True, position
 
-    # ApiVersions is here because it is the table itself.
+    # ApiVersions is here because it returns the table.
 
     def _api_versions(self, context: RequestContext, request: Any) -> Fields:
         name = getattr(request, "client_software_name", None)
@@ -372,7 +372,7 @@ def _encode_run(
     replies: Sequence[Reply | InvalidRequestError],
     invalid: InvalidRequestError | None,
 ) -> Parts:
-    """Concatenate the replies. Raises InvalidRequestError, with the earlier ones, at the first error."""
+    """Concatenate the replies. At the first error, raise InvalidRequestError with the replies before it."""
     parts: Parts = []
     for (context, _), api_schema, reply in zip(requests, schemas, replies, strict=True):
         if isinstance(reply, InvalidRequestError):

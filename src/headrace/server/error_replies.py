@@ -1,7 +1,7 @@
 """Builds the reply of every API for a request that failed as a whole.
 
-It has the top-level error code, if the API has one; otherwise all requested topics, groups or other items have the
-error code, because clients look for it only there.
+The error code is in the reply's top-level field if the API defines one; otherwise it is in every requested topic, group
+or other item, because clients look for it only there.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ from headrace.wire.items import Items, made_of
 def error_reply(context: RequestContext, request: Any, error: KafkaError) -> Fields:
     """Return the reply to `request` with `error`.
 
-    Raises InvalidRequestError if the API has no place for it: the connection must be closed, as in Kafka.
+    Raises InvalidRequestError if the API has no field for the error: the connection must be closed, as in Kafka.
     """
     fields: dict[str, Any] = {"error_code": error.code, "error_message": error.message}
     items = _ITEMS.get(context.api_key)

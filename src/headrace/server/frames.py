@@ -16,7 +16,7 @@ Parts = list[Part]
 MAX_RUN: Final = 64
 """Maximum number of Produce requests of one client that are appended together."""
 MAX_OTHER_FRAME: Final = 16 * 1024 * 1024
-"""Maximum bytes of all requests but Produce; without records, real requests are far smaller."""
+"""Maximum bytes of a request other than Produce; without records, real requests are far smaller."""
 MAX_HEADER_TAGS: Final = 100
 """Maximum number of tagged fields in a request header."""
 _SIZE = struct.Struct(">i")
@@ -38,7 +38,7 @@ class InvalidRequestError(Exception):
 
 
 def frame_end(view: memoryview, position: int, end: int, max_frame: int) -> int:
-    """Return the end of the frame at `position`, of which at least the size field was received before `end`.
+    """Return the end of the frame at `position`. Received bytes end at `end`, and include at least the size field.
 
     Raises InvalidRequestError for an invalid size.
     """
@@ -51,7 +51,7 @@ def frame_end(view: memoryview, position: int, end: int, max_frame: int) -> int:
 
 
 def check_size(frame: memoryview, size: int) -> None:
-    """Raise InvalidRequestError if a request of `size` bytes that begins with `frame` is too large for its kind."""
+    """Raise InvalidRequestError if a request of `size` bytes that begins with `frame` is too large for its API."""
     if size > MAX_OTHER_FRAME and len(frame) >= _KEY_BYTES and (key := _KEY.unpack_from(frame)[0]):
         raise InvalidRequestError(
             f"a request for API {key} has {size} bytes; only Produce requests may have more than {MAX_OTHER_FRAME}"

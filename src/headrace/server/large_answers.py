@@ -12,7 +12,7 @@ from headrace.wire.items import Items
 
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
 """Without a limit, a request of 100 KB can ask for gigabytes by repeating an entry. The metadata of 10,000 partitions
-takes less than a tenth of it."""
+takes less than a tenth of this limit."""
 _PART_BYTES: Final = 256 * 1024
 _FEW: Final = 64
 """Maximum number of items in a reply that is encoded in one go."""
@@ -42,7 +42,7 @@ def is_large(reply: Fields) -> bool:
 
 
 def encode_in_steps(context: RequestContext, api_schema: Schema, reply: Fields) -> Steps[Parts]:
-    """Encode the reply. Raises InvalidRequestError over `MAX_ANSWER_BYTES`."""
+    """Encode the reply. Raises InvalidRequestError if it exceeds `MAX_ANSWER_BYTES`."""
     out = bytearray(8)
     if api_schema.has_flexible_response_header:
         out.append(0)

@@ -14,12 +14,12 @@ from headrace.wire.apis import ApiKey
 log = logging.getLogger(__name__)
 
 MANY_ENTRIES: Final = 2000
-"""Array items of a request that are decoded and handled in one go, which takes a few milliseconds."""
+"""Maximum number of array items of a request that is decoded and handled in one go, in a few milliseconds."""
 MANY_BATCHES: Final = 128
-"""Topics and batches of Produce requests that are handled in one go: the first write to a partition can take half a
-millisecond."""
+"""Maximum number of topics and batches of Produce requests that are handled in one go: the first write to a partition
+can take half a millisecond."""
 LARGE_FRAME: Final = 64 * 1024
-"""Bytes of a request that are checked in one go, which takes a few milliseconds at worst (one entry per byte)."""
+"""Maximum bytes of a request that is checked in one go, in a few milliseconds at worst (one entry per byte)."""
 MAX_WAITING: Final = 64 * 1024 * 1024
 """Maximum bytes of all waiting large requests; each API of `_MAY_WAIT` has this limit to itself. Connections of further
 requests are closed, and their clients retry."""
@@ -98,7 +98,7 @@ class WaitingPartitions:
         self._refused += 1
         if self._refused & (self._refused - 1) == 0:  # the 1st, 2nd, 4th, 8th, …
             log.warning(
-                "Waiting fetches cover %d partitions; one with %d more was answered without a wait (%d so far)",
+                "Waiting fetches cover %d partitions; a fetch of %d more was answered without a wait (%d so far)",
                 self.count,
                 partitions,
                 self._refused,
@@ -106,5 +106,5 @@ class WaitingPartitions:
         return False
 
     def release(self, partitions: int) -> None:
-        """Give back the room of a waiting fetch after its wait; call it once per successful `reserve`."""
+        """Release the room of a fetch after its wait. Call this once per successful `reserve`."""
         self.count -= partitions

@@ -85,14 +85,14 @@ class Receiver:
             self._watcher.remove_reader(self._fd)
 
     def watch_with(self, watcher: Watcher) -> None:
-        """Watch the socket with the loop, or with another watcher."""
+        """Watch the socket with `watcher` from now on."""
         if self._is_reading:
             self._watcher.remove_reader(self._fd)
             watcher.add_reader(self._fd, self._on_readable)
         self._watcher = watcher
 
     def receive(self) -> int:
-        """Read received bytes and return their number, 0 at the end. Check `is_partial` next.
+        """Read from the socket. Return the number of bytes; 0 if the client sends no more. Check `is_partial` next.
 
         Raises OSError like a socket.
         """

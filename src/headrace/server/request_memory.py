@@ -20,7 +20,7 @@ class Waiter(Protocol):
 
 
 class RequestMemory:
-    """Bytes reserved for frames in progress; `limit` in bytes."""
+    """The bytes reserved for incomplete requests, at most `limit`."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit

@@ -86,7 +86,7 @@ class Sender:
         self.out: deque[Part] = deque()
         """Parts that the client has not read yet."""
         self.unsent = 0
-        """Their bytes in memory."""
+        """The number of bytes of these parts that are in memory."""
         self._all_unsent = all_unsent
         self._socket = sock
         self._fd = sock.fileno()
@@ -110,7 +110,7 @@ class Sender:
                 self.unsent += len(part)
 
     def flush(self, *, is_warm: bool = False) -> None:
-        """Send as much as possible; `is_warm` if the first file region was just read from the disk."""
+        """Send as much as possible. `is_warm` is True if the first file region was just read from the disk."""
         out = self.out
         if self._waits_for_disk:
             return

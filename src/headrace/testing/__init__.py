@@ -72,7 +72,7 @@ class Broker:
         return f"127.0.0.1:{self.port}"
 
     def start(self) -> Self:
-        """Return once the broker answers. Raises the exception that prevented the start."""
+        """Start the broker, and return once it accepts connections. Raises the exception that prevented the start."""
         self._thread.start()
         if not self._ready.wait(_START_TIMEOUT):
             raise TimeoutError(f"the broker did not start within {_START_TIMEOUT:.0f} s")
@@ -83,7 +83,7 @@ class Broker:
         return self
 
     def stop(self) -> None:
-        """Shut down cleanly, and delete the data unless `data` was given. Can be called again."""
+        """Shut down cleanly, and delete the data if its directory is temporary. Can be called again."""
         if self._loop is not None and self._stopped is not None and self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stopped.set)
             self._thread.join()
@@ -131,7 +131,7 @@ class Broker:
 
 
 def _as_text(key: object, value: object) -> str:
-    """Return a value as in a settings file. Raises ConfigError if it has no such form."""
+    """Return a value as the text in a settings file. Raises ConfigError if it cannot be written as text."""
     if not isinstance(key, str):
         raise ConfigError(str(key), None, f"Unknown setting {key!r}: the names of settings must be text")
     if isinstance(value, bool):

@@ -121,7 +121,7 @@ class ApiKey(IntEnum):
 
 
 _MAX_ENTRIES: Final = {ApiKey.PRODUCE.value: 10_000}
-"""APIs with a different limit. A Produce request is decoded in one go, because it is mostly records. Producers stay
+"""Limits other than MAX_ENTRIES. A Produce request is decoded in one go, because it is mostly records. Producers stay
 below the limit: batches of 10,000 partitions do not fit into the 1 MB that Kafka's producer sends in one request."""
 
 _CONTROLS: Final = {
@@ -151,14 +151,14 @@ class Schema(NamedTuple):
     """See `compile_strict`; None for versions without tagged fields."""
     decode_request: Callable[[Buffer, int], tuple[Request, int]]
     read_in_steps: StepReader | None
-    """Checks and decodes a large request that `strict_request` has cleaned; None for APIs with a limit on entries."""
+    """Checks and decodes a large request without unknown tagged fields; None for APIs with a limit on entries."""
     encode_response: Encoder
     encode_in_steps: StepEncoder
     has_flexible_request_header: bool
     has_flexible_response_header: bool
 
     def read_request(self, data: Buffer, position: int) -> tuple[Request, int]:
-        """Check and decode a request. Raises ValueError, or kio's exceptions, for malformed ones."""
+        """Check and decode a request. Raises ValueError, or kio's exceptions, if it is malformed."""
         self.check_request(data, position)
         return self.decode_request(data, position)
 

@@ -120,7 +120,7 @@ def batch_crc_ok(data: Buffer, position: int, size: int) -> bool:
 
 
 def with_log_append_time(header: BatchHeader, data: Buffer, position: int, timestamp_ms: int) -> bytearray:
-    """Return a copy of the batch of type LogAppendTime, with this max timestamp and a new checksum (KIP-32)."""
+    """Return a copy of the batch with timestamp type LogAppendTime, this max timestamp and a new checksum (KIP-32)."""
     batch = bytearray(memoryview(data)[position : position + header.size])
     _ATTRIBUTES.pack_into(batch, _ATTRIBUTES_POSITION, header.attributes | LOG_APPEND_TIME_FLAG)
     _MAX_TIMESTAMP.pack_into(batch, _MAX_TIMESTAMP_POSITION, timestamp_ms)
@@ -129,7 +129,7 @@ def with_log_append_time(header: BatchHeader, data: Buffer, position: int, times
 
 
 def with_max_timestamp(header: BatchHeader, data: Buffer, timestamp_ms: int) -> bytearray:
-    """Return a copy of the batch of type CreateTime, with this max timestamp and a new checksum."""
+    """Return a copy of the batch with timestamp type CreateTime, this max timestamp and a new checksum."""
     batch = bytearray(data)
     _ATTRIBUTES.pack_into(batch, _ATTRIBUTES_POSITION, header.attributes & ~LOG_APPEND_TIME_FLAG)
     _MAX_TIMESTAMP.pack_into(batch, _MAX_TIMESTAMP_POSITION, timestamp_ms)

@@ -45,8 +45,8 @@ FIXED_SIZES: Final = {
 class _Layout(NamedTuple):
     """Describes how to skip a value of `size` bytes, or of at least `least` bytes if its size varies.
 
-    `after(n)` returns a step that skips n bytes and the value. `tail_after(n)` returns one that stops after the last
-    array, for the last value of a message; None if the value contains no array.
+    `after(n)` returns a step that skips n bytes and the value. For the last value of a message, `tail_after(n)` returns
+    a step that stops after the last array; it is None if the value contains no array.
     """
 
     size: int | None
@@ -197,8 +197,8 @@ def _items(
 ) -> _Step:
     """Skip `before` bytes and an array.
 
-    An item has `size` bytes. If that is None, `step` skips an item, and `last_step` the last one. A single function,
-    because every further call costs time.
+    An item has `size` bytes. If that is None, `step` skips an item, and `last_step` skips the last one. This is a
+    single function, because more calls would take more time.
     """
 
     def follow(data: Buffer, position: int) -> int:

@@ -36,7 +36,7 @@ _SNAPPY_MAX_RATIO: Final = 22
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
 _LZ4_INDEPENDENT: Final = 0x20
-"""The flag, in the byte after the magic, of blocks that do not refer to earlier ones."""
+"""The flag, in the byte after the magic, of blocks that do not refer to earlier blocks."""
 _ZSTD_WINDOW_LOG: Final = 27
 """The maximum window is 128 MB, as in Kafka's zstd library."""
 CHUNK_SIZE: Final = 1 << 20
@@ -258,7 +258,7 @@ def _lz4_decompress(view: memoryview, step: int, max_size: int) -> Iterator[byte
 
     # like Kafka, read one frame and ignore the rest; refuse frames that Java clients cannot read
     if bytes(view[:4]) == _LZ4_MAGIC and len(view) > 4 and not view[4] & _LZ4_INDEPENDENT:
-        raise _corrupt("lz4 blocks refer to earlier ones, which Kafka does not support")
+        raise _corrupt("lz4 blocks refer to earlier blocks, which Kafka does not support")
     context = lz4.frame.create_decompression_context()
     position = 0
     is_at_end = False

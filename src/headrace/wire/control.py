@@ -29,7 +29,7 @@ _CHECKED: Final = Struct(">hiqqqhii 5s4s c6s c")
 """The part of the batch that its checksum covers: the rest of the header, and the record with its key and value."""
 _LENGTH: Final = CRC_START + _CHECKED.size - LOG_OVERHEAD
 _BEFORE_KEY: Final = b"\x20\x00\x00\x00\x08"
-"""Sizes of the record (16) and of the key (4) as varints; in between attributes, timestamp delta and offset delta."""
+"""The record's size (16), attributes, timestamp delta, offset delta, and the key's size (4). Sizes are varints."""
 _BEFORE_VALUE: Final = b"\x0c"
 """Size of the value (6)."""
 _NO_HEADERS: Final = b"\x00"
@@ -53,8 +53,8 @@ def marker_batch(
 ) -> bytes:
     """Build the control batch that ends the producer's transaction, with base offset 0.
 
-    All have the same layout, so this is several times faster than `build_batch`. A transaction writes the same batch to
-    all of its partitions.
+    These batches all have the same layout, so this is several times faster than `build_batch`. They are cached, because
+    a transaction writes the same batch to all of its partitions.
     """
     key, value = encode_marker(marker, coordinator_epoch)
     checked = _CHECKED.pack(

@@ -1,4 +1,4 @@
-"""Encodes messages from plain dicts by kio's schema classes: compiled once per class, a few microseconds per message.
+"""Encodes plain dicts as messages of kio's schema classes: compiled once per class, a few microseconds per message.
 
 A message is a mapping from kio's snake_case field names to plain values: numbers, strings, bytes, UUIDs, mappings for
 structures, sequences or `EncodedItems` for arrays; times and durations are in ms. Fields that a version does not have
@@ -23,7 +23,7 @@ StepEncoder: TypeAlias = Callable[[bytearray, Fields], Iterator[None]]
 _Writer: TypeAlias = Callable[[bytearray, Any], None]
 
 IMPLIED = {"throttle_time": 0, "error_code": 0, "error_message": None}
-"""Defaults of fields in nearly every reply, which the schemas lack."""
+"""Defaults, missing from the schemas, of fields that nearly every reply has."""
 
 _STEPPED = (list, tuple, Items)
 """Types of arrays that are encoded one item at a time."""

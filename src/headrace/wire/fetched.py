@@ -12,7 +12,7 @@ from headrace.types import new_tuple
 from headrace.wire.varint import put_unsigned_varint, unsigned_varint
 
 FETCH_VERSION: Final = 17
-"""The version between brokers of Kafka 3.9. Older ones, from 13 on, have the same partitions and replies."""
+"""The version between brokers of Kafka 3.9. Versions 13 to 16 have the same partitions and replies."""
 _FIRST_WITH_REPLICA_STATE: Final = 15
 
 PartitionKey: TypeAlias = tuple[bytes, int]
@@ -81,7 +81,7 @@ def encode_fetch(
     replica: tuple[int, int] | None,
     version: int = FETCH_VERSION,
 ) -> bytearray:
-    """Return the body of a request. `entries` are packed by `ENTRY`; `session` is its id and epoch.
+    """Return the body of a request. `entries` are packed by `ENTRY`; `session` is the id and epoch of the session.
 
     `replica` is the id and epoch of the follower; None fetches like a consumer, up to the high watermark.
     """

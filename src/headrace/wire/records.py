@@ -17,7 +17,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 _SIGN: Final = 1 << 63
 _ALL_BITS: Final = (1 << 64) - 1
 MAX_UNCOMPRESSED_BATCH: Final = 256 * 1024 * 1024
-"""The largest uncompressed batch in bytes; larger ones are treated as corrupt."""
+"""Maximum size of an uncompressed batch in bytes; larger batches are treated as corrupt."""
 
 
 class RecordData(NamedTuple):

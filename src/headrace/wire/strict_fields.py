@@ -14,7 +14,7 @@ from headrace.wire.encoder import unwrap
 from headrace.wire.varint import put_unsigned_varint, unsigned_varint
 
 StrictReader: TypeAlias = Callable[[Buffer, int], Generator[None, None, Buffer]]
-"""Returns the cleaned message from a position on. Can be interrupted where it yields."""
+"""Returns the message from a position on, without unknown tagged fields. Can be interrupted where it yields."""
 
 _Edit: TypeAlias = tuple[int, int, bytes]
 """Start, end and replacement of a range of bytes."""

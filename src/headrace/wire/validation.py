@@ -69,7 +69,7 @@ def unpacked(codec: int, data: Buffer) -> Iterator[bytes]:
 
 
 class ValidBatch(NamedTuple):
-    """A valid batch of a Produce request, with the facts about its `records`.
+    """A valid batch of a Produce request; `records` has what the validation found out about its records.
 
     `body` is the decompressed records, if they were decompressed in one go; `unpack` decompresses them in pieces.
     """
@@ -90,7 +90,7 @@ def validate_produced(
     """Validate that `data` is exactly one batch; trailing bytes that are not a batch are cut off, as in Kafka.
 
     `body` is the decompressed records, if already available; otherwise `unpack` decompresses them in pieces. Raises
-    KafkaError: invalid_record for no batch, several, incomplete or inconsistent ones, and for older message formats;
+    KafkaError: invalid_record for no batch or several, an incomplete or inconsistent batch, or an older message format;
     message_too_large over `max_message_bytes`; corrupt_message for a wrong checksum, magic or length;
     unknown_server_error for an unknown codec or malformed compressed data.
     """
@@ -207,13 +207,13 @@ def _walk_on(walk: RecordWalk, data: bytes, position: int, count: int) -> None:
     if position < 0:
         raise _invalid(_REASONS[position])
     if position != len(data):
-        raise _invalid(f"the declared {count} records end {len(data) - position} bytes before their batch")
+        raise _invalid(f"the declared {count} records end {len(data) - position} bytes before the end of their batch")
 
 
 def walk_in_pieces(walk: RecordWalk, pieces: Iterable[bytes], *, finds_one: bool = False) -> bool:
-    """Walk over records in pieces; with `finds_one`, stop after the first with a timestamp over `newer_than`.
+    """Walk over records in pieces; with `finds_one`, stop after the first whose timestamp is above `newer_than`.
 
-    Return True if one was found. Raises KafkaError(invalid_record) unless the records and the pieces end together.
+    Return True if it was found. Raises KafkaError(invalid_record) unless the records and the pieces end together.
     """
     return any(finds_one and walk.delta_of_largest >= 0 for _ in _steps(walk, pieces, SLICE, finds_one))
 

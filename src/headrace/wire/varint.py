@@ -33,8 +33,8 @@ def put_unsigned_varint(out: bytearray, value: int) -> None:
 def get_varint(data: Buffer, position: int, bits: int = 32) -> tuple[int, int]:
     """Return the zigzag varint of 32 or 64 bits at `position`, and the position after it.
 
-    Excess bits are dropped, as in Kafka. Raises KafkaError(corrupt_message) for more than five or ten bytes;
-    IndexError.
+    Excess bits are dropped, as in Kafka. Raises KafkaError(corrupt_message) for a varint of more than five bytes (ten
+    for 64 bits), IndexError at the end of `data`.
     """
     byte = data[position]
     if byte < 0x80:

@@ -53,7 +53,7 @@ class _Move(NamedTuple):
     target: int
     weight: int
     item: int
-    """`_NO_ITEM`: `source` or `target` is the sink."""
+    """The item that moves; `_NO_ITEM` if `source` or `target` is the sink."""
 
 
 _SINK: Final = -1
@@ -216,7 +216,7 @@ def _rack_limits(racks: Sequence[str], count: int) -> dict[str, tuple[int, int]]
 
 
 def _negative_cycle(edges: Sequence[_Edge]) -> list[_Edge] | None:
-    """Return the edges of a negative cycle in order, or None without one (Bellman-Ford)."""
+    """Return the edges of a negative cycle in order, or None if there is none (Bellman-Ford)."""
     distances = {node: 0 for edge in edges for node in edge[:2]}
     arrived: dict[int, _Edge] = {}
     while True:
@@ -230,7 +230,7 @@ def _negative_cycle(edges: Sequence[_Edge]) -> list[_Edge] | None:
                 changed = True
         if not changed:
             return None
-        # A cycle of the edges over which the nodes were reached is negative. Without one, the search ends.
+        # A cycle among the edges by which nodes were reached is negative. If none exists, the search ends.
         if (cycle := _cycle(arrived)) is not None:
             return cycle
 

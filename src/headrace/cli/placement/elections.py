@@ -25,7 +25,7 @@ class Election:
 
     place: Place
     before: int | None
-    """The leader before the election; None without one."""
+    """The leader before the election; None if there was none."""
     after: int | None
     """The leader after the election. In a preview, the expected leader; None if it is not known."""
     state: str

@@ -44,7 +44,7 @@ class Move:
 
     @property
     def bytes(self) -> int | None:
-        """Bytes to copy."""
+        """Bytes to copy; None if unknown."""
         return self.size * len(self.added) if self.size is not None else None if self.added else 0
 
 
@@ -106,7 +106,7 @@ def plan(
 ) -> Plan:
     """Plan to spread these partitions over `brokers`, with their current number of replicas or `replication_factor`.
 
-    Raises CommandError if that is impossible, or if one of them is moving already.
+    Raises CommandError if that is impossible, or if one of the partitions is already moving.
     """
     moving = [partition for partition in partitions if partition.is_moving]
     if moving:

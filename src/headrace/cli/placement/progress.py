@@ -12,7 +12,7 @@ class Progress:
 
     def __init__(self) -> None:
         self.total = 0
-        """The largest number of bytes left so far; producers may add some."""
+        """The largest number of bytes left so far; it can grow, because producers add records."""
         self.left = 0
         self._seen: deque[tuple[float, int]] = deque()
 

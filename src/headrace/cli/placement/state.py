@@ -19,7 +19,7 @@ class Disk:
     """The log directories of a broker, in bytes."""
 
     used: int
-    """By replicas."""
+    """Bytes that replicas use."""
     total: int | None
     """Size of the file systems; None if the broker does not report it (Kafka before 3.3)."""
     free: int | None
@@ -118,7 +118,7 @@ class State:
 
     @property
     def is_healthy(self) -> bool:
-        """Return True if there is a controller, and no broker and no replica is missing."""
+        """True if there is a controller, no broker is missing, and no partition has a problem."""
         problems = any(partition.problem for partition in self.partitions.values())
         return self.controller is not None and not self.missing_brokers and not problems
 

@@ -20,7 +20,7 @@ class Event(NamedTuple):
 
     @property
     def happening(self) -> Happening | None:
-        """None for an event that only a newer version knows."""
+        """The kind of event; None for a kind that only a newer version knows."""
         return Happening.__members__.get(self.what)
 
 

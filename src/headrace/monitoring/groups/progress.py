@@ -12,7 +12,7 @@ from headrace.monitoring.groups.standing import UNKNOWN, Row, Standing, Total, s
 from headrace.storage.log.producers.marker_counts import MarkerCounts
 
 _ASSUMED: Final = -2
-"""In the file, -2 means position 0 without a commit, -3 position 1, and so on."""
+"""In the file, -2 stands for position 0 without a committed offset, -3 for position 1, and so on."""
 _PARTITION_BYTES: Final = 3 * 8
 _HALF_WINDOW_MS: Final = 30_000
 _SHORTEST_MS: Final = 500
@@ -35,7 +35,7 @@ class Rates:
             self._young, self._young_at = values, now_ms
 
     def of(self, place: int, value: int, now_ms: int) -> float | None:
-        """Return a rate per second; None if it is unknown, or if the value has decreased."""
+        """Return the growth per second of the number at `place`; None if it is unknown or has decreased."""
         for values, at_ms in ((self._old, self._old_at), (self._young, self._young_at)):
             if place < len(values) and 0 <= values[place] <= value and now_ms - at_ms >= _SHORTEST_MS:
                 return (value - values[place]) * 1000 / (now_ms - at_ms)
@@ -108,8 +108,8 @@ class TopicProgress:
 
 
 class Arrays(NamedTuple):
-    """A group in a topic: for each partition the committed offset, the first unread one, the end minus the markers
-    before it, and the time of the next record; -1 for unknown values.
+    """A group's values for every partition of a topic: committed offset, first unread offset, end minus the number of
+    unread transaction markers, and time of the next record (ms); -1 for unknown values.
     """
 
     group_id: str
@@ -148,7 +148,7 @@ class GroupProgress:
         self.rates = Rates(committed, now_ms)
         self.times = array("q", [UNKNOWN]) * len(committed)
         self._time_offsets = self.times[:]
-        """The offsets of `times`."""
+        """The offsets of the records whose times are in `times`."""
         self.written: int | None = None
         """Hash of the data written last."""
         self.seen: list[object] = []
@@ -164,7 +164,7 @@ class GroupProgress:
     def update(
         self, committed: "array[int]", topic: TopicProgress, positions: "array[int] | None" = None
     ) -> list[tuple[int, int]]:
-        """Take the committed offsets. Return `(partition, offset)` of the records whose time must be looked up.
+        """Store new committed offsets. Return `(partition, offset)` of the records whose time must be looked up.
 
         `positions` has the first unread offset of every partition that the group reads: the committed one, or the one
         where it would start. None means that the group has a committed offset in every partition that it reads.
@@ -209,7 +209,7 @@ class GroupProgress:
         self.total = summed(cast("Iterator[Row]", zip_longest(*columns, *rates, fillvalue=UNKNOWN)))
 
     def standings(self, topic: TopicProgress, now_ms: int) -> list[Standing]:
-        """Return the standings in all partitions that the group reads."""
+        """Return the group's progress in every partition that it reads."""
         paces = self._paces(now_ms)
         out = []
         for partition, position in enumerate(self.positions):
@@ -234,7 +234,7 @@ class GroupProgress:
         return out
 
     def _paces(self, now_ms: int) -> list[float]:
-        """Return all rates; -1 for unknown. A group that never commits has rate 0."""
+        """Return the rate of the committed offset in every partition; -1 if unknown, 0 if the group never commits."""
         paces = self.rates.all(self.committed, now_ms)
         if self.is_partly_committed:
             for partition, offset in enumerate(self.committed):

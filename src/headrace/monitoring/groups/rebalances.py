@@ -1,7 +1,6 @@
-"""Rebalances from the events of a group: cause, changes of members, durations, members waited for.
+"""Reconstructs a group's rebalances from its events: causes, changes of members, durations, and members waited for.
 
-Pure: events in, in order; rebalances out. Classic groups join and sync; groups of the consumer protocol assign and
-reconcile.
+Pure. Events must be read in order. Classic groups join and sync; groups of the consumer protocol assign and reconcile.
 """
 
 from collections.abc import Callable, Iterable, Mapping

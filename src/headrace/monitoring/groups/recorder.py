@@ -29,12 +29,12 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _SLICE_S: Final = 0.002
-"""How long a sweep may hold the event loop."""
+"""Maximum time for which a sweep holds the event loop."""
 _PAUSE_S: Final = 0.002
 _EVENT_DELAY_S: Final = 1.0
-"""Delay before events are written: the time span that a crash can lose."""
+"""Delay before events are written. A crash can lose the events of this time."""
 _MAX_EVENTS: Final = 20_000
-"""Maximum number of events in memory; further ones are counted and dropped."""
+"""Maximum number of events in memory; further events are counted and dropped."""
 _FIRST_PAUSE_S: Final = 1.0
 _PRUNE_INTERVAL_S: Final = 60.0
 _TOUCH_INTERVAL_S: Final = 3600.0

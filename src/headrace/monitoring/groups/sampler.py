@@ -67,7 +67,7 @@ class GroupSampler:
         partition: Callable[[str, int], Partition | None],
         assumed_reset: Reset = Reset.EARLIEST,
     ) -> None:
-        """`partition` returns a partition that this broker leads."""
+        """`partition` returns a partition that this broker leads; None for others."""
         self._groups = groups
         self._cluster_topics = topics
         self._partition = partition
@@ -121,7 +121,7 @@ class GroupSampler:
         ]
 
     def changed(self, now_ms: int, rows: list[tuple[str, str, bytes]]) -> Iterator[None]:
-        """Append `(group, topic, data)` to `rows` for all that has changed since it was written.
+        """Append `(group, topic, data)` to `rows` for every group and topic that has changed since it was written.
 
         Empty data means that the group or the topic has ended.
         """
@@ -144,7 +144,7 @@ class GroupSampler:
             yield
 
     def add_earlier(self, series: Iterable[tuple[str, str]]) -> None:
-        """Record which groups and topics an earlier process sampled, to report those that have ended since."""
+        """Record the groups and topics that an earlier process sampled, to report those that have ended since."""
         self._gone.update(series)
 
     def write_all_again(self) -> None:
@@ -154,7 +154,7 @@ class GroupSampler:
                 progress.written = None
 
     def live(self) -> list[tuple[str, str]]:
-        """Return group and topic of everything sampled."""
+        """Return all sampled pairs of group and topic."""
         return [(group_id, topic) for group_id, topics in self._progress.items() for topic in topics]
 
     @property
@@ -250,7 +250,7 @@ class GroupSampler:
     def _positions(
         self, committed: "array[int]", topic: TopicProgress, read: Collection[int] | None
     ) -> "array[int] | None":
-        """Return committed offsets, or the assumed start for partitions without one; None if no partition lacks one."""
+        """Return committed offsets, or the assumed start where there is none; None if every partition has one."""
         positions = None
         starts = topic.starts if self.assumed_reset is Reset.EARLIEST else topic.ends
         for index in range(len(starts)) if read is None else read:
@@ -278,7 +278,7 @@ class GroupSampler:
 
 
 def look_up_times(wanted: Iterable[Wanted]) -> list[tuple[Wanted, int]]:
-    """Look up the times of records in ms, without those not found. Reads files: call it in a thread."""
+    """Return the times, in ms, of the records that can be found. Reads files: call it in a thread."""
     found = []
     for item in wanted:
         try:
@@ -295,7 +295,7 @@ def look_up_times(wanted: Iterable[Wanted]) -> list[tuple[Wanted, int]]:
 
 
 def scan(scans: Iterable[MarkerScan]) -> list[tuple[MarkerScan, Scanned]]:
-    """Count markers, a bounded number of batches in each partition. Reads files: call it in a thread."""
+    """Count markers in a limited number of batches of each partition. Reads files: call it in a thread."""
     found = []
     for item in scans:
         try:

@@ -13,7 +13,7 @@ _STEADY: Final = 0.05
 
 
 class Trend(StrEnum):
-    """How a lag is changing."""
+    """The change of a lag over time."""
 
     CAUGHT_UP = "caught up"
     CATCHING_UP = "catching up"
@@ -26,7 +26,7 @@ class Trend(StrEnum):
 
 
 class Standing(NamedTuple):
-    """One partition of one group. Rates are in records per second, None if unknown."""
+    """A group's progress in one partition. `pace` (of commits) and `arrival` are in records per second, or None."""
 
     partition: int
     committed: int
@@ -38,7 +38,7 @@ class Standing(NamedTuple):
     pace: float | None
     arrival: float | None
     assumed: int = UNKNOWN
-    """Where the group would start, if it has committed nothing."""
+    """The offset where the group would start if it has committed nothing; otherwise -1."""
     markers: int = 0
     """Transaction markers between the position and the end: offsets without a record."""
 
@@ -66,7 +66,7 @@ class Standing(NamedTuple):
 
     @property
     def trend(self) -> Trend:
-        """How the lag is changing at the current rates."""
+        """The change of the lag at the current rates."""
         if self.lag is None:
             return Trend.UNKNOWN
         if self.lag == 0:
@@ -95,7 +95,7 @@ class Total(NamedTuple):
     oldest_ms: int = UNKNOWN
     """Timestamp of the oldest unread record."""
     is_dated: bool = True
-    """True if that is known."""
+    """True if it is known."""
     pace: float = 0.0
     arrival: float = 0.0
     trend: Trend = Trend.UNKNOWN
@@ -136,7 +136,7 @@ _CATCHING_UP: Final = _RANKS[Trend.CATCHING_UP]
 Row: TypeAlias = tuple[int, int, int, int, float, float]
 """One partition: committed offset, position, end, time of the next record, pace and arrival; -1 means unknown.
 
-Without a position, the group does not read the partition."""
+If the position is -1, the group does not read the partition."""
 
 
 def total_of(standings: Iterable[Standing]) -> Total:

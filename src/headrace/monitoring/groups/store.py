@@ -59,7 +59,7 @@ class Samples(NamedTuple):
 
 
 class HistoryStore:
-    """The history in the file `path`, of at most `max_bytes`, for `retention_ms`."""
+    """The history in the file `path`, limited to `max_bytes` and `retention_ms`."""
 
     def __init__(self, path: Path, *, max_bytes: int, retention_ms: int) -> None:
         self._path = path
@@ -104,7 +104,7 @@ class HistoryStore:
         return self._write(insert)
 
     def touch(self, live: Iterable[tuple[str, str]], now_ms: int) -> None:
-        """Note that these groups and topics still exist, so that `prune` keeps them."""
+        """Record that these groups and topics still exist, so that `prune` keeps them."""
         ids = [(now_ms, self._ids[key]) for key in live if key in self._ids]
         self._write(lambda database: database.executemany("UPDATE series SET seen_ms = ? WHERE id = ?", ids))
 
@@ -143,7 +143,7 @@ class HistoryStore:
         return self._run(select, [])
 
     def series(self) -> list[tuple[str, str]]:
-        """Return group and topic of everything ever sampled and not yet expired."""
+        """Return all pairs of group and topic that were sampled and have not expired."""
         return self._run(lambda database: database.execute("SELECT group_id, topic FROM series").fetchall(), [])
 
     def topics_of(self, group_id: str) -> list[str]:

@@ -9,7 +9,7 @@ from time import perf_counter_ns
 from typing import Final
 
 SMALL_READ: Final = 4096
-"""The size, in bytes, below which a request is small; large ones take too long to produce and answer."""
+"""The size, in bytes, below which a request is small; larger requests take too long to produce and answer."""
 _ENOUGH: Final = 8
 """Count of quick requests at which polling begins."""
 _MOST: Final = 32

@@ -40,7 +40,7 @@ class LoopWatch:
         self._logged_at = float("-inf")
         self._not_logged = 0
         self.holds: Counter[str] = Counter()
-        """How often the loop was blocked for 200 ms or more, by API."""
+        """Number of times that the loop was blocked for 200 ms or more, by API."""
 
     def start(self) -> None:
         self._cpu_ns_at_beat = thread_time_ns()

@@ -43,7 +43,7 @@ class Turn(Protocol):
 
 
 class Turns:
-    """The queue, driven by a loop's `call_soon`."""
+    """The queues of connections that wait for a turn, served by callbacks of the loop (`call_soon`)."""
 
     __slots__ = ("_call_soon", "_is_scheduled", "_is_spent", "_queues", "_spent_ns", "clock", "is_contended")
 
@@ -64,7 +64,7 @@ class Turns:
         return self._is_spent or (kind != LIGHT and bool(self._queues[kind]))
 
     def add(self, turn: Turn, kind: int) -> None:
-        """Queue for a turn; LIGHT ones come first."""
+        """Queue a connection for a turn; LIGHT connections come first."""
         self._queues[kind].append(turn)
         self.is_contended = True
         self._schedule()
@@ -142,7 +142,7 @@ class Pace:
         self._turns.spent(ns)
 
     def ended(self, ns: int) -> None:
-        """End a turn of this length with all requests answered."""
+        """Record the end of a turn of this length, with all requests answered."""
         self.is_fresh = False
         if ns < HEAVY_NS:
             self.long_turns = 0

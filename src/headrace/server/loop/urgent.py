@@ -84,7 +84,7 @@ class UrgentReads:
 
 
 class Urgency:
-    """Decides by its requests whether a connection is urgent."""
+    """Decides from a connection's requests whether it is urgent."""
 
     __slots__ = ("_loop", "_reads", "_receiver", "is_urgent", "may_change")
 
@@ -97,7 +97,7 @@ class Urgency:
         """True if `note` must be called with further requests."""
 
     def note(self, api_key: int) -> None:
-        """Note the API of a request."""
+        """Record the API of a request, and watch the connection accordingly."""
         if api_key in OTHER_APIS:
             self.may_change = False
         elif api_key not in APIS:

@@ -24,7 +24,7 @@ _END: Final = '%s - - [%s] "GET / HTTP/1.1" 200 1 "-" "-"'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrangement:
-    """The batches of a stream. If it is stateful, the last two have rows from `end` on, which belong to no result."""
+    """The batches of a stream. For a stateful job, the last two only move the watermark: their rows begin at `end`."""
 
     parts: Sequence[Records]
     end: datetime | None = None
@@ -41,7 +41,7 @@ def arranged(
     late: float,
     duplicates: float,
 ) -> Arrangement:
-    """Return the batches. Raises PipelineError for a job whose watermark no record can move."""
+    """Return random batches of the records. Raises PipelineError if the job needs a watermark but no time is known."""
     stateful = any(isinstance(output, Stateful) for output in job.outputs)
     late_by_s = seconds_of(getattr(params, "late_by", _LATE_BY))
     if isinstance(records, DataFrame):
@@ -64,7 +64,7 @@ def arranged(
     if not stateful:
         return Arrangement(parts=parts)
     end = datetime.fromtimestamp(int(max(known, default=0.0)), UTC) + _YEAR
-    # To all partitions, because the slowest one sets the watermark; twice, because a batch moves it for the next one.
+    # In all partitions, because the slowest one sets the watermark; twice, because a batch moves it only for the next.
     for moment in (end, end + timedelta(seconds=1)):
         text = moment.strftime("%d/%b/%Y:%H:%M:%S %z")
         parts.append([_END % (f"end-{number}", text) for number in range(lake.partitions)])
@@ -79,7 +79,7 @@ def _of_rows(
     has_time = _TIME in rows.columns
     delay = sf.when(sf.rand(chance.randrange(2**31)) < late, sf.rand(chance.randrange(2**31)) * late_by_s).otherwise(0)
     arrival = sf.unix_micros(_TIME) / 1_000_000 + delay if has_time else sf.rand(chance.randrange(2**31))
-    # Kept in memory: computed again, they might be in another order.
+    # Kept in memory: a second computation might order the rows differently.
     placed = everything.sortWithinPartitions(arrival).withColumn("_at", sf.monotonically_increasing_id()).persist()
     count = placed.count()
     bounds = _bounds(count, chance, batches)
@@ -106,7 +106,7 @@ def _cut(values: Sequence[Any], chance: Random, batches: int) -> list[Sequence[A
 
 
 def _bounds(count: int, chance: Random, batches: int) -> list[range]:
-    """Return ranges of random lengths, at least 1, that make up `count` together."""
+    """Split the range of `count` into at most `batches` consecutive ranges of random lengths."""
     cuts = sorted(chance.sample(range(1, count), min(batches, count) - 1)) if count > 1 else []
     return [range(start, stop) for start, stop in zip([0, *cuts], [*cuts, count], strict=True)]
 
@@ -114,7 +114,7 @@ def _bounds(count: int, chance: Random, batches: int) -> list[range]:
 def _times(lake: Lake, lines: Sequence[str | bytes | None]) -> list[float | None]:
     """Return the event times of lines, in seconds since 1970; None for lines that are not requests."""
     texts = [line.decode(errors="replace") if isinstance(line, bytes) else line for line in lines]
-    # Not `createDataFrame`, which starts Python workers.
+    # `createDataFrame` would start Python workers.
     records = lake.spark.sql(
         "SELECT at, CAST(line AS binary) AS value "
         "FROM (SELECT inline(from_json(:rows, 'array<struct<at: int, line: string>>')))",

@@ -38,10 +38,10 @@ def assert_stream_equals_batch(
     """Run a job as a stream in random batches, and raise AssertionError if the result is not that of one batch.
 
     The seed determines where the batches begin, which records are late or sent twice, and where the job is killed.
-    `late` is the share of records that come later, by less than the job's parameter `late_by` (10 minutes without one),
-    `duplicates` the share that is sent twice. In `kills` batches the job is killed at one of KILL_POINTS and started
-    again. The expected result is that of the job's function on all records at once. The changelogs must show the
-    tables.
+    `late` is the share of records that arrive late, by less than the job's parameter `late_by` (10 minutes if it has
+    none); `duplicates` is the share that is sent twice. The job is killed at up to `kills` random points of random
+    batches (see KILL_POINTS) and restarted. The expected result is that of the job's function on all records at once.
+    The changelogs must match the tables.
 
     Only rows with `event_time`, and lines of an access log, can be late; other records come in any order. The stream of
     a stateful job ends with rows a year later, so that the watermark passes all others. Numbers of type double may
@@ -175,7 +175,7 @@ def _check_changelog(where: str, lake: Lake, topic: str, output: TableOutput, ta
     theirs = Counter(_exact(value, sketches) for value in rows if value is not None)
     if ours != theirs:
         raise AssertionError(
-            f"{where}: the changelog does not show table {output.table}"
+            f"{where}: the changelog does not match table {output.table}"
             + _listed("only in the topic", ours - theirs)
             + _listed("only in the table", theirs - ours)
         )
@@ -195,7 +195,7 @@ def _check_published(where: str, lake: Lake, output: Publish, batch: DataFrame) 
 
 
 def _exact(row: Mapping[str, Any], without: Iterable[str]) -> Hashable:
-    """Return a row as something that can be counted."""
+    """Return a row in a hashable form, without the columns `without`."""
     return tuple(sorted((name, _canonical(value)) for name, value in row.items() if name not in without))
 
 

@@ -33,7 +33,7 @@ log, which the job `events` parses first."""
 
 
 KILL_POINTS: Final = ("before-ledger", "after-table", "mid-publish", "before-commit")
-"""Where a batch can be killed. Only jobs that write to topics reach the last two."""
+"""Points at which a batch can be killed. Only jobs that write to topics reach the last two."""
 TOPIC: Final = "records"
 """The source topic."""
 _EVENTS: Final = "events"
@@ -41,12 +41,12 @@ _TIMEOUT_S: Final = 30.0
 
 
 class KilledError(Exception):
-    """The job was killed, because the test asked for it."""
+    """The job was killed, as the test requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A record of a changelog. Its value is the row; None if the row is gone."""
+    """A record of a changelog. Its value is the row; None if the row was deleted."""
 
     key: str | None
     value: Mapping[str, Any] | None
@@ -66,11 +66,11 @@ class Result:
 class Lake:
     """An empty lake, deleted at the end of a `with` block. Jobs keep their progress from one run to the next.
 
-    Spark starts with the first lake of the process, and is shared by all.
+    The first lake of a process starts Spark; all lakes share it.
     """
 
     def __init__(self, *, partitions: int = 2) -> None:
-        """Give the source topic this number of partitions. Raises PipelineError without pyspark or Java."""
+        """Create a lake; `partitions` is for the source topic. Raises PipelineError without pyspark or Java."""
         requirements.check()
         self._directory = Path(tempfile.mkdtemp(prefix="headrace-lake-"))
         self.partitions = partitions
@@ -91,7 +91,7 @@ class Lake:
 
     @property
     def cluster(self) -> Cluster:
-        """How clients connect to the broker."""
+        """The settings with which clients connect to the broker."""
         return client_settings.plain(self._broker.bootstrap)
 
     @property
@@ -106,11 +106,11 @@ class Lake:
         params: object = None,
         kill_at: str | None = None,
     ) -> Result:
-        """Add `records` to the job's source, run the job on what it has not read yet, and return its results.
+        """Add `records` to the job's source, run the job on the records it has not read yet, and return its results.
 
         `job` is the decorated function, `params` an object of its parameters. `kill_at` is one of KILL_POINTS: the
-        first batch ends there with KilledError, and the next run repeats it. A stateful job keeps what its watermark
-        has not passed, and late rows are dropped, as in production. Raises the exception of the job.
+        first batch ends there with KilledError, and the next run repeats it. As in production, a stateful job outputs
+        a result only once the watermark has passed it, and drops late rows. Raises the exception of the job.
         """
         if kill_at is not None and kill_at not in KILL_POINTS:
             raise PipelineError(f"'{kill_at}' is not a kill point: use {', '.join(KILL_POINTS)}")
@@ -126,7 +126,7 @@ class Lake:
         return self.result(definition)
 
     def add(self, job: "Callable[..., Any] | Job", records: Records) -> None:
-        """Append records to the job's source in order, to each partition of a topic in turn.
+        """Append records to the job's source in order; in a topic, to each partition in turn.
 
         Raises PipelineError for records of the wrong kind.
         """
@@ -165,7 +165,7 @@ class Lake:
         return self.tables.view(output)
 
     def changes(self, topic: str) -> list[Change]:
-        """Return the records of committed transactions, partition by partition."""
+        """Return the committed records of a topic, partition by partition."""
         settings = {"bootstrap.servers": self._broker.bootstrap, "group.id": "test", "enable.auto.commit": False}
         consumer = Consumer({**settings, "enable.partition.eof": True, "isolation.level": "read_committed"})
         found: list[tuple[int, Change]] = []
@@ -196,7 +196,7 @@ class Lake:
         max_rows: int | None = None,
         reached: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Run a job on what it has not read yet. Raises the exception of the job.
+        """Run a job on the records it has not read yet. Raises the exception of the job.
 
         A batch has about `max_rows`, if given; batches of a table are whole files. `reached` is called with the name of
         each kill point.
@@ -225,7 +225,7 @@ class Lake:
             producer.produce(TOPIC, value, partition=self._written % self.partitions)
             self._written += 1
         if producer.flush(_TIMEOUT_S):
-            raise TimeoutError(f"the broker did not take all records within {_TIMEOUT_S:.0f} s")
+            raise TimeoutError(f"the broker did not acknowledge all records within {_TIMEOUT_S:.0f} s")
 
     def _append(self, table: str, rows: DataFrame) -> None:
         last = self.tables.last_batch(table, "test")

@@ -1,6 +1,6 @@
 """Reads the requests of a controller in steps: they contain the states of all partitions, perhaps 16 MB.
 
-`compile_bounds` and kio's reader process a message in one go. Here they process single structures of its arrays.
+`compile_bounds` and kio's reader process a message in one go. Here they process one structure of an array at a time.
 """
 
 from collections.abc import Callable, Generator
