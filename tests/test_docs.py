@@ -132,17 +132,6 @@ def test_nothing_is_installed_from_an_index_that_does_not_have_it(page: Path) ->
     assert re.findall(r"pip install [^\n`]*\bheadrace\b(?!/)", page.read_text()) == []
 
 
-def test_replication_is_not_claimed() -> None:
-    """Remove this test once a cluster may have several brokers."""
-    claims = [
-        ROOT / "README.md",
-        ROOT / "pyproject.toml",
-        ROOT / "src/headrace/__init__.py",
-        ROOT / "src/headrace/cli/main.py",
-    ]
-    assert [path.name for path in claims if re.search(r"\breplicated\b", path.read_text())] == []
-
-
 def test_every_decision_is_in_the_index() -> None:
     index = (ROOT / "docs/decisions/README.md").read_text()
     pages = [page.name for page in ROOT.glob("docs/decisions/[0-9]*.md")]

@@ -1,3 +1,3 @@
-"""Headrace: a partitioned, durable commit log that speaks the Apache Kafka wire protocol."""
+"""Headrace: a partitioned, replicated commit log that speaks the Apache Kafka wire protocol."""
 
 __version__ = "0.1.0"

@@ -143,7 +143,7 @@ def headrace(
         bool, typer.Option("--version", "-V", is_eager=True, help="Print the version.", callback=_version)
     ] = False,
 ) -> None:
-    """A partitioned commit log that any Kafka client can use.
+    """A partitioned, replicated commit log that any Kafka client can use.
 
     Exit codes: 0 done, 1 failed, 2 usage error, 3 not in the wanted state, 130 stopped with Ctrl-C.
     """
