@@ -57,7 +57,7 @@ def test_a_job_with_a_shorter_interval_goes_first() -> None:
 
 
 def test_slow_jobs_leave_a_turn_to_the_quick_ones() -> None:
-    turns, begun, end = Turns(2), list[str](), threading.Event()
+    turns, begun, end = Turns(2, reserved=True), list[str](), threading.Event()
     threads = [started(turns, "slow", begun, end, 10.0)]
     wait_for(lambda: begun == ["slow"])
     threads.append(started(turns, "slow, too", begun, end, 10.0))

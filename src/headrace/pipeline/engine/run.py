@@ -22,10 +22,11 @@ from headrace.pipeline.engine.supervision import DEFAULT_POLICY, ENDED, ONCE_POL
 from headrace.pipeline.engine.supervisor import Supervisor
 from headrace.pipeline.engine.tables.lake import Lake
 from headrace.pipeline.engine.topics import Topics
-from headrace.pipeline.engine.turns import Turns
+from headrace.pipeline.engine.turns import QUICK_S, Turns
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.spec.deployment import Deployment
 from headrace.pipeline.spec.jobs import Changelog, Job, Publish, Table, TableOutput
+from headrace.pipeline.spec.params import seconds_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -105,6 +106,7 @@ def supervisor(
     """
     # The supervisor reports failures of queries, with stack traces only if they help.
     silence(spark, "org.apache.spark.sql.execution.streaming.MicroBatchExecution")
+    silence(spark, "org.apache.spark.sql.catalyst.util.SparkStringUtils")  # it warns of shortened descriptions
     files, lake = Files(spark), Lake(spark, deployment.lake)
     _check_writable(files, (deployment.lake, deployment.checkpoints))
     around = Surroundings(
@@ -115,8 +117,7 @@ def supervisor(
         prefix=deployment.prefix,
         accepted=topic_ids.Accepted(accepted),
         claims=Claims(files, deployment.checkpoints),
-        # One more than the cores, because batches also wait for disks and for the cluster.
-        turns=Turns(spark.sparkContext.defaultParallelism),
+        turns=Turns(spark.sparkContext.defaultParallelism, reserved=not once and _any_quick(chosen, deployment)),
     )
     progress_topic = deployment.prefix + TOPIC
     Topics(deployment.cluster.confluent("admin")).create(progress_topic, {"cleanup.policy": "compact"}, partitions=1)
@@ -174,6 +175,12 @@ def _until_signal() -> Iterator[threading.Event]:
 
 def _reads_table(job: Job) -> bool:
     return isinstance(job.source, Table)
+
+
+def _any_quick(jobs: Mapping[str, Job], deployment: Deployment) -> bool:
+    """Return True if a job on a table should answer within a second or two."""
+    intervals = (deployment.settings(name).trigger or job.trigger for name, job in jobs.items() if _reads_table(job))
+    return any(seconds_of(interval) <= QUICK_S for interval in intervals)
 
 
 def _writer(table: str, jobs: Mapping[str, Job]) -> str | None:

@@ -14,7 +14,7 @@ from typing import Final
 
 _LONGEST_S: Final = 10.0
 """A batch that takes long, or hangs, must not stop the other jobs."""
-_QUICK_S: Final = 2.0
+QUICK_S: Final = 2.0
 """Longest interval of a quick job."""
 
 
@@ -24,13 +24,13 @@ class Turns:
     The deadline is the end of a job's interval, so a job that is expected to answer every second goes before one that
     runs every ten, unless that one has waited for nine seconds longer. A batch runs anyway 10 s after its deadline.
 
-    One of several turns is only for jobs with an interval of at most two seconds. Otherwise, the slower jobs would
-    occupy all of them on a busy machine.
+    With `reserved`, one of several turns is only for jobs with an interval of at most two seconds. Otherwise, the slower
+    jobs would occupy all of them on a busy machine.
     """
 
-    def __init__(self, most: int, *, longest_s: float = _LONGEST_S) -> None:
+    def __init__(self, most: int, *, reserved: bool = False, longest_s: float = _LONGEST_S) -> None:
         self._free = most
-        self._free_for_slow = max(1, most - 1)
+        self._free_for_slow = max(1, most - reserved)
         self._longest_s = longest_s
         self._lock = threading.Lock()
         self._order = count()
@@ -40,7 +40,7 @@ class Turns:
     @contextmanager
     def turn(self, interval_s: float) -> Iterator[None]:
         """Wait for a turn of a job that runs every `interval_s` seconds, and end it after the block."""
-        mine, is_slow = threading.Event(), interval_s > _QUICK_S
+        mine, is_slow = threading.Event(), interval_s > QUICK_S
         with self._lock:
             waiting = (time.monotonic() + interval_s, next(self._order), is_slow, mine)
             insort(self._waiting, waiting)
