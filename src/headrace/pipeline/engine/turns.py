@@ -24,7 +24,7 @@ class Turns:
     The deadline is the end of a job's interval, so a job that is expected to answer every second goes before one that
     runs every ten, unless that one has waited for nine seconds longer. A batch runs anyway 10 s after its deadline.
 
-    With `reserved`, one of several turns is only for jobs with an interval of at most two seconds. Otherwise, the slower
+    With `reserved`, one of several turns is only for jobs with an interval of at most two seconds. Otherwise, slower
     jobs would occupy all of them on a busy machine.
     """
 
