@@ -15,6 +15,9 @@ DEMO_ARGS ?=
 BENCH_ARGS ?=
 SEEDS ?= 20000
 
+# Containers often set this. Every process would then compile the tests again, and pytest rewrite their assertions.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo cluster test slow simulation soak copier kills proofs coordinators checker suites lint format bench throughput docs lock
 

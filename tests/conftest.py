@@ -50,9 +50,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A background shell passes SIG_IGN on, which the processes started by tests would inherit.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# The duration of an example depends on the machine.
-hypothesis.settings.register_profile("no deadline", deadline=None)
-hypothesis.settings.load_profile("no deadline")
+# The duration of an example depends on the machine. Each run takes other examples.
+hypothesis.settings.register_profile("gate", deadline=None, max_examples=40)
+hypothesis.settings.load_profile("gate")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -79,7 +79,7 @@ def disturbed() -> tuple[list[Record], Tables, dict[str, Any]]:
 
 
 @given(any_parameters)
-@settings(max_examples=25)
+@settings(max_examples=10)
 def test_the_same_parameters_make_the_same_log_and_truth(parameters: Parameters) -> None:
     assert generated(parameters) == generated(parameters)
 
@@ -89,7 +89,7 @@ def test_another_seed_makes_another_log() -> None:
 
 
 @given(any_parameters)
-@settings(max_examples=50)
+@settings(max_examples=20)
 def test_a_recount_of_the_lines_gives_the_truth(parameters: Parameters) -> None:
     records, tables, _ = generated(parameters)
     counted = recount.recounted(recount.well_formed(record.line for record in records))
@@ -99,7 +99,7 @@ def test_a_recount_of_the_lines_gives_the_truth(parameters: Parameters) -> None:
 
 
 @given(any_parameters)
-@settings(max_examples=50)
+@settings(max_examples=20)
 def test_a_recount_finds_the_late_lines_of_each_partition(parameters: Parameters) -> None:
     records, tables, _ = generated(parameters)
     place = {record.key.decode(): record.partition for record in records}
@@ -111,7 +111,7 @@ def test_a_recount_finds_the_late_lines_of_each_partition(parameters: Parameters
 
 
 @given(any_parameters)
-@settings(max_examples=50)
+@settings(max_examples=20)
 def test_the_quarantined_lines_are_those_not_well_formed(parameters: Parameters) -> None:
     records, tables, _ = generated(parameters)
     good = {line.number + 1 for line in recount.well_formed(record.line for record in records)}
@@ -119,7 +119,7 @@ def test_the_quarantined_lines_are_those_not_well_formed(parameters: Parameters)
 
 
 @given(any_parameters)
-@settings(max_examples=25)
+@settings(max_examples=10)
 def test_quarantined_lines_have_their_places_in_the_partitions(parameters: Parameters) -> None:
     records, tables, _ = generated(parameters)
     for row in tables["quarantined"]:
@@ -129,7 +129,7 @@ def test_quarantined_lines_have_their_places_in_the_partitions(parameters: Param
 
 
 @given(any_parameters)
-@settings(max_examples=25)
+@settings(max_examples=10)
 def test_the_totals_are_those_of_the_tables(parameters: Parameters) -> None:
     records, tables, totals = generated(parameters)
     assert totals["lines"] == len(records) == sum(row["lines"] for row in tables["partitions"])

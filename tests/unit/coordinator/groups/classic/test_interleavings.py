@@ -176,5 +176,5 @@ class GroupMachine(RuleBasedStateMachine):
         assert not any(self.driver.is_parked(token) for token in (*self.joins, *self.syncs))
 
 
-GroupMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
+GroupMachine.TestCase.settings = settings(max_examples=25, stateful_step_count=40)
 TestAnyOrder = GroupMachine.TestCase

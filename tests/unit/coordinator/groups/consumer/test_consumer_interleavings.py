@@ -74,4 +74,4 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
 
 
 TestConsumerGroup = ConsumerGroupMachine.TestCase
-TestConsumerGroup.settings = settings(max_examples=60, stateful_step_count=30)
+TestConsumerGroup.settings = settings(max_examples=25, stateful_step_count=30)
