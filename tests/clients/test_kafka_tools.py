@@ -1,4 +1,4 @@
-"""Kafka's command-line tools. A JVM takes a second to start, so tests run few of them."""
+"""Kafka's command-line tools."""
 
 import json
 import re

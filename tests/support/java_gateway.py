@@ -16,7 +16,14 @@ import pytest
 
 from tests.support.kafka_process import kafka_jars
 
-_OPTIONS: Final = ("-Xmx192M", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xlog:disable", "-Xlog:all=error:stderr")
+_OPTIONS: Final = (
+    "-Xmx192M",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Xlog:disable",
+    "-Xlog:all=error:stderr",
+    "-Dfile.encoding=UTF-8",
+)
 _SERIALIZER: Final = "org.apache.kafka.common.serialization.StringSerializer"
 _DESERIALIZER: Final = "org.apache.kafka.common.serialization.StringDeserializer"
 

@@ -1,4 +1,7 @@
-"""The Java client, through Kafka's command-line tools with one short-lived JVM per call."""
+"""The Java client, through Kafka's command-line tools.
+
+Producers and members of groups are processes. Tools that end by themselves share a JVM.
+"""
 
 import os
 import shutil
@@ -18,6 +21,7 @@ from tests.clients.drivers.contract import (
 )
 from tests.clients.drivers.line_process import LineProcess
 from tests.clients.drivers.observer import committed_records, wait_for_commit
+from tests.support.kafka_tools import shared_tools
 
 JARS: Final = Path(os.environ.get("HEADRACE_KAFKA_JARS") or Path(__file__).parents[3] / ".build" / "jars" / "kafka")
 CLASSES: Final = JARS.parent / "kafka-tools.jsa"
@@ -37,7 +41,8 @@ GET_OFFSETS: Final = "org.apache.kafka.tools.GetOffsetShell"
 TOPICS: Final = "org.apache.kafka.tools.TopicCommand"
 
 NULL: Final = "NULL"
-PRINTED: Final = ("timestamp", "partition", "offset", "headers", "key", "value")
+_PRINTED: Final = ("timestamp", "partition", "offset", "headers", "key", "value")
+_PRINTING: Final = tuple(option for name in _PRINTED for option in ("--formatter-property", f"print.{name}=true"))
 
 
 def java_command(tool: str, *arguments: str) -> list[str]:
@@ -67,13 +72,11 @@ def archive_classes(bootstrap: str) -> None:
         unfinished.replace(CLASSES)
 
 
-def run_tool(tool: str, *arguments: str, stdin: str = "", timeout_s: float = 2 * DEADLINE_S) -> str:
-    """Run a tool to its end and return its standard output; raise AssertionError unless its status is 0."""
-    result = subprocess.run(
-        java_command(tool, *arguments), input=stdin, capture_output=True, text=True, timeout=timeout_s, check=False
-    )
-    assert result.returncode == 0, f"{tool} ended with {result.returncode}:\n{result.stdout}\n{result.stderr}"
-    return result.stdout
+def run_tool(tool: str, *arguments: str) -> str:
+    """Run a tool to its end, in the shared JVM, and return what it prints; raise AssertionError unless its status is 0."""
+    done = shared_tools().run(tool, *arguments)
+    assert done.status == 0, f"{tool} ended with {done.status}:\n{done.printed}\n{done.errors}"
+    return done.printed
 
 
 class JavaDriver:
@@ -115,7 +118,12 @@ class JavaDriver:
         }
         options = [option for name, value in settings.items() for option in ("--command-property", f"{name}={value}")]
         before = committed_records(self._bootstrap, group, topic)
-        process = LineProcess(self._consumer_command(topic, "--group", group, *options))
+        process = LineProcess(
+            java_command(
+                CONSOLE_CONSUMER,
+                *("--bootstrap-server", self._bootstrap, "--topic", topic, "--group", group, *_PRINTING, *options),
+            )
+        )
         try:
             yield _GroupConsumer(process, self._bootstrap, group, topic, before)
         finally:
@@ -124,8 +132,8 @@ class JavaDriver:
     def close(self) -> None:
         """Do nothing: processes end after use."""
 
-    def run(self, tool: str, *arguments: str, stdin: str = "") -> str:
-        return run_tool(tool, "--bootstrap-server", self._bootstrap, *arguments, stdin=stdin)
+    def run(self, tool: str, *arguments: str) -> str:
+        return run_tool(tool, "--bootstrap-server", self._bootstrap, *arguments)
 
     @contextmanager
     def _producer(self, topic: str, codec: str) -> "Iterator[_Producer]":
@@ -142,20 +150,10 @@ class JavaDriver:
         finally:
             process.close()
 
-    def _consumer_command(self, topic: str, *options: str) -> list[str]:
-        printing = [option for name in PRINTED for option in ("--formatter-property", f"print.{name}=true")]
-        return java_command(
-            CONSOLE_CONSUMER, "--bootstrap-server", self._bootstrap, "--topic", topic, *printing, *options
-        )
-
     def _consume(self, topic: str, count: int, *options: str) -> list[Received]:
-        process = LineProcess(self._consumer_command(topic, "--max-messages", str(count), *options))
-        try:
-            received = [_received(process.read_line()) for _ in range(count)]
-            process.wait()
-        finally:
-            process.close()
-        return received
+        end = ("--max-messages", str(count), "--timeout-ms", str(int(1000 * DEADLINE_S)))
+        printed = self.run(CONSOLE_CONSUMER, "--topic", topic, *_PRINTING, *end, *options)
+        return [_received(line) for line in printed.removesuffix("\n").split("\n")]
 
 
 class _Producer:
