@@ -23,8 +23,15 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KillableBroker]
 
 @pytest.mark.java
 @pytest.mark.timeout(200)
-@pytest.mark.parametrize("victim", ["client", "broker"])
-@pytest.mark.parametrize("mode", ["assigned", "group"])
+@pytest.mark.parametrize(
+    ("mode", "victim"),
+    [
+        ("assigned", "client"),
+        ("group", "broker"),
+        pytest.param("assigned", "broker", marks=pytest.mark.slow),
+        pytest.param("group", "client", marks=pytest.mark.slow),
+    ],
+)
 def test_the_copy_equals_the_original_despite_kills(
     broker: KillableBroker, mode: Mode, victim: Victim, tmp_path: Path
 ) -> None:

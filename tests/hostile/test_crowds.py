@@ -180,6 +180,7 @@ def send_until_blocked(connection: RawConnection, content: bytes) -> int:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak memory from /proc")
+@pytest.mark.slow
 def test_descriptions_of_all_log_directories_in_flight(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path) as broker, ExitStack() as crowd:
         with WireClient(broker.bootstrap) as client:

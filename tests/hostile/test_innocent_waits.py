@@ -231,6 +231,7 @@ def test_large_bad_batches_are_refused(
     memory.has_grown_by_at_most(100 * MB)
 
 
+@pytest.mark.slow
 def test_a_valid_record_of_300_megabytes(attacker: RawConnection, innocent: Innocent, memory: Memory) -> None:
     packer = zlib.compressobj(wbits=31)
     size = 300 * MB

@@ -73,7 +73,7 @@ def archive_classes(bootstrap: str) -> None:
 
 
 def run_tool(tool: str, *arguments: str) -> str:
-    """Run a tool to its end, in the shared JVM, and return what it prints; raise AssertionError unless its status is 0."""
+    """Run a tool in the shared JVM and return what it prints; raise AssertionError unless its status is 0."""
     done = shared_tools().run(tool, *arguments)
     assert done.status == 0, f"{tool} ended with {done.status}:\n{done.printed}\n{done.errors}"
     return done.printed
