@@ -4,8 +4,9 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from headrace.storage.files import atomic_file, log_file
 
 _HERE: Final = Path(__file__).parent
+_MEMORY: Final = Path("/dev/shm")
 _PROCESSES: Final = frozenset(
     {"subprocess.Popen", "os.system", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn"}
 )
@@ -58,3 +60,13 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
             return (yield)
     finally:
         _guard.watching = False
+
+
+@pytest.fixture
+def tmp_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A directory in memory, if there is one: making and removing thousands on a disk takes seconds."""
+    if not _MEMORY.is_dir():
+        yield tmp_path_factory.mktemp("unit")
+        return
+    with TemporaryDirectory(prefix="headrace-unit-", dir=_MEMORY) as directory:
+        yield Path(directory)

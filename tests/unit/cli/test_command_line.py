@@ -221,8 +221,9 @@ def test_names_from_kafkas_tools_lead_to_advice(line: str, advice: str) -> None:
 
 
 def test_advice_covers_no_existing_option() -> None:
+    every_command: Any = typer.main.get_command(app)
     for path, habit in habits._OPTIONS.items():
-        command: Any = typer.main.get_command(app)
+        command = every_command
         for word in path.split()[1:]:
             command = command.commands[word]
         known = {name for parameter in command.params for name in parameter.opts}

@@ -63,14 +63,14 @@ def problems(draw: st.DrawFn) -> tuple[list[Item], dict[int, str]]:
 
 
 @given(problems())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_no_other_solution_is_more_even_or_cheaper(problem: tuple[list[Item], dict[int, str]]) -> None:
     items, racks = problem
     assert score(items, spread(items, racks, {})) == best(items, racks)
 
 
 @given(problems())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_every_item_is_spread_over_racks(problem: tuple[list[Item], dict[int, str]]) -> None:
     items, racks = problem
     for one, taken in zip(items, spread(items, racks, {}), strict=True):

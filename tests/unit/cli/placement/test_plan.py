@@ -190,7 +190,7 @@ def clusters(draw: st.DrawFn) -> State:
 
 
 @given(clusters())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_live_replicas_never_become_fewer(cluster: State) -> None:
     for move in planned(cluster).moves:
         before = [broker for broker in move.before if broker in cluster.brokers]
@@ -199,7 +199,7 @@ def test_live_replicas_never_become_fewer(cluster: State) -> None:
 
 
 @given(clusters())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_without_racks_loads_differ_by_one_at_most(cluster: State) -> None:
     found = planned(cluster, ignore_racks=True)
 

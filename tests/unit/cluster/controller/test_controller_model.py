@@ -14,7 +14,7 @@ from tests.unit.cluster.controller.world import World
 
 IDS = (1, 2, 3, 4)
 STEPS = 60
-SEEDS = 60
+SEEDS = 40
 
 
 class History:

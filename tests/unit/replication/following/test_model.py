@@ -16,7 +16,7 @@ from headrace.wire.checksum import crc32c
 from tests.unit.replication.following.model import play
 
 STEPS: Final = 120
-SEEDS: Final = 12
+SEEDS: Final = 8
 SEEDS_PER_FAULT: Final = 40
 
 RARE: Final = {"truncate_by_high_watermark": 13, "keep_an_epoch_without_batches": 2, "accept_out_of_order_batches": 4}
