@@ -23,7 +23,8 @@ _OWN_SPARK: Final = (
 )
 """Files whose tests start Spark in processes of their own."""
 _SHARED_SPARK: Final = "tests/pipeline"
-_SHARED_CLUSTER: Final = "tests/cluster/clients"
+_SHARED_BROKERS: Final = ("tests/cluster/clients", "tests/parity")
+"""Directories whose tests share brokers, among them Kafka."""
 _ORDER: Final = (
     # All of them are one unit of work, the longest one.
     _SHARED_SPARK,
@@ -79,16 +80,17 @@ def _place(item: pytest.Item) -> int:
 
 
 class _Files(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
-    """Gives each file to one worker, and all files that share a Spark session, or a cluster, to the same one.
+    """Gives each file to one worker, and all files that share a Spark session, or Kafka brokers, to the same one.
 
-    Spark takes 20 s of processor time to start and to warm up.
+    Spark takes 20 s of processor time to start and to warm up, Kafka 6 s.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         if nodeid.startswith(_SHARED_SPARK) and not nodeid.startswith(_OWN_SPARK):
             return _SHARED_SPARK
-        if nodeid.startswith(_SHARED_CLUSTER):
-            return _SHARED_CLUSTER
+        for directory in _SHARED_BROKERS:
+            if nodeid.startswith(directory):
+                return directory
         file: str = super()._split_scope(nodeid)
         return file
 

@@ -32,7 +32,11 @@ class KafkaDirectory(NamedTuple):
     level: int
 
 
-@pytest.fixture(scope="module", params=[0, 1, 2], ids=lambda level: f"transaction.version={level}")
+@pytest.fixture(
+    scope="module",
+    params=[0, pytest.param(1, marks=pytest.mark.slow), 2],
+    ids=lambda level: f"transaction.version={level}",
+)
 def kafka_directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> KafkaDirectory:
     level: int = request.param
     base = tmp_path_factory.mktemp("kraft")

@@ -133,8 +133,19 @@ def read(bootstrap: str, topic: str, *, isolation: str = "read_uncommitted") -> 
     return found
 
 
-@pytest.mark.parametrize("faults", FAULTS.values(), ids=FAULTS)
-@pytest.mark.parametrize("produce", [librdkafka, pytest.param(java, marks=pytest.mark.java)])
+CASES = [pytest.param(librdkafka, faults, id=f"librdkafka-{name}") for name, faults in FAULTS.items()] + [
+    pytest.param(
+        java,
+        faults,
+        id=f"java-{name}",
+        # The gate plays the faults one by one for one client only.
+        marks=[pytest.mark.java] if name.startswith("all of these") else [pytest.mark.java, pytest.mark.slow],
+    )
+    for name, faults in FAULTS.items()
+]
+
+
+@pytest.mark.parametrize(("produce", "faults"), CASES)
 def test_every_record_is_stored_once_and_in_order(
     proxy: Proxy, topic: str, produce: Callable[[str, str], None], faults: Faults
 ) -> None:

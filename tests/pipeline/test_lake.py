@@ -136,7 +136,15 @@ def test_two_writers_may_create_a_table_at_once(lake: "Lake") -> None:
     assert stored(lake) == [("/a", 1), ("/b", 1)]
 
 
-@pytest.mark.parametrize("partition_by", [(), ("partition",), ("topic_id", "partition")], ids=str)
+@pytest.mark.parametrize(
+    "partition_by",
+    [
+        pytest.param((), marks=pytest.mark.slow),
+        pytest.param(("partition",), marks=pytest.mark.slow),
+        ("topic_id", "partition"),
+    ],
+    ids=str,
+)
 def test_records_may_be_partitioned_by_their_position(lake: "Lake", partition_by: tuple[str, ...]) -> None:
     for batch in range(2):
         # A job of a user, in whose table `timestamp` is something else.
