@@ -218,7 +218,7 @@ class World:
     def _after_step(self) -> None:
         if self._violation is None:
             try:
-                self.checks.check([broker for broker in self.brokers.values() if broker.is_up], self.loop.ran)
+                self.checks.check(self.brokers.values(), self.loop.ran)
             except AssertionError as error:
                 self._violation = error
         if self._violation is not None:
