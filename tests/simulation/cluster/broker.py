@@ -3,31 +3,36 @@ composed as in `broker/node.py`, on a fake network and ZooKeeper and in virtual 
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from contextvars import Context
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, Final, cast
 from unittest.mock import patch
 
+from headrace.broker.addresses import endpoint_for
 from headrace.broker.apis.fetch import FetchApi
 from headrace.broker.apis.partition_offsets import PartitionOffsetsApi
 from headrace.broker.apis.produce import ProduceApi
 from headrace.broker.apis.produce_transactions import TransactionVerification
 from headrace.broker.commands import Commands
+from headrace.broker.coordinators.groups import Groups
 from headrace.broker.current_leader import leader_in
 from headrace.broker.membership.following import MemberFetchers
 from headrace.broker.membership.leading import MemberLeaders
 from headrace.broker.membership.member import Member
 from headrace.broker.state_changes import StateChanges
 from headrace.broker.upkeep import Upkeep, maintain_logs
+from headrace.cluster.image import ConfigResource, TopicImage
 from headrace.cluster.metadata_cache import MetadataCache
 from headrace.config import BrokerConfig
 from headrace.replication.purgatory import Purgatory
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.server.dispatch import Dispatcher
 from headrace.server.loop.turns import Turns
+from headrace.slices import finish
 from headrace.storage.dirs import log_dir
 from headrace.storage.dirs.log_dirs import LogDirs
 from headrace.storage.log.config import LogConfig
@@ -93,6 +98,22 @@ class LateCopies:
         self._loop.call_soon(served.receive, message, context=process.context)
 
 
+class TopicChanges:
+    """Tells the groups of a broker of changed topics, as `Node` does."""
+
+    def __init__(self, groups: Groups) -> None:
+        self._groups = groups
+
+    def on_topics_changed(self, topics: Iterable[TopicImage]) -> None:
+        self._groups.on_topics_changed(topics)
+
+    async def on_topics_deleted(self, topics: Sequence[TopicImage]) -> None:
+        await finish(self._groups.on_topics_deleted(topics))
+
+    async def on_configs_changed(self, resources: Sequence[ConfigResource]) -> None:
+        """Groups have no settings of their own here."""
+
+
 class Broker:
     """One process of a broker, from its start to its death."""
 
@@ -107,8 +128,9 @@ class Broker:
         boot_id: Path | None,
         copies: LateCopies,
         fetch_bytes: int,
+        has_groups: bool,
     ) -> None:
-        """`fetch_bytes` limits a follower's fetch of one partition."""
+        """`fetch_bytes` limits a follower's fetch of one partition; `has_groups` adds a group coordinator."""
         self.id = broker_id
         self.process = Process(host_of(broker_id))
         self._root = root
@@ -118,6 +140,8 @@ class Broker:
         self._config_of = config_of
         self._copies = copies
         self._fetch_bytes = fetch_bytes
+        self._has_groups = has_groups
+        self.groups: Groups | None = None
         self.cache = MetadataCache()
         self.log_dirs: LogDirs | None = None
         self.member: Member
@@ -174,6 +198,8 @@ class Broker:
         transactions = TransactionVerification(replicas, cache.topic_name, cast(Any, None), config)
         produce = ProduceApi(replicas, cache.topic_name, purgatory, transactions, leader_of)
         dispatcher.add_produce(produce.produce, produce.produce_run, produce.produce_many)
+        if self._has_groups:
+            self._start_groups(config, purgatory, dispatcher)
         maintain_logs(Upkeep(loop, executor), config, replicas)
         await member.join(config.parsed_listeners, self.failed)
         self._network.serve(
@@ -182,11 +208,36 @@ class Broker:
         self._copies.serve(self.id, self.process, self._network.without_client(self.process, dispatcher))
         self.has_started = True
 
+    def _start_groups(self, config: BrokerConfig, purgatory: Purgatory, dispatcher: Dispatcher) -> None:
+        async def no_topic() -> None:
+            """There are no transactions."""
+
+        groups = self.groups = Groups(
+            config,
+            self.cache,
+            self.member.admin,
+            self.replicas,
+            purgatory,
+            loop=cast(asyncio.AbstractEventLoop, self._loop),
+            endpoint=partial(endpoint_for, config),
+            history_path=self._root / "none",
+            opened=lambda: None,
+            create_state_topic=no_topic,
+            locate=self.member.locate,
+        )
+        self.commands.on_led, self.commands.on_resigned = groups.led, groups.resigned
+        dispatcher.add_routes(groups.routes())
+        groups.start()
+        self.cache.attach(TopicChanges(groups))
+
     async def stop(self) -> None:
         """Move the leaders to other brokers, close the logs, and end the session."""
         await self.member.leave()
         self._network.stop_serving(self.process)
         await self.commands.close()
+        groups, self.groups = self.groups, None
+        if groups is not None:
+            await groups.stop()
         await self.fetchers.close()
         await self.leaders.close()
         self.has_started, self.log_dirs = False, None

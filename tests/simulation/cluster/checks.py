@@ -1,17 +1,21 @@
 """The invariants of replication, checked after every step of the loop that has changed something."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from headrace.replication.following.partition import FollowedPartition
 from headrace.replication.partition import Partition
 from headrace.storage.log.log import Log
+from headrace.types import TopicPartition
 from headrace.wire.batch import NO_PRODUCER_ID, BatchHeader, batch_crc_ok
 from tests.simulation.cluster.broker import Broker
 from tests.simulation.cluster.loop import Process
 from tests.simulation.cluster.store import Key, Store, ViolationError
+
+_OF_PRODUCERS: Final = 4
+"""The first parts of a partition's state, on which its producers depend: the log, and the leader epoch."""
 
 
 def key_of(partition: Partition | FollowedPartition) -> Key:
@@ -111,17 +115,24 @@ class Checks:
         self._lost_power: set[int] = set()
         self.committed: dict[Key, Committed] = {}
         self.copies: dict[tuple[int, Key], Copy] = {}
+        self._copied: dict[int, set[TopicPartition]] = {}
+        """The names of the copies by broker."""
         self._leaders: dict[tuple[Key, int], Broker] = {}
         self._seen: dict[Partition | FollowedPartition, tuple[Any, ...]] = {}
-        """The state of a partition when it was last checked."""
+        """The state of a partition when it was last checked: that of its log first."""
         self._high_watermarks: dict[tuple[Key, int], int] = {}
 
-    def check(self, brokers: Iterable[Broker], ran: Container[Process]) -> None:
-        """Check the brokers whose processes have run, and all after a change of the store. Raises ViolationError."""
+    def check(self, brokers: Iterable[Broker], ran: Collection[Process]) -> None:
+        """Check the running brokers whose processes have run, and all after a change of the store.
+
+        Raises ViolationError.
+        """
         has_changed = self._checked_changes != self._store.changes
         self._checked_changes = self._store.changes
+        if not has_changed and not ran:
+            return
         for broker in brokers:
-            if has_changed or broker.process in ran:
+            if (has_changed or broker.process in ran) and broker.is_up:
                 self._check_controller(broker)
                 for partition in broker.replicas.hosted():
                     self._check_if_changed(broker, partition)
@@ -142,11 +153,16 @@ class Checks:
         self._lost_power.add(broker_id)
         for key in [key for key in self.copies if key[0] == broker_id]:
             del self.copies[key]
+        self._copied.pop(broker_id, None)
 
     def _forget_deleted(self, broker: Broker) -> None:
         """Forget copies whose files were deleted, and check that they were not needed."""
         assert broker.log_dirs is not None
         known = broker.log_dirs.partitions()
+        copied = self._copied.get(broker.id)
+        if copied is None or copied <= known:
+            return
+        copied &= known
         for key in [key for key in self.copies if key[0] == broker.id and key[1].name not in known]:
             del self.copies[key]
             self._check_deletion(broker, key[1])
@@ -182,22 +198,27 @@ class Checks:
         state = partition.log.state
         followers = partition.followers if isinstance(partition, Partition) else None
         now = (
-            partition.leader_epoch,
             state.log_end_offset,
-            partition.high_watermark,
             state.log_start_offset,
             state.truncations,
+            partition.leader_epoch,
+            partition.high_watermark,
             None if followers is None else followers.state.maximal_isr,
             self._store.changes,
         )
-        if self._seen.get(partition) == now:
+        before = self._seen.get(partition)
+        if before == now:
             return
         self._seen[partition] = now
         name = key_of(partition)
-        copy = self.copies.setdefault((broker.id, name), Copy())
+        copy = self.copies.get((broker.id, name))
+        if copy is None:
+            copy = self.copies[broker.id, name] = Copy()
+            self._copied.setdefault(broker.id, set()).add(name.name)
         new = copy.read(partition.log)
         self._check_new(broker, partition, new)
-        self._check_producers(broker, partition, copy)
+        if before is None or before[:_OF_PRODUCERS] != now[:_OF_PRODUCERS]:
+            self._check_producers(broker, partition, copy)
         if name in self._store.tainted or self._store.is_deleting(name.topic):
             return
         if isinstance(partition, Partition):

@@ -7,11 +7,16 @@ from typing import Any, Final
 
 from headrace.broker.apis.controls import ControlApis
 from headrace.broker.commands import Commands
+from headrace.broker.coordinators import durable_groups
+from headrace.broker.coordinators.groups import Groups
+from headrace.broker.coordinators.offsets_topic import OffsetsTopicLog
 from headrace.broker.membership.member import Member
 from headrace.cluster.controller.machine import ControllerMachine
 from headrace.cluster.image import BrokerImage
 from headrace.cluster.offices.candidate import Candidate
 from headrace.cluster.offices.fenced_store import FencedStore
+from headrace.coordinator.runtime.partitioner import partition_for
+from headrace.coordinator.runtime.shards import Shards
 from headrace.errors import ErrorCode
 from headrace.replication.following.fetcher import Fetcher
 from headrace.replication.following.follower_state import FollowerState
@@ -174,6 +179,36 @@ def _leading_begins_no_epoch() -> AbstractContextManager[None]:
     return replaced(Log, "begin_epoch", lambda _: lambda *_: None)
 
 
+# Groups
+
+
+def _coordinators_outlive_leadership() -> AbstractContextManager[None]:
+    return replaced(Groups, "resigned", lambda _: lambda *_: None)
+
+
+def _new_leaders_do_not_coordinate() -> AbstractContextManager[None]:
+    return replaced(Groups, "led", lambda _: lambda *_: None)
+
+
+def _groups_are_not_loaded() -> AbstractContextManager[None]:
+    return replaced(OffsetsTopicLog, "batches", lambda _: lambda _: iter(()))
+
+
+def _unloaded_groups_are_served() -> AbstractContextManager[None]:
+    def make(of: Any) -> Any:
+        def hasty(self: Any, name: str) -> Any:
+            shard = self._led.get(partition_for(name, self.partition_count))
+            return of(self, name) if shard is None else shard
+
+        return hasty
+
+    return replaced(Shards, "of", make)
+
+
+def _commits_are_answered_before_followers_have_them() -> AbstractContextManager[None]:
+    return replaced(durable_groups, "uncommitted_in", lambda _: lambda *_: lambda _: [])
+
+
 # The controller
 
 
@@ -225,6 +260,15 @@ def _restarts_are_ignored() -> AbstractContextManager[None]:
 def _answers_to_stops_are_ignored() -> AbstractContextManager[None]:
     return replaced(ControllerMachine, "stopped", lambda _: lambda *_: [])
 
+
+GROUP_FAULTS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
+    "coordinators outlive their leadership": _coordinators_outlive_leadership,
+    "new leaders do not coordinate": _new_leaders_do_not_coordinate,
+    "groups are not loaded": _groups_are_not_loaded,
+    "groups are served before they are loaded": _unloaded_groups_are_served,
+    "commits are answered before followers have them": _commits_are_answered_before_followers_have_them,
+}
+"""Faults in the coordinators of groups, which only histories with groups reveal."""
 
 FAULTS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
     "the controller's epoch is not checked": _controller_epoch_is_not_checked,

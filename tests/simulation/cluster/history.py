@@ -32,6 +32,8 @@ PLOTS: Final = (
 )
 """Names of scripts: see `plots`."""
 
+_GROUPS_RATE: Final = 0.25
+
 _Arguments = tuple[Any, ...]
 
 
@@ -49,6 +51,8 @@ class History(Acts):
     """The mean pause of a producer between two batches."""
     fetch_bytes: int
     """The limit of a follower's fetch of one partition: a small one makes followers catch up slowly."""
+    has_groups: bool = False
+    """True with `__consumer_offsets`, coordinators, and a client that commits offsets."""
 
 
 def history_of(seed: int) -> History:
@@ -141,7 +145,8 @@ def history_of(seed: int) -> History:
     )
     if not late_copies and chance.random() < 0.25:
         acts.append(Act(round(chance.uniform(_FIRST_ACT_S, _LAST_PLOT_S), 3), "plot", (chance.choice(PLOTS),)))
-    return History(seed, in_order(acts), *settings)
+    has_groups = random.Random(f"groups {seed}").random() < _GROUPS_RATE
+    return History(seed, in_order(acts), *settings, has_groups=has_groups)
 
 
 def plotted(seed: int, plot: str) -> History:

@@ -120,7 +120,19 @@ class ProcessLoop(asyncio.BaseEventLoop):
         self.call_later(self._random.uniform(0, _SLOWEST_DISK_S), run)
         return done
 
-    call_soon_threadsafe = asyncio.BaseEventLoop.call_soon
+    def call_at(self, when: float, callback: Any, *arguments: Any, context: Context | None = None) -> Any:  # type: ignore[override]
+        handle = asyncio.TimerHandle(when, callback, arguments, self, context)
+        # Pairs are compared without a call of Python. Handles are never equal, so they keep asyncio's order.
+        heapq.heappush(self._scheduled, (when, handle))
+        return handle
+
+    def call_soon(self, callback: Any, *arguments: Any, context: Context | None = None) -> Any:  # type: ignore[override]
+        self._check_closed()  # type: ignore[attr-defined]
+        handle = asyncio.Handle(callback, arguments, self, context)
+        self._ready.append(handle)
+        return handle
+
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]
 
     def _create_task(self, loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> "asyncio.Task[Any]":
         task = asyncio.Task(work, loop=loop, **options)
@@ -130,14 +142,15 @@ class ProcessLoop(asyncio.BaseEventLoop):
 
     def _run_once(self) -> None:
         scheduled, ready = self._scheduled, self._ready
-        while scheduled and scheduled[0]._cancelled:
-            self._pop()
+        while scheduled and scheduled[0][1]._cancelled:
+            heapq.heappop(scheduled)
         if not ready:
             if not scheduled:
                 raise DeadlockError
-            self.now = max(self.now, scheduled[0]._when)
-        while scheduled and scheduled[0]._when <= self.now:
-            handle = self._pop()
+            self.now = max(self.now, scheduled[0][0])
+        now = self.now
+        while scheduled and scheduled[0][0] <= now:
+            handle = heapq.heappop(scheduled)[1]
             if not handle._cancelled:
                 ready.append(handle)
         for _ in range(len(ready)):
@@ -155,11 +168,6 @@ class ProcessLoop(asyncio.BaseEventLoop):
             handle._run()
         self.after_step()
         self.ran.clear()
-
-    def _pop(self) -> Any:
-        handle = heapq.heappop(self._scheduled)
-        handle._scheduled = False
-        return handle
 
     def _timer_handle_cancelled(self, _: asyncio.TimerHandle) -> None:
         """Do nothing: cancelled timers are few."""

@@ -1,9 +1,11 @@
 """A cluster keeps its guarantees despite failures of brokers, controllers, ZooKeeper and network (see `world`)."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.simulation.cluster.clients import ClientError
-from tests.simulation.cluster.faults import FAULTS
+from tests.simulation.cluster.faults import FAULTS, GROUP_FAULTS
 from tests.simulation.cluster.history import PLOTS, History, history_of, plotted
 from tests.simulation.cluster.seeds import FIRST_HALF, play_batch
 from tests.simulation.cluster.store import ViolationError
@@ -58,6 +60,14 @@ def test_a_planted_fault_is_found(fault: str) -> None:
     plot = _PLOTS.get(fault)
     histories = (history_of(seed) if plot is None else plotted(seed, plot) for seed in range(_SEEDS_PER_FAULT))
     with FAULTS[fault]():
+        assert any(map(_reveals, histories))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", GROUP_FAULTS)
+def test_a_planted_fault_of_coordinators_is_found(fault: str) -> None:
+    histories = (replace(history_of(seed), has_groups=True) for seed in range(_SEEDS_PER_FAULT))
+    with GROUP_FAULTS[fault]():
         assert any(map(_reveals, histories))
 
 

@@ -4,6 +4,7 @@
 
 - The invariants of `checks` and `store` hold after every step, and the product logs no bug.
 - No acknowledged record is lost; records of idempotent producers are in order and without duplicates.
+- The guarantees about groups of `groups`.
 - After the faults, there is one controller, nothing is left in `/admin`, all partitions have leaders and a full ISR,
   their replicas and high watermarks are equal and where they are assigned, and images equal the store.
 """
@@ -15,7 +16,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import Context
 from dataclasses import replace
 from functools import partial
@@ -27,6 +28,7 @@ from uuid import UUID
 from headrace.cluster import znodes
 from headrace.cluster.image import NO_LEADER, TOPIC_CONFIG, ConfigResource, LeaderState
 from headrace.cluster.store import StoreError
+from headrace.cluster.topic_names import GROUP_OFFSETS
 from headrace.errors import KafkaError
 from headrace.storage.files.checkpoint import HIGH_WATERMARK_FILE
 from headrace.storage.log.config import LogConfig
@@ -39,6 +41,7 @@ from tests.simulation.cluster.broker import Broker, LateCopies, host_of
 from tests.simulation.cluster.checks import Checks
 from tests.simulation.cluster.clients import Consumer, Producer
 from tests.simulation.cluster.disks import Disks
+from tests.simulation.cluster.groups import OFFSETS_PARTITIONS, CoordinatorChecks, GroupClient, groups_without_threads
 from tests.simulation.cluster.history import FAULTS_S, OTHERS, PARTITIONS, REPLICAS, TOPIC, History
 from tests.simulation.cluster.loop import ProcessLoop, current_process, virtual_clocks
 from tests.simulation.cluster.net import Network
@@ -83,8 +86,11 @@ class World:
             min_insync_replicas=history.min_isr,
         )
         self._other_config = replace(self._config, min_insync_replicas=1)
+        self._offsets_config = replace(self._config, retention_bytes=-1)
+        self._coordinators = CoordinatorChecks()
         self.names = [TopicPartition(TOPIC, index) for index in range(PARTITIONS)]
         self.producers: list[Producer] = []
+        self.group_clients: list[GroupClient] = []
         self.admin = Admin(self, self.loop)
         self._blocks: set[int] = set()
         self._awaited: list[tuple[Callable[[], bool], asyncio.Event]] = []
@@ -138,6 +144,11 @@ class World:
         for name in self.names:
             consumer = Consumer(name, self, self.loop, random.Random(f"consumer {self.history.seed} {name}"))
             self.loop.spawn(consumer.process, partial(self._guarded, consumer.run(self._start_of)))
+        if self.history.has_groups:
+            chance = random.Random(f"groups {self.history.seed}")
+            client = GroupClient(self, self.loop, chance, TOPIC, self.history.pause_s)
+            self.group_clients.append(client)
+            self.loop.spawn(client.process, lambda: self._guarded(client.run()))
         for act in self.history.acts:
             self.loop.call_at(1000 + act.at, self.do, act.kind, *act.arguments)
 
@@ -147,9 +158,11 @@ class World:
             if len(self.store.brokers) == len(self.history.brokers):
                 await self.admin.create_topic(TOPIC, assignments)
         await self.admin.create_topic(OTHERS[0], [replicas[1:] for replicas in assignments])
+        if self.history.has_groups:
+            await self.admin.create_topic(GROUP_OFFSETS, list(assignments)[-OFFSETS_PARTITIONS:])
 
     def _all_names(self) -> list[TopicPartition]:
-        return sorted(key.name for key in self.store.states)
+        return sorted(key.name for key in self.store.states if key.topic != GROUP_OFFSETS)
 
     async def _guarded(self, work: Awaitable[object]) -> None:
         try:
@@ -218,15 +231,24 @@ class World:
     def _after_step(self) -> None:
         if self._violation is None:
             try:
-                self.checks.check([broker for broker in self.brokers.values() if broker.is_up], self.loop.ran)
+                self.checks.check(self.brokers.values(), self.loop.ran)
+                if self.history.has_groups:
+                    self._check_coordinators()
             except AssertionError as error:
                 self._violation = error
         if self._violation is not None:
             self.loop.stop()
 
+    def _check_coordinators(self) -> None:
+        for broker in self.brokers.values():
+            if broker.is_up and broker.process in self.loop.ran:
+                self._coordinators.check(broker)
+
     # Brokers
 
     def _config_of(self, topic: str) -> LogConfig:
+        if topic == GROUP_OFFSETS:
+            return self._offsets_config
         return self._config if topic == TOPIC else self._other_config
 
     def _start(self, broker_id: int) -> None:
@@ -239,6 +261,7 @@ class World:
             boot_id=self._disks.boot_id(host_of(broker_id)),
             copies=self._copies,
             fetch_bytes=self.history.fetch_bytes,
+            has_groups=self.history.has_groups,
         )
         self.brokers[broker_id] = broker
         self.note(f"broker {broker_id} starts")
@@ -518,8 +541,8 @@ class World:
 
     def _settle(self) -> None:
         end = self.loop.now + _SETTLE_S
-        for producer in self.producers:
-            producer.is_stopped = True
+        for client in self._clients():
+            client.is_stopped = True
         problem: str | None = "?"
         while problem is not None:
             if self.loop.now > end:
@@ -527,6 +550,9 @@ class World:
             self._run_until(self.loop.now + 0.5)
             problem = self._unsettled()
         self._check_records()
+
+    def _clients(self) -> list[Producer | GroupClient]:
+        return [*self.producers, *self.group_clients]
 
     def _unsettled(self) -> str | None:
         """Return the reason why the cluster has not settled after the faults; None if it has."""
@@ -536,9 +562,9 @@ class World:
         problem = self._unsettled_controller()
         if problem is not None:
             return problem
-        for producer in self.producers:
-            if not producer.is_done:
-                return f"{producer.name} waits for an acknowledgement"
+        for client in self._clients():
+            if not client.is_done:
+                return f"{client.name} waits for an answer"
         if self.store.requested:
             return f"{self.store.requested} is left"
         if TOPIC not in self.store.topic_ids:
@@ -667,6 +693,11 @@ class World:
         led = self.brokers[broker].replicas.find(*name)
         return led is not None and led.leader_epoch == state.leader_epoch
 
+    def led_epoch(self, name: TopicPartition, broker: int) -> int | None:
+        """Return the current leader epoch if the broker is the leader, and knows it."""
+        state = self.store.state(name)
+        return None if state is None or not self.leads(name, broker) else state.leader_epoch
+
     def may_lack_records(self, name: TopicPartition) -> bool:
         return self.store.key_of(name) in self.store.tainted
 
@@ -744,7 +775,10 @@ def play(history: History, trace: list[str] | None = None) -> AssertionError | N
             patch("headrace.cluster.stores.zookeeper.KazooClient", world.zookeeper.client),
             patch("headrace.broker.membership.member.Watchdog", _NoWatchdog),
             patch("headrace.wire.ids.uuid4", lambda: UUID(int=ids.getrandbits(128))),
+            ExitStack() as patched,
         ):
+            if history.has_groups:
+                patched.enter_context(groups_without_threads())
             world.run()
     except AssertionError as violation:
         return violation
@@ -757,7 +791,7 @@ def play(history: History, trace: list[str] | None = None) -> AssertionError | N
 def shortest(history: History) -> History:
     """Remove acts and faults that the failure does not need."""
     short = acts.shortest(history, _fails)
-    for simpler in (replace(short, break_rate=0.0), replace(short, late_copies=0.0)):
+    for simpler in (replace(short, break_rate=0.0), replace(short, late_copies=0.0), replace(short, has_groups=False)):
         if _fails(simpler):
             short = simpler
     return short
