@@ -73,8 +73,7 @@ class Cluster:
     def confluent(self, kind: Literal["admin", "producer", "consumer"]) -> Options:
         """Return the configuration of a confluent-kafka client. Raises PipelineError if a secret cannot be read."""
         settings = _read(self.settings)
-        # librdkafka 2.16 can crash if a client that pushes metrics (KIP-714) is closed soon after it has connected.
-        found = {"enable.metrics.push": "false"} | {k: value for k, value in settings.items() if k not in RENAMED}
+        found = {name: value for name, value in settings.items() if name not in RENAMED}
         found |= {other: settings[name] for name, other in RENAMED.items() if name in settings}
         for name in _MINUS_ONE_IS_ZERO & settings.keys():
             if settings[name] == "-1":

@@ -318,12 +318,26 @@ def _places(batch: Batch) -> list[TopicPartition]:
 
 def last_published(cluster: Cluster, group: str, query: str) -> int:
     """Return the last batch of the query with a proof in the group; -1 without one. Raises KafkaException."""
+    _wait_for_coordinator(cluster, group)
     request = ConsumerGroupTopicPartitions(group)
     # Keep the client until the replies have arrived: they are lost if it is garbage-collected.
     admin = AdminClient(dict(cluster.confluent("admin")), logger=log)
     answers = admin.list_consumer_group_offsets([request], require_stable=True, request_timeout=_TIMEOUT_S)
     places = answers[group].result(2 * _TIMEOUT_S).topic_partitions or []
     return max((_batch(place.metadata, query) for place in places), default=-1)
+
+
+def _wait_for_coordinator(cluster: Cluster, group: str) -> None:
+    """Wait until the group has a coordinator. Raises KafkaException.
+
+    An admin client crashes (librdkafka 2.16) if the broker answers its request for offsets that it does not coordinate
+    the group yet, as a new cluster of Kafka does at first. A consumer asks again.
+    """
+    consumer = Consumer({**cluster.confluent("consumer"), "group.id": group}, logger=log)
+    try:
+        consumer.committed([TopicPartition(group, 0)], _TIMEOUT_S)  # any partition
+    finally:
+        consumer.close()
 
 
 def _batch(metadata: str | None, query: str) -> int:
