@@ -29,7 +29,7 @@ PROJECT = Path(__file__).resolve().parent.parent
 
 
 def main() -> int:
-    """Measure and print. Return 1 if `--check` finds a missed floor, 2 if the measurement failed, otherwise 0."""
+    """Measure and print. Return 1 if `--check` finds a missed bound, 2 if the measurement failed, otherwise 0."""
     options = _parse()
     jars = Path(os.environ.get("HEADRACE_KAFKA_JARS", PROJECT / ".build" / "jars" / "kafka"))
     if not any(jars.glob("kafka-tools-*.jar")):
@@ -37,11 +37,11 @@ def main() -> int:
         return 2
     if not Kcat.is_installed():
         sys.stderr.write("kcat is not installed (apt-get install kcat): skipping the rows with librdkafka.\n")
-    without_floors = options.groups or options.storage or options.durability or options.transactions or options.cluster
-    return until_interrupted(lambda: (_without_floors if without_floors else _with_floors)(jars, options))
+    without_bounds = options.groups or options.storage or options.durability or options.transactions or options.cluster
+    return until_interrupted(lambda: (_without_bounds if without_bounds else _with_bounds)(jars, options))
 
 
-def _with_floors(jars: Path, options: argparse.Namespace) -> int:
+def _with_bounds(jars: Path, options: argparse.Namespace) -> int:
     scale = QUICK if options.quick else FULL
     try:
         with Run(scale, jars, options.dir, with_kafka=not options.headrace_only, only=options.only) as run:
@@ -59,13 +59,13 @@ def _with_floors(jars: Path, options: argparse.Namespace) -> int:
         report.print_table(judged)
     missed = [outcome for outcome in judged if outcome.is_met is False]
     if options.check and missed:
-        sys.stderr.write(f"Floors missed: {', '.join(outcome.row.key for outcome in missed)}\n")
+        sys.stderr.write(f"Bounds missed: {', '.join(outcome.row.key for outcome in missed)}\n")
         return 1
     return 0
 
 
-def _without_floors(jars: Path, options: argparse.Namespace) -> int:
-    """Run one of the measurements that have no floors."""
+def _without_bounds(jars: Path, options: argparse.Namespace) -> int:
+    """Run one of the measurements that have no bounds."""
     with tempfile.TemporaryDirectory(prefix="headrace-bench-", dir=options.dir) as directory:
         figures = _figures(options)(jars, Path(directory), with_kafka=not options.headrace_only)
         try:
@@ -99,7 +99,7 @@ def _parse() -> argparse.Namespace:
         epilog="Both brokers run with their defaults, except " + ", ".join(f"{k}={v}" for k, v in SETTINGS.items()),
     )
     parser.add_argument("--quick", action="store_true", help="fewer rounds and records: 3 minutes instead of 30")
-    parser.add_argument("--check", action="store_true", help="exit with 1 if a floor is missed")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a bound is missed")
     parser.add_argument("--json", action="store_true", help="print all samples as one JSON object instead of the table")
     parser.add_argument(
         "--only", metavar="WORDS", help="run only loads with this text in their titles, e.g. 'small batches'"

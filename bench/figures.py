@@ -1,4 +1,4 @@
-"""Figures without a floor: a row per figure, a column per broker."""
+"""Figures without a bound: a row per figure, a column per broker."""
 
 import json
 import sys

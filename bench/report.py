@@ -14,7 +14,7 @@ from bench.rows import Outcome, Row
 def table(outcomes: Sequence[Outcome]) -> Table:
     shown = Table(title="Headrace and Apache Kafka 4.3.1", caption=machine(), title_justify="left", pad_edge=False)
     shown.add_column("")
-    for heading in ("Headrace", "Kafka", "ratio", "floor"):
+    for heading in ("Headrace", "Kafka", "ratio", "bound"):
         shown.add_column(heading, justify="right")
     shown.add_column("")
     for outcome in outcomes:
@@ -24,7 +24,7 @@ def table(outcomes: Sequence[Outcome]) -> Table:
             _figure(outcome.headrace, outcome.row.unit),
             "" if outcome.kafka is None else _figure(outcome.kafka, outcome.row.unit),
             "" if outcome.ratio is None else f"{outcome.ratio:.2f}",
-            _floor(outcome.row),
+            _bound(outcome.row),
             verdict,
         )
     return shown
@@ -52,7 +52,7 @@ def as_object(
                 "headrace": outcome.headrace,
                 "kafka": outcome.kafka,
                 "ratio": outcome.ratio,
-                "floor": _floor(outcome.row) or None,
+                "floor": _bound(outcome.row) or None,
                 "met": outcome.is_met,
                 "samples": {"headrace": headrace.get(outcome.row.key, []), "kafka": kafka.get(outcome.row.key, [])},
             }
@@ -81,7 +81,7 @@ def _figure(value: float, unit: str) -> str:
     return f"{value:,.{max(digits, 3 if unit in ('ms', 's') and value < 1 else digits)}f} {unit}"
 
 
-def _floor(row: Row) -> str:
+def _bound(row: Row) -> str:
     bounds = []
     if row.absolute is not None:
         bounds.append(f"<= {row.absolute:g} {row.unit}")

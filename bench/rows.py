@@ -1,4 +1,4 @@
-"""The rows of the result, with the floors that Headrace must reach.
+"""The rows of the result, with the bounds that Headrace must meet.
 
 Every turn has a ratio, Headrace / Kafka, so that a slow moment of the machine affects both. Their median is judged.
 """

@@ -86,6 +86,11 @@ def test_an_unknown_setting_is_reported() -> None:
         Broker({"num.partitons": "3"})
 
 
+def test_two_log_directories_are_reported(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=rf"^give either `data` \({tmp_path}\) or the setting log\.dirs, not both$"):
+        Broker({"log.dirs": str(tmp_path / "a")}, data=tmp_path)
+
+
 def test_a_port_in_use_is_reported(headrace_broker: Broker) -> None:
     with pytest.raises(ConfigError, match=f"port {headrace_broker.port} is in use"):
         Broker(port=headrace_broker.port).start()

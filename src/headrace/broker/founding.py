@@ -68,5 +68,5 @@ def new_member(
     except ModuleNotFoundError as error:
         if (found := missing(error)) is None:
             raise
-        raise ConfigError("zookeeper.connect", zookeeper, f"needs the package {found[0]}: {found[1]}") from None
+        raise ConfigError("zookeeper.connect", None, f"ZooKeeper needs the package {found[0]}: {found[1]}") from None
     return Member(config, zookeeper, cache, loop)

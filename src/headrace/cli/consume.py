@@ -122,7 +122,10 @@ def consume(
     printed = (print_timestamp, print_partition, print_offset, print_headers, print_key)
     columns = [name for name, wanted in zip(_COLUMNS, printed, strict=True) if wanted]
     if jsonl + (template is not None) + bool(columns) > 1:
-        raise usage_error("--jsonl, --format and --print-... cannot be combined", "Give only one of them.")
+        raise usage_error(
+            "--jsonl, --format and the --print-... options cannot be combined",
+            "Give --jsonl, --format TEMPLATE, or any of the --print-... options.",
+        )
     if group is not None and partition is not None:
         raise usage_error("--group and --partition cannot be combined", "A group assigns its partitions itself.")
     formatter = _formatter(jsonl, template, columns, separator, null)

@@ -183,7 +183,7 @@ def execute(
         output.print_json({**answer, "refused": reassign_tables.refusals_json(refused)})
     if not quiet:
         output.warn(_started(started, len(targets) - len(moves), rate))
-    _fail_if_refused(refused, "moved")
+    _fail_if_refused(refused, "move")
     if watch:
         _until_done(cluster, targets, file, quiet=quiet)
         _verify(cluster, targets, keep_throttle=False, json=json, quiet=quiet)
@@ -317,7 +317,7 @@ def cancel(
     if not quiet:
         number = output.count(len(cancelled), "partition")
         output.tell(f"Cancelled the moves of {number}." if moving else "None of these partitions is being reassigned.")
-    _fail_if_refused(refused, "cancelled")
+    _fail_if_refused(refused, "cancel the move of")
 
 
 def _connect(bootstrap: str) -> "Cluster":
@@ -394,12 +394,12 @@ def _advice(state: "State", moves: "Sequence[Move]", brokers: set[int], to: str 
     return f"{text} `headrace reassign execute {to}` starts the moves.{hint}"
 
 
-def _fail_if_refused(refused: "Mapping[Place, Refusal]", done: str) -> None:
+def _fail_if_refused(refused: "Mapping[Place, Refusal]", doing: str) -> None:
     if refused:
-        place, error = min(refused.items())
-        others = f" (and {output.count(len(refused) - 1, 'other partition')})" if len(refused) > 1 else ""
+        (topic, number), error = min(refused.items())
+        others = f"; also refused: {output.count(len(refused) - 1, 'other partition')}" if len(refused) > 1 else ""
         raise CommandError(
-            f"{place[0]}:{place[1]}{others} cannot be {done}: {error.description} ({error.name})",
+            f"cannot {doing} {topic}:{number}: {error.description} ({error.name}){others}",
             "`headrace cluster` shows brokers and moves in progress.",
             FAILED,
         )

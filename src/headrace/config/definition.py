@@ -35,7 +35,7 @@ MAX_LONG: Final = 2**63 - 1
 
 
 class ConfigError(ValueError):
-    """An invalid setting: `key`, the `value` (None if the key is invalid), and the `reason`."""
+    """An invalid setting: `key`, the `value`, and the `reason`; without a value, the reason is the whole message."""
 
     def __init__(self, key: str, value: object, reason: str) -> None:
         self.key, self.value, self.reason = key, value, reason

@@ -103,7 +103,7 @@ class Endings:
             waiting.add_done_callback(lambda done: self._decided(ending, done))
 
     def write_now(self, name: str) -> None:
-        """Write the markers of a transactional id now if possible, because its next transaction may begin."""
+        """Write the queued markers of a transactional id now if they are few: its next transaction may be waiting."""
         ending = self._endings.get(name)
         if ending is not None and ending.is_queued and len(ending.to_send) <= _FEW:
             ending.is_queued = False
@@ -136,7 +136,7 @@ class Endings:
             self._pump = self._loop.call_soon(self._send)
 
     def _send(self) -> None:
-        """Write markers for a time slice, and continue later."""
+        """Write queued markers for one time slice, then let other tasks run."""
         self._pump = None
         deadline = self._clock.monotonic() + _SLICE_S
         while self._queue:

@@ -240,9 +240,10 @@ class GroupCoordinator:
                         self._shards.append_and_replay(shard, decision)
                     except KafkaError as error:
                         log.error(
-                            "Cannot delete the offsets of group %s for deleted topics: %s. New topics with the same"
-                            " names would inherit them; delete them with `headrace groups delete-offsets`",
+                            "Cannot delete the offsets of group %s for the deleted topics %s: %s. New topics with these"
+                            " names would inherit them; delete them with `headrace groups delete-offsets GROUP TOPIC`",
                             group_id,
+                            ", ".join(sorted({key.topic for key, _ in decision if isinstance(key, OffsetKey)})),
                             error,
                         )
                     yield

@@ -52,7 +52,7 @@ class Broker:
         )
         given = [Path(log_dir) for log_dir in self._config.log_dirs or ()]
         if given and data is not None:
-            raise ConfigError("log.dirs", str(data), "give either `data` or the setting log.dirs, not both")
+            raise ConfigError("log.dirs", None, f"give either `data` ({data}) or the setting log.dirs, not both")
         self._is_temporary = data is None and not given
         self._directories = given or [data or Path(tempfile.mkdtemp(prefix="headrace-test-"))]
         self.data = self._directories[0]

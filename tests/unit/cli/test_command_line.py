@@ -128,7 +128,7 @@ def test_the_help_of_every_command_has_examples(command: list[str]) -> None:
         ("produce t --compression rar", "rar"),
         ("consume t --from nowhere", "is not a valid position"),
         ("consume t --group g --partition 1", "--group and --partition cannot be combined"),
-        ("consume t --jsonl --print-key", "cannot be combined"),
+        ("consume t --jsonl --print-key", "--jsonl, --format and the --print-... options cannot be combined"),
         ("consume t --format {nothing}", "invalid field '{nothing}'"),
         ("pipeline submit", "submit needs --print"),
         ("start --listen here", "is not HOST:PORT"),

@@ -112,7 +112,7 @@ def test_a_file_that_is_not_a_store_is_refused(tmp_path: Path) -> None:
         (sqlite3.SQLITE_BUSY_SNAPSHOT, StoreLockedError, "locked by another process"),
         (sqlite3.SQLITE_READONLY, StoreUnavailableError, "read-only"),
         (sqlite3.SQLITE_IOERR_WRITE, StoreUnavailableError, "the disk failed"),
-        (sqlite3.SQLITE_FULL, StoreUnavailableError, "free space"),
+        (sqlite3.SQLITE_FULL, StoreUnavailableError, "make room"),
         (sqlite3.SQLITE_CORRUPT, StoreUnavailableError, "restore it from a backup"),
         (sqlite3.SQLITE_MISUSE, StoreUnavailableError, "bad"),
     ],

@@ -273,6 +273,15 @@ def test_offsets_of_a_deleted_topic_are_gone_after_a_restart(world: World) -> No
     assert world.restarted().offset() is None
 
 
+def test_offsets_of_a_deleted_topic_that_cannot_be_removed_are_named(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.commit()
+    world.log.error = KafkaError(ErrorCode.not_enough_replicas)
+    list(world.coordinator.topics_deleted(frozenset({"t", "other"})))
+    assert "Cannot delete the offsets of group g for the deleted topics t: " in caplog.text
+
+
 def test_expired_groups_are_removed_by_the_next_check(world: World) -> None:
     member_id = world.member()
     world.coordinator.leave("g", [Leaver(member_id=member_id, instance_id=None, reason="")])

@@ -261,7 +261,7 @@ class ProduceApi:
     def _note_incomplete(
         self, partition: Partition, batch: _Batch, last_offset: int, incomplete: list[_Incomplete]
     ) -> None:
-        """Collect a batch that is not complete yet. A duplicate waits as long as its original."""
+        """Add the batch to `incomplete` if its producer cannot be answered yet. A duplicate waits like its original."""
         completion = self._purgatory.completion(
             partition, last_offset + 1, batch.acks, timeout_s=batch.timeout.total_seconds()
         )

@@ -74,7 +74,7 @@ class DiskWatch:
             self._replicas.refuse_records(
                 directory,
                 f"log directory {directory} has only {_mib(space.free)} free, and {_mib(space.hard)} are reserved for"
-                " the broker (headrace.disk.hard.free.*): free space, delete topics or lower their retention;"
+                " the broker (headrace.disk.hard.free.*): make room by deleting topics or lowering their retention;"
                 " records are accepted again as soon as enough space is free",
             )
             if self._loop.time() >= self._retention_at:
@@ -97,7 +97,7 @@ def _log(directory: Path, before: Room, space: DiskSpace) -> None:
     if space.room is Room.LOW:
         log.warning(
             "%s has %s of %s free, less than the soft mark of %s (headrace.disk.soft.free.*); below %s,"
-            " producers will be refused: free space, delete topics or lower their retention",
+            " producers will be refused: make room by deleting topics or lowering their retention",
             directory,
             _mib(space.free),
             _mib(space.total),

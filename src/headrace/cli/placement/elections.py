@@ -39,7 +39,7 @@ def preview(state: State, partition: Partition, *, unclean: bool) -> Election:
 
 
 def hold(cluster: Cluster, election: int, planned: Sequence[Election]) -> list[Election]:
-    """Hold the elections that are possible, and return all results, including those of impossible elections."""
+    """Hold the elections that are possible. Return all results once brokers show them, or after `_SETTLED_S`."""
     asked = {one.place for one in planned if one.state == POSSIBLE}
     refused = requests.elect(cluster, election, asked) if asked else {}
     deadline = time.monotonic() + _SETTLED_S

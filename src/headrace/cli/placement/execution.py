@@ -88,7 +88,7 @@ def outcomes(state: State, targets: Mapping[Place, tuple[int, ...]]) -> list[Out
 
 
 def settled(cluster: Cluster, targets: Mapping[Place, tuple[int, ...]]) -> tuple[State, list[Outcome]]:
-    """Return the cluster and the outcomes after brokers have learned of the last changes."""
+    """Return the cluster and the outcomes: once none is `DIFFERENT`, or after `_SETTLED_S` if one still is."""
     deadline = time.monotonic() + _SETTLED_S
     while True:
         state = requests.read_state(cluster, sizes=False)
@@ -99,7 +99,7 @@ def settled(cluster: Cluster, targets: Mapping[Place, tuple[int, ...]]) -> tuple
 
 
 def cancel(cluster: Cluster, places: Collection[Place]) -> tuple[State, dict[Place, Refusal]]:
-    """Cancel the moves of these partitions. Return the resulting cluster, and the partitions that were rejected."""
+    """Cancel these moves. Return the cluster once none remains, or after `_SETTLED_S`, and the rejected partitions."""
     refused = requests.reassign(cluster, dict.fromkeys(places))
     deadline = time.monotonic() + _SETTLED_S
     while True:

@@ -22,7 +22,7 @@ _REASONS: Final = {
     8: "the file or its file system is read-only: make it writable",
     10: "the disk failed: see the system log",
     11: "the file is damaged: stop the broker and restore it from a backup",
-    13: "the disk is full: free space",
+    13: "the disk is full: make room on it",
     14: "the file cannot be opened: check its permissions and the limit on open files",
     26: "this is not an SQLite file: stop the broker and restore it from a backup",
 }

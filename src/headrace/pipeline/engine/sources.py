@@ -25,8 +25,8 @@ def records(
 ) -> DataFrame:
     """Return the records of `topics` from the beginning, at most `max_rows` in a batch.
 
-    `options` connect to the cluster (`kafka.*`); `ids` are the topics' ids. Records of aborted transactions are left
-    out. `ingest_date` is the date of the batch, so a repeated batch has the same.
+    `options` are the `kafka.*` options for connecting to the cluster; `ids` maps topic names to topic ids. Records of
+    aborted transactions are left out. `ingest_date` is the date of the batch, and stays the same if it is repeated.
     """
     source = (
         spark.readStream.format("kafka")

@@ -59,7 +59,7 @@ class Cluster:
         return str(self.settings["bootstrap.servers"])
 
     def spark_options(self) -> Options:
-        """Return the options `kafka.*` of Spark's source. Raises PipelineError if a secret or file cannot be read.
+        """Return the `kafka.*` options of Spark's Kafka source. Raises PipelineError if a secret or file is unreadable.
 
         Certificates and keys are passed as text, so that the workers need no files.
         """

@@ -13,7 +13,7 @@ from headrace.broker.membership.member import Member
 from headrace.cluster.image import MetadataImage, TopicImage
 from headrace.cluster.metadata_cache import MetadataCache
 from headrace.cluster.store import StoreUnavailableError
-from headrace.config import BrokerConfig
+from headrace.config import BrokerConfig, ConfigError
 from headrace.errors import ErrorCode, KafkaError
 
 
@@ -34,6 +34,12 @@ async def member(monkeypatch: pytest.MonkeyPatch) -> Member:
     loop = asyncio.get_running_loop()
     config = BrokerConfig({"listeners": "PLAINTEXT://127.0.0.1:0"})
     return Member(config, "127.0.0.1:1", MetadataCache(), loop)
+
+
+def test_a_listener_without_an_address_is_refused() -> None:
+    config = BrokerConfig({"listeners": "PLAINTEXT://:9092"})
+    with pytest.raises(ConfigError, match=r"^Invalid value .* for listeners: is no address for other brokers: set"):
+        members.inter_broker_listener(config)
 
 
 async def follow(member: Member, store: FailingStore) -> int:

@@ -17,6 +17,7 @@ from kafka.errors import (
 from headrace.cli.failures import CommandError
 from headrace.cli.placement import requests
 from headrace.cli.placement.state import UNDER_REPLICATED, Disk
+from headrace.cli.reassign import _fail_if_refused as fail_if_refused
 
 CLUSTER: Any = SimpleNamespace(bootstrap="127.0.0.1:1")
 TOPIC = {
@@ -158,6 +159,13 @@ def test_refused_moves_are_named(admin: Admin) -> None:
     refused = requests.reassign(CLUSTER, {("t", 0): [9], ("t", 1): [1]})
 
     assert {place: refusal.name for place, refusal in refused.items()} == {("t", 0): "INVALID_REPLICATION_ASSIGNMENT"}
+
+
+def test_the_error_about_refused_moves_gives_the_first_reason_and_counts_the_others() -> None:
+    refused = {("t", number): requests.Refusal("NAME", f"reason {number}") for number in range(3)}
+    with pytest.raises(CommandError) as raised:
+        fail_if_refused(refused, "cancel the move of")
+    assert raised.value.what == "cannot cancel the move of t:0: reason 0 (NAME); also refused: 2 other partitions"
 
 
 def test_refused_elections_have_the_brokers_reason(admin: Admin) -> None:

@@ -72,8 +72,8 @@ def decode_subscription(data: bytes) -> Subscription:
 def decode_assignment(data: bytes) -> Assignment:
     """Decode a ConsumerProtocolAssignment. Raises ValueError if the bytes are not an assignment."""
     reader = _Reader(data)
-    if reader.int16() < 0:
-        raise ValueError("an assignment cannot have a negative version")
+    if (version := reader.int16()) < 0:
+        raise ValueError(f"an assignment cannot have version {version}")
     return Assignment(reader.partitions(), reader.bytes_())
 
 
