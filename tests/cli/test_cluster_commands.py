@@ -112,7 +112,7 @@ def test_an_election_in_a_missing_partition_is_an_error(headrace: Headrace, topi
         (("reassign", "cancel"), "needs confirmation"),
         (("reassign", "cancel", "orders", "--plan", "plan.json"), "either partitions or --plan"),
         (("elect", "--unclean", "--execute"), "needs confirmation"),
-        (("elect", "orders:x"), "'orders:x' is not a topic"),
+        (("elect", "orders:x"), "'orders:x' is not TOPIC or TOPIC:PARTITIONS"),
         (("cluster", "--watch"), "--watch needs a terminal"),
     ],
 )

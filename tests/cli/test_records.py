@@ -178,4 +178,4 @@ def test_a_new_group_starts_at_the_given_position(headrace: Headrace, hourly: st
 def test_a_missing_partition_is_named(headrace: Headrace, topic: str) -> None:
     for command in (["consume", topic], ["produce", topic]):
         failed = headrace(*command, "--partition", "7", status=1)
-        assert failed.stderr == f"Error: topic '{topic}' has no partition 7\nIts partitions are 0 to 1.\n"
+        assert failed.stderr == f"Error: topic '{topic}' has no partition 7\nIt has partitions 0 to 1.\n"

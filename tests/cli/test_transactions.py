@@ -109,7 +109,7 @@ def test_a_long_list_shows_age_and_timeout(headrace: Headrace, topic: str) -> No
         (("list", "--pattern", "["), "do not accept the pattern '['"),
         (("abort", "orders:0", "--yes"), "give either --start-offset or --producer-id"),
         (("abort", "orders:0", "--producer-id", "1", "--yes"), "give both --producer-id and --producer-epoch"),
-        (("abort", "orders:0,1", "--start-offset", "0", "--yes"), "'orders:0,1' is not one partition"),
+        (("abort", "orders:0,1", "--start-offset", "0", "--yes"), "'orders:0,1' does not name exactly one partition"),
         (("abort", "orders:0", "--start-offset", "0"), "aborting needs confirmation"),
     ],
 )

@@ -23,7 +23,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec, TopicDescription
 
-from headrace.cli.failures import CommandError, missing_topic, refused
+from headrace.cli.failures import CommandError, missing_partition, missing_topic, refused
 from headrace.cli.greeting import why_not_kafka
 
 T = TypeVar("T")
@@ -136,9 +136,7 @@ class Cluster:
         if wanted is None:
             return numbers
         if wanted not in numbers:
-            raise CommandError(
-                f"topic '{topic}' has no partition {wanted}", f"Its partitions are 0 to {len(numbers) - 1}."
-            )
+            raise missing_partition(topic, wanted, len(numbers) - 1)
         return [wanted]
 
     def offsets(self, topic: str, partitions: Collection[int]) -> dict[int, Offsets]:

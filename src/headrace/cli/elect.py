@@ -99,11 +99,11 @@ def _show(found: "Sequence[Election]", *, json: bool, everything: bool) -> None:
 
 def _check_selection(state: "State", selection: "Selection", bootstrap: str) -> None:
     """Raise CommandError if a named topic or partition does not exist."""
-    from headrace.cli.failures import CommandError, missing_topic
+    from headrace.cli.failures import missing_partition, missing_topic
 
     for topic, numbers in selection.topics.items():
         known = {number for name, number in state.partitions if name == topic}
         if not known:
             raise missing_topic(topic, bootstrap, {name for name, _ in state.partitions})
         for number in sorted((numbers or frozenset()) - known):
-            raise CommandError(f"topic '{topic}' has no partition {number}", f"Its partitions are 0 to {max(known)}.")
+            raise missing_partition(topic, number, max(known))

@@ -31,6 +31,12 @@ def usage_error(what: str, hint: str | None = None) -> CommandError:
     return CommandError(what, hint, USAGE)
 
 
+def missing_partition(topic: str, number: int, highest: int, advice: str = "") -> CommandError:
+    """Return the error for a partition that does not exist in a topic whose partitions are 0 to `highest`."""
+    known = f"partitions 0 to {highest}" if highest else "only partition 0"
+    return CommandError(f"topic '{topic}' has no partition {number}", f"It has {known}.{advice}")
+
+
 def missing_topic(topic: str, bootstrap: str, known: Iterable[str], create: str | None = None) -> CommandError:
     """Return the error for a topic that does not exist. If no name is similar, the hint ends with `create`.
 

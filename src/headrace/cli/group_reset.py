@@ -50,6 +50,14 @@ def steps(
         places = set(current)
     if to_current or shift_by is not None:
         places &= current.keys()
+    if not places and from_file is not None:
+        raise CommandError(f"{from_file} has no offsets of group '{group}' in the partitions of --topic")
+    if not places and (to_current or shift_by is not None):
+        where = " in these partitions" if selection.topics else ""
+        raise CommandError(
+            f"group '{group}' has no committed offsets{where}",
+            "--shift-by and --to current need them: use another --to.",
+        )
     if not places:
         raise CommandError(f"group '{group}' has no committed offsets to reset", "Name the topics with --topic.")
     bounds = group_calls.bounds(cluster, places)

@@ -297,7 +297,7 @@ def reset(
         output.tell(f"Reset group {group}: {output.count(len(steps), 'partition')}")
     else:
         verb = "has" if len(members) == 1 else "have"
-        busy = f" once its {output.count(len(members), 'member')} {verb} stopped" if members else ""
+        busy = f" once the group's {output.count(len(members), 'member')} {verb} stopped" if members else ""
         output.warn(f"Nothing was changed. Add --execute to commit these offsets{busy}.")
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from headrace import clock
 from headrace.cli import transaction_calls
 from headrace.cli.cluster import Cluster, leader_of
-from headrace.cli.failures import CommandError
+from headrace.cli.failures import CommandError, missing_partition
 from headrace.cli.offset_plan import Selection
 from headrace.cli.transaction_calls import Listing, Place, Producer, Transaction
 
@@ -97,9 +97,7 @@ def partitions(cluster: Cluster, selection: Selection, broker: int | None) -> tu
         numbers = {partition.id for partition in topic.partitions}
         missing = sorted((selection.topics.get(topic.name) or frozenset()) - numbers)
         if missing:
-            raise CommandError(
-                f"topic '{topic.name}' has no partition {missing[0]}", f"Its partitions are 0 to {len(numbers) - 1}."
-            )
+            raise missing_partition(topic.name, missing[0], len(numbers) - 1)
         for partition in topic.partitions:
             place = topic.name, partition.id
             if not selection.takes(place):

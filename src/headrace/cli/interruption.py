@@ -1,4 +1,4 @@
-"""Stop between two batches instead of in the middle of one."""
+"""Let Ctrl-C or SIGTERM stop a command between two batches of records instead of in the middle of one."""
 
 import signal
 from types import TracebackType

@@ -6,10 +6,15 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from headrace.cli.cluster import Offsets
 from headrace.cli.failures import CommandError, usage_error
 from headrace.wording import is_utf8, printable
+
+_JSON_HINT: Final = (
+    'For example [{"topic": "orders", "partition": 0, "offset": 42}], or the output of `headrace groups reset --json`.'
+)
 
 Place = tuple[str, int]
 
@@ -46,7 +51,9 @@ def parse_selection(texts: Sequence[str], option: str) -> Selection:
     for text in texts:
         topic, colon, numbers = text.partition(":")
         if not topic or (colon and not re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", numbers)):
-            raise usage_error(f"{option}: '{text}' is not a topic", "For example orders, orders:0,2 or orders:0-3.")
+            raise usage_error(
+                f"{option}: '{text}' is not TOPIC or TOPIC:PARTITIONS", "For example orders, orders:0,2 or orders:0-3."
+            )
         if not colon:
             topics[topic] = None
             continue
@@ -86,17 +93,18 @@ def read_offsets(path: str) -> dict[str, dict[Place, int]]:
 
 def _from_json(text: str, path: str) -> dict[str, dict[Place, int]]:
     offsets: dict[str, dict[Place, int]] = {}
+    number = 0
     try:
         document = json.loads(text)
-        for entry in document["offsets"] if isinstance(document, dict) else document:
+        for number, entry in enumerate(document["offsets"] if isinstance(document, dict) else document, 1):  # noqa: B007
             new = entry["new"] if "new" in entry else entry["offset"]
             group = str(document.get("group", "")) if isinstance(document, dict) else str(entry.get("group", ""))
             offsets.setdefault(group, {})[str(entry["topic"]), int(entry["partition"])] = int(new)
+    except json.JSONDecodeError as error:
+        raise CommandError(f"{path} is not JSON: {error}", _JSON_HINT) from None
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise CommandError(
-            f"{path} is not a list of offsets",
-            'For example [{"topic": "orders", "partition": 0, "offset": 42}], or the output of `reset --json`.',
-        ) from None
+        lack = f", entry {number}: expected 'topic', 'partition' and 'offset'" if number else " has no list of offsets"
+        raise CommandError(f"{path}{lack}", _JSON_HINT) from None
     return offsets
 
 
@@ -120,7 +128,8 @@ def _from_lines(text: str, path: str) -> dict[str, dict[Place, int]]:
             offsets.setdefault(group, {})[rest[0], int(rest[1])] = int(rest[2:][place_of_new])
         except (ValueError, IndexError):
             raise CommandError(
-                f"{path}, line {number}: '{','.join(row)}' is not an offset", "For example orders,0,42."
+                f"{path}, line {number}: expected topic,partition,offset, not '{lines[number - 1]}'",
+                "For example orders,0,42, or with the group billing,orders,0,42.",
             ) from None
     return offsets
 

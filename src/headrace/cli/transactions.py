@@ -347,7 +347,7 @@ def _selection(texts: Sequence[str], argument: str) -> "Selection":
 def _one_place(text: str) -> "Place":
     topic, partitions = next(iter(_selection([text], "TOPIC:PARTITION").topics.items()))
     if partitions is None or len(partitions) != 1:
-        raise usage_error(f"'{text}' is not one partition", "For example orders:3.")
+        raise usage_error(f"'{text}' does not name exactly one partition", "For example orders:3.")
     return topic, next(iter(partitions))
 
 

@@ -157,7 +157,10 @@ _IDLE: Final[tuple[tuple[str, str], ...]] = (
         "controller.socket.timeout.ms and replica.socket.timeout.ms limit requests to other brokers",
     ),
     ("sasl.", _PLAINTEXT),
-    ("socket.connection.setup.timeout.", "the timeouts of requests to other brokers include the connection"),
+    (
+        "socket.connection.setup.timeout.",
+        "controller.socket.timeout.ms and replica.socket.timeout.ms include the time to connect",
+    ),
     ("ssl.", _PLAINTEXT),
     ("super.users", _PLAINTEXT),
     ("transaction.state.log.load.buffer.size", "transactional ids are read in chunks of 1 MiB"),

@@ -286,7 +286,8 @@ SERVER_SETTINGS: Final[dict[str, Setting]] = table(
         "auto.create.topics.enable",
         BOOLEAN,
         True,
-        "Create a missing topic when a client requests its metadata and allows it.",
+        "Create a missing topic when a client requests its metadata, unless the request forbids it"
+        " (allow.auto.create.topics=false in a consumer).",
         importance=HIGH,
     ),
     Setting("delete.topic.enable", BOOLEAN, True, "Allow the deletion of topics.", importance=HIGH),

@@ -65,7 +65,7 @@ class OffsetExpiry:
         self._warn(shard)
         decision = shard.state.decide_expiry(self._clock.wall_ms())
         if decision:
-            log.info("%s: removing expired offsets and groups (%s)", shard.name, count(len(decision), "record"))
+            log.info("%s: removing expired offsets and groups with %s", shard.name, count(len(decision), "tombstone"))
         try:
             self._shards.append_and_replay(shard, decision)
         except KafkaError as error:

@@ -34,7 +34,7 @@ def controller(candidate: Candidate) -> Iterable[Family]:
     )
     yield Family(
         "kafka_controller_controllerstats_uncleanleaderelections",
-        "Leaders elected outside the in-sync replicas.",
+        "Leaders that this broker, as controller, elected from outside the in-sync replicas.",
         [({}, candidate.unclean_elections)],
         "counter",
     )

@@ -19,7 +19,7 @@ class Elections(Protocol):
 
 
 class IsrFigures(Protocol):
-    """Changes of in-sync replicas that this broker's leaders have proposed, since its start."""
+    """Number of changes of in-sync replicas since this broker's start; `failures` were rejected by the controller."""
 
     shrinks: int
     expands: int

@@ -194,14 +194,15 @@ class ProducerState:
         known, known_coordinator = _EPOCHS.unpack_from(packed)
         repeats = epoch == known and (not is_open or epoch == _MAX_EPOCH)
         if epoch < known or (transaction_version >= _VERSION_2 and epoch == known and not repeats):
+            bound = "above" if transaction_version >= _VERSION_2 else "at least"
             raise KafkaError(
                 ErrorCode.invalid_producer_epoch,
-                f"producer {producer_id} has epoch {known}, but the marker has epoch {epoch}",
+                f"the marker's epoch {epoch} must be {bound} {known}, the epoch of producer {producer_id}",
             )
         if coordinator_epoch < known_coordinator:
             raise KafkaError(
                 ErrorCode.transaction_coordinator_fenced,
-                f"the marker has coordinator epoch {coordinator_epoch}, older than {known_coordinator}",
+                f"the marker has coordinator epoch {coordinator_epoch}, older than the last, {known_coordinator}",
             )
 
     def end_transaction(self, header: BatchHeader, coordinator_epoch: int) -> None:

@@ -82,7 +82,7 @@ def is_produce(view: memoryview, position: int, end: int) -> bool:
 
 
 def identify(frame: memoryview) -> tuple[int, int, int]:
-    """Return API key, version and size of a request."""
+    """Return the API key, the version and the size in bytes of a request; key and version are -1 if it is too short."""
     key, version = _KEY_VERSION.unpack_from(frame) if len(frame) >= _KEY_VERSION.size else (-1, -1)
     return key, version, len(frame)
 

@@ -167,7 +167,7 @@ def _check_alone(data: bytes, header: BatchHeader) -> None:
             raise _invalid(_OLD_FORMAT)
         raise _corrupt(f"record batches need magic 2, not {header.magic}")
     if header.size < HEADER_SIZE:
-        raise _corrupt(f"a record batch declares {header.size} bytes, fewer than its header has")
+        raise _corrupt(f"a record batch declares a size of {header.size} bytes, but its header alone has {HEADER_SIZE}")
     if header.size > size:
         raise _invalid(f"a record batch declares {header.size} bytes, but {size} were sent")
     rest = size - header.size
@@ -176,7 +176,7 @@ def _check_alone(data: bytes, header: BatchHeader) -> None:
         return
     length = _LENGTH.unpack_from(data, header.size + _LENGTH_POSITION)[0]
     if length < _MIN_LENGTH:
-        raise _corrupt(f"the record batch is followed by another that declares {length} bytes, less than a header")
+        raise _corrupt(f"the record batch is followed by another with a length of {length}, less than {_MIN_LENGTH}")
     if rest < _UP_TO_MAGIC:
         return
     if peek(data, header.size)[2] not in (0, 1, MAGIC_V2):

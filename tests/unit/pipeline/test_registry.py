@@ -109,7 +109,7 @@ def test_two_jobs_of_one_name_are_refused_with_both_places(tmp_path: Path, mine:
         ("import nothing_that_exists", "No module named 'nothing_that_exists'"),
         ("def f(:", "SyntaxError: invalid syntax"),
         ("1 / 0", "ZeroDivisionError: division by zero"),
-        ("raise SystemExit(3)", "ends the program, with exit code 3"),
+        ("raise SystemExit(3)", "the import calls sys.exit(3); move that call below"),
         ("x = 1", "contains no job: decorate a function with @job"),
         (MINE.replace('Append(table="mine"),', ""), "job mine has no output: give it an Append"),
     ],

@@ -121,7 +121,7 @@ class ControlApis:
             raise KafkaError(ErrorCode.stale_broker_epoch)
         if request.controller_epoch < self._controller_epoch:
             log.warning(
-                "Rejected %s from controller %d: its epoch %d is older than %d",
+                "Rejected %s from controller %d: its controller epoch %d is older than %d, the latest known",
                 name,
                 request.controller_id,
                 request.controller_epoch,

@@ -202,7 +202,7 @@ class TransactionVerification:
         return new_tuple(_Begun, (question, version, {}, {}))
 
     def _start(self, begun: _Begun, first: Mapping[TopicPartition, int]) -> None:
-        """Begin to verify batches with these first sequence numbers."""
+        """Start to verify the batches; `first` has their first sequence numbers. Add guards and errors to `begun`."""
         question, _, errors, guards = begun
         if question is None:
             return

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from headrace.cli.cluster import Cluster
-from headrace.cli.failures import CommandError, missing_topic
+from headrace.cli.failures import CommandError, missing_partition, missing_topic
 from headrace.cli.placement import requests, throttles
 from headrace.cli.placement.plan import Move
 from headrace.cli.placement.requests import Refusal
@@ -138,6 +138,4 @@ def _existing(state: State, place: Place, bootstrap: str) -> Partition:
     numbers = [known for name, known in state.partitions if name == topic]
     if not numbers:
         raise missing_topic(topic, bootstrap, {name for name, _ in state.partitions})
-    raise CommandError(
-        f"topic '{topic}' has no partition {number}", f"Its partitions are 0 to {max(numbers)}: make a new plan."
-    )
+    raise missing_partition(topic, number, max(numbers), " The plan does not fit it: make a new one.")

@@ -9,7 +9,7 @@ from headrace.cli.placement.state import Place
 
 _ANY: Final = "any"
 """Value for a log directory that the broker chooses."""
-_HINT: Final = "`headrace reassign plan --output FILE` and Kafka's kafka-reassign-partitions write such files."
+_HINT: Final = "Use a plan from `headrace reassign plan --output FILE` or Kafka's kafka-reassign-partitions."
 
 
 def written(replicas: Mapping[Place, tuple[int, ...]]) -> str:
@@ -45,7 +45,7 @@ def parsed(text: str, name: str) -> dict[Place, tuple[int, ...]]:
 
 def _entry(entry: Any, where: str) -> tuple[Place, tuple[int, ...]]:
     if not isinstance(entry, dict):
-        raise CommandError(f"{where} is not an object", _HINT)
+        raise CommandError(f"{where} is not a JSON object", _HINT)
     topic, partition, replicas = entry.get("topic"), entry.get("partition"), entry.get("replicas")
     if not isinstance(topic, str) or not topic or type(partition) is not int or partition < 0:
         raise CommandError(f"{where} has no valid topic and partition", _HINT)

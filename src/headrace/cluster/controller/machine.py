@@ -357,9 +357,9 @@ class ControllerMachine:
     def elect(
         self, wanted: Iterable[TopicPartition], *, unclean: bool = False
     ) -> tuple[dict[TopicPartition, KafkaError | int], list[Effect]]:
-        """Elect preferred leaders, or with `unclean` any leader for partitions without one (KIP-460).
+        """Elect preferred leaders; with `unclean`, leaders for partitions without one, even outside the ISR (KIP-460).
 
-        Return the leader or an error per partition.
+        Return for each partition its leader or an error.
         """
         work, context = self._work(), self.context
         results: dict[TopicPartition, KafkaError | int] = {}

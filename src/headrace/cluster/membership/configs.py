@@ -111,7 +111,7 @@ class ConfigWatch:
             except MalformedNodeError as error:
                 if is_strict:
                     raise
-                log.error("Settings in %s are ignored: correct or delete the node (%r)", path, error.__cause__)
+                log.error("Ignored the malformed settings in node %s: correct or delete it (%r)", path, error.__cause__)
         return configs
 
     async def _purge(self, names: Iterable[str], nodes: Iterable[Node | None]) -> None:

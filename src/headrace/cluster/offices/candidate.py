@@ -68,7 +68,7 @@ class Candidate:
 
     @property
     def unclean_elections(self) -> int:
-        """Return the number of leaders that were elected outside the ISR, in all terms of this broker."""
+        """Number of leaders that this broker has elected from outside the ISR, in all its terms as controller."""
         return self._unclean_elections + (0 if self.term is None else self.term.machine.unclean_elections)
 
     def current(self) -> Term:

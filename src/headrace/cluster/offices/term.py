@@ -367,7 +367,7 @@ def _decoded_or_none(path: str, decode: Callable[[bytes], dict[Any, Any]], data:
     try:
         return decoded(path, decode, data)
     except MalformedNodeError as error:
-        log.error("Ignored the malformed node %s (%r)", path, error.__cause__)
+        log.error("Ignored the malformed node %s, which will be deleted (%r)", path, error.__cause__)
         return {}
 
 

@@ -105,5 +105,5 @@ def _decoded_or_none(path: str, decode: Callable[[bytes], T], data: bytes) -> T 
     try:
         return decoded(path, decode, data)
     except MalformedNodeError as error:
-        log.error("The controller ignores %s: correct or delete the node (%r)", path, error.__cause__)
+        log.error("The controller ignores the malformed node %s: correct or delete it (%r)", path, error.__cause__)
         return None

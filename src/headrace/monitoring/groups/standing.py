@@ -53,11 +53,11 @@ class Standing(NamedTuple):
 
     @property
     def lag(self) -> int | None:
-        """Number of unread records."""
+        """Number of unread records; None if the end of the partition is unknown."""
         return None if self.end < 0 else max(self.end - self.position - self.markers, 0)
 
     def lag_seconds(self, now_ms: int) -> float | None:
-        """Return the age of the oldest unread record; 0 if all are read."""
+        """Return the age of the oldest unread record; 0 if all are read, None if lag or timestamp are unknown."""
         if self.lag is None:
             return None
         if self.lag == 0:

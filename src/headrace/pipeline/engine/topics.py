@@ -40,7 +40,7 @@ class Topics:
                 raise
 
     def ids(self, names: Iterable[str]) -> dict[str, str]:
-        """Return the ids of the topics that exist, as Kafka's tools print them; empty ones for clusters without ids."""
+        """Return the ids of the existing topics by name, as Kafka's tools print them; "" if the cluster has none."""
         names = list(names)
         if not names:
             return {}

@@ -115,7 +115,8 @@ def _imported(what: str, load: Callable[[], Any]) -> Any:
     except PipelineError as error:
         raise PipelineError(f"{what}: {error}") from None
     except SystemExit as error:
-        raise PipelineError(f"cannot import {what}: it ends the program, with exit code {error.code}") from error
+        advice = "move that call below `if __name__ == '__main__':`"
+        raise PipelineError(f"cannot import {what}: the import calls sys.exit({error.code!r}); {advice}") from error
     except Exception as error:
         raise PipelineError(f"cannot import {what}: {type(error).__name__}: {error}") from error
 

@@ -17,7 +17,7 @@ from headrace.storage.log.producers.open_transactions import OpenTransactions
 
 
 class LedReplica(Replica):
-    """The leader's replica. Until `lead` is called, it is the only one."""
+    """The leader's replica of a partition. Until `lead` is called, it counts as the only replica."""
 
     __slots__ = (
         "awaits_flush",

@@ -224,7 +224,8 @@ def _open_segments(loading: Loading) -> tuple[list[Segment], set[int]]:
         size = found[LOG_SUFFIX]
         try:
             if INDEX_SUFFIX not in found or TIME_INDEX_SUFFIX not in found:
-                raise CorruptIndexError(f"{segment_file(loading.directory, base_offset, LOG_SUFFIX)} lacks an index")
+                missing = TIME_INDEX_SUFFIX if INDEX_SUFFIX in found else INDEX_SUFFIX
+                raise CorruptIndexError(f"{segment_file(loading.directory, base_offset, missing)} is missing")
             segment = Segment(
                 loading.directory,
                 base_offset,

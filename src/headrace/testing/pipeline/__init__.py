@@ -1,4 +1,4 @@
-"""Test jobs of the pipeline: run them once, or check that a stream of random batches gives the result of one batch.
+"""Test jobs of the pipeline: run them once, or check that a stream of random batches gives the result of a single one.
 
 `Lake` has tables in a temporary directory, and its own broker in this process; with pytest, the fixture
 `headrace_lake` is a new one for each test. Needs the extra `headrace[pipeline]`, and Java.

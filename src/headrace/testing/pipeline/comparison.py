@@ -1,4 +1,4 @@
-"""Compare the results of a stream of random batches with those of one batch."""
+"""Compare the results of a stream of random batches with those of a single batch of all records."""
 
 import json
 from collections import Counter
@@ -35,17 +35,17 @@ def assert_stream_equals_batch(
     kills: int = 1,
     lake: Lake | None = None,
 ) -> None:
-    """Run a job as a stream in random batches, and raise AssertionError if the result is not that of one batch.
+    """Raise AssertionError if a stream of random batches gives another result than one batch with all records.
 
-    The seed determines where the batches begin, which records are late or sent twice, and where the job is killed.
-    `late` is the share of records that arrive late, by less than the job's parameter `late_by` (10 minutes if it has
-    none); `duplicates` is the share that is sent twice. The job is killed at up to `kills` random points of random
-    batches (see KILL_POINTS) and restarted. The expected result is that of the job's function on all records at once.
-    The changelogs must match the tables.
+    There are at most `batches`, and two more at the end for a stateful job. The seed determines where they begin, which
+    records are late or sent twice, and where the job is killed. `late` is the share of records that arrive late, by
+    less than the job's parameter `late_by` (10 minutes if it has none); `duplicates` is the share that is sent twice.
+    The job is killed at up to `kills` random points of random batches (see KILL_POINTS) and restarted. The changelogs
+    must match the tables.
 
     Only rows with `event_time`, and lines of an access log, can be late; other records come in any order. The stream of
     a stateful job ends with rows a year later, so that the watermark passes all others. Numbers of type double may
-    differ after nine digits, estimates of sketches by 5 %. `lake` must be empty; a new one by default.
+    differ after nine digits, estimates of sketches by 5 %. `lake` must be empty; by default, a new one is used.
     """
     definition = definition_of(job)
     values = definition.params() if params is None else params

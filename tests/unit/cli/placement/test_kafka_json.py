@@ -42,7 +42,7 @@ def test_a_plan_without_moves_is_json_too() -> None:
         ("[]", "plan.json has no list of partitions"),
         ('{"version": 2, "partitions": []}', "version 2"),
         ('{"version": 1, "partitions": []}', "contains no partitions"),
-        ('{"partitions": [7]}', "entry 1 is not an object"),
+        ('{"partitions": [7]}', "entry 1 is not a JSON object"),
         ('{"partitions": [{"topic": "t", "partition": "0", "replicas": [1]}]}', "no valid topic and partition"),
         ('{"partitions": [{"topic": "t", "partition": 0, "replicas": []}]}', "no list of broker ids"),
         ('{"partitions": [{"topic": "t", "partition": 0, "replicas": [1, 1]}]}', "names a broker twice"),

@@ -107,7 +107,7 @@ async def test_malformed_settings_do_not_change_a_running_broker(
     await follower.tree.set(znodes.config_path(T), b"?")
     await follower.watch.follow()
     assert follower.applied == [{OWN: {"log.cleaner.threads": "2"}}]
-    assert "Settings in /config/topics/t are ignored: correct or delete the node" in caplog.text
+    assert "Ignored the malformed settings in node /config/topics/t: correct or delete it" in caplog.text
     assert T not in await follower.watch.load(again=True)
 
 

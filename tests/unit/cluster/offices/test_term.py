@@ -269,7 +269,7 @@ async def test_a_topic_with_a_malformed_state_is_left_out(world: OfficeWorld, ca
     await world.rest()
     assert (await world.state("t", 0)).leader == 3
     assert (await world.tree.get(znodes.state_path("bad", 0))).data == b"?"
-    assert "The controller ignores /brokers/topics/bad/partitions/0/state: correct or delete the node" in caplog.text
+    assert "ignores the malformed node /brokers/topics/bad/partitions/0/state: correct or delete it" in caplog.text
 
 
 async def test_a_malformed_registration_is_left_out(world: OfficeWorld) -> None:

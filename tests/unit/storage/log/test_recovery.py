@@ -178,7 +178,10 @@ def test_rebuilt_indexes_equal_the_original_ones(directory: Path) -> None:
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("damage", [b"", b"\x00" * 7, b"\x00" * 4096, b"\xff" * 24])
-def test_a_missing_or_damaged_index_is_rebuilt(directory: Path, suffix: str, damage: bytes, clean: bool) -> None:
+def test_a_missing_or_damaged_index_is_rebuilt(
+    directory: Path, suffix: str, damage: bytes, clean: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     filled(directory).close()
     expected = index_content(open_log(directory, clean=True))
     path = next(iter(sorted(directory.glob(f"*{suffix}"))))
@@ -187,6 +190,7 @@ def test_a_missing_or_damaged_index_is_rebuilt(directory: Path, suffix: str, dam
     else:
         path.unlink()
     log = open_log(directory, clean=clean, recovery_point=80)
+    assert (f"{path} is missing; rebuilding it" in caplog.text) == (not damage)
     assert index_content(log) == expected
     assert log.log_end_offset == 80
 

@@ -19,7 +19,10 @@ class Accepted:
         self._ids: dict[str, str | None] = dict.fromkeys(topics)
 
     def covers(self, topic: str, topic_id: str) -> bool:
-        """Return True for an accepted topic with the first id passed for it; the user must accept another id again."""
+        """Return True if the user has accepted the topic with this id, which is the first one that was passed here.
+
+        If the topic is then re-created once more, the user must accept it again.
+        """
         if topic not in self._ids:
             return False
         if self._ids[topic] is None:

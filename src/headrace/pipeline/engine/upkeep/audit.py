@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
 from headrace.pipeline.engine.upkeep.presence import Present
+from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.spec.client_settings import Cluster
 
 _TIMEOUT_S: Final = 30.0
@@ -150,7 +151,7 @@ class ClusterLog:
         self._consumer.close()
 
     def ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """Return the ids of the topics that exist; empty ones for clusters without ids."""
+        """Return the ids of the existing topics by name; each is "" if the cluster has no topic ids."""
         return self._topics.ids(topics)
 
     def bounds(self, topic: str) -> dict[int, Bounds]:
@@ -167,7 +168,7 @@ class ClusterLog:
         self._consumer.assign([TopicPartition(topic, partition, offsets.start)])
         message = self._consumer.poll(_TIMEOUT_S)
         if message is None:
-            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"no reply for {topic}-{partition}"))
+            raise PipelineError(f"no reply within {_TIMEOUT_S:g} s for {topic}-{partition} from offset {offsets.start}")
         error = message.error()
         if error is not None:
             if error.code() == KafkaError._PARTITION_EOF:
