@@ -255,7 +255,7 @@ def test_a_file_without_valid_offsets_is_refused(headrace: Headrace, group: str,
     for content, why in (
         ("t,0", "line 1"),
         ("t,0,4", "does not exist"),
-        ("[1]", "not a list of offsets"),
+        ("[1]", "entry 1: expected"),
         ("", "no offsets of group"),
     ):
         path = tmp_path / "bad"

@@ -241,7 +241,7 @@ class GroupCoordinator:
                     except KafkaError as error:
                         log.error(
                             "Cannot delete the offsets of group %s for the deleted topics %s: %s. New topics with these"
-                            " names would inherit them; delete them with `headrace groups delete-offsets GROUP TOPIC`",
+                            " names would inherit the offsets: run `headrace groups delete-offsets GROUP TOPIC`",
                             group_id,
                             ", ".join(sorted({key.topic for key, _ in decision if isinstance(key, OffsetKey)})),
                             error,

@@ -10,7 +10,7 @@ from headrace.pipeline.engine.exactly_once.publishing import bounded
 
 def test_a_call_that_does_not_return_is_given_up() -> None:
     never = threading.Event()
-    with pytest.raises(KafkaException, match=r"no result within 0\.01 s"):
+    with pytest.raises(KafkaException, match=r"librdkafka did not return within 0\.01 s"):
         bounded(never.wait, 0.01)
     never.set()
 

@@ -379,7 +379,7 @@ def inter_broker_listener(config: BrokerConfig) -> str:
     listeners = config.parsed_advertised_listeners or config.parsed_listeners
     for listener in listeners:
         if listener.host in ("", "0.0.0.0", "::"):
-            raise ConfigError("listeners", str(listener), "is no address for other brokers: set advertised.listeners")
+            raise ConfigError("listeners", str(listener), "other brokers cannot reach it: set advertised.listeners")
     if all(listener.name != name for listener in listeners):
         raise ConfigError(
             "listeners", ",".join(map(str, listeners)), f"must contain {name}, the listener for other brokers"

@@ -52,7 +52,7 @@ class LoopWatch:
             self._beat.cancel()
 
     def held_by(self, client: ClientInfo, request: tuple[int, int, int], count: int, ns: int) -> None:
-        """Record that `count` requests blocked the loop for `ns`. `request` is the first one (see `identify`)."""
+        """Record that `count` requests blocked the loop for `ns`; `request` identifies the first (see `identify`)."""
         self._held_ns_since_beat += ns
         key, version, size = request
         name = ApiKey(key).name if key in ApiKey.__members__.values() else _UNKNOWN_API

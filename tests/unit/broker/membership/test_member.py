@@ -38,7 +38,7 @@ async def member(monkeypatch: pytest.MonkeyPatch) -> Member:
 
 def test_a_listener_without_an_address_is_refused() -> None:
     config = BrokerConfig({"listeners": "PLAINTEXT://:9092"})
-    with pytest.raises(ConfigError, match=r"^Invalid value .* for listeners: is no address for other brokers: set"):
+    with pytest.raises(ConfigError, match=r"^Invalid value .* for listeners: other brokers cannot reach it: set"):
         members.inter_broker_listener(config)
 
 

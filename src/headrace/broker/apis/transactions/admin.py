@@ -57,7 +57,7 @@ class TransactionAdminApis:
         return _described(name, ErrorCode.none, metadata, state=metadata.state.kafka_name)
 
     def list_(self, context: RequestContext, request: Request) -> Answer:
-        """List the transactional ids that match the filters: states, producer ids, transaction's age, and a pattern."""
+        """List the transactional ids that match the filters: states, producer ids, minimum age and pattern."""
         return in_slices(self._list(context.client, request))
 
     def _list(self, client: ClientInfo, request: Request) -> Steps[Fields | Awaitable[Fields]]:

@@ -298,7 +298,7 @@ def bounded(call: Callable[[], object], longest_s: float) -> None:
     thread.start()
     thread.join(longest_s)
     if not outcome:
-        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"no result within {longest_s:g} s"))
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"librdkafka did not return within {longest_s:g} s"))
     if outcome[0] is not None:
         raise outcome[0]
 

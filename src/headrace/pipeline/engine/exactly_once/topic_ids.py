@@ -19,9 +19,9 @@ class Accepted:
         self._ids: dict[str, str | None] = dict.fromkeys(topics)
 
     def covers(self, topic: str, topic_id: str) -> bool:
-        """Return True if the user has accepted the topic with this id, which is the first one that was passed here.
+        """Return True if the user has accepted the topic with this id; the first call fixes the id.
 
-        If the topic is then re-created once more, the user must accept it again.
+        A topic that is re-created once more must be accepted again.
         """
         if topic not in self._ids:
             return False

@@ -168,7 +168,8 @@ class ClusterLog:
         self._consumer.assign([TopicPartition(topic, partition, offsets.start)])
         message = self._consumer.poll(_TIMEOUT_S)
         if message is None:
-            raise PipelineError(f"no reply within {_TIMEOUT_S:g} s for {topic}-{partition} from offset {offsets.start}")
+            what = f"a read of {topic}-{partition} at offset {offsets.start}"
+            raise PipelineError(f"no reply within {_TIMEOUT_S:g} s to {what}")
         error = message.error()
         if error is not None:
             if error.code() == KafkaError._PARTITION_EOF:
