@@ -269,7 +269,7 @@ def test_a_file_without_valid_offsets_is_refused(headrace: Headrace, group: str,
 
 def test_a_group_with_members_is_not_changed(headrace: Headrace, bootstrap: str, group: str, topic: str) -> None:
     with member(bootstrap, group, topic):
-        assert "once its 1 member has stopped" in headrace("groups", "reset", group, "--to", "end").stderr
+        assert "once the group's 1 member has stopped" in headrace("groups", "reset", group, "--to", "end").stderr
         refused = headrace("groups", "reset", group, "--to", "end", "--execute", status=1)
         assert f"group '{group}' has 1 member: tester at " in refused.stderr
         assert f"group '{group}' has members" in headrace("groups", "delete", group, "--yes", status=1).stderr
