@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.kafka_process import KafkaProcess, kafka_jars
+from bench.brokers import Kafka
+from tests.support.kafka_process import kafka_jars
 
 _OPENED = """
 import sys, threading
@@ -24,7 +25,11 @@ print(*(publisher.is_published(0) for publisher in publishers))
 @pytest.mark.slow
 def test_publishers_wait_for_the_coordinator_of_their_group(tmp_path: Path) -> None:
     # librdkafka would crash the process.
-    with KafkaProcess(tmp_path, kafka_jars()) as kafka:
-        command = [sys.executable, "-c", _OPENED, kafka.bootstrap]
+    kafka = Kafka(tmp_path / "kafka", kafka_jars())  # with 50 partitions of offsets, as usual
+    try:
+        kafka.start()
+        command = [sys.executable, "-c", _OPENED, kafka.address]
         found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    finally:
+        kafka.remove()
     assert (found.returncode, found.stdout.split()) == (0, ["False"] * 10), found.stderr
