@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from headrace.storage.cleaner.process import CleanerProcess
 from tests.support.waiting import wait_for
 
 WORKER = [sys.executable, "-m", "headrace.storage.cleaner.worker"]
@@ -55,3 +56,15 @@ def _has_ended(pid: int) -> bool:
         return True
     status = Path(f"/proc/{pid}/status")  # a zombie also counts, if no init process reaps it
     return status.exists() and "State:\tZ" in status.read_text()
+
+
+def test_closing_an_idle_process_closes_its_pipes() -> None:
+    cleaner = CleanerProcess()
+    process = cleaner._start()
+    cleaner._has_job = False
+    cleaner.close()
+    assert process.returncode is not None
+    assert process.stdin is not None
+    assert process.stdin.closed
+    assert process.stdout is not None
+    assert process.stdout.closed

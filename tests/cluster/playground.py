@@ -38,6 +38,7 @@ _SETTINGS: Final[Mapping[str, str]] = {
     "transaction.state.log.min.isr": "2",
     "group.initial.rebalance.delay.ms": "0",
     "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
+    "zookeeper.connection.timeout.ms": "30000",  # on a busy machine, ZooKeeper's first answers take long
 }
 _TOOLS: Final = {
     "kafka-topics": "org.apache.kafka.tools.TopicCommand",

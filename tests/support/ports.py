@@ -1,10 +1,15 @@
 """Free TCP ports for processes that a test starts."""
 
+import os
 import random
 import socket
+from typing import Final
 
 # pytest-randomly seeds the shared generator alike in all xdist workers, which would then pick the same ports.
 _random = random.SystemRandom()
+_PORTS: Final = 4_000
+"""Ports of each of three xdist workers. They are apart, because a port is free until its broker has started."""
+_given = set[int]()
 
 
 def free_port() -> int:
@@ -13,13 +18,20 @@ def free_port() -> int:
     It is below the ports of outgoing connections (from 32768 on Linux, 49152 on macOS), so a broker that is killed and
     restarted finds it still free.
     """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 3
+    first = 20_000 + worker * _PORTS
+    if len(_given) > _PORTS // 2:
+        _given.clear()
     for _ in range(200):
-        port = _random.randrange(20_000, 32_000)
+        port = _random.randrange(first, first + _PORTS)
+        if port in _given:
+            continue
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
+        _given.add(port)
         return port
-    raise RuntimeError("no free port between 20000 and 32000 on 127.0.0.1")
+    raise RuntimeError(f"no free port between {first} and {first + _PORTS} on 127.0.0.1")

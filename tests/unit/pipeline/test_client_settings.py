@@ -214,7 +214,7 @@ def test_secrets_are_read_late_and_never_printed(monkeypatch: pytest.MonkeyPatch
         ('auto.offset.reset = "latest"', "auto.offset.reset is set by the pipeline itself: remove it"),
         ('[java]\ngroup.id = "g"', "group.id is set by the pipeline itself"),
         ("request.timeout.ms = 1\nsocket.timeout.ms = 2", "the same setting as request.timeout.ms"),
-        ("linger.ms = [1]", "linger.ms must be text, a number or true or false"),
+        ("linger.ms = [1]", "linger.ms must be text, a number, true or false"),
         ('sasl.jaas.config = { env = "X" }', "give sasl.mechanism, sasl.username and sasl.password instead"),
         ('sasl.username = "me"', "sasl.username is set, but security.protocol is PLAINTEXT: use SASL_SSL"),
         ('ssl.ca.location = "ca.pem"', "ssl.ca.location is set, but security.protocol is PLAINTEXT"),

@@ -33,6 +33,7 @@ class CleanerProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = Lock()
         self._closed = False
+        self._has_job = False
 
     def clean(self, job: CleaningJob, swap: Callable[[CleanedGroup], None]) -> CleanedLog:
         """Run the job, and call `swap` for every group when it is written. Blocks.
@@ -62,12 +63,20 @@ class CleanerProcess:
         except BaseException:
             self.end()
             raise
+        finally:
+            with self._lock:
+                self._has_job, was_closed = False, self._closed
+            if was_closed:
+                self.end()
 
     def _start(self) -> "subprocess.Popen[bytes]":
         with self._lock:
             if self._closed:
                 raise CleaningAbortedError("the broker is stopping")
-            if self._process is None or self._process.poll() is not None:
+            if self._process is not None and self._process.poll() is not None:
+                _close_pipes(self._process)
+                self._process = None
+            if self._process is None:
                 self._process = subprocess.Popen(
                     [sys.executable, "-m", _WORKER],
                     stdin=subprocess.PIPE,
@@ -76,6 +85,7 @@ class CleanerProcess:
                     # numpy's linear algebra, which is not used, would start a thread per processor
                     env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
                 )
+            self._has_job = True
             return self._process
 
     def end(self) -> None:
@@ -86,12 +96,7 @@ class CleanerProcess:
                 return
             process.kill()
             process.wait()
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                try:
-                    pipe.close()
-                except BrokenPipeError:
-                    pass
+        _close_pipes(process)
 
     def close(self) -> None:
         """End the process and its current job, and refuse further jobs."""
@@ -99,6 +104,18 @@ class CleanerProcess:
             self._closed = True
             if self._process is not None:
                 self._process.kill()
+            is_idle = not self._has_job
+        if is_idle:
+            self.end()  # otherwise the job does that
+
+
+def _close_pipes(process: "subprocess.Popen[bytes]") -> None:
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            try:
+                pipe.close()
+            except BrokenPipeError:
+                pass
 
 
 def _write_line(pipe: IO[bytes] | None, line: bytes) -> None:
