@@ -18,7 +18,7 @@ from headrace.storage.log.flusher import LogFlusher
 from headrace.storage.log.indexes.txn_index import AbortedTransaction
 from headrace.storage.log.leader_epochs import FILE_NAME as LEADER_EPOCHS_FILE
 from headrace.storage.log.leader_epochs import EpochEntry, LeaderEpochs, read_entries
-from headrace.storage.log.producers.producer_snapshot import remove_stray_snapshots
+from headrace.storage.log.producers.producer_snapshot import remove_snapshots, remove_stray_snapshots
 from headrace.storage.log.producers.txn_recovery import restore_transaction_indexes
 from headrace.storage.log.reader import LogReader
 from headrace.storage.log.recovery import Loading, load_segments, remove_segments, remove_unfinished_swaps
@@ -271,6 +271,7 @@ class Log:
         try:
             self._begin_truncation(min(offset, self.segments.first_offset))
             remove_segments(self.directory, self.segments.ordered)
+            remove_snapshots(self.directory)
             now_ms = self.segments.active.created_ms
             self.segments.replace([Segment.create(self.directory, offset, now_ms=now_ms, config=self.config)])
             sync_directory(self.directory)

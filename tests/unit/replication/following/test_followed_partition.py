@@ -294,8 +294,11 @@ def test_timestamps_are_found_after_a_truncation(partition: FollowedPartition) -
     assert found[1] == 10
 
 
-def test_emptying_starts_elsewhere_without_producers(partition: FollowedPartition) -> None:
+@pytest.mark.parametrize("has_snapshot", [False, True])
+def test_emptying_starts_elsewhere_without_producers(partition: FollowedPartition, has_snapshot: bool) -> None:
     fetch(partition, idempotent(0, 0))
+    if has_snapshot:
+        partition.write_producer_snapshot(1)
 
     partition.truncate_fully_and_start_at(40)
 

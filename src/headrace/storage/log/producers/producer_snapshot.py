@@ -87,6 +87,12 @@ def snapshots(directory: Path) -> dict[int, Path]:
     return dict(sorted(found.items()))
 
 
+def remove_snapshots(directory: Path) -> None:
+    """Remove all snapshots of a log that starts again elsewhere: producers may have sent later batches since."""
+    for path in snapshots(directory).values():
+        path.unlink(missing_ok=True)
+
+
 def remove_stray_snapshots(directory: Path, base_offsets: Collection[int], log_end_offset: int) -> None:
     """Remove snapshots after the log's end, and all but the newest of those not at a segment's base offset.
 
