@@ -96,7 +96,8 @@ def _from_json(text: str, path: str) -> dict[str, dict[Place, int]]:
     number = 0
     try:
         document = json.loads(text)
-        for number, entry in enumerate(document["offsets"] if isinstance(document, dict) else document, 1):  # noqa: B007
+        for entry in document["offsets"] if isinstance(document, dict) else document:
+            number += 1
             new = entry["new"] if "new" in entry else entry["offset"]
             group = str(document.get("group", "")) if isinstance(document, dict) else str(entry.get("group", ""))
             offsets.setdefault(group, {})[str(entry["topic"]), int(entry["partition"])] = int(new)
