@@ -57,7 +57,7 @@ _ORDER = [
 
 
 class Commands(Group):
-    """Turns the outcome of every command into an exit code and at most a few lines of output."""
+    """The group of all commands. Expected errors and Ctrl-C end a command with an exit code and no traceback."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the commands in the order in which a newcomer needs them."""

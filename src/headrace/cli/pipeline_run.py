@@ -178,7 +178,10 @@ def query(
 
 
 def _name_tables(spark: "SparkSession", deployment: "Deployment", jobs: "list[Job]", sql: str) -> "list[str]":
-    """Create a view with the plain name of every table that the query may refer to. Return the names of all tables."""
+    """For every table that the query may refer to, create a view with the table's plain name.
+
+    Return the names of all tables in the lake.
+    """
     from headrace.pipeline.engine.tables.lake import Lake
     from headrace.pipeline.spec.jobs import Changelog, Publish
 

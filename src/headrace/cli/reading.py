@@ -27,7 +27,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """The records to read. None means all partitions, no group, no limit, no timeout."""
+    """Arguments of `consume`. None means all partitions, and no group, limit or timeout."""
 
     topic: str
     partition: int | None

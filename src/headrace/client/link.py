@@ -93,7 +93,7 @@ class Link:
         """Close the connection for good. The call in progress and all later calls raise LinkError."""
         self._is_closed = True
         if self._connection is not None:
-            self._connection.close("the link was closed")
+            self._connection.close("this broker closed the connection")
 
     async def _exchange(self, api_key: int, version: int, body: Buffer, *, flexible: bool) -> memoryview:
         try:
@@ -125,7 +125,7 @@ class Link:
             await asyncio.sleep(wait_s)
             address = self._endpoint()
         if self._is_closed:
-            raise LinkError("the link was closed")
+            raise LinkError("this broker closed the connection")
         if address is None:
             raise LinkError("the broker's address is not known")
         self._connected_to = address
@@ -133,7 +133,7 @@ class Link:
         self._connection = connection
         try:
             if self._is_closed:
-                raise LinkError("the link was closed")
+                raise LinkError("this broker closed the connection")
             if self._asks_versions:
                 self._versions = await self._fetch_versions(connection)
         except LinkError:

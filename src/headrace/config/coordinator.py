@@ -166,7 +166,7 @@ COORDINATOR_SETTINGS: Final[dict[str, Setting]] = table(
         "group.consumer.session.timeout.ms",
         INT,
         45_000,
-        "Session timeout in ms of members of the consumer protocol.",
+        "Session timeout in ms of members that use the consumer protocol.",
         at_least(1),
     ),
     Setting(
@@ -187,7 +187,7 @@ COORDINATOR_SETTINGS: Final[dict[str, Setting]] = table(
         "group.consumer.heartbeat.interval.ms",
         INT,
         5000,
-        "Heartbeat interval in ms of members of the consumer protocol.",
+        "Heartbeat interval in ms of members that use the consumer protocol.",
         at_least(1),
     ),
     Setting(
@@ -208,7 +208,7 @@ COORDINATOR_SETTINGS: Final[dict[str, Setting]] = table(
         "group.consumer.max.size",
         INT,
         MAX_INT,
-        "Maximum number of members of a group of the consumer protocol.",
+        "Maximum number of members of a group that uses the consumer protocol.",
         at_least(1),
     ),
     Setting(

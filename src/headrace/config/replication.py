@@ -69,7 +69,7 @@ REPLICATION_SETTINGS: Final[dict[str, Setting]] = table(
         "num.replica.fetchers",
         INT,
         1,
-        "Number of fetchers for each broker that this one follows.",
+        "Number of fetchers for each broker from which this one replicates partitions.",
         at_least(1),
         importance=HIGH,
         update=CLUSTER_WIDE,

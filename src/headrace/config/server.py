@@ -61,7 +61,7 @@ SERVER_SETTINGS: Final[dict[str, Setting]] = table(
         STRING,
         "warn",
         "Treatment of unknown keys in the settings file: `warn` logs one line and ignores them, as Kafka "
-        "does; `refuse` prevents the start. With --set and in the environment they are always errors.",
+        "does; with `refuse`, the broker does not start. With --set and in the environment they are always errors.",
         one_of("warn", "refuse"),
     ),
     Setting(

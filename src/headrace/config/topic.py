@@ -359,7 +359,10 @@ def _readable(overrides: Mapping[str, str]) -> dict[str, Value]:
 
 
 def inherited(broker: "BrokerConfig", setting: Setting) -> Value:
-    """Return the default of a topic's `setting`: the first of its broker settings that is set. Times are in ms."""
+    """Return the value that a topic inherits for `setting`, with times in ms.
+
+    It is that of the first of the setting's broker synonyms that has a value, otherwise the setting's default.
+    """
     for synonym in setting.synonyms:
         value = broker.value(synonym)
         if value is not None:

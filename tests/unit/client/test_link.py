@@ -192,7 +192,7 @@ async def test_closing_fails_the_call_in_progress_and_later_ones() -> None:
 
     link.close()
 
-    with pytest.raises(LinkError, match="the link was closed"):
+    with pytest.raises(LinkError, match="this broker closed the connection"):
         await call
-    with pytest.raises(LinkError, match="the link was closed"):
+    with pytest.raises(LinkError, match="this broker closed the connection"):
         await ask(link)

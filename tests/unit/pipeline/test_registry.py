@@ -142,7 +142,7 @@ def test_a_missing_optional_package_is_left_to_the_command_line(
 
 def test_an_entry_point_of_another_object_is_refused(entry_points: list[EntryPoint]) -> None:
     entry_points.append(point("tests.unit.pipeline.example_jobs:JOBS"))
-    with pytest.raises(PipelineError, match=r"entry point 'example = tests.*:JOBS' .* neither a module nor a function"):
+    with pytest.raises(PipelineError, match=r"entry point 'example = tests.*:JOBS' .* neither a module nor a job"):
         registry.find()
 
 

@@ -68,9 +68,10 @@ class Supervisor:
         once: bool,
         policy: Policy = DEFAULT_POLICY,
     ) -> None:
-        """`make` has a function for every job, in data-flow order, that returns a new query of the job.
+        """`make` maps every job, in data-flow order, to a function that returns a new query of the job.
 
-        `readiness` returns 'ready' if a blocked job can read its source, 'later', or 'never', which finishes the job.
+        `readiness` says if a blocked job can read its source: 'ready' (now), 'later' (ask again), or 'never' (the job
+        ends without running).
         """
         self._make = make
         self._readiness = readiness

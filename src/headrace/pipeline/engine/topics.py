@@ -89,7 +89,8 @@ class Topics:
             except KafkaException as error:
                 if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
                     raise PipelineError(
-                        f"not authorized to read the offsets of {', '.join(names)}: allow the user to describe them"
+                        "not authorized to read the offsets of all topics: grant the pipeline's user the operation "
+                        f"Describe on {', '.join(names)}"
                     ) from error
                 if not _passes(error.args[0]) or time.monotonic() > deadline:
                     raise

@@ -75,7 +75,10 @@ def find(files: Iterable[Path] = ()) -> Jobs:
         what = f"the entry point '{point.name} = {point.value}' of {origin}"
         found = _imported(what, point.load)
         if not isinstance(found, ModuleType) and job_of(found) is None:
-            raise PipelineError(f"{what} is neither a module nor a function with @job")
+            raise PipelineError(
+                f"{what} refers to neither a module nor a job: change it to a module with jobs, or decorate the "
+                "function with @job"
+            )
         for job in _jobs_of(found):
             jobs.add(job, origin)
     for path in dict.fromkeys(path.expanduser().resolve() for path in files):

@@ -168,7 +168,7 @@ def _rebuild_indexes(segment: Segment, config: LogConfig, limit: int) -> None:
             for position, header in segment.headers(end):
                 segment.index_batch(position, header, config.index_interval_bytes)
         except KafkaError as error:
-            log.debug("No batch found after the damage: %s", error)
+            log.debug("%s: batches after the damage were indexed up to the next invalid one: %s", segment.path, error)
     segment.seal()
     # the next start will not check it again
     segment.sync_indexes()

@@ -31,7 +31,10 @@ Assignor: TypeAlias = Callable[[list[Subscriber], Mapping[bytes, int]], dict[str
 
 
 def assign_range(subscribers: list[Subscriber], partition_counts: Mapping[bytes, int]) -> dict[str, Partitions]:
-    """Assign ranges, first to static members by instance id, so that they keep them when others join and leave."""
+    """Assign ranges: first to static members, ordered by instance id, then to the others, ordered by member id.
+
+    So a static member keeps its range when it restarts with a new member id, or when a dynamic member replaces another.
+    """
     ordered = sorted(subscribers, key=lambda one: (one.instance_id is None, one.instance_id or "", one.member_id))
     readers: dict[bytes, list[str]] = defaultdict(list)
     for subscriber in ordered:

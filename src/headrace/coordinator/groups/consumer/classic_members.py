@@ -229,7 +229,10 @@ class ClassicMembers:
 
 
 def _subscription_in(request: Join) -> Subscription:
-    """Decode the subscription, which is the same for all protocols. Raises KafkaError(unknown_server_error)."""
+    """Decode the subscription from the first assignor that the member offers; all of them have the same topics.
+
+    Raises KafkaError(unknown_server_error) if it cannot be decoded.
+    """
     try:
         return decode_subscription(request.protocols[0][1])
     except ValueError as error:
