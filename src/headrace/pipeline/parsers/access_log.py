@@ -54,7 +54,8 @@ def parsed(raw: DataFrame) -> DataFrame:
         sf.get(words, sf.lit(2)).alias("protocol"),
         # A blank, the status, a blank, and the size or a hyphen.
         sf.substring(after, 2, 3).cast("int").alias("status"),
-        sf.substring(after, 6, 20).try_cast("bigint").alias("bytes"),
+        # Casting a hyphen would create an exception, which takes as long as all other work on the line.
+        sf.when(sf.substring(after, 6, 1) != "-", sf.substring(after, 6, 20).try_cast("bigint")).alias("bytes"),
         _text(referer).alias("referer"),
         _text(user_agent).alias("user_agent"),
     )
