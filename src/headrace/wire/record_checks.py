@@ -14,6 +14,8 @@ MIN_RECORD: Final = 7
 MAX_PREFIX: Final = 26
 """Maximum bytes of the numbers before a key; all later numbers of a record have up to five."""
 _MAX_NUMBER: Final = 5
+_SHORT: Final = 0x4000
+"""Encoded numbers below this have one or two bytes."""
 
 # `walk` returns these for invalid records, and otherwise a position.
 OUTSIDE: Final = -1
@@ -92,17 +94,20 @@ class RecordWalk:
         offset: i64 = 0
         byte: i64 = 0
         more: i64 = 0
-        # the last length field of two bytes, and the size of its record
+        value: i64 = 0
+        # the first two bytes of the last common record, the bytes of its length field, and its size
         first: i64 = 256
         second: i64 = 256
+        prefix: i64 = 0
         whole: i64 = 0
         newest_delta: i64 = self.delta_of_largest
         count: i64 = self._count
         misplaced: i64 = self.misplaced
         from_delta: i64 = self._from_delta
-        # the timestamp deltas of one byte that can be added to the base without wrapping: those below this
-        short: i64 = 0x80 if -_EIGHTH < base < _EIGHTH else 0
+        # the encoded timestamp deltas that can be added to the base without wrapping: those below this
+        short: i64 = _SHORT if -_EIGHTH < base < _EIGHTH else 0
         found: bool = False
+        is_common: bool = False
         if end > size and is_last:
             return OUTSIDE
         while left > 0 and steps > 0 and not found:
@@ -110,63 +115,86 @@ class RecordWalk:
                 if not is_last and size - at < MAX_PREFIX:
                     break
                 start = at
-                byte = 0
-                more = 0xFF
-                if at + 1 < size:
+                is_common = False
+                if size - at >= MAX_PREFIX:
+                    # Nearly all records have numbers of one or two bytes. They need fewer tests, because those before
+                    # the key are inside `data`. A third byte makes a number too large; `at` then returns to `start`.
                     byte = data[at]
                     more = data[at + 1]
-                if byte == first and more == second:
-                    # same length as the previous record, so the processor need not wait for the decoded length
-                    at += 2
+                    if byte != first or more != second:
+                        first = byte
+                        second = more
+                        prefix = 1
+                        if byte > 0x7F:
+                            byte = (byte & 0x7F) | (more << 7)
+                            prefix = 2
+                        whole = 0
+                        if byte < _SHORT:
+                            whole = prefix + ((byte >> 1) ^ -(byte & 1))
+                    # if the length is that of the previous record, the processor need not wait for the decoded one
                     end = start + whole
-                elif byte > 0x7F and more < 0x80:
-                    first = byte
-                    second = more
-                    byte = (byte & 0x7F) | (more << 7)
-                    at += 2
-                    end = at + ((byte >> 1) ^ -(byte & 1))
-                    whole = end - start
+                    at += prefix + 1
+                    delta = data[at]
+                    at += 1
+                    if delta > 0x7F:
+                        more = data[at]
+                        delta = (delta & 0x7F) | (more << 7)
+                        at += 1
+                    offset = data[at]
+                    at += 1
+                    if offset > 0x7F:
+                        more = data[at]
+                        offset = (offset & 0x7F) | (more << 7)
+                        at += 1
+                    length = data[at]
+                    at += 1
+                    if length > 0x7F:
+                        more = data[at]
+                        length = (length & 0x7F) | (more << 7)
+                        at += 1
+                    if whole >= MIN_RECORD and end <= size and delta < short and (offset | length) < _SHORT:
+                        if not length & 1:
+                            at += length >> 1
+                        if at + 1 < end:
+                            value = data[at]
+                            at += 1
+                            if value > 0x7F:
+                                more = data[at]
+                                value = (value & 0x7F) | (more << 7)
+                                at += 1
+                            is_common = value < _SHORT
+                if is_common:
+                    timestamp = base + ((delta >> 1) ^ -(delta & 1))
+                    offset = (offset >> 1) ^ -(offset & 1)
+                    if not value & 1:
+                        at += value >> 1
+                    keyless += length & 1
+                    part = _HEADERS
                 else:
-                    length, at = _number(data, at, size)
+                    length, at = _number(data, start, size)
                     if at < 0:
                         return at
                     end = at + length
-                    second = 256
-                if end - start < MIN_RECORD:
-                    return TOO_SHORT
-                if end > size and is_last:
-                    return OUTSIDE
-                # skip the attributes; decoding numbers of one or two bytes inline saves half of the time
-                at += 1
-                if at >= end:
-                    return OUTSIDE
-                byte = data[at]
-                if byte < short:
-                    timestamp = base + ((byte >> 1) ^ -(byte & 1))
-                    at += 1
-                else:
-                    delta, at = _long_number(data, at, end)
+                    if end - start < MIN_RECORD:
+                        return TOO_SHORT
+                    if end > size and is_last:
+                        return OUTSIDE
+                    # skip the attributes
+                    delta, at = _long_number(data, at + 1, end)
                     if at < 0:
                         return at
                     timestamp = _sum(base, delta)
-                if at >= end:
-                    return OUTSIDE
-                byte = data[at]
-                if byte < 0x80:
-                    offset = (byte >> 1) ^ -(byte & 1)
-                    at += 1
-                else:
-                    more = 0xFF
-                    if at + 1 < end:
-                        more = data[at + 1]
-                    if more < 0x80:
-                        byte = (byte & 0x7F) | (more << 7)
-                        offset = (byte >> 1) ^ -(byte & 1)
-                        at += 2
+                    offset, at = _number(data, at, end)
+                    if at < 0:
+                        return at
+                    length, at = _number(data, at, end)
+                    if at < 0:
+                        return at
+                    if length < 0:
+                        keyless += 1
                     else:
-                        offset, at = _number(data, at, end)
-                        if at < 0:
-                            return at
+                        at += length
+                    part = _VALUE
                 if offset + left != count:
                     misplaced = count - left
                 if timestamp < smallest and timestamp != NO_TIMESTAMP:
@@ -175,37 +203,12 @@ class RecordWalk:
                     largest = timestamp
                     newest_delta = offset
                     found = finds_one
-                if at >= end:
-                    return OUTSIDE
-                byte = data[at]
-                if byte < 0x80:
-                    length = (byte >> 1) ^ -(byte & 1)
-                    at += 1
-                else:
-                    length, at = _number(data, at, end)
-                    if at < 0:
-                        return at
-                if length < 0:
-                    keyless += 1
-                else:
-                    at += length
-                part = _VALUE
             if part == _VALUE:
                 if end > size and size - at < _MAX_NUMBER:
                     break
-                byte = 0
-                more = 0xFF
-                if at + 1 < end:
-                    byte = data[at]
-                    more = data[at + 1]
-                if byte > 0x7F and more < 0x80:
-                    byte = (byte & 0x7F) | (more << 7)
-                    length = (byte >> 1) ^ -(byte & 1)
-                    at += 2
-                else:
-                    length, at = _number(data, at, end)
-                    if at < 0:
-                        return at
+                length, at = _number(data, at, end)
+                if at < 0:
+                    return at
                 if length > 0:
                     at += length
                 part = _HEADERS
