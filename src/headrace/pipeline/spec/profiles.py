@@ -87,7 +87,9 @@ TUNING: Final = (
     # Otherwise, each partition of each stateful job may fill 128 MB outside the heap before it writes to the disk.
     Setting("spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage", "true", None, "one limit for all state"),
     Setting("spark.sql.streaming.stateStore.rocksdb.maxMemoryUsageMB", "64", None, "memory for state outside the heap"),
-    Setting("spark.sql.streaming.stateStore.rocksdb.compression", "none", None, "state is read far more often than copied"),
+    Setting(
+        "spark.sql.streaming.stateStore.rocksdb.compression", "none", None, "state is read more often than written"
+    ),
     Setting("spark.sql.codegen.cache.maxEntries", "2000", "2000", "ten queries need more than the default, 100"),
     Setting("spark.sql.inMemoryColumnarStorage.compressed", "false", None, "a batch is cached only for a moment"),
     Setting("spark.sql.maxConcurrentOutputFileWriters", "2", "8", "few partitions need no sorting"),
