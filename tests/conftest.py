@@ -25,6 +25,8 @@ _OWN_SPARK: Final = (
 _SHARED_SPARK: Final = "tests/pipeline"
 _SHARED_BROKERS: Final = ("tests/cluster/clients", "tests/parity")
 """Directories whose tests share brokers, among them Kafka."""
+_SHARE_NOTHING: Final = ("tests/simulation", "tests/crashes")
+"""Directories whose tests take seconds of processor time each. They fill the cores until the end, one by one."""
 _ORDER: Final = (
     # All of them are one unit of work, the longest one.
     _SHARED_SPARK,
@@ -82,6 +84,8 @@ def _place(item: pytest.Item) -> int:
 class _Files(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
     """Gives each file to one worker, and all files that share a Spark session, or Kafka brokers, to the same one.
 
+    Simulations go to any worker, test by test.
+
     Spark takes 20 s of processor time to start and to warm up, Kafka 6 s.
     """
 
@@ -91,6 +95,8 @@ class _Files(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
         for directory in _SHARED_BROKERS:
             if nodeid.startswith(directory):
                 return directory
+        if nodeid.startswith(_SHARE_NOTHING):
+            return nodeid
         file: str = super()._split_scope(nodeid)
         return file
 

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,13 @@ from scripts.docs import regenerated
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 MAKEFILE = (ROOT / "Makefile").read_text()
+
+
+@cache
+def program() -> Any:
+    """Return Headrace's command, which takes a while to build."""
+    return typer.main.get_command(app)
+
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
@@ -57,7 +65,7 @@ def test_make_targets_exist(page: Path) -> None:
 @each_page
 def test_headrace_commands_and_their_options_exist(page: Path) -> None:
     for line in commands(page, "headrace"):
-        command: Any = typer.main.get_command(app)
+        command: Any = program()
         words = shlex.split(line)[1:]
         while hasattr(command, "commands") and words and not words[0].startswith("-"):
             assert words[0] in command.commands, line
@@ -70,7 +78,7 @@ def test_headrace_commands_and_their_options_exist(page: Path) -> None:
 def test_every_command_is_in_the_table_of_commands() -> None:
     page = (ROOT / "docs/cli.md").read_text()
     table = re.findall(r"^\| \[`headrace (\w+)`\]\(#([\w-]+)\)", page, re.MULTILINE)
-    app_commands: Any = typer.main.get_command(app)
+    app_commands: Any = program()
     assert [name for name, _ in table] == list(app_commands.list_commands(None))
     sections = {title.replace(" ", "-") for title in re.findall(r"^## (.+)$", page, re.MULTILINE)}
     assert {anchor for _, anchor in table} <= sections
@@ -110,7 +118,7 @@ def test_the_service_starts_a_broker_with_valid_options() -> None:
     (line,) = re.findall(
         r"^ExecStart=/opt/headrace/bin/(headrace .*)$", (ROOT / "docs/cluster.md").read_text(), re.MULTILINE
     )
-    command: Any = typer.main.get_command(app)
+    command: Any = program()
     _, *words = shlex.split(line)
     known = {option for parameter in command.commands[words[0]].params for option in parameter.opts}
     assert {word for word in words if word.startswith("-")} <= known

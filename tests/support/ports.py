@@ -7,8 +7,8 @@ from typing import Final
 
 # pytest-randomly seeds the shared generator alike in all xdist workers, which would then pick the same ports.
 _random = random.SystemRandom()
-_PORTS: Final = 4_000
-"""Ports of each of three xdist workers. They are apart, because a port is free until its broker has started."""
+_PORTS: Final = 12_000
+"""Each xdist worker has a part of them to itself, because a port is free until its broker has started."""
 _given = set[int]()
 
 
@@ -18,12 +18,13 @@ def free_port() -> int:
     It is below the ports of outgoing connections (from 32768 on Linux, 49152 on macOS), so a broker that is killed and
     restarted finds it still free.
     """
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 3
-    first = 20_000 + worker * _PORTS
-    if len(_given) > _PORTS // 2:
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    ports = _PORTS // max(int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")), worker + 1)
+    first = 20_000 + worker * ports
+    if len(_given) > ports // 2:
         _given.clear()
     for _ in range(200):
-        port = _random.randrange(first, first + _PORTS)
+        port = _random.randrange(first, first + ports)
         if port in _given:
             continue
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
@@ -34,4 +35,4 @@ def free_port() -> int:
                 continue
         _given.add(port)
         return port
-    raise RuntimeError(f"no free port between {first} and {first + _PORTS} on 127.0.0.1")
+    raise RuntimeError(f"no free port between {first} and {first + ports} on 127.0.0.1")
