@@ -225,6 +225,11 @@ def spark_classes() -> None:
     run(PYTHON, ROOT / "scripts" / "spark_classes.py", hint=hint)
 
 
+def kafka_classes() -> None:
+    hint = "Kafka did not start, or Java did not archive its classes. Without the archives, tests take longer."
+    run(PYTHON, ROOT / "scripts" / "kafka_classes.py", hint=hint)
+
+
 def npm_packages() -> None:
     if shutil.which("npm") is None:
         raise MissingError("npm, needed for the KafkaJS tests in tests/clients, is not installed.")
@@ -256,6 +261,15 @@ def steps() -> list[Step]:
         ),
         Step("Kafka's own tools", jars(KAFKA_POM, kafka), inputs=[KAFKA_POM], outputs=[kafka]),
         Step("Kafka with ZooKeeper", jars(KAFKA_39_POM, kafka_39), inputs=[KAFKA_39_POM], outputs=[kafka_39]),
+        Step(
+            "Kafka's classes",
+            kafka_classes,
+            inputs=[KAFKA_POM, KAFKA_39_POM, ROOT / "scripts" / "kafka_classes.py"],
+            outputs=[jars.with_name(f"{jars.name}-broker.jsa") for jars in (kafka, kafka_39)],
+            holds=lambda: all(
+                is_newer(jars.with_name(f"{jars.name}-broker.jsa"), *jars.glob("*.jar")) for jars in (kafka, kafka_39)
+            ),
+        ),
         Step("npm packages", npm_packages, inputs=[npm_lock], outputs=[NODE_CLIENTS / "node_modules"]),
     ]
 

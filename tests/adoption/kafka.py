@@ -13,7 +13,7 @@ from typing import Final, Self
 import pytest
 
 from tests.support.broker_process import answers_api_versions
-from tests.support.kafka_process import kafka_jars
+from tests.support.kafka_process import kafka_jars, shared_classes
 from tests.support.ports import free_port
 from tests.support.waiting import wait_for
 
@@ -56,10 +56,13 @@ class Java:
         self._jars = jars
         self._launcher = launcher
         self.log_path = log_path
+        self.archive: Path | None = None
+        """Write an archive of the loaded classes here at the end, instead of using the one of `make setup`."""
         self._process: subprocess.Popen[bytes] | None = None
 
     def command(self, main: str, *arguments: str) -> list[str]:
-        return [*self._launcher, "java", *_JAVA_OPTIONS, "-cp", f"{self._jars}/*", main, *arguments]
+        shared = [f"-XX:ArchiveClassesAtExit={self.archive}"] if self.archive else shared_classes(self._jars)
+        return [*self._launcher, "java", *_JAVA_OPTIONS, *shared, "-cp", f"{self._jars}/*", main, *arguments]
 
     def start(self, main: str, *arguments: str) -> None:
         with self.log_path.open("ab") as log:
@@ -127,6 +130,14 @@ class Kafka:
 
     def _prepare(self, settings: Path) -> None:
         """Run before the first start."""
+
+    def archive_classes(self, archive: Path) -> None:
+        """Start and stop the broker, and write an archive of the classes that it has loaded."""
+        self._java.archive = archive
+        try:
+            self.start()
+        finally:
+            self.sigterm()
 
     def sigterm(self) -> None:
         self._java.end(signal.SIGTERM)

@@ -51,7 +51,7 @@ class KafkaProcess:
         self.directory = directory
         self.bootstrap = f"127.0.0.1:{free_port()}"
         self.log_path = directory / "kafka.log"
-        self._class_path = f"{jars}/*"
+        self._jars = jars
         self._start_timeout_s = start_timeout_s
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -86,7 +86,7 @@ class KafkaProcess:
             self._process = None
 
     def _java(self, main: str, *arguments: str) -> list[str]:
-        return ["java", *_JAVA_OPTIONS, "-cp", self._class_path, main, *arguments]
+        return ["java", *_JAVA_OPTIONS, *shared_classes(self._jars), "-cp", f"{self._jars}/*", main, *arguments]
 
     def _write_settings(self) -> Path:
         controller = f"127.0.0.1:{free_port()}"
@@ -102,6 +102,17 @@ class KafkaProcess:
         path = self.directory / "server.properties"
         path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         return path
+
+
+def kafka_classes(jars: Path) -> Path:
+    """Return the path of the archive of a broker's classes that `make setup` creates for these jars."""
+    return jars.with_name(f"{jars.name}-broker.jsa")
+
+
+def shared_classes(jars: Path) -> tuple[str, ...]:
+    """Return the Java options that use the archive, if it exists. Java ignores one of other jars or of another Java."""
+    archive = kafka_classes(jars)
+    return (f"-XX:SharedArchiveFile={archive}", "-Xlog:cds=off") if archive.is_file() else ()
 
 
 def kafka_jars() -> Path:
