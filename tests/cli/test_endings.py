@@ -42,6 +42,16 @@ PRINTING = [
     "produce {topic} --json",
     "verify {data} --json",
 ]
+DIFFERENT = {
+    "--version",
+    "topics --help",
+    "topics describe {topic}",
+    "groups list --json",
+    "consume {topic} --until-end --jsonl",
+    "produce {topic} --json",
+    "verify {data} --json",
+}
+"""One command for each way of printing; the others run in `make slow`."""
 
 
 def _run(
@@ -76,7 +86,9 @@ def written(bootstrap: str, cluster: Cluster) -> Iterator[str]:
 
 
 @needs_full_device
-@pytest.mark.parametrize("line", PRINTING)
+@pytest.mark.parametrize(
+    "line", [pytest.param(line, marks=[] if line in DIFFERENT else [pytest.mark.slow]) for line in PRINTING]
+)
 def test_unwritable_output_is_reported_in_one_line(
     written: str,
     new_name: Callable[[], str],
@@ -125,8 +137,15 @@ def _environment(broker: BrokerProcess, environment: Mapping[str, str]) -> dict[
     return {**environment, "HEADRACE_BOOTSTRAP": broker.bootstrap}
 
 
-@pytest.mark.parametrize("how", [BrokerProcess.sigkill, BrokerProcess.pause])
-@pytest.mark.parametrize("group", [(), ("--group", "g")])
+@pytest.mark.parametrize(
+    ("how", "group"),
+    [
+        (BrokerProcess.sigkill, ("--group", "g")),
+        (BrokerProcess.pause, ()),
+        pytest.param(BrokerProcess.sigkill, (), marks=pytest.mark.slow),
+        pytest.param(BrokerProcess.pause, ("--group", "g"), marks=pytest.mark.slow),
+    ],
+)
 def test_a_consumer_fails_if_its_broker_disappears(
     own_broker: BrokerProcess,
     environment: Mapping[str, str],

@@ -74,6 +74,7 @@ def java_consumer(broker: BrokerProcess, topic: str, group: str, protocol: str) 
 
 
 @pytest.mark.java
+@pytest.mark.slow
 def test_java_consumers_change_their_protocol(broker: BrokerProcess, topic: str) -> None:
     """Run one consumer of either protocol, then only the newer, then only the older."""
     create_topic(broker, topic, PARTITIONS)

@@ -91,7 +91,9 @@ REQUESTS: Final = {
 }
 
 
-@pytest.mark.parametrize("name", REQUESTS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name == "many topics" else [pytest.mark.slow]) for name in REQUESTS]
+)
 def test_the_most_expensive_requests_to_a_controller_keep_nobody_waiting(name: str, controller: BrokerProcess) -> None:
     api, message = REQUESTS[name]
     assert attack(controller, frame(api, message))

@@ -93,6 +93,7 @@ def test_an_unsupported_inter_broker_protocol_is_refused(tree: KazooClient, tmp_
     assert "Headrace supports 3.4 to 3.9; raise it on all brokers first" in error
 
 
+@pytest.mark.slow
 def test_a_cluster_with_acls_is_refused(zookeeper: ZooKeeper, tmp_path: Path) -> None:
     address = f"{zookeeper.address}/acls"
     settings = {
@@ -133,6 +134,7 @@ def test_brokers_without_a_plaintext_listener_are_refused(zookeeper: ZooKeeper, 
     assert error.startswith(f"broker {KAFKA} has no listener PLAINTEXT, only SASL_PLAINTEXT")
 
 
+@pytest.mark.slow
 def test_old_message_formats_on_disk_are_refused_with_the_topic(zookeeper: ZooKeeper, tmp_path: Path) -> None:
     address = f"{zookeeper.address}/old"
     settings = {

@@ -26,7 +26,7 @@ def no_logging() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", [*range(10), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(10, 20))])
 def test_every_promise_is_kept(seed: int) -> None:
     assert Play.run_seed(seed) > 50
 

@@ -24,6 +24,22 @@ MOST_MEMORY: Final = 100 * 1024 * 1024
 PATIENCE_S: Final = 120.0
 TOPIC: Final = "expensive"
 _QUIET_S: Final = 0.1
+EVERY_KIND: Final = {
+    ApiKey.PRODUCE,
+    ApiKey.FETCH,
+    ApiKey.METADATA,
+    ApiKey.OFFSET_COMMIT,
+    ApiKey.OFFSET_FETCH,
+    ApiKey.JOIN_GROUP,
+    ApiKey.DESCRIBE_GROUPS,
+    ApiKey.CREATE_TOPICS,
+    ApiKey.DELETE_RECORDS,
+    ApiKey.ADD_PARTITIONS_TO_TXN,
+    ApiKey.WRITE_TXN_MARKERS,
+    ApiKey.DESCRIBE_CONFIGS,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT,
+}
+"""Requests about records, offsets, groups, topics, transactions and settings; `make slow` sends all others."""
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +147,13 @@ def test_every_supported_api_has_a_most_expensive_request(own_broker: BrokerProc
     assert supported == {int(api) for api in expensive.REQUESTS}
 
 
-@pytest.mark.parametrize("api", expensive.REQUESTS, ids=lambda api: api.name)
+@pytest.mark.parametrize(
+    "api",
+    [
+        pytest.param(api, marks=[] if api in EVERY_KIND else [pytest.mark.slow], id=api.name)
+        for api in expensive.REQUESTS
+    ],
+)
 def test_the_most_expensive_request_keeps_nobody_waiting(own_broker: BrokerProcess, api: ApiKey) -> None:
     assert attack(own_broker, frame(api, expensive.REQUESTS[api](TOPIC)))
 
@@ -215,7 +237,7 @@ def test_offset_lookups_by_time_in_many_partitions_keep_nobody_waiting(own_broke
         assert attack(own_broker, frame(ApiKey.LIST_OFFSETS, message))
 
 
-@pytest.mark.parametrize("wait_ms", [0, 500])
+@pytest.mark.parametrize("wait_ms", [pytest.param(0, marks=pytest.mark.slow), 500])
 def test_a_fetch_of_many_partitions_keeps_nobody_waiting(own_broker: BrokerProcess, wide: str, wait_ms: int) -> None:
     message = expensive.REQUESTS[ApiKey.FETCH](TOPIC)
     entries = message["topics"][0]["partitions"]
@@ -227,6 +249,7 @@ def test_a_fetch_of_many_partitions_keeps_nobody_waiting(own_broker: BrokerProce
         assert len(answer) > 20 * len(partitions)
 
 
+@pytest.mark.slow
 def test_repeated_fetches_of_all_offsets_of_large_groups_keep_nobody_waiting(
     own_broker: BrokerProcess, wide: str
 ) -> None:
@@ -283,6 +306,7 @@ def test_a_slow_pattern_for_long_transactional_ids_keeps_nobody_waiting(own_brok
     assert answer.count(b"a" * 20_000) == 2
 
 
+@pytest.mark.slow
 def test_thousands_of_expired_transactions_keep_nobody_waiting(tmp_path: Path) -> None:
     settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 10_000}
     with BrokerProcess(tmp_path / "data", settings=settings) as broker, WireClient(broker.bootstrap) as client:
@@ -330,7 +354,7 @@ def test_two_million_partitions_are_refused_as_in_kafka(own_broker: BrokerProces
     )
 
 
-@pytest.mark.parametrize("size", [200_000, 700_000])
+@pytest.mark.parametrize("size", [200_000, pytest.param(700_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "api", [ApiKey.DESCRIBE_GROUPS, ApiKey.FIND_COORDINATOR, ApiKey.METADATA], ids=lambda a: a.name
 )
@@ -415,13 +439,15 @@ def _topics(client: WireClient) -> set[str]:
 @pytest.mark.parametrize(
     "api",
     [
-        ApiKey.DESCRIBE_CONFIGS,
-        ApiKey.CREATE_TOPICS,
-        ApiKey.DESCRIBE_GROUPS,
-        ApiKey.ADD_PARTITIONS_TO_TXN,
-        ApiKey.WRITE_TXN_MARKERS,
+        pytest.param(api, marks=[] if api is ApiKey.CREATE_TOPICS else [pytest.mark.slow], id=api.name)
+        for api in (
+            ApiKey.DESCRIBE_CONFIGS,
+            ApiKey.CREATE_TOPICS,
+            ApiKey.DESCRIBE_GROUPS,
+            ApiKey.ADD_PARTITIONS_TO_TXN,
+            ApiKey.WRITE_TXN_MARKERS,
+        )
     ],
-    ids=lambda a: a.name,
 )
 def test_a_busy_broker_can_be_stopped(tmp_path: Path, api: ApiKey) -> None:
     request = frame(api, expensive.REQUESTS[api](TOPIC))

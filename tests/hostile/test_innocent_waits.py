@@ -218,7 +218,7 @@ GARBAGE: Final[dict[str, Callable[[], bytes]]] = {
 
 
 @pytest.mark.parametrize("kind", GARBAGE)
-@pytest.mark.parametrize("codec", [GZIP, ZSTD])
+@pytest.mark.parametrize("codec", [pytest.param(GZIP, marks=pytest.mark.slow), ZSTD])
 def test_large_bad_batches_are_refused(
     kind: str, codec: int, attacker: RawConnection, innocent: Innocent, memory: Memory
 ) -> None:

@@ -133,12 +133,15 @@ def read(bootstrap: str, topic: str, *, isolation: str = "read_uncommitted") -> 
     return found
 
 
-CASES = [pytest.param(librdkafka, faults, id=f"librdkafka-{name}") for name, faults in FAULTS.items()] + [
+# The gate plays the faults one by one for one client only, and without waiting for connections that hang.
+CASES = [
+    pytest.param(librdkafka, faults, id=f"librdkafka-{name}", marks=[pytest.mark.slow] if "hang" in name else [])
+    for name, faults in FAULTS.items()
+] + [
     pytest.param(
         java,
         faults,
         id=f"java-{name}",
-        # The gate plays the faults one by one for one client only.
         marks=[pytest.mark.java] if name.startswith("all of these") else [pytest.mark.java, pytest.mark.slow],
     )
     for name, faults in FAULTS.items()

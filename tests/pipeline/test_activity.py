@@ -105,7 +105,7 @@ def totals(access: "dict[str, DataFrame]") -> dict[str, dict[tuple[Any, ...], An
     return found
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
 @pytest.mark.parametrize(("function", "params"), ADDITIVE, ids=lambda value: getattr(value, "__name__", ""))
 def test_partial_aggregates_of_random_cuts_sum_up_to_the_totals(
     access: "dict[str, DataFrame]",

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import pytest
+
 from headrace.pipeline.jobs import activity
 from headrace.pipeline.jobs.activity import Sessions
 from tests.pipeline.log_lines import combined
@@ -45,6 +47,7 @@ def _table(rows: "DataFrame") -> list[tuple[Any, ...]]:
     return sorted((tuple(row) for row in rows.collect() if row.client != END), key=str)
 
 
+@pytest.mark.slow
 def test_a_stream_has_the_sessions_of_the_batch(spark: "SparkSession", access_log: Path, tmp_path: Path) -> None:
     from pyspark.sql import Window
     from pyspark.sql import functions as sf

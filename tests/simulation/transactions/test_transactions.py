@@ -10,7 +10,9 @@ from tests.simulation.transactions.history import history_of
 from tests.simulation.transactions.world import explain, play
 
 SEEDS = 1000
-"""Seeds in CI; `make simulation SEEDS=100000` plays more."""
+"""`make simulation SEEDS=100000` plays more."""
+_IN_THE_GATE = 500
+"""`make slow` plays the others."""
 _BATCH = 100
 _SEEDS_PER_FAULT = 150
 _RARE = {
@@ -28,7 +30,13 @@ def _no_logging() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, _BATCH))
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param(first, marks=[] if first < _IN_THE_GATE else [pytest.mark.slow])
+        for first in range(0, SEEDS, _BATCH)
+    ],
+)
 def test_transactions_keep_their_promises(first: int) -> None:
     for seed in range(first, first + _BATCH):
         history = history_of(seed)
