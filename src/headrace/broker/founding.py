@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def cluster_of(directories: Sequence[Path]) -> str | None:
-    """Return the cluster id in the metadata file, needed if `meta.properties` is lost; None without such a file."""
+    """Return the cluster id in the metadata file, which is used if `meta.properties` is lost; None if there is none."""
     try:
         return founded_cluster(metadata_file(directories)) if directories else None
     except StoreError as error:

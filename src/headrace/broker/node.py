@@ -99,7 +99,7 @@ class Node:
         self.listeners: list[Listener] = []
         self.http: HttpServer | None = None
         self.adoption: Adoption | None = None
-        """The contents of directories without metadata that this broker adopts; None without such directories."""
+        """The contents of directories without metadata that this broker adopts; None if there are none."""
         self._member: Member | None = None
         """None for a cluster of one broker."""
         self._leaders: MemberLeaders | None = None  # as `_member`

@@ -14,10 +14,10 @@ from headrace.cluster.image import TOPIC_CONFIG, ConfigResource, MetadataImage, 
 
 
 class MetadataListener(Protocol):
-    """A component that acts on changes. Called on the event loop, after the image has changed."""
+    """Reacts to changes of the metadata. Its methods run on the event loop, after the image has changed."""
 
     def on_topics_changed(self, topics: Iterable[TopicImage]) -> None:
-        """Handle topics that are new, or have other partitions or leaders."""
+        """Handle topics that are new, or whose partitions or leaders have changed."""
 
     async def on_topics_deleted(self, topics: Sequence[TopicImage]) -> None:
         """Handle the deletion of topics."""

@@ -15,7 +15,7 @@ _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 def parse_properties(text: str) -> dict[str, str]:
     r"""Parse a Java properties file. If a key repeats, the last value counts.
 
-    Raises ConfigError with the line number for a line without a key and for a broken \\u escape.
+    Raises ConfigError with the line number for a line without a key and for a broken \u escape.
     """
     properties: dict[str, str] = {}
     for number, line in _logical_lines(text):

@@ -25,14 +25,14 @@ class SlowDisk:
         self._logged_ns = -_SILENCE_NS
 
     def wrote(self, began_ns: int) -> bool:
-        """Check writes that began at `began_ns`. Return True if producers have to wait for the disk."""
+        """Check whether writes since `began_ns` were blocked. Return True if producers have to wait for the disk."""
         ended_ns = time.time_ns()
         if ended_ns - began_ns > STALL_NS:
             self.stalled(ended_ns, ended_ns - began_ns)
         return ended_ns < self.until_ns
 
     def waited(self, began_ns: int) -> None:
-        """Check a wait of producers that began at `began_ns`."""
+        """Check whether producers have waited long for a flush since `began_ns`."""
         if began_ns < self.until_ns:
             ended_ns = time.time_ns()
             self.clock_is(ended_ns)
@@ -43,7 +43,7 @@ class SlowDisk:
         """Handle a write or flush that took `waited_ns`."""
         if now_ns - self._logged_ns >= _SILENCE_NS:
             log.warning(
-                "The disk is slower than the producers: a write took %.1f s; replies to Produce now wait for the disk",
+                "The disk is slower than the producers: a write or flush took %.1f s; Produce now waits for the disk",
                 waited_ns / 1e9,
             )
             self._logged_ns = now_ns

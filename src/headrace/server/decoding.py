@@ -33,7 +33,8 @@ def strip_unknown_tags(context: RequestContext, api_schema: Schema, frame: Buffe
     try:
         return (yield from api_schema.strict_request(frame, position))
     except TooManyEntriesError:
-        raise InvalidRequestError(f"{api_name(context)} has too many tagged fields") from None
+        limit = max_entries(context.api_key)
+        raise InvalidRequestError(f"{api_name(context)} has more than {limit} unknown tagged fields") from None
     except (ValueError, IndexError) as error:
         raise InvalidRequestError(f"{api_name(context)} cannot be read: {error}") from error
 

@@ -54,7 +54,7 @@ class PartitionMarkers:
         on_offsets: Callable[[int, int, bool], None],
         elsewhere: WriteElsewhere | None = None,
     ) -> None:
-        """`on_offsets` is called after a marker in `__consumer_offsets` with (partition, producer id, is commit).
+        """After a marker in `__consumer_offsets`, call `on_offsets` with partition, producer id, and True for a commit.
 
         Without `elsewhere`, markers for partitions that this broker does not lead are rejected.
         """
@@ -65,10 +65,7 @@ class PartitionMarkers:
         self._on_offsets = on_offsets
 
     def write(
-        self,
-        partition: TopicPartition,
-        markers: WriteMarkers,
-        coordinator_epoch: int,
+        self, partition: TopicPartition, markers: WriteMarkers, coordinator_epoch: int
     ) -> asyncio.Future[KafkaError | None] | None:
         """Append the marker. Return a future of its commit, or None if it is committed. Raises KafkaError."""
         try:

@@ -56,7 +56,7 @@ def _entry(entry: Any, where: str) -> tuple[Place, tuple[int, ...]]:
         raise CommandError(f"{where} ({topic}:{partition}) names a broker twice", "List every broker at most once.")
     if any(directory != _ANY for directory in entry.get("log_dirs", ())):
         raise CommandError(
-            f"{where} ({topic}:{partition}) chooses log directories",
+            f"{where} ({topic}:{partition}) sets log_dirs, which this command does not support",
             'Remove "log_dirs" to let the brokers choose them, or use kafka-reassign-partitions.',
         )
     return (topic, partition), tuple(replicas)

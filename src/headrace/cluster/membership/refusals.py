@@ -87,5 +87,5 @@ async def _check_broker(store: MetadataStore, broker_id: int, listener: str) -> 
         raise KafkaError(
             ErrorCode.unsupported_version,
             f"broker {broker_id} uses {endpoint.security_protocol} on its listener {listener}: Headrace supports only "
-            "PLAINTEXT between brokers",
+            "PLAINTEXT between brokers. Set inter.broker.listener.name to a PLAINTEXT listener on all brokers first",
         )

@@ -85,4 +85,4 @@ class Watchdog:
     def _place(self) -> str:
         """Return the stack of the loop's thread."""
         frame = sys._current_frames().get(self._loop_thread)
-        return "".join(traceback.format_stack(frame)) if frame is not None else "an unknown place"
+        return "".join(traceback.format_stack(frame)) if frame is not None else "unknown"

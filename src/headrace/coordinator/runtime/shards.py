@@ -191,9 +191,9 @@ class Shards(Generic[S]):
             try:
                 if next(shard.steps, None) is not None:
                     continue
-            except Exception as error:
-                log.error(
-                    "%s cannot be loaded: requests for it are refused until a restart", shard.name, exc_info=error
+            except Exception:
+                log.exception(
+                    "%s cannot be loaded: requests for it fail until a restart or a change of its leader", shard.name
                 )
                 self._led.pop(shard.partition, None)
             else:

@@ -169,7 +169,7 @@ def _located(name: str, value: Value, directory: Path) -> Value:
 
 
 def _with_pem_stores(settings: Mapping[str, Value]) -> dict[str, Value]:
-    """Return the settings with Java's PEM stores under librdkafka's names. Raises PipelineError for other stores."""
+    """Return the settings with PEM stores under librdkafka's names. Raises PipelineError for stores it cannot read."""
     found = dict(settings)
     location, kind = found.pop("ssl.truststore.location", None), found.pop("ssl.truststore.type", "PEM")
     if location is not None:

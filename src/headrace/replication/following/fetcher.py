@@ -19,6 +19,7 @@ from headrace.replication.following.follower_state import (
     Reset,
     Retry,
     Truncate,
+    name_of,
 )
 from headrace.replication.following.leader_offsets import OFFSETS_VERSION, OffsetsRefusedError, leader_offset
 from headrace.replication.following.partition import FollowedPartition
@@ -210,7 +211,7 @@ class Fetcher:
     async def _process(self, reply: FetchReply) -> None:
         actions = self._state.answered(reply, self._clock.monotonic())
         if reply.error_code:
-            log.info("The fetch session was lost (error %d); starting a new one", reply.error_code)
+            log.info("Starting a new fetch session with %s, which answered %s", self._leader, name_of(reply.error_code))
             if reply.error_code != ErrorCode.fetch_session_id_not_found:
                 await asyncio.sleep(self._settings.backoff_s)
         to_flush: list[FollowedPartition] = []
@@ -291,8 +292,7 @@ class Fetcher:
             level, name = logging.INFO if action.is_expected else logging.ERROR, partition.topic_partition
             if action.is_expected and action.wait_s < self._settings.backoff_s:
                 return  # the leader is about to learn of its epoch
-            text = "%s: the leader returned %s; trying again"
-            self._log(name, level, text, name, action.reason)
+            self._log(name, level, "%s: the leader returned %s; trying again", name, action.reason)
 
     async def _reset(self, following: Following) -> None:
         """Truncate or restart a log whose end is outside the leader's log, as after an unclean election (KIP-320)."""

@@ -36,7 +36,7 @@ class LogEnd(NamedTuple):
 
 
 class Following:
-    """One partition: its log end after the last request or action, and its lag in records (None before a reply)."""
+    """A partition to fetch. `end` is the log end after the last request or action; `lag` (records) is None at first."""
 
     __slots__ = ("end", "key", "lag", "leader_epoch", "retry_at", "retry_s", "stage", "topic_partition")
 
@@ -260,12 +260,12 @@ class FollowerState:
             return Fail(following, "its first records are in tiered storage, which is not supported", False)
         if code not in _WHILE_METADATA_SPREADS:
             self.delay(following, now)
-            return Retry(following, _name(code), False, self.backoff_s)
+            return Retry(following, name_of(code), False, self.backoff_s)
         # The leader learns of its epoch within milliseconds of its followers, and acks=all waits for them.
         wait_s = min(following.retry_s, self.backoff_s)
         following.retry_s = 2 * wait_s
         self.delay(following, now, wait_s)
-        return Retry(following, _name(code), True, wait_s)
+        return Retry(following, name_of(code), True, wait_s)
 
 
 def truncation_offset(end: tuple[int, int], log_end_offset: int, *, leader_epoch: int, leader_end_offset: int) -> int:
@@ -282,7 +282,7 @@ def truncation_offset(end: tuple[int, int], log_end_offset: int, *, leader_epoch
     return min(end_offset, leader_end_offset, log_end_offset)
 
 
-def _name(code: int) -> str:
+def name_of(code: int) -> str:
     try:
         return ErrorCode(code).name
     except ValueError:

@@ -95,7 +95,7 @@ class Followers:
         return self.deletions.wait(offset, timeout_s)
 
     def low_watermark(self) -> int:
-        """Return the lowest log start offset of this replica and its live followers; -1 if one is not known."""
+        """Return the lowest log start offset of this replica and its live followers; -1 until all have reported one."""
         partition = self._partition
         return self.state.low_watermark(partition.log.state.log_start_offset)
 

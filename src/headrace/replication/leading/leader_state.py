@@ -251,7 +251,7 @@ class LeaderState:
         return follower.end_offset == log_end or now_ms - follower.caught_up_ms <= self._max_lag_ms()
 
     def low_watermark(self, log_start_offset: int) -> int:
-        """Return the lowest log start offset of this replica and its live followers; -1 if one is not known."""
+        """Return the lowest log start offset of this replica and its live followers; -1 until all have reported one."""
         starts = (follower.log_start_offset for replica, follower in self.followers.items() if self._is_alive(replica))
         return min((log_start_offset, *starts))
 

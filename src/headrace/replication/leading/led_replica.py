@@ -106,7 +106,7 @@ class LedReplica(Replica):
 
     @property
     def low_watermark(self) -> int:
-        """The lowest log start offset of all live replicas; -1 if one is not known (KIP-107)."""
+        """The lowest log start offset of all live replicas (KIP-107); -1 until all of them have reported theirs."""
         return self.log_start_offset if self.followers is None else self.followers.low_watermark()
 
     def read_as_follower(self, replica: int, offset: int, max_bytes: int, *, min_one_batch: bool) -> FileSlice | None:

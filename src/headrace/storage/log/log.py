@@ -215,7 +215,7 @@ class Log:
             raise self.state.storage_error("write the transaction index of", error) from error
 
     def roll(self, now_ms: int) -> Segment:
-        """Begin a new segment at the log end offset, unless the active one is empty."""
+        """Begin a new segment at the log end offset, unless the active one is empty. Return the active segment."""
         if not self.segments.active.size:
             return self.segments.active
         try:

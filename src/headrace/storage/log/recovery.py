@@ -218,7 +218,7 @@ def _open_segments(loading: Loading) -> tuple[list[Segment], set[int]]:
         if LOG_SUFFIX not in found:
             for suffix in found:
                 path = segment_file(loading.directory, base_offset, suffix)
-                log.warning("Removing %s, which has no log file", path)
+                log.warning("Removing %s, because its segment has no log file", path)
                 path.unlink()
             continue
         size = found[LOG_SUFFIX]

@@ -46,7 +46,7 @@ def test_a_plan_without_moves_is_json_too() -> None:
         ('{"partitions": [{"topic": "t", "partition": "0", "replicas": [1]}]}', "no valid topic and partition"),
         ('{"partitions": [{"topic": "t", "partition": 0, "replicas": []}]}', "no list of broker ids"),
         ('{"partitions": [{"topic": "t", "partition": 0, "replicas": [1, 1]}]}', "names a broker twice"),
-        ('{"partitions": [{"topic": "t", "partition": 0, "replicas": [1], "log_dirs": ["/a"]}]}', "log directories"),
+        ('{"partitions": [{"topic": "t", "partition": 0, "replicas": [1], "log_dirs": ["/a"]}]}', "does not support"),
         (f'{{"partitions": [{ENTRY}, {ENTRY}]}}', "t:0 twice"),
     ],
 )

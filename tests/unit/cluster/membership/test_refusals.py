@@ -57,4 +57,6 @@ async def test_another_listener_between_brokers_is_refused(tree: WatchedMemory) 
 async def test_an_encrypted_listener_between_brokers_is_refused(tree: WatchedMemory) -> None:
     secure = BrokerImage(1, (Endpoint("PLAINTEXT", "h", 9092, "SSL"),))
     await tree.create("/brokers/ids/1", znodes.encode_broker(secure, NOW_MS))
-    assert "broker 1 uses SSL on its listener PLAINTEXT" in await refusal(tree)
+    reason = await refusal(tree)
+    assert "broker 1 uses SSL on its listener PLAINTEXT" in reason
+    assert "Set inter.broker.listener.name to a PLAINTEXT listener on all brokers" in reason

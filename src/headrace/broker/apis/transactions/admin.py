@@ -106,7 +106,7 @@ class TransactionAdminApis:
         async with self._matching:
             for some in _in_portions(found):
                 if client.has_hung_up:
-                    raise InvalidRequestError("it hung up before its transactions were listed")
+                    raise InvalidRequestError("the client hung up before its ListTransactions request was answered")
                 matches += await asyncio.to_thread(_matching, match, some)
         return _listed(matches, unknown)
 

@@ -1,7 +1,7 @@
 """Compute how late records are, only from their positions in the log, so that streams, batches and restarts agree.
 
-A record is late by the time between its event time and the latest event time before it in its partition. Records with
-the latest time so far, and the first of a partition, are late by 0.
+A record is late by the time from its event time to the latest event time of earlier records in its partition. Records
+with the latest time so far, and the first of a partition, are late by 0.
 
 A stateful query must also know when it may drop state: rows carry the time up to which the whole log was settled
 before and after their batch (`reached.py`).

@@ -89,7 +89,7 @@ class Totals:
         return sf.col(name) if name is not None and dict(batch.dtypes)[name] in _TIMES else None
 
     def _stored(self, like: DataFrame, conditions: Sequence[Column]) -> DataFrame:
-        """Return the totals in the table for which the conditions hold; none if there is no table yet."""
+        """Return the totals of the table's rows that meet all conditions; no rows if the table does not exist yet."""
         table = self._output.table
         rows = self._lake.read(table) if self._lake.exists(table) else like.limit(0)
         chosen = rows.where(reduce(and_, conditions)) if conditions else rows
