@@ -52,7 +52,11 @@ class Peer:
     """A client socket and the server's connection."""
 
     def __init__(
-        self, memory_limit: int = 1 << 30, unsent: UnsentAnswers | None = None, urgent: UrgentReads | None = None
+        self,
+        memory_limit: int = 1 << 30,
+        unsent: UnsentAnswers | None = None,
+        urgent: UrgentReads | None = None,
+        clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         self.requests: list[bytes] = []
         self.runs: list[int] = []
@@ -65,7 +69,7 @@ class Peer:
         self.loop = asyncio.get_running_loop()
         self.memory = RequestMemory(memory_limit)
         self.busy_poll = CountingPoll(self.loop.call_soon, 0)
-        self.turns_queue = Turns(self.loop.call_soon)
+        self.turns_queue = Turns(self.loop.call_soon, clock)
         self.watch = LoopWatch(self.loop)
         self.hang_ups = HangUps(self.loop)
         self.urgent = UrgentReads(self.loop) if urgent is None else urgent
@@ -645,7 +649,8 @@ async def pair() -> AsyncIterator[tuple[Peer, Peer, list[bytes]]]:
     """Two connections of one server, and the requests of both in the order of their turns."""
     loop = asyncio.get_running_loop()
     urgent = UrgentReads(loop)
-    peers = Peer(urgent=urgent), Peer(urgent=urgent)
+    # The clock stands still: a connection is not urgent after a long turn, and on a busy machine any turn may be long.
+    peers = Peer(urgent=urgent, clock=lambda: 1), Peer(urgent=urgent, clock=lambda: 1)
     served: list[bytes] = []
     for peer in peers:
         peer.requests = served
