@@ -280,7 +280,6 @@ def found_in(rows: "DataFrame", *columns: str) -> set[tuple[Any, ...]]:
     return set(found)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("table", "columns"),
     [
@@ -294,14 +293,12 @@ def test_tables_are_those_of_the_truth(generated: tuple[Pipeline, Path], table: 
     assert found_in(pipeline.table(table), *columns) == truth_of(truth, table, *columns)
 
 
-@pytest.mark.slow
 def test_torn_lines_are_quarantined_with_their_places_and_reasons(generated: tuple[Pipeline, Path]) -> None:
     pipeline, truth = generated
     columns = ("partition", "offset", "reason")
     assert found_in(pipeline.table("quarantine"), *columns) == truth_of(truth, "quarantined", *columns)
 
 
-@pytest.mark.slow
 def test_lines_are_as_late_as_the_truth_says(generated: tuple[Pipeline, Path]) -> None:
     pipeline, truth = generated
     late = pipeline.table("events").where("late_by_s > 0").groupBy("source_partition", "late_by_s").count()
@@ -312,7 +309,6 @@ def test_lines_are_as_late_as_the_truth_says(generated: tuple[Pipeline, Path]) -
     }
 
 
-@pytest.mark.slow
 def test_all_crawlers_but_slow_drips_are_found_and_nobody_else(generated: tuple[Pipeline, Path]) -> None:
     pipeline, truth = generated
     labelled = truth_of(truth, "crawlers", "client", "kind")
