@@ -7,6 +7,7 @@ its later requests (docs/decisions/071, 072).
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
+from uuid import UUID
 
 from headrace.clock import now_ms
 from headrace.errors import ErrorCode, KafkaError
@@ -18,6 +19,8 @@ from headrace.wire.compression import UnpackedTooLargeError, codec_named
 from headrace.wire.record_checks import COMPILED
 from headrace.wire.validation import is_compressed, unpacked_at_once
 
+TOPIC_IDS: Final = 13
+"""The first version of Produce that refers to topics by id."""
 MAX_AT_ONCE: Final = 2 * 1024 * 1024 if COMPILED else 128 * 1024
 """Bytes of records to check on the event loop in one turn: a few ms compiled, up to 20 ms uncompiled."""
 LEAST_UNPACKED: Final = 1024
@@ -76,8 +79,20 @@ class LargeBatches:
         return self._classify(requests)
 
     def _any_codec(self, requests: Requests) -> bool:
-        configs = (self._config_of(context, topic) for context, request in requests for topic in request.topic_data)
-        return any(config is not None and config.compression_type != "producer" for config in configs)
+        """Return True if a topic has a codec of its own. A topic in several requests is looked up once."""
+        found: set[str | UUID] = set()
+        for context, request in requests:
+            by_name = context.api_version < TOPIC_IDS
+            for topic in request.topic_data:
+                key = topic.name if by_name else topic.topic_id
+                if key in found:
+                    continue
+                config = self._config_of(context, topic)
+                if config is not None:
+                    if config.compression_type != "producer":
+                        return True
+                    found.add(key)
+        return False
 
     def _classify(self, requests: Requests) -> tuple[list[Large], Prepared]:
         large: list[Large] = []

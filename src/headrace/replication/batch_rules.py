@@ -72,9 +72,8 @@ class PreparedBatch:
         """Accept or refuse the batch. Thread-safe."""
         self.config = config
         try:
-            self.accepted = _accept(
-                validate_produced(self.data, config.max_message_bytes, None, self.unpack), config, now_ms
-            )
+            valid = validate_produced(self.data, config.max_message_bytes, None, self.unpack)
+            self.accepted = _under_rules(valid, config, now_ms, internal=False)
         except KafkaError as error:
             # Without traceback and cause, which would keep the decompressed batch in memory.
             self.error = error.with_traceback(None)
@@ -111,15 +110,11 @@ def accept(records: bytes | PreparedBatch, config: LogConfig, now_ms: int, *, in
         valid = validate_produced(records.data, config.max_message_bytes, records.body)
     else:
         valid = validate_produced(records, config.max_message_bytes)  # type: ignore[arg-type]  # these are bytes
-    return _accept(valid, config, now_ms, internal=internal)
-
-
-def _accept(valid: ValidBatch, config: LogConfig, now_ms: int, *, internal: bool = False) -> Accepted:
     header, data, walk, _, _ = valid
-    largest = walk.largest
+    # nearly all batches; `_under_rules` would return the same, more slowly
     if (
         config.stores_batches_as_sent
-        and header.max_timestamp == largest <= now_ms + config.message_timestamp_after_max_ms
+        and header.max_timestamp == walk.largest <= now_ms + config.message_timestamp_after_max_ms
         and walk.smallest >= now_ms - config.message_timestamp_before_max_ms
         and not header.attributes & LOG_APPEND_TIME_FLAG
         and (not walk.keyless or internal or not config.compacts)

@@ -125,10 +125,10 @@ class Receiver:
         if rest == 0 and (capacity <= SCRATCH_SIZE or capacity > KEPT_BUFFER or self._memory.is_short):
             self.drop()
         elif capacity < needed:
-            self._hold(bytes(self.view[position : self.end]))
+            self._hold(self.view[position : self.end])
         else:
             if position and rest:
-                self.view[:rest] = bytes(self.view[position : self.end])
+                self.view[:rest] = self.view[position : self.end]  # they may overlap
             self.end = rest
 
     def memory_granted(self) -> None:

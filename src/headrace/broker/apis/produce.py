@@ -15,7 +15,7 @@ from uuid import UUID
 from headrace.broker.apis.produce_answers import Outcome, Results, any_failed, failed, replies_to
 from headrace.broker.apis.produce_transactions import TransactionVerification, Verdict, Verdicts
 from headrace.broker.current_leader import LeaderOf
-from headrace.broker.large_batches import NONE_LARGE, Large, LargeBatches, Prepared, Requests
+from headrace.broker.large_batches import NONE_LARGE, TOPIC_IDS, Large, LargeBatches, Prepared, Requests
 from headrace.broker.refusals import RefusalLog
 from headrace.cluster.topic_names import is_internal
 from headrace.errors import ErrorCode, KafkaError
@@ -37,17 +37,10 @@ from headrace.wire.encoder import put_string
 ADMIN_CLIENT_ID: Final = "__admin_client"
 """The client id that may write to internal topics, as in Kafka."""
 _FLEXIBLE: Final = 9
-_TOPIC_IDS: Final = 13
 _ZSTD: Final = 7
-_LOG_START_OFFSET: Final = 5
-_RECORD_ERRORS: Final = 8
 _CURRENT_LEADER: Final = 10
 _ATTRIBUTES: Final = struct.Struct(">h")
 _ATTRIBUTES_POSITION: Final = 21
-_INT32 = struct.Struct(">i")
-_PARTITION = struct.Struct(">ihqqq")
-_PARTITION_FLEXIBLE = struct.Struct(">ihqqqBBB")
-_PARTITION_V3 = struct.Struct(">ihqq")
 
 
 class _Batch(NamedTuple):
@@ -150,7 +143,7 @@ class ProduceApi:
 
     def _config_of(self, context: RequestContext, topic: Any) -> LogConfig | None:
         """Return the config of a topic in a request; None if this broker does not have its first partition."""
-        name = topic.name if context.api_version < _TOPIC_IDS else self._topic_name(topic.topic_id)
+        name = topic.name if context.api_version < TOPIC_IDS else self._topic_name(topic.topic_id)
         if name is None or not topic.partition_data:
             return None
         try:
@@ -307,7 +300,7 @@ class ProduceApi:
         for topic_place, topic in enumerate(request.topic_data):
             outcomes: list[Outcome] = []
             results.append((self._name_bytes(topic, version), outcomes))
-            name = topic.name if version < _TOPIC_IDS else self._topic_name(topic.topic_id)
+            name = topic.name if version < TOPIC_IDS else self._topic_name(topic.topic_id)
             if refusal is not None:
                 outcomes += [self._refused(context, name, data.index, refusal) for data in topic.partition_data]
                 continue
@@ -363,7 +356,7 @@ class ProduceApi:
 
     @staticmethod
     def _name_bytes(topic: Any, version: int) -> bytes:
-        if version >= _TOPIC_IDS:
+        if version >= TOPIC_IDS:
             topic_id: UUID | None = topic.topic_id
             return bytes(16) if topic_id is None else topic_id.bytes
         return _encoded(topic.name, flexible=version >= _FLEXIBLE)

@@ -21,6 +21,7 @@ _RECORD_ERRORS: Final = 8
 _INT32 = struct.Struct(">i")
 _PARTITION = struct.Struct(">ihqqq")
 _PARTITION_FLEXIBLE = struct.Struct(">ihqqqBBB")
+_PARTITION_V8 = struct.Struct(">ihqqqih")
 _PARTITION_V3 = struct.Struct(">ihqq")
 
 
@@ -71,6 +72,7 @@ def failed(index: int, error: KafkaError, log_start_offset: int = -1, leader: Cu
 
 def _encode(results: Results, version: int) -> bytearray:
     flexible = version >= FLEXIBLE
+    has_errors = version >= _RECORD_ERRORS
     out = bytearray()
     leaders: list[CurrentLeader] = []
     put_count(out, len(results), flexible=flexible)
@@ -78,17 +80,21 @@ def _encode(results: Results, version: int) -> bytearray:
         out += name
         put_count(out, len(outcomes), flexible=flexible)
         for index, error, offset, append_time, start, message, record_errors, leader in outcomes:
-            if flexible and message is None:
+            if message is not None and has_errors:
+                out += _PARTITION.pack(index, error, offset, append_time, start)
+                _put_errors(out, record_errors, message, leader, flexible=flexible)
+                if leader is not None:
+                    leaders.append(leader)
+            elif flexible:
                 # no record errors (1), no message (0), no tags (0)
                 out += _PARTITION_FLEXIBLE.pack(index, error, offset, append_time, start, 1, 0, 0)
-            elif version < _LOG_START_OFFSET:
-                out += _PARTITION_V3.pack(index, error, offset, append_time)
-            else:
+            elif has_errors:
+                # no record errors (0), no message (-1)
+                out += _PARTITION_V8.pack(index, error, offset, append_time, start, 0, -1)
+            elif version >= _LOG_START_OFFSET:
                 out += _PARTITION.pack(index, error, offset, append_time, start)
-                if version >= _RECORD_ERRORS:
-                    _put_errors(out, record_errors, message, leader, flexible=flexible)
-                    if leader is not None:
-                        leaders.append(leader)
+            else:
+                out += _PARTITION_V3.pack(index, error, offset, append_time)
         if flexible:
             out.append(0)
     if leaders:
@@ -103,7 +109,7 @@ def _encode(results: Results, version: int) -> bytearray:
 def _put_errors(
     out: bytearray,
     record_errors: Sequence[tuple[int, str]],
-    message: str | None,
+    message: str,
     leader: CurrentLeader | None,
     *,
     flexible: bool,
@@ -114,10 +120,7 @@ def _put_errors(
         put_string(out, reason, flexible=flexible)
         if flexible:
             out.append(0)
-    if message is None:
-        out += b"\x00" if flexible else b"\xff\xff"
-    else:
-        put_string(out, message, flexible=flexible)
+    put_string(out, message, flexible=flexible)
     if leader is not None:
         out.append(1)
         put_leader(out, leader, 0)

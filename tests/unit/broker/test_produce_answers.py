@@ -1,0 +1,69 @@
+"""Replies to Produce in every version, and the topics that a run of requests looks up."""
+
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from headrace.broker.apis.produce_answers import Outcome, failed, replies_to
+from headrace.broker.large_batches import MAX_COMPRESSED_AT_ONCE, LargeBatches
+from headrace.errors import ErrorCode
+from headrace.replication.batch_rules import RecordsRefusedError
+from headrace.server.context import ClientInfo, RawReply, RequestContext
+from headrace.storage.log.config import LogConfig
+from headrace.wire.apis import ApiKey, response_reader
+from headrace.wire.records import RecordData, build_batch
+from tests.unit.broker.asking import every_version
+
+CLIENT = ClientInfo(listener="PLAINTEXT", host="192.0.2.9", port=7, local_address=("192.0.2.1", 19092))
+
+
+def context(version: int) -> RequestContext:
+    return RequestContext(int(ApiKey.PRODUCE), version, 1, "me", CLIENT)
+
+
+@every_version(ApiKey.PRODUCE)
+def test_the_reply_contains_successes_and_errors(version: int) -> None:
+    error = RecordsRefusedError(ErrorCode.invalid_record, "no key", [(3, "no key either")])
+    outcomes = [Outcome(4, 0, 70, -1, 5), failed(6, error, 9), Outcome(7, 0, 80, 1_000, 0)]
+    name = bytes(16) if version >= 13 else b"\x02t" if version >= 9 else b"\0\1t"
+    [reply] = replies_to([(context(version), -1)], [[(name, outcomes)]])
+    assert isinstance(reply, RawReply)
+    [part] = reply.parts
+    assert isinstance(part, bytearray)
+    response: Any
+    response, end = response_reader(ApiKey.PRODUCE, version)(bytes(part), 0)
+    assert end == len(part)
+    [topic] = response.responses
+    partitions = topic.partition_responses
+    assert [(p.index, p.error_code, p.base_offset) for p in partitions] == [(4, 0, 70), (6, 87, -1), (7, 0, 80)]
+    if version >= 5:
+        assert [p.log_start_offset for p in partitions] == [5, 9, 0]
+    if version >= 8:
+        assert [p.error_message for p in partitions] == [None, str(error), None]
+        named = [[(r.batch_index, r.batch_index_error_message) for r in p.record_errors] for p in partitions]
+        assert named == [[], [(3, "no key either")], []]
+
+
+@pytest.mark.parametrize("version", [9, 13])
+def test_a_run_looks_up_a_topic_once_unless_its_first_partition_is_missing(version: int) -> None:
+    looked_up: list[str] = []
+    configs = {"plain": LogConfig(), "packed": LogConfig(compression_type="zstd")}
+
+    def config_of(_: RequestContext, topic: Any) -> LogConfig | None:
+        looked_up.append(topic.label)
+        return configs.get(topic.label) if topic.partition_data[0].index == 0 else None
+
+    def request(label: str, index: int = 0) -> tuple[RequestContext, Any]:
+        names = {"name": label} if version < 13 else {"topic_id": UUID(int=len(label))}
+        batch = build_batch([RecordData(None, bytes(MAX_COMPRESSED_AT_ONCE // 2), 0)])
+        data = SimpleNamespace(index=index, records=batch)
+        topic = SimpleNamespace(label=label, partition_data=[data], **names)
+        return context(version), SimpleNamespace(topic_data=[topic])
+
+    batches = LargeBatches(config_of)
+    assert batches.select([request("plain", 1), request("plain"), request("plain"), request("plain", 1)]) == ([], {})
+    assert looked_up == ["plain", "plain"]
+    large, _ = batches.select([request("plain"), request("plain"), request("packed"), request("packed")])
+    assert [(item.place, item.config) for item in large] == [((3, 0, 0), configs["packed"])]
