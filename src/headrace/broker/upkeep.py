@@ -39,7 +39,7 @@ class Upkeep:
         slow: bool = False,
         first_ms: int = 86_400_000,
     ) -> None:
-        """Run `work` periodically, in a thread if it is `slow`. If it returns a function, run that in a thread.
+        """Run `work` periodically, in a thread if it is `slow`. Otherwise it may return a function to run in a thread.
 
         A failure is logged and does not stop later runs. The first run starts after `first_ms` at the latest.
         """

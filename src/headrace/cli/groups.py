@@ -193,7 +193,7 @@ def timeline(
     if json:
         output.print_json(found)
     elif not found["events"] and output.stdout_is_terminal():
-        output.warn(f"No events of group '{group}' since then. Try --since 7d.")
+        output.warn(f"No events of group '{group}' in the requested time. Try --since 7d.")
     elif rebalances:
         group_timeline.print_rebalances(found["rebalances"])
     else:

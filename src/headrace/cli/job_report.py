@@ -202,7 +202,7 @@ def _output(each: Output) -> dict[str, Any]:
 
 
 def _values(table: Mapping[str, Any]) -> list[str]:
-    """Return the columns of an additive table with their functions, the only ones that are known without Spark."""
+    """Return the aggregates of an additive table, such as sum(views); only Spark knows the columns of other tables."""
     functions = {"sums": "sum", "minima": "min", "maxima": "max", "sketches": "sketch"}
     return [f"{function}({name})" for kind, function in functions.items() for name in table.get(kind, ())]
 

@@ -142,7 +142,7 @@ def _sizes(cluster: Cluster, leaders: Mapping[str, Mapping[int, int]]) -> dict[t
         finally:
             admin.close()
     except KafkaError:
-        # Sizes are optional: the broker may not support or not allow the request.
+        # Sizes are optional: the broker may reject the request or not support it.
         return {}
     for broker in brokers:
         for log_dir in broker["log_dirs"]:

@@ -186,7 +186,7 @@ class ProducerState:
     ) -> None:
         """Check the epochs of a marker. Raises KafkaError: invalid_producer_epoch, transaction_coordinator_fenced.
 
-        A marker of version 2 has a higher epoch than the producer, unless it is a duplicate.
+        A marker of transaction version 2 has a higher epoch than the producer, unless it is a duplicate.
         """
         packed = self._producers.get(producer_id)
         if packed is None:

@@ -13,8 +13,8 @@ from headrace.types import TopicPartition
 class VerificationGuard:
     """A producer's attempt to begin a transaction in a partition; valid until a marker or the first batch.
 
-    Batches must not overtake the one with `lowest_sequence`. With `begins_at_zero` (version 2) an unknown producer must
-    begin with sequence 0. `since_ms` is the time of the first attempt.
+    Batches must not overtake the one with `lowest_sequence`. With `begins_at_zero` (transaction version 2), an unknown
+    producer must begin with sequence 0. `since_ms` is the time of the first attempt.
     """
 
     __slots__ = ("begins_at_zero", "epoch", "lowest_sequence", "since_ms")

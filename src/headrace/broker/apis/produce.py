@@ -154,7 +154,7 @@ class ProduceApi:
     def _append_run(
         self, requests: Requests, prepared: Prepared, verdicts: Verdicts | None
     ) -> Replies | Awaitable[Replies]:
-        """Like `produce_run`, after batches have been prepared and transactions verified."""
+        """Like `produce_run`, with large batches already prepared and transactions verified."""
         results: list[Results] = []
         waiting: _Waiting = {}
         incomplete: list[_Incomplete] = []

@@ -47,5 +47,5 @@ def inter_broker_versions(text: str) -> InterBrokerVersions:
         )
     internal = latest if match[3] is None else int(match[3])
     if internal > latest:
-        raise ConfigError(SETTING, text, f"does not exist: the last one of this release is IV{latest}")
+        raise ConfigError(SETTING, text, f"does not exist: the last internal version of this release is IV{latest}")
     return next(versions for since, versions in _SINCE if (*release, internal) >= since)

@@ -128,7 +128,7 @@ class Group(Protocol):
         """Start the session timers of a group loaded from the log."""
 
     def unload(self, error: ErrorCode, now_ms: int) -> list[Effect]:
-        """Handle the move of the group to another coordinator, or the stop of the broker."""
+        """Return effects that answer parked requests with `error`: the coordinator moves, or the broker stops."""
 
     def append_failed(self) -> None:
         """Handle a failed write of the last decision."""

@@ -4,8 +4,8 @@ Pure and stateless: every function gets the id's metadata and the time. PREPARE_
 irrevocably how a transaction ends; its markers are effects. When all are written, `complete` writes the last record.
 While a transaction is prepared, requests get CONCURRENT_TRANSACTIONS.
 
-Epochs: with version 1 of transactions only InitProducerId raises them; with version 2 every end does, so that late
-requests of a transaction cannot affect the next one.
+Epochs: with transaction version 1 only InitProducerId raises them; with version 2 every commit and abort does, so that
+late requests of a transaction cannot affect the next one.
 """
 
 from collections.abc import Iterable
@@ -143,7 +143,7 @@ def _fence(
 def _ended(
     name: str, metadata: TransactionMetadata, *, commit: bool, fresh_id: int | None, now_ms: int
 ) -> Result[ProducerIdentity]:
-    """Prepare a commit or abort with the next epoch, as in version 2. After the last epoch the producer id changes."""
+    """Prepare a commit or abort with the next epoch (transaction version 2), and a new producer id if none is left."""
     next_id = _require_id(fresh_id) if metadata.is_exhausted else NO_PRODUCER_ID
     changed = _moved(
         metadata,
@@ -223,7 +223,7 @@ def end(
     fresh_id: int | None,
     now_ms: int,
 ) -> Result[ProducerIdentity]:
-    """Prepare the commit or abort of a transaction. With version 2, return the producer's next id and epoch.
+    """Prepare a transaction's commit or abort. With transaction version 2, return the producer's next id and epoch.
 
     Raises NeedsProducerIdError.
     """

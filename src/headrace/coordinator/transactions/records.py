@@ -170,7 +170,7 @@ def _number(content: bytes | None, default: int) -> int:
 
 
 def _last_epoch(state: TransactionState, epoch: int, client_version: int, *, has_new_id: bool) -> int:
-    """Return the epoch before version 2 of transactions raised it at the end; the record has no field for it."""
+    """Return the epoch before a commit or abort raised it (transaction version 2); the record has no field for it."""
     if client_version < 2 or state in (TransactionState.EMPTY, TransactionState.ONGOING):
         return NO_EPOCH
     return MAX_EPOCH - 1 if has_new_id else epoch - 1

@@ -1,8 +1,8 @@
 """Metrics of groups, under the names of the two exporters that dashboards use.
 
-Those of kafka_exporter begin with `kafka_consumergroup_` and have the label `consumergroup`, those of
-kafka-lag-exporter with `kafka_consumergroup_group_` and `group`. Members have no label: each restart would create
-new series.
+The names of kafka_exporter begin with `kafka_consumergroup_`, and the label is `consumergroup`. The names of
+kafka-lag-exporter begin with `kafka_consumergroup_group_`, and the label is `group`. Members have no label, because
+each restart would create new series.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,7 @@
 """Activity on a web site: pages, visitors, referrers, sessions, traffic.
 
-Each job writes the table of the same name. Additive jobs return the aggregates of the rows that they get, which the
-view of the table sums up; on all events they return the totals. Days and hours are those of the session's time zone,
+Each job writes the table of the same name. Additive jobs aggregate only the rows that they get, and the view of the
+table combines the results; on all events they return the totals. Days and hours are those of the session's time zone,
 UTC.
 """
 

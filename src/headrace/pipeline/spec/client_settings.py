@@ -207,7 +207,7 @@ def _check_security(settings: Mapping[str, Value]) -> None:
         given = [name for name in settings if name.startswith(f"{prefix}.")]
         if given and prefix.upper() not in re.split("_", protocol):
             raise PipelineError(
-                f"[cluster] {given[0]} is set, but security.protocol is {protocol}: use {advice}, or remove it"
+                f"[cluster] {given[0]} does not apply to security.protocol {protocol}: remove it, or use {advice}"
             )
     if "SASL" in protocol and not mechanism:
         raise PipelineError(f"[cluster] sasl.mechanism is missing: use one of {', '.join(_MECHANISMS)}")

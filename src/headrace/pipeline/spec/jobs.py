@@ -38,10 +38,10 @@ class Append:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Additive:
-    """A table of partial aggregates, which its view sums up by `keys`.
+    """A table of partial aggregates, which its view combines by `keys`.
 
-    The function returns the aggregates of its rows alone. `sketches` are HLL sketches of DataSketches
-    (`hll_sketch_agg`), which the view unites.
+    The function aggregates only the rows that it gets. `sketches` are HLL sketches of DataSketches
+    (`hll_sketch_agg`), which the view merges.
     """
 
     table: str

@@ -263,5 +263,5 @@ def _newest_of(parts: list[_Entries]) -> _Entries:
 
 
 def _has_half_collision(high: Words, low: Words) -> bool:
-    """Return True if the digests of two keys share the upper half: a key's entries may then not be adjacent."""
+    """Return True if different digests share the upper half, because sorting by it can then separate equal digests."""
     return bool(((high[1:] == high[:-1]) & (low[1:] != low[:-1])).any())

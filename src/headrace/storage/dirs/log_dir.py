@@ -121,7 +121,7 @@ class LogDir:
             except BlockingIOError:
                 raise in_use from None
             except OSError as error:  # NFS does not lock directories
-                log.debug("Cannot lock the directory %s (%s), only %s in it", self.path, error, LOCK_FILE)
+                log.debug("Cannot lock the directory %s: %s. Its file %s is the only lock", self.path, error, LOCK_FILE)
             self._lock_is_new = not (self.path / LOCK_FILE).exists()
             lock = self._lock_file()
             if lock is None:

@@ -165,7 +165,7 @@ class ClassicGroup:
         return out
 
     def unload(self, error: ErrorCode, now_ms: int) -> list[Effect]:
-        """Handle the move of the group to another coordinator, or the stop of the broker."""
+        """Answer parked requests with `error`, and end the group."""
         return self._rebalance.end(error, now_ms)
 
     def append_failed(self) -> None:

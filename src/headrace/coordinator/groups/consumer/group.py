@@ -211,7 +211,7 @@ class ConsumerGroup:
         ]
 
     def reads(self) -> Reads:
-        """Return subscribed topics, the only ones that the broker assigns."""
+        """Return the subscribed topics; the broker assigns no others."""
         return dict.fromkeys(self.known.subscribed_topics)
 
     def is_subscribed_to(self, topic: str) -> bool:

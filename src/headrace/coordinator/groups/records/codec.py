@@ -30,7 +30,7 @@ from headrace.coordinator.runtime.record_reader import RecordReader
 
 
 class UnknownKey(NamedTuple):
-    """The key of a record of an unknown type, such as those of share groups; `version` is the type."""
+    """The key of a record of an unknown type, such as a share group's; `version` is the type."""
 
     version: int
 

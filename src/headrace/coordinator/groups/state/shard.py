@@ -188,7 +188,7 @@ class GroupShard:
         self.offsets.end_transaction(producer_id, committed=committed)
 
     def replay_bytes(self, key: bytes, value: bytes | None, offset: int, *, now_ms: int, producer_id: int = -1) -> bool:
-        """Apply an encoded record. Skip one of an unknown type, such as those of share groups, and return False.
+        """Apply an encoded record. Return False for a record of an unknown type, such as a share group's.
 
         Raises KafkaError(corrupt_message) if the record cannot be decoded.
         """

@@ -60,8 +60,8 @@ def compact(lake: Lake, output: Additive | Stateful, before: datetime) -> int:
 
     In a stateful table with keys, only the latest row of each key is left.
 
-    `before` has a time zone. Later partials in a file with earlier ones are summed up too. Without a time key, the
-    whole table is compacted. Readers and running queries are not disturbed. If there is nothing to sum up, the table
+    `before` has a time zone. Later partials in a file with earlier ones are combined, too. Without a time key, the
+    whole table is compacted. Readers and running queries are not disturbed. If nothing can be combined, the table
     stays unchanged. Raises PipelineError if another compaction of the table runs at the same time.
     """
     time = output.time if isinstance(output, Additive) else None

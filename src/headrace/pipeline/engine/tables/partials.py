@@ -1,4 +1,4 @@
-"""Combine the rows that batches have appended: sum up partial aggregates, keep the latest row of each key."""
+"""Combine the rows that batches have appended: merge partial aggregates, keep the latest row of each key."""
 
 from typing import Final
 
@@ -35,7 +35,7 @@ def columns(output: Additive) -> tuple[str, ...]:
 
 
 def summed(rows: DataFrame, output: Additive) -> DataFrame:
-    """Return one row per key: sums, minima, maxima and united sketches, in the types of `rows`.
+    """Return one row per key: sums, minima, maxima and merged sketches, in the types of `rows`.
 
     The order of the rows does not matter, except that sums of floating-point numbers may differ in the last digits.
     """

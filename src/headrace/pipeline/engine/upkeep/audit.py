@@ -37,7 +37,7 @@ class Gap:
 
 
 class Log(Protocol):
-    """The logs of a cluster."""
+    """Read access to the logs of a cluster."""
 
     def bounds(self, topic: str) -> Mapping[int, Bounds]:
         """Return the bounds of a topic's partitions; none if the topic does not exist."""
