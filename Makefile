@@ -10,7 +10,7 @@ PYTHON := $(or $(call first,import ensurepip; $(NEW_ENOUGH)),$(call first,$(NEW_
 endif
 BIN := .venv/bin
 TESTS ?= tests
-JOBS ?= 4
+JOBS ?= 3
 DEMO_ARGS ?=
 BENCH_ARGS ?=
 SEEDS ?= 20000

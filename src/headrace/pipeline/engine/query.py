@@ -25,7 +25,6 @@ from headrace.pipeline.engine.exactly_once.claims import Claims
 from headrace.pipeline.engine.exactly_once.ledger import Entry, Ledger, Offsets
 from headrace.pipeline.engine.exactly_once.publishing import Batch, LedgerPublisher, Publisher, TransactionalPublisher
 from headrace.pipeline.engine.files import Files
-from headrace.pipeline.engine.opening import Opening
 from headrace.pipeline.engine.progress import Measured
 from headrace.pipeline.engine.quality import lateness
 from headrace.pipeline.engine.quality.expectations import split
@@ -74,7 +73,6 @@ class Surroundings:
     """The claims of this driver; None if every query stands for a driver of its own."""
     turns: Turns | None = None
     """The turns of the jobs that read tables; None lets all run at once."""
-    opening: Opening = field(default_factory=lambda: Opening(()))
 
 
 def _pass(_: str) -> None:
@@ -244,7 +242,6 @@ class Query:
             # Spark passes on only the text.
             self.failure = error
             raise
-        self._around.opening.finished(self.job.name)
         self.measured[number] = measured
         self.measured.pop(number - _MEASURED, None)
 

@@ -4,7 +4,7 @@ import logging
 import signal
 import threading
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
@@ -17,7 +17,6 @@ from headrace.pipeline.engine.java import silence
 from headrace.pipeline.engine.monitoring import failures
 from headrace.pipeline.engine.monitoring.reporter import TOPIC, Reporter
 from headrace.pipeline.engine.monitoring.runs import Runs
-from headrace.pipeline.engine.opening import Opening
 from headrace.pipeline.engine.query import Query, Surroundings
 from headrace.pipeline.engine.supervision import DEFAULT_POLICY, ENDED, ONCE_POLICY, Policy, Standing
 from headrace.pipeline.engine.supervisor import Supervisor
@@ -110,8 +109,6 @@ def supervisor(
     silence(spark, "org.apache.spark.sql.catalyst.util.SparkStringUtils")  # it warns of shortened descriptions
     files, lake = Files(spark), Lake(spark, deployment.lake)
     _check_writable(files, (deployment.lake, deployment.checkpoints))
-    # With --once, all jobs finish sooner if none waits.
-    quick = () if once else _quick(chosen, deployment)
     around = Surroundings(
         spark=spark,
         lake=lake,
@@ -120,15 +117,12 @@ def supervisor(
         prefix=deployment.prefix,
         accepted=topic_ids.Accepted(accepted),
         claims=Claims(files, deployment.checkpoints),
-        turns=Turns(spark.sparkContext.defaultParallelism, reserved=any(_reads_table(jobs[name]) for name in quick)),
-        opening=Opening(quick),
+        turns=Turns(spark.sparkContext.defaultParallelism, reserved=not once and _any_quick(chosen, deployment)),
     )
     progress_topic = deployment.prefix + TOPIC
     Topics(deployment.cluster.confluent("admin")).create(progress_topic, {"cleanup.policy": "compact"}, partitions=1)
 
     def ready(name: str, standings: Mapping[str, Standing]) -> Literal["ready", "later", "never"]:
-        if not around.opening.admits(name):
-            return "later"
         source = chosen[name].source
         if not isinstance(source, Table):
             return "ready"
@@ -183,11 +177,10 @@ def _reads_table(job: Job) -> bool:
     return isinstance(job.source, Table)
 
 
-def _quick(jobs: Mapping[str, Job], deployment: Deployment) -> Sequence[str]:
-    """Return the jobs that should answer within a second or two."""
-    return [
-        name for name, job in jobs.items() if seconds_of(deployment.settings(name).trigger or job.trigger) <= QUICK_S
-    ]
+def _any_quick(jobs: Mapping[str, Job], deployment: Deployment) -> bool:
+    """Return True if a job on a table should answer within a second or two."""
+    intervals = (deployment.settings(name).trigger or job.trigger for name, job in jobs.items() if _reads_table(job))
+    return any(seconds_of(interval) <= QUICK_S for interval in intervals)
 
 
 def _writer(table: str, jobs: Mapping[str, Job]) -> str | None:
