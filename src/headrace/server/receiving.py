@@ -17,6 +17,10 @@ KEPT_BUFFER: Final = 4 * 1024 * 1024
 _scratch = bytearray(SCRATCH_SIZE)
 _scratch_view = memoryview(_scratch)
 
+# The last buffer of an incomplete frame, used again for the next: new memory is zeroed first. As in the scratch memory,
+# the bytes of a request remain only until its handler returns or awaits.
+_spare = [bytearray()]
+
 
 class Watcher(Protocol):
     """Calls back when a socket is readable."""
@@ -140,6 +144,8 @@ class Receiver:
 
     def drop(self) -> None:
         """Discard the kept bytes and release their memory."""
+        if type(self._buffer) is bytearray and len(self._buffer) > len(_spare[0]):
+            _spare[0] = self._buffer
         self._buffer = None
         self.view = _scratch_view[:0]
         self.end = 0
@@ -180,7 +186,12 @@ class Receiver:
 
     def _set_buffer(self, capacity: int, content: memoryview | bytes) -> None:
         # mmap takes memory only as it fills: a client may declare a hundred megabytes and send ten bytes
-        self._buffer = bytearray(capacity) if capacity <= SCRATCH_SIZE else mmap.mmap(-1, capacity)
-        self.view = memoryview(self._buffer)
+        if capacity > SCRATCH_SIZE:
+            self._buffer = mmap.mmap(-1, capacity)
+        elif len(_spare[0]) // 2 < capacity <= len(_spare[0]):
+            self._buffer, _spare[0] = _spare[0], bytearray()
+        else:
+            self._buffer = bytearray(capacity)
+        self.view = memoryview(self._buffer)[:capacity]
         self.view[: len(content)] = content
         self.end = len(content)
