@@ -2,7 +2,6 @@
 
 import json
 import os
-import resource
 import shlex
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from typer.testing import CliRunner
 from headrace.cli.main import app
 from headrace.pipeline.spec import registry
 from tests.cli.test_terminal import _seen
+from tests.support.speed import cpu_seconds, python_processes
 
 MY_JOBS = '''
 from dataclasses import dataclass
@@ -223,17 +223,10 @@ FROM = ("--from", "my_jobs.py")
 
 
 @pytest.mark.parametrize("words", [["list", *FROM], ["describe", "my_sessions", *FROM], ["status"]], ids=" ".join)
-def test_jobs_are_shown_in_half_a_second(folder: Path, words: list[str]) -> None:
+def test_jobs_are_shown_at_once(folder: Path, words: list[str]) -> None:
     command = [sys.executable, "-m", "headrace", "pipeline", *words]
-    # CPU time, and the best of three: other tests use the machine too.
-    assert min(_cpu_seconds(command) for _ in range(3)) < 0.5
-
-
-def _cpu_seconds(command: list[str]) -> float:
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(command, capture_output=True, check=True, timeout=60)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    # Three times as much as the Python process, half a second; a second if PySpark is loaded.
+    assert python_processes(lambda: cpu_seconds(command)) < 4.5
 
 
 @pytest.mark.parametrize(

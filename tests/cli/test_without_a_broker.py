@@ -65,7 +65,8 @@ def test_a_broker_that_answers_only_the_first_request_times_out(monkeypatch: pyt
         greeted.join()
     assert result.exit_code == 1
     assert "listing groups: " in result.output
-    assert took < 5
+    # The timeout, and a second of imports. A client without the timeout waits for 30 s and longer.
+    assert took < 20
 
 
 def _answer_the_first(server: socket.socket) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from headrace.wire.apis import ApiKey
 from tests.support.broker_process import BrokerProcess
+from tests.support.speed import delay
 from tests.support.waiting import wait_for
 from tests.support.wire_client import WireClient
 
@@ -66,7 +67,7 @@ def test_an_evil_expression_is_answered(regex: str, crowded: BrokerProcess) -> N
     client = WireClient(crowded.bootstrap)
     started = time.monotonic()
     assert beat(client, f"evil-{len(regex)}", regex)["error_code"] == "none"
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 5 * delay()
     client.close()
 
 
@@ -82,8 +83,9 @@ def test_slow_expressions_of_many_members_keep_nobody_waiting(crowded: BrokerPro
             assert bystander.ask(ApiKey.API_VERSIONS, 0, {})["error_code"] == "none"
             waits.append(time.monotonic() - started)
     # one expression takes two seconds for all topics
-    assert sorted(waits)[len(waits) // 2] < 0.1
-    assert max(waits) < 1.5
+    longer = delay()
+    assert sorted(waits)[len(waits) // 2] < 0.1 * longer
+    assert max(waits) < 1.5 * longer
     assert crowded.rss_bytes() - before < 100 << 20
     attacker.close()
     bystander.close()

@@ -1,7 +1,6 @@
 """Waits of a client that writes single records while another one sends expensive requests."""
 
 import gzip
-import os
 import random
 import struct
 import threading
@@ -31,6 +30,7 @@ from tests.hostile.raw import (
     string,
     varint,
 )
+from tests.support.speed import delay
 from tests.support.waiting import wait_for
 
 INVALID_RECORD, MESSAGE_TOO_LARGE, INVALID_TIMESTAMP = 87, 10, 32
@@ -91,7 +91,7 @@ class Innocent:
         waits = list(self._waits)
         p99 = quantiles(waits, n=100)[98]
         before = quantiles(self._undisturbed, n=100)[98]
-        load = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+        load = delay()
         assert p99 <= max(load * P99_S, 10 * before), f"p99 is {p99:.3f} s, before: {before:.4f} s"
         longest = max(self._undisturbed)
         assert max(waits) <= max(load * LONGEST_S, 10 * longest), (

@@ -1,6 +1,7 @@
 """Waits of a client while others flood the broker, or hang up during long polls.
 
-The bounds are far above the 50 ms of an idle machine: they catch an event loop blocked for a whole attack.
+The bounds are far above the 50 ms of an idle machine, and grow with the load of a busy one: they catch an event loop
+blocked for a whole attack.
 """
 
 import select
@@ -28,6 +29,7 @@ from tests.hostile.raw import (
     string,
 )
 from tests.support.broker_process import BrokerProcess
+from tests.support.speed import delay
 from tests.support.waiting import wait_for
 
 MB = 1 << 20
@@ -81,9 +83,10 @@ def innocent(own_broker: BrokerProcess) -> Iterator[Innocent]:
 
 
 def check_delays(waits: list[float]) -> None:
-    assert statistics.median(waits) < MEDIAN_S, waits
+    longer = delay()
+    assert statistics.median(waits) < MEDIAN_S * longer, waits
     # the longest waits may be due to the machine
-    assert waits[int(len(waits) * 0.98)] < WORST_S, waits
+    assert waits[int(len(waits) * 0.98)] < WORST_S * longer, waits
 
 
 @contextmanager

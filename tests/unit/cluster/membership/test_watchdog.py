@@ -21,7 +21,8 @@ async def test_the_log_shows_where_the_loop_is_blocked(caplog: pytest.LogCapture
     ended = threading.Event()
     watchdog = Watchdog(asyncio.get_running_loop(), timeout_s=0.2, end=ended.set)
     watchdog.start()
-    await asyncio.sleep(0.05)
+    while not watchdog._loop_thread:  # noqa: ASYNC110
+        await asyncio.sleep(0)
     assert ended.wait(20)
     watchdog.stop()
     assert "assert ended.wait(20)" in caplog.text

@@ -13,6 +13,7 @@ from headrace.coordinator.groups.expressions import (
     matching,
 )
 from headrace.errors import ErrorCode, KafkaError
+from tests.support.speed import cpu_limit, slowness
 
 EVIL = ["(?:aa|a)" * 45 + "#", "a?" * 28 + "b", ".{0,249}" * 6 + "#"]
 """Python's `re` would practically never finish."""
@@ -73,9 +74,8 @@ def test_an_expression_matches_whole_names() -> None:
 
 @pytest.mark.parametrize("regex", EVIL)
 def test_an_expression_with_catastrophic_backtracking_is_fast(regex: str) -> None:
-    started = time.monotonic()
-    assert matching(regex, [NAME]) == ()
-    assert time.monotonic() - started < 2
+    with cpu_limit(2):  # backtracking does not end
+        assert matching(regex, [NAME]) == ()
 
 
 @pytest.mark.parametrize(
@@ -95,9 +95,8 @@ def test_an_escaped_single_byte_class_is_accepted() -> None:
     "regex", ["((a{100}){100}){100}", "(?:a{1000}){1000}", r"\pL{249}" * 10, "[\\pL]{1000}", "(?:.?){1000}" * 20]
 )
 def test_an_expression_that_compiles_to_megabytes_is_refused_quickly(regex: str) -> None:
-    started = time.monotonic()
-    refused(regex)
-    assert time.monotonic() - started < 1
+    with cpu_limit(1):
+        refused(regex)
 
 
 def test_an_expression_may_have_ten_thousand_characters() -> None:
@@ -158,10 +157,11 @@ def test_a_slice_of_work_ends_in_time() -> None:
     assert expressions.matching(SLOW, 1, lambda: names) is None
     slices = []
     for _ in range(10):
-        started = time.monotonic()
+        started = time.thread_time()
         assert expressions.work(0.002)
-        slices.append(time.monotonic() - started)
-    assert sorted(slices)[5] < 0.1
+        slices.append(time.thread_time() - started)
+    # All the names take tens of seconds.
+    assert sorted(slices)[5] < 0.1 * slowness()
 
 
 def test_expressions_take_turns() -> None:
