@@ -118,7 +118,7 @@ class Commands:
             return results
 
     def _check(self, state: PartitionState) -> ErrorCode:
-        # Any client can send the request, and the name becomes that of a directory.
+        # Any client can send the request, and the name becomes a directory's.
         if not topic_names.is_valid(state.topic) or state.partition < 0:
             return ErrorCode.invalid_topic_exception
         if not state.topic_id.int:  # from a controller before Kafka 2.8

@@ -168,8 +168,8 @@ class FetchSessions:
     ) -> tuple[FetchSession, bool]:
         """Return the session of a request, and True if the reply is incremental.
 
-        If there is no room, a new session replaces an idle one or, for a follower, a consumer's. If there is none to
-        replace, the new session has id 0.
+        If there is no room, a new session replaces an idle one; a follower's may also replace a consumer's. If there
+        is none to replace, the new session has id 0.
 
         Raises KafkaError: fetch_session_id_not_found, invalid_fetch_session_epoch, fetch_session_topic_id_error.
         """

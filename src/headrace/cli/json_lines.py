@@ -57,7 +57,7 @@ def from_json_line(line: bytes, now_ms: int) -> Record:
         raise MalformedRecordError(f"unknown field '{min(unknown)}'; known fields: {', '.join(sorted(_FIELDS))}")
     partition = fields.get("partition")
     if partition is not None and (not _is_int(partition) or not 0 <= partition < 2**31):
-        raise MalformedRecordError(f"'partition' is {json.dumps(partition)}, not a number from 0 to {2**31 - 1}")
+        raise MalformedRecordError(f"'partition' is {json.dumps(partition)}, not a whole number from 0 to {2**31 - 1}")
     return Record(
         key=_from_json(fields.get("key"), "key"),
         value=_from_json(fields.get("value"), "value"),

@@ -359,10 +359,7 @@ def _readable(overrides: Mapping[str, str]) -> dict[str, Value]:
 
 
 def inherited(broker: "BrokerConfig", setting: Setting) -> Value:
-    """Return the value that a topic inherits for `setting`, with times in ms.
-
-    It is that of the first of the setting's broker synonyms that has a value, otherwise the setting's default.
-    """
+    """Return the value that a topic inherits, times in ms: of the first broker synonym that has one, or the default."""
     for synonym in setting.synonyms:
         value = broker.value(synonym)
         if value is not None:

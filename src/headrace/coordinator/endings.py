@@ -46,7 +46,7 @@ class MarkerWriter(Protocol):
     def write(
         self, partition: TopicPartition, markers: WriteMarkers, coordinator_epoch: int
     ) -> "asyncio.Future[KafkaError | None] | None":
-        """Append the marker. Return a future of its commit or error, or None if it is committed already.
+        """Append the marker. Return None if it is committed, otherwise a future of None (committed) or the error.
 
         Raises KafkaError: unknown_topic_or_partition (deleted), and the errors of an append.
         """

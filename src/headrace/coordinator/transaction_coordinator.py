@@ -237,7 +237,7 @@ class TransactionCoordinator:
             self._runtime.carry_out(shard, name, self._with_id(decide))
         except (KafkaError, NeedsProducerIdError) as error:
             log.warning(
-                "%s: the timed-out transaction of %s could not be aborted and will be retried: %s",
+                "%s: the timed-out transaction of transactional id %s could not be aborted and will be retried: %s",
                 shard.name,
                 name,
                 error,

@@ -17,7 +17,7 @@ _NS: Final = {"m": "http://maven.apache.org/POM/4.0.0"}
 
 
 def maven_coordinates() -> tuple[str, ...]:
-    """Return the direct dependencies as `group:artifact:version`."""
+    """Return the direct dependencies in `jars.pom.xml` as `group:artifact:version`."""
     project = ET.parse(_POM).getroot()
     properties = {
         element.tag.rpartition("}")[2]: element.text or "" for element in project.iterfind("m:properties/*", _NS)

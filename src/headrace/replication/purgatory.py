@@ -16,7 +16,7 @@ from headrace.replication.partition import Partition
 from headrace.replication.slow_disk import SlowDisk
 
 Outcome: TypeAlias = KafkaError | None
-"""None if the append is complete, else the error: that of the partition, or request_timed_out."""
+"""None if the append is complete, otherwise the partition's error or request_timed_out."""
 Completion: TypeAlias = asyncio.Future[Outcome]
 
 _MAX_TIMEOUT_S: Final = 86_400.0

@@ -131,7 +131,7 @@ class Replica:
         return self.transactions.snapshot_entries(self.producers.packed)
 
     def write_producer_snapshot(self, offset: int) -> None:
-        """Write the producers' state at `offset`, from which the next start continues."""
+        """Write a snapshot of the producers at `offset`, from which the next start reads the log. Logs failures."""
         try:
             write_snapshot(self.log.directory, offset, self.packed_producers(), sync=False)
         except OSError as error:

@@ -409,7 +409,7 @@ class ReplicaManager:
     def flush_due(self) -> None:
         """Flush the logs whose `flush.ms` has passed. Waits for the disk: call it in a thread.
 
-        `failed` returns the failures.
+        `failed` returns the partitions whose flush cannot be retried.
         """
         if self.shortest_flush_ms == _NEVER_MS:
             return
@@ -421,7 +421,7 @@ class ReplicaManager:
                 try:
                     partition.log.flusher.flush(now)
                 except KafkaError as error:
-                    log.error("Flushing failed: %s", error)
+                    log.error("Flushing after flush.ms failed: %s", error)
         self.shortest_flush_ms = max(shortest, _SHORTEST_FLUSH_MS)
 
     def checkpoint(self) -> None:

@@ -66,7 +66,7 @@ class FetchedPartition(NamedTuple):
 
 
 class FetchReply(NamedTuple):
-    """A reply. `error_code` is that of the whole request."""
+    """A reply. `error_code` concerns the whole request."""
 
     error_code: int
     session_id: int

@@ -132,7 +132,7 @@ def validate_produced(
     if count <= 0 or last_delta + 1 != count:
         raise _invalid(f"the batch declares {count} records, but its last offset delta is {last_delta}")
     if producer_id >= 0 and (sequence < 0 or epoch < 0):
-        raise _invalid("a batch with a producer id needs an epoch and a sequence")
+        raise _invalid(f"a batch with a producer id needs an epoch and a sequence, not {epoch} and {sequence}")
     walk = RecordWalk(count, base_timestamp, NO_TIMESTAMP, _ANY_DELTA)
     codec = attributes & CODEC_MASK
     if codec == 0:

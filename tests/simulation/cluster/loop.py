@@ -185,7 +185,7 @@ async def _refuse(_: object, __: object) -> Any:
 
 @contextmanager
 def virtual_clocks(loop: ProcessLoop) -> Iterator[None]:
-    """Replace the system's clocks by that of the loop; the wall clock has the skew of the current process."""
+    """Replace the system's clocks with the loop's; the wall clock has the skew of the current process."""
 
     def time_ns() -> int:
         process = _PROCESS.get()

@@ -329,7 +329,7 @@ def test_a_failing_timer_does_not_affect_other_groups(
     broken = world.coordinator.group("broken")
     monkeypatch.setattr(broken, "timer_fired", lambda *_: 1 / 0)
     world.loop.advance(10)
-    assert "the heartbeat timer of broken failed" in caplog.text
+    assert "the heartbeat timer of group broken failed" in caplog.text
     assert not world.coordinator.classic_group("sound").membership.pending_joins
 
 
@@ -345,7 +345,7 @@ def test_a_timer_whose_records_cannot_be_written_is_retried(
     with monkeypatch.context() as patched:
         patched.setattr(world.coordinator.group("unlucky"), "timer_fired", fail)
         world.loop.advance(10)
-    assert f"the heartbeat timer of unlucky failed and will be retried: {error}" in caplog.text
+    assert f"the heartbeat timer of group unlucky failed and will be retried: {error}" in caplog.text
     world.loop.advance(10)
     assert not world.coordinator.classic_group("unlucky").membership.pending_joins
 

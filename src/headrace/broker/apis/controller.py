@@ -76,7 +76,7 @@ class ControllerApis:
     # Clients
 
     async def elect_leaders(self, context: RequestContext, request: Request) -> Reply:
-        """Elect preferred leaders or, for partitions without a leader, any live replicas (KIP-460)."""
+        """Elect the preferred replicas, or live replicas of partitions that have no leader (KIP-460)."""
         election_type = getattr(request, "election_type", PREFERRED)
         if election_type not in (PREFERRED, UNCLEAN):
             raise KafkaError(

@@ -67,7 +67,7 @@ class PartitionMarkers:
     def write(
         self, partition: TopicPartition, markers: WriteMarkers, coordinator_epoch: int
     ) -> asyncio.Future[KafkaError | None] | None:
-        """Append the marker. Return a future of its commit, or None if it is committed. Raises KafkaError."""
+        """Append the marker here, or send it to the partition's leader (see `MarkerWriter`). Raises KafkaError."""
         try:
             found = self._replicas.get(*partition)
         except KafkaError as error:

@@ -33,7 +33,7 @@ class _Marker(NamedTuple):
 
 
 class _Waiting(NamedTuple):
-    """A marker for a partition, and the future of its commit or error."""
+    """A marker for a partition. The result of `done` is None if the marker was committed, otherwise the error."""
 
     marker: _Marker
     partition: TopicPartition
@@ -118,7 +118,7 @@ class OtherBrokers:
         try:
             reply = await link.call(request, 4, AddPartitionsToTxnResponse)
         except LinkError as error:
-            log.warning("Coordinator %d did not verify a transaction of %r: %s", coordinator, transactional_id, error)
+            log.warning("Coordinator %d did not verify transactional id %s: %s", coordinator, transactional_id, error)
             return dict.fromkeys(partitions, ErrorCode.network_exception)
         if reply.error_code is not ErrorCode.none:
             return dict.fromkeys(partitions, reply.error_code)

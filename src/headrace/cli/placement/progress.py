@@ -8,7 +8,7 @@ _WINDOW_S: Final = 15.0
 
 
 class Progress:
-    """Track the bytes that are left to copy."""
+    """Tracks the bytes that are left to copy."""
 
     def __init__(self) -> None:
         self.total = 0

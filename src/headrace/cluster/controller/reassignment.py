@@ -54,7 +54,7 @@ def validate(
 def _safe(context: Context, partition: TopicPartition, wanted: Assignment) -> Assignment:
     state = context.states.get(partition)
     if state is not None and not set(state.isr) & set(wanted.replicas):
-        raise _invalid(f"Only the replicas {list(state.isr)} are in sync, and none of them would be left.")
+        raise _invalid(f"This would remove all in-sync replicas, {list(state.isr)}: keep one until another is in sync.")
     return wanted
 
 

@@ -95,7 +95,8 @@ class ConfigWatch:
         try:
             resource = decoded(f"{_CHANGES}/{name}", changed_resource, node.data)
         except MalformedNodeError as error:
-            log.error("Ignored the malformed notification %s/%s (%r)", _CHANGES, name, error.__cause__)
+            text = "Ignored the malformed notification %s/%s: restart this broker to apply the changed settings (%r)"
+            log.error(text, _CHANGES, name, error.__cause__)
             return ()
         return (resource,) if resource.kind == TOPIC_CONFIG or resource in self._brokers else ()
 

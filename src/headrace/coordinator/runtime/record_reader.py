@@ -1,4 +1,4 @@
-"""Read the fields of versioned records, plain or, from version 4 on, in the flexible encoding (KIP-482)."""
+"""Read the fields of versioned records, in the plain or the flexible encoding (KIP-482)."""
 
 import struct
 from typing import Final
@@ -16,9 +16,7 @@ _INT64 = struct.Struct(">q")
 
 
 class RecordReader:
-    """Reads fields in order, in the encoding of the record's version. `flexible`: records of this type are flexible
-    from version 0 on.
-    """
+    """Reads fields in order. `flexible`: records of this type use the flexible encoding in every version."""
 
     __slots__ = ("_data", "_is_flexible", "_position", "version")
 

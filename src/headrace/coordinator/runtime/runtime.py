@@ -134,7 +134,7 @@ class Runtime(Generic[S]):
         try:
             self.shards.append(shard, effect.records, self._clock.wall_ms())
         except KafkaError as failure:
-            log.warning("%s: the records of %s could not be written: %s", shard.name, name, failure)
+            log.warning("%s: the records of group %s could not be written: %s", shard.name, name, failure)
             error = failure.code
         return effect.then(error, self._clock.wall_ms())
 
@@ -166,10 +166,12 @@ class Runtime(Generic[S]):
             try:
                 self.carry_out(shard, name, shard.state.timer_fired(name, timer, self._clock.wall_ms()))
             except KafkaError as error:
-                log.warning("%s: the %s timer of %s failed and will be retried: %s", shard.name, timer, name, error)
+                text = "%s: the %s timer of group %s failed and will be retried: %s"
+                log.warning(text, shard.name, timer, name, error)
                 self._timers.schedule((name, timer), self._loop.time() + _RETRY_S)
             except Exception:
-                log.exception("%s: the %s timer of %s failed: this is a bug, please report it", shard.name, timer, name)
+                text = "%s: the %s timer of group %s failed: this is a bug, please report it"
+                log.exception(text, shard.name, timer, name)
         self._arm()
 
 

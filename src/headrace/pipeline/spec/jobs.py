@@ -97,7 +97,7 @@ class Publish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expect:
-    """A condition in SQL: on the input rows or, for a stateful job, on the rows that it returns.
+    """A condition in SQL on the input rows; for a stateful job, on the rows that it returns.
 
     Rows for which it is not true are treated as `otherwise` says.
     """

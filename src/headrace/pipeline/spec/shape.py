@@ -53,7 +53,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A difference between the shape of a checkpoint and that of the code."""
+    """A difference between a checkpoint's shape and the code's."""
 
     what: str
     before: str | None

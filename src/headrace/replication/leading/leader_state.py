@@ -40,7 +40,7 @@ class Leadership(Protocol):
 
 @final
 class Follower:
-    """The state of one follower, from its fetches. Offsets are -1 and times 0 before the first fetch."""
+    """A follower's state, as its fetches show it. Offsets are -1 and times 0 before the first fetch."""
 
     __slots__ = (
         "broker_epoch",

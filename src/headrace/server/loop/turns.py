@@ -149,7 +149,7 @@ class Pace:
 
 
 class TimedSteps(Coroutine[Any, Any, T]):
-    """A coroutine that calls `on_long_step` with the duration (ns) of every long step, from one wait to the next."""
+    """Wraps a coroutine: calls `on_long_step` with the ns of each step (between two waits) of LONG_NS or more."""
 
     __slots__ = ("_clock", "_coroutine", "_on_long_step")
 

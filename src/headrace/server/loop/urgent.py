@@ -36,7 +36,7 @@ class Watched(Protocol):
 
 
 class UrgentReads:
-    """Calls back when a watched socket is readable: from the loop, and from `serve`."""
+    """Calls back when a watched socket is readable. `serve` checks them between the polls of the loop."""
 
     __slots__ = ("_epoll", "_loop", "_readers", "is_used")
 

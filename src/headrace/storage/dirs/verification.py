@@ -57,7 +57,7 @@ class Verified(NamedTuple):
 
 
 class NotALogDirectoryError(Exception):
-    """The directory is neither a log directory nor that of a partition; the message suggests one."""
+    """The directory is neither a log directory nor a partition's; the message suggests one."""
 
 
 def partition_directories(directory: Path) -> list[Path]:

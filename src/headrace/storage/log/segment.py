@@ -131,7 +131,7 @@ class Segment:
 
     @property
     def largest_timestamp(self) -> int:
-        """The timestamp that retention by time uses: that of the newest record, else the file's modification time."""
+        """The timestamp for retention by time: the newest record's, otherwise the file's modification time."""
         return self.max_timestamp if self.max_timestamp >= 0 else self.last_modified_ms
 
     def should_roll(self, size: int, last_offset: int, max_timestamp: int, config: LogConfig, now_ms: int) -> bool:

@@ -62,9 +62,9 @@ class Checkpoint:
         return [int(name) for name in self._files.names(f"{self.uri}/{directory}") if name.isdecimal()]
 
     def _read(self, batch: int) -> object:
-        text = self._files.read(f"{self.uri}/offsets/{batch}")
+        uri = f"{self.uri}/offsets/{batch}"
         # The version of the format, metadata, then a line for each source.
-        lines = (text or "").splitlines()
+        lines = (self._files.read(uri) or "").splitlines()
         if len(lines) < 3:
-            raise PipelineError(f"{self.uri}/offsets/{batch} is missing or damaged: restore the checkpoint")
+            raise PipelineError(f"{uri} is missing or damaged: restore the checkpoint from a backup")
         return None if lines[2] == "-" else json.loads(lines[2])

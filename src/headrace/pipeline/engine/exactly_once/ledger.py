@@ -1,6 +1,6 @@
-"""The ledger records what a batch is about to write, before the batch writes anything.
+"""The ledger: an entry per batch, written before the batch writes anything else.
 
-An entry is in `<checkpoints>/ledger/<job>/<batch>.json`. After a crash, the search for the batch's records starts at
+The entry is in `<checkpoints>/ledger/<job>/<batch>.json`. After a crash, the search for the batch's records starts at
 the offsets of the output topics in its entry. The topic ids show whether a source topic was re-created.
 """
 

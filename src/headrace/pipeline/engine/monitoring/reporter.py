@@ -129,7 +129,7 @@ class Reporter:
             delivered = partial(_delivered, progress.job)
             self._producer.produce(self._topic, text.encode(), progress.job.encode(), on_delivery=delivered)
         except BufferError:
-            log.warning("The progress of %s cannot be published: the cluster does not answer", progress.job)
+            log.warning("The progress of job %s cannot be published: the cluster does not answer", progress.job)
         self._producer.poll(0)
 
     def close(self) -> None:
@@ -143,7 +143,7 @@ class Reporter:
 
 def _delivered(job: str, error: KafkaError | None, _: Message) -> None:
     if error is not None:
-        log.warning("The progress of %s could not be published: %s", job, error)
+        log.warning("The progress of job %s could not be published: %s", job, error)
 
 
 def _iso(moment: datetime) -> str:

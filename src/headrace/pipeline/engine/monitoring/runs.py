@@ -49,7 +49,7 @@ class Runs:
         self._flushed = time.monotonic()
 
     def add(self, before: Progress, now: Progress, batch: Mapping[str, Any]) -> None:
-        """Add the row of a batch, from the job's progress before and after it and Spark's report, `batch`."""
+        """Add a batch's row, from the job's progress `before` it and `now`, and from Spark's report `batch`."""
         self._rows.append(row(before, now, batch))
         # If the lake cannot be written, keep only the latest rows.
         del self._rows[:-_MOST_ROWS]

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """The offsets of a partition's log: from `start` to before `end`, the last stable offset."""
+    """The range of a partition's offsets: from `start` up to, but not including, the last stable offset `end`."""
 
     topic_id: str
     start: int

@@ -99,7 +99,8 @@ class _Index:
         size = self._entry.size
         data = os.pread(descriptor, count * size, slot * size)
         if len(data) < count * size:
-            raise CorruptIndexError(f"{self.path} has become shorter: another program has truncated it")
+            what = "has been truncated by another program: stop the broker and delete it; the next start rebuilds it"
+            raise CorruptIndexError(f"{self.path} {what}")
         return data
 
     def _floor(self, target: int, field: int) -> tuple[int, tuple[int, int]] | None:
