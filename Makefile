@@ -36,8 +36,9 @@ cluster: setup ## start ZooKeeper and three Headrace brokers to experiment with 
 test: setup ## run the tests (TESTS=tests/unit for the unit tests)
 	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 -m "not slow" $(TESTS)
 
-slow: setup ## run the tests that take long: kills of Spark, planted faults, clients and tools on clusters
-	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 -m slow $(TESTS)
+slow: setup ## run the tests that take long, and property-based tests with ten times the examples
+	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 -m "slow or hypothesis" \
+	    --hypothesis-profile slow $(TESTS)
 
 simulation: setup ## simulate groups, transactions and (every tenth seed) clusters with faults (SEEDS=10000 ARGS="--only cluster"); explains a failing seed
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(ARGS)

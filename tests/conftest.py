@@ -1,15 +1,19 @@
 """Test order (long tests first, so that no worker ends alone with one), one worker for Spark, broker logs, fixtures."""
 
+import faulthandler
 import gc
 import signal
+import time
 from collections.abc import Generator, Iterator
 from typing import Any, Final
 
 import hypothesis
 import pytest
+from _pytest.faulthandler import fault_handler_stderr_fd_key
 from xdist.scheduler.loadfile import LoadFileScheduling
 
 from headrace.storage.files import log_file
+from tests.support import examples
 from tests.support.broker_process import LogsSince
 from tests.support.flush_disk import Disk
 
@@ -53,9 +57,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A background shell passes SIG_IGN on, which the processes started by tests would inherit.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# The duration of an example depends on the machine. Each run takes other examples.
-hypothesis.settings.register_profile("gate", deadline=None, max_examples=40)
-hypothesis.settings.load_profile("gate")
+# The duration of an example depends on the machine. Each run takes other examples. The option --hypothesis-profile is
+# applied later.
+hypothesis.settings.load_profile(examples.GATE)
+
+_HANGS_S: Final = 960.0
+"""Longer than the longest test."""
+_ARMS_AGAIN_S: Final = 30.0
 
 
 @pytest.hookimpl(wrapper=True)
@@ -107,11 +115,28 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _Files | Non
 
 
 _logs_since: Final = pytest.StashKey[LogsSince]()
+_armed_at_s: Final = pytest.StashKey[float]()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     item.stash[_logs_since] = LogsSince()
+    _end_process_if_it_hangs(item.config)
+
+
+def _end_process_if_it_hangs(config: pytest.Config) -> None:
+    """Print the stacks of all threads if a test hangs out of reach of exceptions (C code, clean-up), and exit.
+
+    pytest's own option `faulthandler_timeout` starts a thread for each test, which takes 2 ms.
+    """
+    now = time.monotonic()
+    if now - config.stash.get(_armed_at_s, -_ARMS_AGAIN_S) >= _ARMS_AGAIN_S:
+        config.stash[_armed_at_s] = now
+        faulthandler.dump_traceback_later(_HANGS_S, exit=True, file=config.stash[fault_handler_stderr_fd_key])
+
+
+def pytest_sessionfinish() -> None:
+    faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.hookimpl(wrapper=True)

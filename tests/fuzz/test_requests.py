@@ -24,6 +24,7 @@ from headrace.storage.files.log_file import FileSlice
 from headrace.testing import TEST_SETTINGS
 from headrace.wire.apis import ApiKey, request_encoder, response_reader, schema
 from tests.fuzz.entities import TOPIC, requests
+from tests.support.examples import examples
 
 TIMEOUT_S: Final = 0.05
 """How long to wait for an answer; Fetch and JoinGroup may take longer."""
@@ -102,7 +103,7 @@ def check(answer: Parts | None, api_key: int, version: int) -> None:
 
 
 many = settings(
-    max_examples=400,
+    max_examples=examples(400),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 

@@ -3,10 +3,12 @@
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, TypeAlias
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.pipeline.engine.reached import Reached
+from tests.support.examples import examples
 from tests.support.spark import frame
 
 if TYPE_CHECKING:
@@ -59,8 +61,9 @@ def in_batches(spark: "SparkSession", events: list[Event], cuts: list[int]) -> l
     return [found[offset] for offset in range(len(events))]
 
 
-@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(6), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(events=EVENTS, data=st.data())
+@pytest.mark.slow
 def test_any_cut_into_batches_gives_the_lateness_of_the_log(
     spark: "SparkSession", events: list[Event], data: st.DataObject
 ) -> None:

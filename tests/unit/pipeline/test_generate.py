@@ -20,6 +20,7 @@ from headrace.pipeline.generate.partitions import partition_of
 from headrace.pipeline.generate.people import BROWSERS
 from headrace.pipeline.generate.site import PAGES, RISING_PATH
 from headrace.pipeline.generate.truth import TABLES, Row, Truth, viewed_page
+from tests.support.examples import examples
 from tests.unit.pipeline import recount
 
 Tables = dict[str, list[Any]]
@@ -79,7 +80,7 @@ def disturbed() -> tuple[list[Record], Tables, dict[str, Any]]:
 
 
 @given(any_parameters)
-@settings(max_examples=10)
+@settings(max_examples=examples(10))
 def test_the_same_parameters_make_the_same_log_and_truth(parameters: Parameters) -> None:
     assert generated(parameters) == generated(parameters)
 
@@ -89,7 +90,7 @@ def test_another_seed_makes_another_log() -> None:
 
 
 @given(any_parameters)
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 def test_a_recount_of_the_lines_gives_the_truth(parameters: Parameters) -> None:
     records, tables, _ = generated(parameters)
     counted = recount.recounted(recount.well_formed(record.line for record in records))
@@ -99,7 +100,7 @@ def test_a_recount_of_the_lines_gives_the_truth(parameters: Parameters) -> None:
 
 
 @given(any_parameters)
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 def test_a_recount_finds_the_late_lines_of_each_partition(parameters: Parameters) -> None:
     records, tables, _ = generated(parameters)
     place = {record.key.decode(): record.partition for record in records}
@@ -111,7 +112,7 @@ def test_a_recount_finds_the_late_lines_of_each_partition(parameters: Parameters
 
 
 @given(any_parameters)
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 def test_the_quarantined_lines_are_those_not_well_formed(parameters: Parameters) -> None:
     records, tables, _ = generated(parameters)
     good = {line.number + 1 for line in recount.well_formed(record.line for record in records)}
@@ -119,7 +120,7 @@ def test_the_quarantined_lines_are_those_not_well_formed(parameters: Parameters)
 
 
 @given(any_parameters)
-@settings(max_examples=10)
+@settings(max_examples=examples(10))
 def test_quarantined_lines_have_their_places_in_the_partitions(parameters: Parameters) -> None:
     records, tables, _ = generated(parameters)
     for row in tables["quarantined"]:
@@ -129,7 +130,7 @@ def test_quarantined_lines_have_their_places_in_the_partitions(parameters: Param
 
 
 @given(any_parameters)
-@settings(max_examples=10)
+@settings(max_examples=examples(10))
 def test_the_totals_are_those_of_the_tables(parameters: Parameters) -> None:
     records, tables, totals = generated(parameters)
     assert totals["lines"] == len(records) == sum(row["lines"] for row in tables["partitions"])
@@ -164,7 +165,7 @@ def test_a_log_ends_early_when_stopped() -> None:
     assert len(list(log(parameters, Truth(1, lambda *_: None), lambda: next(asked)))) == 10
 
 
-@pytest.mark.parametrize("rate", [0.5, 2.0, 100.0])
+@pytest.mark.parametrize("rate", [0.5, *(pytest.param(rate, marks=pytest.mark.slow) for rate in (2.0, 100.0))])
 def test_every_hour_has_as_many_lines_a_second_as_asked(rate: float) -> None:
     parameters = Parameters(rate=rate, hours=2.0 if rate < 10 else 0.05, start=0, duplicates=0.1)
     times = sorted(line.time.timestamp() for line in recount.well_formed(lines_of(parameters)))

@@ -18,6 +18,7 @@ from headrace.wire.record_checks import MAX_INT64, NO_TIMESTAMP, RecordWalk
 from headrace.wire.records import RecordData, build_batch, records_of
 from headrace.wire.validation import each_record, walk_in_pieces
 from headrace.wire.varint import varint
+from tests.support.examples import examples
 
 TIME = 1_700_000_000_000
 # Hypothesis draws long texts byte by byte
@@ -228,7 +229,7 @@ def different(dice: random.Random) -> list[RecordData]:
     ]
 
 
-FEW = settings(max_examples=25, suppress_health_check=list(HealthCheck), deadline=None)
+FEW = settings(max_examples=examples(25), suppress_health_check=list(HealthCheck), deadline=None)
 
 
 @FEW

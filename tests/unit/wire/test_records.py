@@ -17,6 +17,7 @@ from headrace.wire.records import (
     recompress,
     uncompressed_body,
 )
+from tests.support.examples import examples
 
 headers = st.lists(st.tuples(st.text(max_size=8), st.none() | st.binary(max_size=8)), max_size=3).map(tuple)
 record_data = st.builds(
@@ -32,7 +33,7 @@ def as_read(records: list[RecordData], base_offset: int) -> list[Record]:
     return [Record(base_offset + i, r.timestamp, r.key, r.value, r.headers) for i, r in enumerate(records)]
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(records=st.lists(record_data, min_size=1, max_size=30), codec=st.sampled_from(Codec), base=st.integers(0, 2**40))
 def test_records_are_unchanged_by_every_codec(records: list[RecordData], codec: Codec, base: int) -> None:
     batch = build_batch(records, base_offset=base, codec=codec)
@@ -41,7 +42,7 @@ def test_records_are_unchanged_by_every_codec(records: list[RecordData], codec: 
     assert rb.batch_crc_ok(batch, 0, len(batch))
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(records=st.lists(record_data, min_size=1, max_size=10), old=st.sampled_from(Codec), new=st.sampled_from(Codec))
 def test_a_recompressed_batch_keeps_its_records_and_header(records: list[RecordData], old: Codec, new: Codec) -> None:
     batch = build_batch(records, codec=old, producer_id=7, producer_epoch=1, base_sequence=5)
@@ -70,7 +71,7 @@ def test_recompression_stops_when_the_batch_is_too_large(codec: Codec) -> None:
     assert caught.value.code is ErrorCode.message_too_large
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(records=st.lists(record_data, min_size=1, max_size=10), codec=st.sampled_from(Codec), data=st.data())
 def test_damaged_bytes_cause_no_error_but_kafka_error(
     records: list[RecordData], codec: Codec, data: st.DataObject

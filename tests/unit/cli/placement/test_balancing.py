@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.cli.placement.balancing import Item, spread
+from tests.support.examples import examples
 
 Choice = Sequence[Collection[int]]
 
@@ -63,14 +64,14 @@ def problems(draw: st.DrawFn) -> tuple[list[Item], dict[int, str]]:
 
 
 @given(problems())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_no_other_solution_is_more_even_or_cheaper(problem: tuple[list[Item], dict[int, str]]) -> None:
     items, racks = problem
     assert score(items, spread(items, racks, {})) == best(items, racks)
 
 
 @given(problems())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_every_item_is_spread_over_racks(problem: tuple[list[Item], dict[int, str]]) -> None:
     items, racks = problem
     for one, taken in zip(items, spread(items, racks, {}), strict=True):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from headrace.cli.failures import CommandError
 from headrace.cli.placement.plan import Move, Plan, plan, target_brokers
 from headrace.cli.placement.state import State
+from tests.support.examples import examples
 from tests.support.placements import partition, state
 
 
@@ -190,7 +191,7 @@ def clusters(draw: st.DrawFn) -> State:
 
 
 @given(clusters())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_live_replicas_never_become_fewer(cluster: State) -> None:
     for move in planned(cluster).moves:
         before = [broker for broker in move.before if broker in cluster.brokers]
@@ -199,7 +200,7 @@ def test_live_replicas_never_become_fewer(cluster: State) -> None:
 
 
 @given(clusters())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_without_racks_loads_differ_by_one_at_most(cluster: State) -> None:
     found = planned(cluster, ignore_racks=True)
 
@@ -209,7 +210,7 @@ def test_without_racks_loads_differ_by_one_at_most(cluster: State) -> None:
 
 
 @given(clusters())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_after_a_plan_there_is_nothing_to_plan(cluster: State) -> None:
     done = after(cluster, planned(cluster))
     racks = {broker: found.rack for broker, found in cluster.brokers.items()}

@@ -14,6 +14,7 @@ from headrace.storage.log.producers.producer_snapshot import ProducerEntry
 from headrace.wire.batch import DELETE_HORIZON_FLAG, batch_crc_ok
 from headrace.wire.compression import Codec
 from headrace.wire.records import batch_headers
+from tests.support.examples import examples
 from tests.unit.storage.cleaner.compaction import DAY, TP, Table
 from tests.unit.storage.logs import NOW, read_all
 
@@ -182,7 +183,7 @@ def apply(table: Table, history: list[Change], compact: Callable[[], object] = l
 
 
 # make soak compacts many more logs, and crashes
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(history=changes, more=changes, map_bytes=st.sampled_from([2_000, 10_000_000]))
 def test_any_history_keeps_its_last_values_offsets_and_order(
     tmp_path_factory: pytest.TempPathFactory, history: list[Change], more: list[Change], map_bytes: int

@@ -13,6 +13,7 @@ from headrace.storage.log.log import Log
 from headrace.storage.log.timestamps import timestamp_at
 from headrace.wire.compression import Codec
 from headrace.wire.records import batch_headers
+from tests.support.examples import examples
 from tests.unit.storage.logs import NOW, SMALL, append, batch, index_content, offsets, open_log, read_all, whole_end
 
 
@@ -391,7 +392,7 @@ class TestTimestamps:
         append(log, 3, timestamp=NOW)
         assert log.reader.max_timestamp() == (NOW + 50, 0)
 
-    @settings(max_examples=50)
+    @settings(max_examples=examples(50))
     @given(
         st.lists(st.tuples(st.integers(1, 4), st.integers(0, 60), st.integers(0, 5)), min_size=1, max_size=40),
         st.lists(st.integers(-5, 80), min_size=1, max_size=10),
@@ -466,7 +467,7 @@ operations = st.lists(
 
 
 # make soak plays longer histories
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(operations)
 def test_a_log_behaves_like_a_list_of_batches(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int, int]]

@@ -12,6 +12,7 @@ from headrace.errors import ErrorCode, KafkaError
 from headrace.storage.log.leader_epochs import FILE_NAME, EpochEntry
 from headrace.storage.log.log import Log
 from headrace.storage.log.producers.producer_snapshot import snapshots, write_snapshot
+from tests.support.examples import examples
 from tests.unit.storage.logs import NOW, SMALL, append, batch, index_content, offsets, open_log, read_all
 
 
@@ -127,7 +128,7 @@ def test_garbage_after_the_last_batch_is_cut_off(directory: Path, garbage: bytes
     assert offsets(read_all(again)) == list(range(26))
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(position=st.integers(0, 2000), bit=st.integers(0, 7))
 def test_a_flipped_bit_ends_the_log_before_its_batch(
     tmp_path_factory: pytest.TempPathFactory, position: int, bit: int

@@ -8,6 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from headrace.coordinator.groups.classic.states import GroupState
 from headrace.errors import ErrorCode
+from tests.support.examples import examples
 from tests.unit.coordinator.driver import SESSION_MS, Driver, subscription
 
 PROTOCOLS = [
@@ -176,5 +177,5 @@ class GroupMachine(RuleBasedStateMachine):
         assert not any(self.driver.is_parked(token) for token in (*self.joins, *self.syncs))
 
 
-GroupMachine.TestCase.settings = settings(max_examples=25, stateful_step_count=40)
+GroupMachine.TestCase.settings = settings(max_examples=examples(25), stateful_step_count=40)
 TestAnyOrder = GroupMachine.TestCase

@@ -3,6 +3,7 @@
 from hypothesis import settings, strategies
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
+from tests.support.examples import examples
 from tests.unit.coordinator.consumer_driver import Client, ConsumerDriver
 
 _SUBSCRIPTIONS = strategies.sampled_from([("t",), ("u",), ("t", "u"), ("missing",)])
@@ -74,4 +75,4 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
 
 
 TestConsumerGroup = ConsumerGroupMachine.TestCase
-TestConsumerGroup.settings = settings(max_examples=25, stateful_step_count=30)
+TestConsumerGroup.settings = settings(max_examples=examples(25), stateful_step_count=30)

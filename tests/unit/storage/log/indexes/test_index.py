@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.storage.log.indexes.index import NO_TIMESTAMP, CorruptIndexError, OffsetIndex, TimeIndex
+from tests.support.examples import examples
 
 ascending = st.lists(st.integers(1, 50), max_size=3000).map(
     lambda steps: [sum(steps[: place + 1]) for place in range(len(steps))] if len(steps) < 100 else _running(steps)
@@ -31,7 +32,7 @@ def offset_index(directory: Path, offsets: list[int], *, base: int = 1000, writt
     return index
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(ascending, st.integers(0, 3000), st.lists(st.integers(-10, 80_000), min_size=1, max_size=20))
 def test_a_lookup_finds_the_position_at_or_before_the_offset(
     tmp_path_factory: pytest.TempPathFactory, offsets: list[int], written: int, targets: list[int]
@@ -42,7 +43,7 @@ def test_a_lookup_finds_the_position_at_or_before_the_offset(
         assert index.lookup(1000 + target) == (10 + (place - 1) * 7 if place else 0)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(ascending, st.integers(0, 3000), st.integers(-10, 80_000))
 def test_truncation_drops_the_entries_from_the_offset_on(
     tmp_path_factory: pytest.TempPathFactory, offsets: list[int], written: int, target: int
