@@ -34,7 +34,7 @@ class KafkaDirectory(NamedTuple):
 
 @pytest.fixture(
     scope="module",
-    params=[0, pytest.param(1, marks=pytest.mark.slow), 2],
+    params=[pytest.param(0, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.slow), 2],
     ids=lambda level: f"transaction.version={level}",
 )
 def kafka_directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> KafkaDirectory:

@@ -38,6 +38,8 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.waiting import wait_for
 from tests.support.wire_client import WireClient
 
+pytestmark = pytest.mark.slow
+
 KAFKA_TOPIC = "born-in-kafka"
 
 

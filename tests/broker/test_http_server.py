@@ -221,6 +221,7 @@ async def test_an_incomplete_request_times_out(server: HttpServer, monkeypatch: 
     await closed(writer)
 
 
+@pytest.mark.slow
 async def test_clients_that_read_no_answers_do_not_block_others(server: HttpServer) -> None:
     server.add_json("/large", lambda _: "x" * 10_000_000)
     crowd = [await connected(server, b"GET /large HTTP/1.1\r\n\r\n") for _ in range(MAX_ANSWERS + 10)]

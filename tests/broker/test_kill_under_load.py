@@ -106,7 +106,9 @@ def read_all(bootstrap: str, topic: str) -> dict[int, list[tuple[str, int, int]]
     return found
 
 
-@pytest.mark.parametrize("flush_messages", [2**63 - 1, 1], ids=["page cache", "fsync"])
+@pytest.mark.parametrize(
+    "flush_messages", [2**63 - 1, pytest.param(1, marks=pytest.mark.slow)], ids=["page cache", "fsync"]
+)
 def test_no_acknowledged_record_is_lost_duplicated_or_reordered(tmp_path: Path, flush_messages: int) -> None:
     settings = {"log.segment.bytes": 1_048_576, "log.flush.interval.messages": flush_messages}
     with BrokerProcess(tmp_path / "data", settings=settings) as broker:

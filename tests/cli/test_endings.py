@@ -141,7 +141,7 @@ def _environment(broker: BrokerProcess, environment: Mapping[str, str]) -> dict[
     ("how", "group"),
     [
         (BrokerProcess.sigkill, ("--group", "g")),
-        (BrokerProcess.pause, ()),
+        pytest.param(BrokerProcess.pause, (), marks=pytest.mark.slow),
         pytest.param(BrokerProcess.sigkill, (), marks=pytest.mark.slow),
         pytest.param(BrokerProcess.pause, ("--group", "g"), marks=pytest.mark.slow),
     ],

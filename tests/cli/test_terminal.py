@@ -103,6 +103,7 @@ def test_a_group_fits_the_terminal(headrace: Headrace, topic: str, environment: 
 
 
 @pytest.mark.parametrize("width", [80, pytest.param(120, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_long_names_of_groups_fit_the_terminal(width: int, environment: Mapping[str, str]) -> None:
     port = free_port()
     name = "settlement-reconciliation-service.production.europe-west-4"

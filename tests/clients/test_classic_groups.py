@@ -58,6 +58,7 @@ def test_every_assignor_shares_partitions(members: Members, broker: BrokerProces
 
 
 @pytest.mark.java
+@pytest.mark.slow
 def test_java_members_share_with_the_sticky_assignor(members: Members, broker: BrokerProcess, topic: str) -> None:
     create_topic(broker, topic, 6)
     strategy = "org.apache.kafka.clients.consumer.StickyAssignor"
@@ -142,7 +143,9 @@ def test_members_without_a_common_protocol_get_an_error(members: Members, broker
     members.wait_for_error(KafkaError.INCONSISTENT_GROUP_PROTOCOL)
 
 
-@pytest.mark.parametrize("protocol", [CLASSIC, CONSUMER], ids=["classic", "consumer"])
+@pytest.mark.parametrize(
+    "protocol", [CLASSIC, pytest.param(CONSUMER, marks=pytest.mark.slow)], ids=["classic", "consumer"]
+)
 def test_a_group_survives_a_crash_of_its_coordinator_during_a_rebalance(
     broker: BrokerProcess, topic: str, protocol: dict[str, Any]
 ) -> None:

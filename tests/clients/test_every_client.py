@@ -1,18 +1,34 @@
 """The basic operations of all clients."""
 
 import time
+from typing import Final
 
 import pytest
 
 from tests.clients.brokers import BrokerUnderTest
-from tests.clients.drivers import CODECS
+from tests.clients.drivers import CODECS, DRIVERS
 from tests.clients.drivers.contract import ClientDriver
 from tests.clients.messages import assert_in_order, assert_same, plain, with_headers
 from tests.clients.segments import stored_codecs
 from tests.support.waiting import wait_for
 
 
-@pytest.mark.parametrize("codec", CODECS)
+def clients(*gate: str) -> pytest.MarkDecorator:
+    """Run a test with all clients: with those of `gate` in `make test`, with the others in `make slow`."""
+    return pytest.mark.parametrize(
+        "client", [pytest.param(name, marks=[] if name in gate else [pytest.mark.slow]) for name in DRIVERS]
+    )
+
+
+# Each codec of the Java client is a JVM.
+WRITERS: Final = [
+    pytest.param(name, codec, marks=[] if name != "java" or codec in ("none", "zstd") else [pytest.mark.slow])
+    for name in DRIVERS
+    for codec in CODECS
+]
+
+
+@pytest.mark.parametrize(("client", "codec"), WRITERS)
 def test_records_are_read_back_with_every_compression(
     driver: ClientDriver, shared_broker: BrokerUnderTest, topic: str, codec: str
 ) -> None:
@@ -44,6 +60,7 @@ def test_a_consumer_starts_at_an_offset_or_a_timestamp(driver: ClientDriver, top
     assert by_timestamp[0].offset == 20
 
 
+@clients("confluent-kafka", "kafka-python", "aiokafka", "kafkajs", "java")
 def test_a_group_resumes_at_its_committed_offset(driver: ClientDriver, topic: str) -> None:
     first, second = plain(30, "first"), plain(30, "second")
     group = f"{topic}-group"
@@ -59,6 +76,7 @@ def test_a_group_resumes_at_its_committed_offset(driver: ClientDriver, topic: st
         consumer.commit()
 
 
+@clients("confluent-kafka", "aiokafka")
 def test_clients_survive_a_kill_of_the_broker(
     own_driver: ClientDriver, own_broker: BrokerUnderTest, topic: str
 ) -> None:
@@ -92,6 +110,7 @@ def test_clients_survive_a_kill_of_the_broker(
     assert_in_order(stored)
 
 
+@clients("kafka-python", "kafkajs")
 def test_a_group_member_survives_a_kill_of_the_broker(
     own_driver: ClientDriver, own_broker: BrokerUnderTest, topic: str
 ) -> None:

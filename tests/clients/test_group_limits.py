@@ -95,7 +95,9 @@ def test_without_a_delay_the_first_member_gets_all_partitions_at_once(start: Sta
 
 
 @pytest.mark.java
-@pytest.mark.parametrize("protocol", [CLASSIC, CONSUMER], ids=["classic", "consumer"])
+@pytest.mark.parametrize(
+    "protocol", [pytest.param(CLASSIC, marks=pytest.mark.slow), CONSUMER], ids=["classic", "consumer"]
+)
 def test_a_full_group_refuses_members(start: StartBroker, topic: str, protocol: dict[str, Any]) -> None:
     broker = start(group_max_size=2, group_consumer_max_size=2)
     create_topic(broker, topic, 4)

@@ -35,7 +35,7 @@ def replace(members: Members, old: Consumer, topic: str, settings: Mapping[str, 
     return new
 
 
-@pytest.mark.parametrize("strategy", ["cooperative-sticky", "range"])
+@pytest.mark.parametrize("strategy", ["cooperative-sticky", pytest.param("range", marks=pytest.mark.slow)])
 def test_members_change_their_protocol_one_by_one_without_losing_records(
     broker: BrokerProcess, topic: str, strategy: str
 ) -> None:

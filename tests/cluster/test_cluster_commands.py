@@ -17,6 +17,8 @@ from tests.adoption.kafka import Java, WithZooKeeper, ZooKeeper
 from tests.support.kafka_process import kafka_jars
 from tests.support.waiting import wait_for
 
+pytestmark = pytest.mark.slow
+
 RACKS = {1: "a", 2: "b", 3: "c"}
 WITHIN_S = 60.0
 
@@ -161,7 +163,6 @@ def test_a_throttled_move_shows_its_progress_and_ends_without_throttles(
     assert replicas(headrace, topic) == [[1], [1], [1]]
 
 
-@pytest.mark.slow
 def test_a_cancelled_move_leaves_the_replicas(
     headrace: Headrace, topics: Callable[..., str], bootstrap: str, tmp_path: Path
 ) -> None:
@@ -180,7 +181,6 @@ def test_a_cancelled_move_leaves_the_replicas(
     assert settings_of(bootstrap, ResourceType.BROKER, "3") == {}
 
 
-@pytest.mark.slow
 def test_a_second_plan_must_be_additional(headrace: Headrace, topics: Callable[..., str], tmp_path: Path) -> None:
     slow, fast = topics([[1]], records=80), topics([[1]], records=0)
     first, second = str(tmp_path / "first.json"), str(tmp_path / "second.json")
@@ -230,7 +230,6 @@ def test_kafkas_tool_verifies_a_plan(
     assert [outcome["state"] for outcome in shown(headrace, "reassign", "verify", plan)] == ["done"]
 
 
-@pytest.mark.slow
 def test_a_broker_that_stops_and_returns(
     headrace: Headrace, topics: Callable[..., str], brokers: dict[int, WithZooKeeper]
 ) -> None:
@@ -255,7 +254,6 @@ def test_a_broker_that_stops_and_returns(
     assert (elected["leader"], elected["election"]) == (3, "elected")
 
 
-@pytest.mark.slow
 def test_an_unclean_election_returns_a_leader(
     headrace: Headrace, topics: Callable[..., str], brokers: dict[int, WithZooKeeper]
 ) -> None:

@@ -155,6 +155,7 @@ def test_replicas_move_and_the_old_ones_are_deleted(trio: Trio, tmp_path: Path) 
     load.check()
 
 
+@pytest.mark.slow
 def test_a_topic_is_deleted_when_a_broker_that_was_away_is_back(trio: Trio) -> None:
     trio.create("deleted", (1, 2, 3))
     away = next(broker_id for broker_id in IDS if broker_id != trio.controller())
@@ -168,6 +169,7 @@ def test_a_topic_is_deleted_when_a_broker_that_was_away_is_back(trio: Trio) -> N
     wait_for(lambda: not (trio.brokers[away].data / "deleted-0").exists(), "the deletion of the log")
 
 
+@pytest.mark.slow
 def test_a_leader_that_is_not_in_sync_is_elected_only_on_request(trio: Trio) -> None:
     first, last = [broker_id for broker_id in IDS if broker_id != trio.controller()]
     trio.create("unclean", (first, last))

@@ -197,6 +197,7 @@ def test_offsets_are_committed_with_a_transaction(cluster: Cluster, coordinator:
     assert committed(cluster.kafka.bootstrap, group) == {0: 2, 1: 2}
 
 
+@pytest.mark.slow
 def test_commits_survive_a_kill_of_the_coordinator(cluster: Cluster) -> None:
     group = key_of(HEADRACE, "killed")
     commit(cluster.kafka.bootstrap, group, 17)
@@ -205,6 +206,7 @@ def test_commits_survive_a_kill_of_the_coordinator(cluster: Cluster) -> None:
     assert committed(cluster.kafka.bootstrap, group) == {0: 17, 1: 17}
 
 
+@pytest.mark.slow
 def test_commits_survive_a_clean_restart_of_the_coordinator(cluster: Cluster) -> None:
     group = key_of(HEADRACE, "restarted")
     commit(cluster.headrace.bootstrap, group, 18)

@@ -16,7 +16,7 @@ from tests.hostile.test_expensive_requests import TOPIC, attack
 from tests.support.broker_process import BrokerProcess
 from tests.support.waiting import wait_for
 
-pytestmark = pytest.mark.java
+pytestmark = [pytest.mark.java, pytest.mark.slow]
 
 MANY: Final = expensive.MANY
 

@@ -117,6 +117,7 @@ def test_transactions_and_their_markers_are_equal(cluster: Cluster) -> None:
     assert (cluster.headrace.data / "payments-0" / f"{0:020}.txnindex").stat().st_size > 0
 
 
+@pytest.mark.slow
 def test_a_followed_log_is_compacted(cluster: Cluster) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.kafka.bootstrap})
     config = {"cleanup.policy": "compact", "segment.ms": "1", "min.cleanable.dirty.ratio": "0.01"}
@@ -127,6 +128,7 @@ def test_a_followed_log_is_compacted(cluster: Cluster) -> None:
     wait_for(lambda: min(batches(cluster.headrace.data, "table", 0)) > 0, "Headrace's cleaner", timeout_s=90)
 
 
+@pytest.mark.slow
 def test_a_follower_that_was_killed_catches_up(cluster: Cluster) -> None:
     create(cluster, "killed", min_in_sync=1)
     produce(cluster, "killed", 300)
@@ -139,6 +141,7 @@ def test_a_follower_that_was_killed_catches_up(cluster: Cluster) -> None:
     wait_for_equal_logs(cluster, "killed")
 
 
+@pytest.mark.slow
 def test_a_leader_that_was_killed_is_followed_again(cluster: Cluster) -> None:
     create(cluster, "again")
     produce(cluster, "again", 300)
@@ -151,6 +154,7 @@ def test_a_leader_that_was_killed_is_followed_again(cluster: Cluster) -> None:
     wait_for_equal_logs(cluster, "again")
 
 
+@pytest.mark.slow
 def test_records_that_only_headrace_had_are_truncated_when_another_broker_leads(
     cluster: Cluster, tmp_path: Path
 ) -> None:

@@ -118,6 +118,7 @@ def test_a_cluster_with_acls_is_refused(zookeeper: ZooKeeper, tmp_path: Path) ->
     )
 
 
+@pytest.mark.slow
 def test_brokers_without_a_plaintext_listener_are_refused(zookeeper: ZooKeeper, tmp_path: Path) -> None:
     address = f"{zookeeper.address}/sasl"
     login = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="a" password="b" user_a="b";'
@@ -172,6 +173,7 @@ def isr(bootstrap: str, topic: str) -> Sequence[set[int]]:
     return [set(partition["isr_nodes"]) for partition in found["partitions"]]
 
 
+@pytest.mark.slow
 def test_brokers_with_the_protocol_of_kafka_3_4_replicate_both_ways(zookeeper: ZooKeeper, tmp_path: Path) -> None:
     address = f"{zookeeper.address}/ibp34"
     version = {"inter.broker.protocol.version": "3.4"}

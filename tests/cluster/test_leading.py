@@ -91,6 +91,7 @@ def test_acks_all_waits_for_kafka_and_its_log_is_equal(cluster: Cluster) -> None
     assert isr(cluster, "led") == [HEADRACE, KAFKA]
 
 
+@pytest.mark.slow
 def test_a_follower_that_stops_leaves_the_isr_and_returns(cluster: Cluster) -> None:
     create(cluster, "stopped", MIN_ISR_2)
     produce(cluster.headrace.bootstrap, "stopped", *values_of("stopped"))
@@ -109,6 +110,7 @@ def test_a_follower_that_stops_leaves_the_isr_and_returns(cluster: Cluster) -> N
     assert produce_once(cluster, "stopped", acks=-1, timeout_ms=20_000) == "none"
 
 
+@pytest.mark.slow
 def test_a_consumer_is_sent_to_kafka_in_its_rack(cluster: Cluster) -> None:
     create(cluster, "near")
     produce(cluster.headrace.bootstrap, "near", *values_of("near"))

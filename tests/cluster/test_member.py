@@ -188,6 +188,7 @@ def extra(cluster: Cluster, tmp_path: Path) -> Iterator[BrokerProcess]:
         leave(broker, cluster)
 
 
+@pytest.mark.slow
 def test_a_clean_stop_leaves_the_cluster_at_once(cluster: Cluster, extra: BrokerProcess) -> None:
     extra.start()
     wait_for_brokers(cluster.kafka.bootstrap, HEADRACE, KAFKA, 5)
@@ -196,6 +197,7 @@ def test_a_clean_stop_leaves_the_cluster_at_once(cluster: Cluster, extra: Broker
     assert "Controlled shutdown is complete" in extra.log()
 
 
+@pytest.mark.slow
 def test_a_broker_that_was_killed_serves_only_when_it_is_registered_again(
     cluster: Cluster, extra: BrokerProcess
 ) -> None:
@@ -231,6 +233,7 @@ def test_records_survive_a_kill(cluster: Cluster, extra: BrokerProcess) -> None:
     assert consume(cluster.kafka.bootstrap, "killed", len(values) + 1) == {*values, b"last"}
 
 
+@pytest.mark.slow
 def test_a_broker_that_was_paused_beyond_its_session_comes_back(cluster: Cluster, extra: BrokerProcess) -> None:
     extra.start()
     wait_for_brokers(cluster.kafka.bootstrap, HEADRACE, KAFKA, 5)
@@ -244,6 +247,7 @@ def test_a_broker_that_was_paused_beyond_its_session_comes_back(cluster: Cluster
     assert consume(cluster.kafka.bootstrap, "paused", 2) == {b"before", b"after"}
 
 
+@pytest.mark.slow
 def test_an_id_that_is_taken_is_refused(cluster: Cluster, tmp_path: Path) -> None:
     twin = member(tmp_path / "twin", cluster.zookeeper, **{"zookeeper.session.timeout.ms": 4000})
     with pytest.raises(AssertionError, match="Another broker with id 4 is running"):

@@ -22,7 +22,7 @@ from tests.support.ports import free_port
 from tests.support.waiting import wait_for
 from tests.support.wire_client import WireClient
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(300)]
 
 TOPIC, BROKER = 2, 4
 """Resource types in requests about settings."""
@@ -213,7 +213,6 @@ def reassign(cluster: Cluster, topic: str, *replicas: int) -> None:
         assert client.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, fields)["error_code"] == "none"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("role", "first", "other"), [("follower", KAFKA, HEADRACE), ("leader", HEADRACE, KAFKA)])
 def test_a_throttle_limits_the_rate_of_a_reassignment(cluster: Cluster, role: str, first: int, other: int) -> None:
     rate, size = 2 * MIB, 16 * MIB
@@ -363,7 +362,6 @@ def common(partition: dict[str, Any]) -> dict[str, Any]:
 # The session with ZooKeeper
 
 
-@pytest.mark.slow
 def test_a_broker_that_lost_its_session_reads_settings_again_and_follows_later_ones(cluster: Cluster) -> None:
     create(cluster, "absent", [HEADRACE, KAFKA])
     registrations = cluster.headrace.log().count("Registered as broker")

@@ -15,7 +15,7 @@ from tests.cluster.conftest import metadata
 from tests.support.broker_process import answers_api_versions
 from tests.support.waiting import wait_for
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).resolve().parents[2]
 _WITHIN_S = 180.0
@@ -132,7 +132,6 @@ def test_a_playground_shows_obeys_and_stops(terminal: Terminal) -> None:
     check_end(terminal)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("terminal", [("--kafka",)], indirect=True, ids=["kafka"])
 def test_kafkas_brokers_take_over_and_give_back(terminal: Terminal) -> None:
     check_table(terminal, 1, 2, 3, 7, 8)

@@ -26,6 +26,8 @@ _FAULTS: Final = {
     "torn requests": Faults(tear=0.1),
     "delays": Faults(delay=0.5, longest_delay_s=0.02),
 }
+_IN_GATE: Final = "lost answers"
+"""The fault that is played in `make test`; `make slow` plays the others."""
 _numbers: Final = itertools.count()
 
 
@@ -44,10 +46,19 @@ async def new_root(address: str) -> str:
     return path
 
 
-_STORES: Final = ["zookeeper", *(f"zookeeper with {name}" for name in _FAULTS)]
+_STORES: Final = [
+    "embedded",
+    pytest.param("zookeeper", marks=pytest.mark.java),
+    pytest.param(f"zookeeper with {_IN_GATE}", marks=pytest.mark.java),
+    *(
+        pytest.param(f"zookeeper with {name}", marks=[pytest.mark.java, pytest.mark.slow])
+        for name in _FAULTS
+        if name != _IN_GATE
+    ),
+]
 
 
-@pytest.fixture(params=["embedded", *(pytest.param(name, marks=pytest.mark.java) for name in _STORES)])
+@pytest.fixture(params=_STORES)
 async def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[OpenStore]:
     if request.param == "embedded":
         async with AsyncExitStack() as opened:

@@ -26,8 +26,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KillableBroker]
 @pytest.mark.parametrize(
     ("mode", "victim"),
     [
-        ("assigned", "client"),
         ("group", "broker"),
+        pytest.param("assigned", "client", marks=pytest.mark.slow),
         pytest.param("assigned", "broker", marks=pytest.mark.slow),
         pytest.param("group", "client", marks=pytest.mark.slow),
     ],

@@ -90,12 +90,14 @@ def repeated(numbers: list[int]) -> list[int]:
     return sorted(number for number, count in Counter(numbers).items() if count > 1)
 
 
+@pytest.mark.slow
 def test_at_most_once_loses_the_orders_in_flight(broker: KillableBroker) -> None:
     kill_and_restart(broker, "at_most_once.py", "after", "Consumer.commit", "2")
     assert len(lost(invoices(broker))) == BATCH
     assert repeated(invoices(broker)) == []
 
 
+@pytest.mark.slow
 def test_at_least_once_repeats_the_orders_in_flight(broker: KillableBroker) -> None:
     kill_and_restart(broker, "at_least_once.py", "after", "Producer.flush", "2")
     assert lost(invoices(broker)) == []

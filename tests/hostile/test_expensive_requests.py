@@ -30,17 +30,13 @@ EVERY_KIND: Final = {
     ApiKey.FETCH,
     ApiKey.METADATA,
     ApiKey.OFFSET_COMMIT,
-    ApiKey.OFFSET_FETCH,
     ApiKey.JOIN_GROUP,
-    ApiKey.DESCRIBE_GROUPS,
-    ApiKey.CREATE_TOPICS,
     ApiKey.DELETE_RECORDS,
-    ApiKey.ADD_PARTITIONS_TO_TXN,
     ApiKey.WRITE_TXN_MARKERS,
     ApiKey.DESCRIBE_CONFIGS,
     ApiKey.CONSUMER_GROUP_HEARTBEAT,
 }
-"""Requests about records, offsets, groups, topics, transactions and settings; `make slow` sends all others."""
+"""Requests about records, topics, offsets, groups, transactions and settings; `make slow` sends all others."""
 
 
 @pytest.fixture(scope="module")
@@ -179,6 +175,7 @@ def test_the_largest_commit_keeps_nobody_waiting(own_broker: BrokerProcess, offs
     assert answer.count(struct.pack(">ihx", 0, error)) >= offsets
 
 
+@pytest.mark.slow
 def test_offsets_of_thousands_of_open_transactions_keep_nobody_waiting(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data") as broker, WireClient(broker.bootstrap) as client:
         with RawConnection(broker.host, broker.port) as connection:
@@ -230,6 +227,7 @@ def test_batches_for_many_partitions_keep_nobody_waiting(own_broker: BrokerProce
         assert len(answer) > 20 * len(data)
 
 
+@pytest.mark.slow
 def test_offset_lookups_by_time_in_many_partitions_keep_nobody_waiting(own_broker: BrokerProcess, wide: str) -> None:
     for partitions in (range(expensive.MANY), [0] * expensive.MANY):
         entries = [{"partition_index": index, "current_leader_epoch": -1, "timestamp": 1} for index in partitions]

@@ -91,6 +91,7 @@ def test_slow_expressions_of_many_members_keep_nobody_waiting(crowded: BrokerPro
     bystander.close()
 
 
+@pytest.mark.slow
 def test_topics_of_a_slow_expression_are_assigned_with_a_later_heartbeat(crowded: BrokerProcess) -> None:
     client = WireClient(crowded.bootstrap)
     regex = "(?:.?){248}(a|b|0|1)"  # slow enough for a later heartbeat

@@ -173,7 +173,10 @@ RULES: Final[dict[str, tuple[dict[str, str], set[int]]]] = {
 }
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(
+    "rule",
+    [pytest.param(rule, marks=[] if rule in ("compacted", "no codec") else [pytest.mark.slow]) for rule in RULES],
+)
 def test_batches_against_the_rules_of_a_topic(
     rule: str, attacker: RawConnection, innocent: Innocent, memory: Memory
 ) -> None:
@@ -217,7 +220,9 @@ GARBAGE: Final[dict[str, Callable[[], bytes]]] = {
 }
 
 
-@pytest.mark.parametrize("kind", GARBAGE)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.slow] if kind == "missing record" else []) for kind in GARBAGE]
+)
 @pytest.mark.parametrize("codec", [pytest.param(GZIP, marks=pytest.mark.slow), ZSTD])
 def test_large_bad_batches_are_refused(
     kind: str, codec: int, attacker: RawConnection, innocent: Innocent, memory: Memory

@@ -196,6 +196,7 @@ def test_long_polls_of_clients_that_hang_up(own_broker: BrokerProcess, innocent:
     wait_for(lambda: connections(own_broker) < before + 20, "the connections are closed", timeout_s=30)
 
 
+@pytest.mark.slow
 def test_a_client_that_hangs_up_with_pipelined_requests(own_broker: BrokerProcess) -> None:
     before = connections(own_broker)
     for _ in range(20):
@@ -223,6 +224,7 @@ def test_memory_of_long_polls(tmp_path: Path) -> None:
         memory.has_grown_by_at_most(160 * MB)
 
 
+@pytest.mark.slow
 def test_sigterm_under_attack(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data") as broker:
         with ExitStack() as crowd:

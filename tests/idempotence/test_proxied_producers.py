@@ -133,7 +133,7 @@ def read(bootstrap: str, topic: str, *, isolation: str = "read_uncommitted") -> 
     return found
 
 
-# The gate plays the faults one by one for one client only, and without waiting for connections that hang.
+# The gate plays the faults for one client only, and one by one without waiting for connections that hang.
 CASES = [
     pytest.param(librdkafka, faults, id=f"librdkafka-{name}", marks=[pytest.mark.slow] if "hang" in name else [])
     for name, faults in FAULTS.items()
@@ -142,7 +142,7 @@ CASES = [
         java,
         faults,
         id=f"java-{name}",
-        marks=[pytest.mark.java] if name.startswith("all of these") else [pytest.mark.java, pytest.mark.slow],
+        marks=[pytest.mark.java, pytest.mark.slow],
     )
     for name, faults in FAULTS.items()
 ]

@@ -67,6 +67,7 @@ def _output(function: Callable[..., Any]) -> Additive:
     return output
 
 
+@pytest.mark.slow
 def test_all_lines_of_the_access_log_are_events(access: "dict[str, DataFrame]") -> None:
     assert (access["events"].count(), access["quarantine"].count()) == (10_000, 0)
     assert access["events"].select("client").distinct().count() == 1753
@@ -106,7 +107,19 @@ def totals(access: "dict[str, DataFrame]") -> dict[str, dict[tuple[Any, ...], An
 
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
-@pytest.mark.parametrize(("function", "params"), ADDITIVE, ids=lambda value: getattr(value, "__name__", ""))
+@pytest.mark.parametrize(
+    ("function", "params"),
+    [
+        # the fewest and the most columns, and sketches; the others in `make slow`
+        pytest.param(
+            function,
+            params,
+            id=function.__name__,
+            marks=[] if function in (activity.page_views, activity.visitors) else pytest.mark.slow,
+        )
+        for function, params in ADDITIVE
+    ],
+)
 def test_partial_aggregates_of_random_cuts_sum_up_to_the_totals(
     access: "dict[str, DataFrame]",
     totals: dict[str, dict[tuple[Any, ...], Any]],
@@ -128,6 +141,7 @@ def test_partial_aggregates_of_random_cuts_sum_up_to_the_totals(
             assert row[name] == pytest.approx(total[name], rel=HLL_ERROR)
 
 
+@pytest.mark.slow
 def test_a_sketch_of_many_visitors_is_within_its_error(spark: "SparkSession") -> None:
     events = spark.sql("SELECT timestamp'2026-01-01' AS event_time, cast(id AS string) AS client FROM range(200000)")
     (row,) = _view(activity.visitors(events, Visitors()), _output(activity.visitors)).collect()
@@ -185,6 +199,7 @@ def test_top_pages_are_ranked_by_views_then_name(spark: "SparkSession") -> None:
     assert _table(activity.top_pages(views, TopPages(count=2))) == [(1, "/c", 3), (2, "/a", 2)]
 
 
+@pytest.mark.slow
 def test_sessions_of_the_access_log(access: "dict[str, DataFrame]") -> None:
     counts = activity.sessions(access["events"], Sessions()).selectExpr(
         "count(*)", "count_if(requests = 1)", "sum(requests)"
@@ -192,6 +207,7 @@ def test_sessions_of_the_access_log(access: "dict[str, DataFrame]") -> None:
     assert _table(counts) == [(3052, 1607, 10_000)]
 
 
+@pytest.mark.slow
 def test_sessions_of_a_log_with_torn_lines(nasa: "dict[str, DataFrame]") -> None:
     assert activity.sessions(nasa["events"], Sessions()).count() == 191
 

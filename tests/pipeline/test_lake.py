@@ -77,6 +77,7 @@ def test_a_batch_is_appended_once_per_writer(lake: "Lake") -> None:
     assert metadata(lake) == [{"batch": 7}, {"batch": 0}]
 
 
+@pytest.mark.slow
 def test_a_batch_may_add_a_column(lake: "Lake") -> None:
     append(lake, 0, ("/a", 1))
     rows = frame(lake.spark, [{"page": "/b", "views": 2, "visitors": 1}], "page: string, views: bigint, visitors: int")
@@ -106,6 +107,7 @@ def test_a_batch_of_another_process_is_noticed(lake: "Lake") -> None:
     assert stored(lake) == [("/a", 1), ("/b", 1), ("/c", 1), ("/d", 1)]
 
 
+@pytest.mark.slow
 def test_changes_by_others_are_noticed_once_and_compactions_are_none(lake: "Lake") -> None:
     from delta.tables import DeltaTable
 
@@ -125,6 +127,7 @@ def test_changes_by_others_are_noticed_once_and_compactions_are_none(lake: "Lake
     assert not lake.was_changed_by_others("pages", writer)
 
 
+@pytest.mark.slow
 def test_two_writers_may_create_a_table_at_once(lake: "Lake") -> None:
     writers = [
         threading.Thread(target=append, args=(lake, 0, (name, 1)), kwargs={"writer": name}) for name in ("/a", "/b")

@@ -58,6 +58,7 @@ def test_totals_of_a_job_that_has_run_need_no_definition(query: "Query") -> None
     assert query("SELECT word, times FROM MY_WORDS") == (0, "word\ttimes\na\t4\n", "")
 
 
+@pytest.mark.slow
 def test_all_tables_are_shown(query: "Query") -> None:
     status, shown, _ = query("SHOW TABLES")
     assert status == 0

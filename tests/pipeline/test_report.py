@@ -78,6 +78,7 @@ def test_a_wrong_parameter_is_refused(spark: "SparkSession") -> None:
         report(events_of(spark, []), params={"sessions": {"gap": 30}})
 
 
+@pytest.mark.slow
 def test_another_gap_changes_the_sessions_and_nothing_else(spark: "SparkSession") -> None:
     from headrace.pipeline.report import report
 

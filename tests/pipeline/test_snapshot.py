@@ -53,6 +53,7 @@ def test_only_changed_and_gone_rows_are_returned(lake: "Lake") -> None:
     assert sorted(tuple(row) for row in lake.read("top").collect()) == list(FIRST)
 
 
+@pytest.mark.slow
 def test_a_repeated_batch_returns_the_changes_of_its_first_attempt(lake: "Lake") -> None:
     top = table(lake)
     write(top, lake, 0, FIRST)
@@ -62,6 +63,7 @@ def test_a_repeated_batch_returns_the_changes_of_its_first_attempt(lake: "Lake")
     assert sorted(tuple(row) for row in lake.read("top").collect()) == list(SECOND)
 
 
+@pytest.mark.slow
 def test_a_table_that_another_program_has_rewritten_is_replaced_whole(lake: "Lake") -> None:
     top = table(lake)
     for batch, ranks in enumerate((FIRST, SECOND)):

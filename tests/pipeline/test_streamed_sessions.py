@@ -62,6 +62,7 @@ def test_a_stream_has_the_sessions_of_the_batch(spark: "SparkSession", access_lo
     assert _streamed(spark, batches, tmp_path) == _table(activity.sessions(rows, Sessions()))
 
 
+@pytest.mark.slow
 def test_a_request_as_late_as_allowed_exactly_at_the_gap_belongs_to_the_session(
     spark: "SparkSession", tmp_path: Path
 ) -> None:

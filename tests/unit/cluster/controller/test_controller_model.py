@@ -285,7 +285,9 @@ class History:
         self.world.carry_out(effects)
 
 
-@pytest.mark.parametrize("block", range(10))
+@pytest.mark.parametrize(
+    "block", [pytest.param(block, marks=[] if block < 4 else [pytest.mark.slow]) for block in range(10)]
+)
 def test_a_cluster_survives_every_history(block: int) -> None:
     for seed in range(block * SEEDS // 10, (block + 1) * SEEDS // 10):
         try:

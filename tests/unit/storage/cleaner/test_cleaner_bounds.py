@@ -113,6 +113,7 @@ def test_highly_compressed_clean_batches_are_processed_a_few_at_a_time(tmp_path:
     assert _peak(lambda: cleaner.clean(cleaner.groups()[0])) < LIMIT
 
 
+@pytest.mark.slow
 def test_many_small_batches_are_written_before_they_fill_a_megabyte(tmp_path: Path) -> None:
     batches = [_batch(0, (b"%d" % key, b"")) for key in range(100)]
     cleaner = _cleaner(tmp_path, [pack(">q", offset) + batches[offset % 100][8:] for offset in range(20_000)])

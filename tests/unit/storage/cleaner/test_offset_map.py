@@ -30,6 +30,7 @@ def _fates(offset_map: OffsetMap, *batches: tuple[BatchHeader, bytes]) -> list[i
     return [fate for header, _ in batches for fate in offset_map.fates_in(header)]
 
 
+@pytest.mark.slow
 def test_memory_per_key_is_within_the_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offset_map_module, "_MIN_MERGE", 6_250)
     monkeypatch.setattr(offset_map_module, "_CHUNK_BYTES", 50_000)
