@@ -333,19 +333,19 @@ FAILURES: dict[str, tuple[Callable[[Path], object], str]] = {
     "meta.properties of a newer Kafka": (set_newer_format, "meta.properties is malformed"),
     "replicas elsewhere": (
         lambda directory: append_metadata(directory, replicas(directory, "orders-1", 7, 8)),
-        "orders-1 also have replicas on other brokers.*headrace.adopt.partial=true",
+        "other brokers also have replicas of orders-1.*headrace.adopt.partial=true",
     ),
     "partition elsewhere": (
         lambda directory: append_metadata(directory, replicas(directory, "orders-1", 8)),
-        "orders-1 are only on other brokers",
+        "only other brokers have orders-1",
     ),
     "tiered topic": (
         lambda directory: append_metadata(directory, set_in_topic("orders", "remote.storage.enable", "true")),
-        "orders keep older records in tiered storage",
+        "tiered storage, which has older records of orders",
     ),
     "directory missing": (
         lambda directory: shutil.rmtree(directory / "orders-1"),
-        "has orders-1 on this broker, but the directory is missing",
+        "directories of orders-1, which belong to this broker, are missing",
     ),
     "directory of another cluster": (
         lambda directory: shutil.copytree(directory / "orders-1", directory / "stranger-0"),

@@ -22,7 +22,7 @@ METADATA_FILE: Final = "metadata.db"
 def adoption_of(log_dirs: LogDirs, config: BrokerConfig) -> "Adoption | None":
     """Plan the adoption of the partitions in the log directories; None if there is nothing to adopt.
 
-    Raises KafkaError if they cannot be adopted as a whole, before anything is changed.
+    Changes nothing. Raises KafkaError if the partitions cannot be adopted as a whole.
     """
     from headrace.adoption.metadata_log import find_metadata_log
 

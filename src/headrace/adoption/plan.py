@@ -1,6 +1,6 @@
 """Decide how to adopt directories without Headrace's metadata, such as Kafka's. Pure.
 
-Every inconsistency is an error that says what to do, before anything is changed.
+Directories that cannot be adopted as a whole are refused before anything is changed; the error says what to do.
 """
 
 import uuid
@@ -217,9 +217,9 @@ def _check_tiers(cluster: KafkaCluster) -> None:
     ]
     if tiered:
         raise _refused(
-            f"{_listed(tiered)} keep older records in tiered storage (remote.storage.enable=true), which Headrace "
-            "cannot read. Restore the records with Kafka: copy them into a topic without tiered storage, then "
-            "delete the tiered one"
+            f"Headrace cannot read tiered storage, which has older records of {_listed(tiered)} "
+            "(remote.storage.enable=true). Restore the records with Kafka: copy them into a topic without tiered "
+            "storage, then delete the tiered one"
         )
 
 
@@ -258,8 +258,8 @@ def _check_replicas(
             if index not in partitions.get(name, {}):
                 missing.append((f"{name}-{index}", _directory_of(partition, config.node_id)))
     if (shared or elsewhere) and not config.headrace_adopt_partial:
-        what = [f"{_listed(elsewhere)} are only on other brokers"] if elsewhere else []
-        what += [f"{_listed(shared)} also have replicas on other brokers"] if shared else []
+        what = [f"only other brokers have {_listed(elsewhere)}"] if elsewhere else []
+        what += [f"other brokers also have replicas of {_listed(shared)}"] if shared else []
         raise _refused(
             f"the directory belongs to one of several brokers: {', and '.join(what)}. Move all partitions to "
             f"broker {config.node_id} alone first (kafka-reassign-partitions.sh) and stop it cleanly, or start with "
@@ -274,8 +274,8 @@ def _check_replicas(
     if missing and not config.headrace_adopt_partial:
         names = [name for name, _ in missing]
         raise _refused(
-            f"the cluster's metadata has {_listed(names)} on this broker, but the directory is missing. Restore "
-            f"it, list all log.dirs of the broker, or start with {PARTIAL}=true to start it empty"
+            f"the directories of {_listed(names)}, which belong to this broker, are missing. Restore them, list all "
+            f"log.dirs of the broker, or start with {PARTIAL}=true to create those partitions empty"
         )
 
 

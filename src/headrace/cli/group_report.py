@@ -131,7 +131,7 @@ def report(
 
 
 def assumed_reset(cluster: Cluster, broker_id: int | None, reset: str | None) -> str:
-    """Return `reset`, or if it is None the setting of the broker (None: any broker); EARLIEST for Apache Kafka."""
+    """Return `reset`, else the setting of the broker (of any without an id), else EARLIEST, for Apache Kafka."""
     if reset is not None:
         return str(reset)
     if broker_id is None:

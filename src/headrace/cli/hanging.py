@@ -24,7 +24,7 @@ class Hanging:
     coordinator_epoch: int | None
     last_timestamp_ms: int
     idle_seconds: float
-    """Since the last record, by its timestamp."""
+    """Time since the last record, by its timestamp."""
 
 
 @dataclass(frozen=True, slots=True)

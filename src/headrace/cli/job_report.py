@@ -48,7 +48,7 @@ def print_list(jobs: Sequence[Mapping[str, Any]]) -> None:
 
 
 def described(job: Job, selection: Selection) -> dict[str, Any]:
-    """Return everything about a job in its deployment as an object for JSON, with the places of secrets, not values."""
+    """Return everything about a job in its deployment as an object for JSON; of secrets, only the places."""
     deployment = selection.deployment
     settings = deployment.settings(job.name)
     values = deployment.params(job)

@@ -106,7 +106,7 @@ def submit(
     jobs: Annotated[
         list[str] | None, typer.Argument(metavar="[JOB]...", show_default="all", help="Names of jobs.")
     ] = None,
-    print_line: Annotated[bool, typer.Option("--print", help="Print the commands; required.")] = False,
+    print_line: Annotated[bool, typer.Option("--print", help="Required: print the commands; nothing is run.")] = False,
     deploy_mode: Annotated[
         str,
         typer.Option("--deploy-mode", metavar="MODE", help="Where the driver runs: client (here) or cluster."),

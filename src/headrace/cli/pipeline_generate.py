@@ -103,7 +103,7 @@ def generate(
             "--partitions",
             metavar="N",
             show_default="the topic's, or 1",
-            help="Partitions of --topic, or of the topic that you will send the file to.",
+            help="Partitions of the topic to which the lines are sent, now or later.",
         ),
     ] = None,
     json: Json = False,

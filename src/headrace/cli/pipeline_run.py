@@ -34,7 +34,7 @@ STATUS_EPILOG = examples(
     "headrace pipeline status --json | jq '.[] | select(.job == \"events\") | .lag'",
 )
 QUERY_EPILOG = examples(
-    "tables have plain names; additive ones are summed up",
+    "tables by their names alone; additive tables show their totals",
     "headrace pipeline query 'SELECT page, sum(views) FROM page_views GROUP BY page'",
     "estimate the number of visitors from a sketch",
     "headrace pipeline query 'SELECT hour, hll_sketch_estimate(visitors) FROM page_views'",

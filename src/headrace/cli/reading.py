@@ -141,7 +141,7 @@ class _Reader:
                 return
 
     def _check_topic(self) -> None:
-        """Distinguish a topic without new records from a deleted one, and from a lost broker."""
+        """Set `lost` if the topic was deleted or no broker answers; otherwise there are just no new records."""
         topic, doing = self._reading.topic, f"consuming from '{self._reading.topic}'"
         has_topic = topic_exists(self._consumer, topic)
         self._is_alone = has_topic is None

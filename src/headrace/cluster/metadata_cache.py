@@ -42,7 +42,7 @@ class MetadataCache:
 
     @property
     def is_complete(self) -> bool:
-        """True once the controller has sent brokers, and the topics of `await_topics`."""
+        """True once the controller has sent the brokers and the topics passed to `await_topics`."""
         return self._complete.is_set()
 
     def await_topics(self, names: Iterable[str]) -> None:

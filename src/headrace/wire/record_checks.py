@@ -29,7 +29,7 @@ NO_TIMESTAMP: Final = -1
 MAX_INT64: Final = 0x7FFF_FFFF_FFFF_FFFF
 _QUARTER: Final = 0x4000_0000_0000_0000
 _EIGHTH: Final = 0x2000_0000_0000_0000
-"""Of the range of 64 bits."""
+"""An eighth of the range of 64 bits, as `_QUARTER` is a quarter."""
 
 # The next part of a record.
 _HEAD: Final = 0

@@ -259,7 +259,7 @@ def _steps(walk: RecordWalk, pieces: Iterable[bytes], slice_size: int, finds_one
             raise _invalid(_REASONS[min(position, OUTSIDE)])
         yield
     if position != len(data):
-        raise _invalid("the declared records and the batch do not end together")
+        raise _invalid("the declared records do not end where the batch ends")
 
 
 _REASONS: Final = {

@@ -103,10 +103,10 @@ class TestFromACluster:
         [
             (cluster_of(HERE), [*found(0), *found(1)], "contain t-1, which the cluster's metadata does not"),
             (cluster_of(HERE), found(0, topic_id=OTHER_ID), "contain t-0, which the cluster's metadata does not"),
-            (cluster_of(HERE, HERE), found(0), "has t-1 on this broker, but the directory is missing"),
+            (cluster_of(HERE, HERE), found(0), "directories of t-1, which belong to this broker, are missing"),
             (cluster_of(HERE, KafkaPartition((7,), 0, (OTHER_ID,))), found(0), "t-1 is in the log directory with id"),
-            (cluster_of(HERE, KafkaPartition((8,), 0)), found(0), "t-1 are only on other brokers"),
-            (cluster_of(KafkaPartition((8, 7), 0)), found(0), "t-0 also have replicas on other brokers"),
+            (cluster_of(HERE, KafkaPartition((8,), 0)), found(0), "only other brokers have t-1"),
+            (cluster_of(KafkaPartition((8, 7), 0)), found(0), "other brokers also have replicas of t-0"),
         ],
     )
     def test_metadata_that_contradicts_the_directories_is_refused(

@@ -1,8 +1,8 @@
 """Spread items over brokers evenly, at the lowest cost. Knows neither replicas nor requests. Pure.
 
-This is a minimum-cost flow: every item sends one unit to each of `count` brokers. A load costs its square, which makes
-the optimum even, times a weight so large that evenness outweighs any saving by the items. Negative cycles of the
-residual graph are cancelled until none is left, which proves that the flow is optimal (Klein 1967).
+This is a minimum-cost flow: every item sends one unit to each of `count` brokers. The cost of a load is its square, so
+that the optimum is even, times a weight so large that evenness outweighs any saving by the items. Negative cycles of
+the residual graph are cancelled until none is left, which proves that the flow is optimal (Klein 1967).
 """
 
 from collections.abc import Iterator, Mapping, Sequence

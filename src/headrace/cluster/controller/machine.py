@@ -119,7 +119,7 @@ class ControllerMachine:
         return offline
 
     def _remove_dead(self, work: Work, dead: Sequence[Replica]) -> None:
-        """Remove replicas from ISRs: the previous controller may have died with their brokers before it did so."""
+        """Remove dead replicas from ISRs, which the previous controller did not do if it died with their brokers."""
         if self.context.brokers:  # the only broker of an embedded store registers later
             replicas.to_offline(work, dead)
 

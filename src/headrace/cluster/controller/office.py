@@ -82,7 +82,7 @@ class Office:
         if cluster_id is not None and known != cluster_id:
             raise ClusterIdMismatchError(
                 f"The data directory belongs to cluster {cluster_id}, but the metadata store to cluster {known}. "
-                f"Start with the data directory and the metadata of one cluster."
+                "Use a data directory and a metadata store of the same cluster."
             )
         epoch, self._epoch_version = await self._raise_epoch()
         self.cluster_id = known

@@ -90,7 +90,7 @@ class Channels:
         await asyncio.gather(*self._closing, return_exceptions=True)
 
     async def _exchange(self, link: Link, send: Send) -> None:
-        """Send an order until it is answered."""
+        """Send an order, and repeat it until the broker answers."""
         message = self._request(send)
         reply_type = self._reply_type(message)
         failed = False
@@ -140,10 +140,11 @@ class _Channel:
     async def _run(self) -> None:
         while True:
             while self._orders:
+                send = self._orders[0]
                 try:
-                    await self._exchange(self._link, self._orders[0])
+                    await self._exchange(self._link, send)
                 except Exception:
-                    log.exception("An order to a broker is lost: this is a bug, please report it")
+                    log.exception("A request to broker %d was lost: this is a bug, please report it", send.broker_id)
                 self._orders.popleft()
             self._news.clear()
             await self._news.wait()

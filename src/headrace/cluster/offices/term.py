@@ -203,7 +203,7 @@ class Term:
     async def _read_states(
         self, topics: Mapping[str, ReadTopic]
     ) -> tuple[dict[str, ReadTopic], dict[TopicPartition, LeaderState]]:
-        """Return the topics whose states can be decoded, and the states. Others would seem to have no leaders yet."""
+        """Return the topics whose states can be decoded, and the states. The others would seem to be new."""
         states = await self._reader.states(
             [TopicPartition(name, index) for name, topic in topics.items() for index in topic.assignments]
         )

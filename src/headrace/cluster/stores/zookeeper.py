@@ -53,7 +53,7 @@ _LOST: Final = (kazoo_errors.ConnectionLoss, kazoo_errors.SessionExpiredError, k
 _RECONNECTION: Final = {"max_tries": -1, "delay": 0.1, "max_delay": 1.0}
 """Seconds. kazoo's default is a pause of up to a minute."""
 _CONSEQUENTIAL: Final = (kazoo_errors.RolledBackError, kazoo_errors.RuntimeInconsistency)
-"""kazoo's results for the operations before and after the one that failed: they only follow from that failure."""
+"""kazoo's results for the operations before and after the one that failed, whose own result has the reason."""
 
 _MANY: Final = 10
 """Fewer nodes are read with one request per node."""
@@ -212,7 +212,7 @@ class ZooKeeperStore(MetadataStore):
         return lambda _: self._post(changed)
 
     async def _read(self, path: str, request: Callable[[], Any]) -> Any:
-        """Send a request until it is answered."""
+        """Send a request, and repeat it until it is answered."""
         while True:
             answer = await self._send(request())
             if not isinstance(answer, _Lost):

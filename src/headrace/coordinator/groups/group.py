@@ -131,7 +131,7 @@ class Group(Protocol):
         """Return effects that answer parked requests with `error`: the coordinator moves, or the broker stops."""
 
     def append_failed(self) -> None:
-        """Handle a failed write of the last decision."""
+        """Handle a failed write of the records that the last call returned."""
 
     def check(self) -> None:
         """Assert every invariant; for tests."""

@@ -95,7 +95,7 @@ class Total(NamedTuple):
     oldest_ms: int = UNKNOWN
     """Timestamp of the oldest unread record."""
     is_dated: bool = True
-    """True if it is known."""
+    """True if `oldest_ms` is known."""
     pace: float = 0.0
     arrival: float = 0.0
     trend: Trend = Trend.UNKNOWN

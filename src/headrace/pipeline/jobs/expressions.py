@@ -20,7 +20,7 @@ def is_page_view() -> Column:
 
 
 def is_asset() -> Column:
-    """True for files that browsers fetch with a page, such as styles and images, and most crawlers do not."""
+    """True for files that browsers, but few crawlers, fetch with a page, such as styles and images."""
     return sf.coalesce(sf.col("page").rlike(_ASSETS), sf.lit(False))
 
 

@@ -107,11 +107,12 @@ def parse(table: Mapping[str, object], directory: Path) -> Cluster:
             raise PipelineError(f"[cluster] {name} must be a table: [cluster.{name}]")
     shared = {name: value for name, value in table.items() if name not in only}
     settings: dict[str, Value] = {}
+    names: dict[str, str] = {}
     for name, value in flattened(shared, "[cluster]", directory).items():
         own = ALIASES.get(name, name)
         _check_shared(name, own)
-        if own in settings:
-            raise PipelineError(f"[cluster] {name} is given twice: it is the same setting as {own}")
+        if (first := names.setdefault(own, name)) != name:
+            raise PipelineError(f"[cluster] {first} and {name} are the same setting: remove one of them")
         if own in ("security.protocol", "sasl.mechanism") and isinstance(value, str):
             value = value.upper()
         settings[own] = _located(own, value, directory)

@@ -77,7 +77,7 @@ class Deployment:
         return cls(cluster=client_settings.plain(bootstrap), lake=place, checkpoints=f"{place}/{_CHECKPOINTS}")
 
     def settings(self, job: str) -> JobSettings:
-        """Return the settings of a job; those of `[jobs.NAME]`, or the defaults."""
+        """Return the settings of a job: those of `[jobs.NAME]`, or the defaults."""
         return self.jobs.get(job, JobSettings())
 
     def params(self, job: Job) -> Any:
@@ -85,7 +85,7 @@ class Deployment:
         return params.build(job, self.settings(job.name).params)
 
     def with_lake(self, lake: str) -> "Deployment":
-        """Return the deployment with another lake, which has the checkpoints. Raises PipelineError if it is empty."""
+        """Return the deployment with another lake and its checkpoints. Raises PipelineError if `lake` is empty."""
         if not lake:
             raise PipelineError("--lake is empty: give a directory or a URI")
         place = absolute(lake, Path.cwd())

@@ -189,7 +189,7 @@ def _check(job: Job) -> None:
             _check_stateful(job, output)
         if isinstance(output, Snapshot) and not isinstance(job.source, Table):
             raise PipelineError(
-                f"job {job.name}: Snapshot('{output.table}') needs source=Table(...): a topic has no view"
+                f"job {job.name}: Snapshot('{output.table}') needs source=Table(...): it reads a whole table"
             )
         if isinstance(output, Changelog) and output.of not in job.tables:
             raise PipelineError(
@@ -200,7 +200,7 @@ def _check(job: Job) -> None:
 
 def _check_stateful(job: Job, output: Stateful) -> None:
     if any(not isinstance(other, Changelog) for other in job.outputs if other is not output):
-        raise PipelineError(f"job {job.name} is stateful and has other outputs: give each a job of its own")
+        raise PipelineError(f"job {job.name} is stateful and has other outputs: give each output a job of its own")
     if output.late_by is not None and output.late_by not in getattr(job.params, "__dataclass_fields__", ()):
         raise PipelineError(f"job {job.name}: late_by names '{output.late_by}', which is not a parameter of the job")
 

@@ -55,7 +55,7 @@ class OnLoop(Protocol):
 
 
 class Dirt(NamedTuple):
-    """The work to do in a log: cleanable `segments`, their `ratio` of dirty bytes, and if they are `overdue`."""
+    """The work in a log. `ratio` is the share of dirty bytes; `overdue` is True after `max.compaction.lag.ms`."""
 
     first_dirty_offset: int
     first_uncleanable_offset: int
@@ -252,7 +252,7 @@ class LogCleaner:
             end_offset, unreadable = process.clean(job, swap)
         except (CleaningFailedError, OSError) as error:
             if self._on_loop(lambda: not set(by_base.values()).issubset(cleaned.segments.ordered)):
-                raise CleaningAbortedError(f"its segments have changed since it began ({error})") from error
+                raise CleaningAbortedError(f"segments were deleted or replaced meanwhile ({error})") from error
             raise
         finally:
             for path in job.directory.glob(f"*{CLEANED_SUFFIX}"):

@@ -105,7 +105,7 @@ class LogDir:
             raise
 
     def _take_locks(self) -> None:
-        """Lock the directory itself, against Headrace even if `.lock` is deleted, and `.lock`, against Kafka."""
+        """Lock `.lock` against Kafka, and the directory itself against Headrace, even if `.lock` is deleted."""
         in_use = KafkaError(
             ErrorCode.kafka_storage_error,
             f"{self.path} is in use by another broker (it holds the lock {self.path / LOCK_FILE}): "

@@ -38,7 +38,7 @@ class CleaningAbortedError(Exception):
 
 
 class Log:
-    """Appends, truncates, applies retention, swaps compacted segments and moves; `reader` reads, `flusher` flushes.
+    """Appends, truncates, applies retention, moves, swaps in compacted segments; `reader` reads, `flusher` flushes.
 
     Code that runs for every append or read takes offsets and settings from `state`, to avoid the cost of properties.
     """
@@ -381,7 +381,7 @@ class Log:
         """Return the index of `old[0]`. If `old` has changed, remove `cleaned` and raise CleaningAbortedError."""
         if self.is_moving:
             _unlink(cleaned.files())
-            raise CleaningAbortedError(f"{self.topic_partition} is being moved to another log directory")
+            raise CleaningAbortedError("the log is being moved to another log directory")
         ordered = self.segments.ordered
         place = next((place for place, segment in enumerate(ordered) if segment is old[0]), -1)
         current = ordered[place : place + len(old)]
@@ -389,9 +389,7 @@ class Log:
         if not unchanged or ordered[-1] is old[-1] or not cleaned.path.exists():
             for path in cleaned.files():
                 path.unlink(missing_ok=True)
-            raise CleaningAbortedError(
-                f"{self.topic_partition} was truncated, shortened by retention or deleted during its compaction"
-            )
+            raise CleaningAbortedError("the log was truncated, shortened by retention or deleted meanwhile")
         return place
 
     @property

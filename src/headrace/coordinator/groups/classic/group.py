@@ -150,8 +150,8 @@ class ClassicGroup:
         return out + self.unload(ErrorCode.rebalance_in_progress, now_ms)
 
     def take_over(self, protocols: Mapping[str, Protocols], reason: str | None, now_ms: int) -> list[Effect]:
-        """Complete the switch from the consumer protocol. `protocols` are all those that the members support, while the
-        record has only the selected one. The group rebalances if a `reason` is given.
+        """Complete the switch from the consumer protocol. `protocols` has all assignors of every member, by member id;
+        the group's record has only the selected one. The group rebalances if a `reason` is given.
         """
         out: list[Effect] = [
             Note(what=Happening.DOWNGRADED, generation=self.generation, reason=count(len(self.membership), "member"))

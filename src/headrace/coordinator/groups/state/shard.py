@@ -163,7 +163,7 @@ class GroupShard:
         return self.table.timer_fired(name, timer, now_ms)
 
     def append_failed(self, name: str) -> None:
-        """Handle a failed write of the group's last decision."""
+        """Handle a failed write of the group's last records."""
         if name in self.groups:
             self.groups[name].append_failed()
 
