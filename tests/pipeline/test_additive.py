@@ -2,7 +2,8 @@
 
 import random
 import threading
-from collections.abc import Sequence
+import uuid
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -211,6 +212,51 @@ def test_a_followed_table_has_the_rows_of_the_table_at_any_time(lake: "Lake") ->
         (log / f".{name}.json.crc").unlink(missing_ok=True)
     assert stored(followed.rows()) == stored(lake.read(CODES.table))
     assert [tuple(row) for row in followed.rows().groupBy("status").sum("requests").collect()] == [(200, 35)]
+
+
+def planned(rows: "DataFrame") -> object:
+    found: object = rows._jdf.queryExecution().sparkPlan()
+    return found
+
+
+def jobs_of(lake: "Lake", action: Callable[[], object]) -> int:
+    """Return the number of Spark jobs that an action starts."""
+    context: Any = lake.spark.sparkContext
+    name = f"jobs-{uuid.uuid4()}"
+    context.setJobGroup(name, name)
+    action()
+    context.setJobGroup("", "")
+    return len(context.statusTracker().getJobIdsForGroup(name))
+
+
+def test_a_new_driver_finds_files_batches_and_columns_of_a_short_table_without_jobs(lake: "Lake") -> None:
+    from headrace.pipeline.engine.tables import additive
+    from headrace.pipeline.engine.tables.lake import Lake
+
+    rows = frame(lake.spark, [{"status": 200, "requests": 5}], "status: int, requests: bigint")
+    for batch in range(3):
+        additive.append(lake, CODES, rows, writer="status_codes@1", batch=batch, metadata={})
+    table = CODES.table
+    log = Path(lake.path(table).removeprefix("file://")) / "_delta_log"
+
+    def check(new: Lake) -> None:
+        assert jobs_of(new, lambda: planned(new.read_cold(table))) == 0
+        assert jobs_of(new, lambda: planned(new.columns_of(table).groupBy("status").count())) == 0
+        assert sorted(new.read_cold(table).collect()) == sorted(lake.read(table).collect())
+        assert new.columns_of(table).dtypes == lake.read(table).dtypes
+        assert not new.columns_of(table).collect()
+        assert new.last_batch(table, "status_codes@1") == 2
+        assert new.last_batch(table, "another") is None
+
+    new = Lake(lake.spark, lake.uri)
+    assert jobs_of(new, lambda: new.last_batch(table, "status_codes@1")) == 0
+    check(new)
+    (log / "00000000000000000002.crc").unlink()
+    check(Lake(lake.spark, lake.uri))
+    new = Lake(lake.spark, lake.uri)
+    additive.append(lake, CODES, rows, writer="status_codes@1", batch=3, metadata={})
+    assert jobs_of(new, lambda: new.last_batch(table, "status_codes@1")) == 0
+    assert new.last_batch(table, "status_codes@1") == 3
 
 
 def test_a_table_without_time_is_compacted_as_a_whole(lake: "Lake") -> None:

@@ -175,7 +175,7 @@ class Query:
 
     def _needed(self, table: str) -> Sequence[str]:
         """Return the columns of the source table that a batch needs."""
-        stored = self._around.lake.read(table)
+        stored = self._around.lake.columns_of(table)
         if self._stateful is not None or self.job.expects:
             return stored.columns
         self._kinds = stored.dtypes

@@ -5,7 +5,7 @@ The calls go to the JVM classes of the Delta version that `jars.pom.xml` names; 
 
 import json
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, Final
 
@@ -17,6 +17,8 @@ from pyspark.sql.types import StructType
 from headrace.pipeline.engine.files import Files
 from headrace.pipeline.engine.java import java_class, to_list
 
+_SHORT: Final = 200
+"""Number of commits up to which reading them one by one takes less time than Delta's jobs."""
 _CONFLICTS: Final = ("[DELTA_CONCURRENT_", "[DELTA_METADATA_CHANGED", "[DELTA_PROTOCOL_CHANGED")
 
 
@@ -28,6 +30,13 @@ def is_conflict(error: Py4JJavaError | PySparkException) -> bool:
 def version(spark: SparkSession, path: str) -> int:
     """Return the number of a table's last commit; the first one is 0."""
     return int(_snapshot(spark, path).version())
+
+
+def without_files(spark: SparkSession, path: str) -> DataFrame:
+    """Return a frame with a table's columns and no rows. Planning a query on it lists no files and runs no jobs."""
+    none_of_them = java_class(spark, "org.apache.spark.api.python.PythonUtils").toSeq([])
+    rows = _log(spark, path).createDataFrame(_snapshot(spark, path), none_of_them, False, _none(spark))
+    return DataFrame(rows, spark)
 
 
 class Appender:
@@ -132,10 +141,30 @@ class Appender:
             if '"dataChange":true' in commit:
                 self._changed.add((path, app_id))
         if seen is None:
-            found = _snapshot(self._spark, path).transactions().get(app_id)
-            last = int(found.get()) if found.isDefined() else -1
+            last = self._last_in_state(path, app_id, upto)
         self._seen[path, app_id] = upto, last
         return last
+
+    def _last_in_state(self, path: str, app_id: str, upto: int) -> int:
+        """Return the writer's last batch from the summary of the version; without one, Delta computes its state."""
+        writers = _summary(self._files, path, upto).get("setTransactions")
+        if writers is not None:
+            return max((int(each["version"]) for each in writers if each["appId"] == app_id), default=-1)
+        found = _snapshot(self._spark, path).transactions().get(app_id)
+        return int(found.get()) if found.isDefined() else -1
+
+
+def _summary(files: Files, path: str, version: int) -> Mapping[str, Any]:
+    """Return what Delta has written about a version beside its commit; empty if it has not.
+
+    It has the writers, `setTransactions`, and the files, `allFiles`, unless there are many.
+    """
+    text = files.read(f"{path}/_delta_log/{version:020}.crc")
+    try:
+        found = json.loads(text or "{}")
+    except ValueError:
+        return {}  # another process is writing it
+    return found if isinstance(found, dict) else {}
 
 
 def _batches(commit: str, app_id: str) -> Iterator[int]:
@@ -221,15 +250,37 @@ class FollowedTable:
         """Scala's AddFile by path, at `_version`."""
 
     def rows(self) -> DataFrame:
-        spark = self._spark
-        snapshot = _snapshot(spark, self._path)
+        found = self.rows_if_followed()
+        if found is not None:
+            return found
+        snapshot = _snapshot(self._spark, self._path)
+        self._files = {str(file.path()): file for file in snapshot.allFiles().collectAsList()}
+        self._version = int(snapshot.version())
+        return self._of_files(snapshot)
+
+    def rows_if_followed(self) -> DataFrame | None:
+        """Return the rows if their files can be found without Delta's jobs: the table is short, or was read before."""
+        snapshot = _snapshot(self._spark, self._path)
         version = int(snapshot.version())
-        if self._version < 0 or not self._advance(version):
-            self._files = {str(file.path()): file for file in snapshot.allFiles().collectAsList()}
+        if not (self._advance(version) if self._version >= 0 else self._begin(version)):
+            return None
         self._version = version
+        return self._of_files(snapshot)
+
+    def _of_files(self, snapshot: Any) -> DataFrame:
+        spark = self._spark
         to_seq = java_class(spark, "org.apache.spark.api.python.PythonUtils").toSeq
         files = to_seq(list(self._files.values()))
         return DataFrame(_log(spark, self._path).createDataFrame(snapshot, files, False, _none(spark)), spark)
+
+    def _begin(self, version: int) -> bool:
+        """Find the files of a version. Return False if there are many, or if the log was cleaned up."""
+        listed = _summary(self._reader, self._path, version).get("allFiles")
+        if listed is None:
+            return version < _SHORT and self._advance(version)
+        action = java_class(self._spark, "org.apache.spark.sql.delta.actions.Action")
+        self._files = {file["path"]: action.fromJson(json.dumps({"add": file})) for file in listed}
+        return True
 
     def _advance(self, version: int) -> bool:
         """Apply the commits up to `version`. Return False if one is missing because the log was cleaned up."""

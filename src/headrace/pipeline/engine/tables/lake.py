@@ -66,6 +66,15 @@ class Lake:
         """Return the stored rows: partial aggregates of an additive table, all rows of each key of a stateful one."""
         return self.spark.read.format("delta").load(self.existing(table))
 
+    def read_cold(self, table: str) -> DataFrame:
+        """Return the stored rows, once. The files of a short table are found without Delta's jobs, slow at first."""
+        found = self.followed(table).rows_if_followed()
+        return self.read(table) if found is None else found
+
+    def columns_of(self, table: str) -> DataFrame:
+        """Return a frame with the columns of the stored rows, and no rows. Planning a query on it is cheap."""
+        return delta_log.without_files(self.spark, self.existing(table))
+
     def stream(self, table: str) -> DataFrame:
         """Return the rows as a stream: first those stored now, then each appended row once."""
         return self.spark.readStream.format("delta").load(self.existing(table))

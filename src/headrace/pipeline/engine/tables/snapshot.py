@@ -42,7 +42,7 @@ class SnapshotTable:
             new = _at(lake, table, version)
             return _parted(self._changes(new, _at(lake, table, version - 1) if version else new.limit(0)))
         now = rows.localCheckpoint()
-        changes = self._changes(now, lake.read(table) if self._rows is None else self._rows).localCheckpoint()
+        changes = self._changes(now, lake.read_cold(table) if self._rows is None else self._rows).localCheckpoint()
         if changes.isEmpty():
             return None
         lake.replace(table, now, writer=writer, batch=batch, metadata=metadata)

@@ -91,7 +91,7 @@ class Totals:
     def _stored(self, like: DataFrame, conditions: Sequence[Column]) -> DataFrame:
         """Return the totals of the table's rows that meet all conditions; no rows if the table does not exist yet."""
         table = self._output.table
-        rows = self._lake.read(table) if self._lake.exists(table) else like.limit(0)
+        rows = self._lake.read_cold(table) if self._lake.exists(table) else like.limit(0)
         chosen = rows.where(reduce(and_, conditions)) if conditions else rows
         return partials.summed(chosen, self._output).withColumn(_TOUCHED, sf.lit(False))
 
