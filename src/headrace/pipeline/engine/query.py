@@ -25,6 +25,7 @@ from headrace.pipeline.engine.exactly_once.claims import Claims
 from headrace.pipeline.engine.exactly_once.ledger import Entry, Ledger, Offsets
 from headrace.pipeline.engine.exactly_once.publishing import Batch, LedgerPublisher, Publisher, TransactionalPublisher
 from headrace.pipeline.engine.files import Files
+from headrace.pipeline.engine.opening import Opening
 from headrace.pipeline.engine.progress import Measured
 from headrace.pipeline.engine.quality import lateness
 from headrace.pipeline.engine.quality.expectations import split
@@ -73,6 +74,7 @@ class Surroundings:
     """The claims of this driver; None if every query stands for a driver of its own."""
     turns: Turns | None = None
     """The turns of the jobs that read tables; None lets all run at once."""
+    opening: Opening = field(default_factory=lambda: Opening(()))
 
 
 def _pass(_: str) -> None:
@@ -270,6 +272,7 @@ class Query:
                 if places:
                     batch = Batch(number=number, query=self._query_id, positions=places, output_ends=entry.output_ends)
                     measured.published = self._publish(publisher, batch, changes)
+        self._around.opening.finished(self.job.name)
 
     def _fitted(self, rows: DataFrame, number: int) -> DataFrame:
         """Run a small batch without compilation and parallel tasks, which only pay off for a large one."""

@@ -4,10 +4,10 @@ import logging
 import signal
 import threading
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from headrace.pipeline.engine import session
 from headrace.pipeline.engine.exactly_once import topic_ids
@@ -17,6 +17,7 @@ from headrace.pipeline.engine.java import silence
 from headrace.pipeline.engine.monitoring import failures
 from headrace.pipeline.engine.monitoring.reporter import TOPIC, Reporter
 from headrace.pipeline.engine.monitoring.runs import Runs
+from headrace.pipeline.engine.opening import Opening
 from headrace.pipeline.engine.query import Query, Surroundings
 from headrace.pipeline.engine.supervision import DEFAULT_POLICY, ENDED, ONCE_POLICY, Policy, Standing
 from headrace.pipeline.engine.supervisor import Supervisor
@@ -30,7 +31,10 @@ from headrace.pipeline.spec.params import seconds_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
+_IDLE: Final = "Waiting for data to arrive"
+"""Spark's description of a query without rows to read."""
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 log = logging.getLogger(__name__)
@@ -109,6 +113,8 @@ def supervisor(
     silence(spark, "org.apache.spark.sql.catalyst.util.SparkStringUtils")  # it warns of shortened descriptions
     files, lake = Files(spark), Lake(spark, deployment.lake)
     _check_writable(files, (deployment.lake, deployment.checkpoints))
+    # With --once, all jobs finish sooner if none waits.
+    quick = () if once else _quick(chosen, deployment)
     around = Surroundings(
         spark=spark,
         lake=lake,
@@ -117,12 +123,18 @@ def supervisor(
         prefix=deployment.prefix,
         accepted=topic_ids.Accepted(accepted),
         claims=Claims(files, deployment.checkpoints),
-        turns=Turns(spark.sparkContext.defaultParallelism, reserved=not once and _any_quick(chosen, deployment)),
+        turns=Turns(spark.sparkContext.defaultParallelism, reserved=any(_reads_table(jobs[name]) for name in quick)),
+        opening=Opening(_stages(quick, chosen, lake)),
     )
     progress_topic = deployment.prefix + TOPIC
     Topics(deployment.cluster.confluent("admin")).create(progress_topic, {"cleanup.policy": "compact"}, partitions=1)
 
     def ready(name: str, standings: Mapping[str, Standing]) -> Literal["ready", "later", "never"]:
+        for opened in around.opening.unfinished:
+            if _found_nothing(supervised.running(opened)):
+                around.opening.finished(opened)
+        if not around.opening.admits(name):
+            return "later"
         source = chosen[name].source
         if not isinstance(source, Table):
             return "ready"
@@ -148,7 +160,10 @@ def supervisor(
     reporter = Reporter(
         files, deployment.checkpoints, deployment.cluster, versions, runs=Runs(lake), topic=progress_topic
     )
-    return Supervisor(make, ready, reporter, once=once, policy=policy or (ONCE_POLICY if once else DEFAULT_POLICY))
+    supervised = Supervisor(
+        make, ready, reporter, once=once, policy=policy or (ONCE_POLICY if once else DEFAULT_POLICY)
+    )
+    return supervised
 
 
 def _check_writable(files: Files, places: Iterable[str]) -> None:
@@ -177,10 +192,25 @@ def _reads_table(job: Job) -> bool:
     return isinstance(job.source, Table)
 
 
-def _any_quick(jobs: Mapping[str, Job], deployment: Deployment) -> bool:
-    """Return True if a job on a table should answer within a second or two."""
-    intervals = (deployment.settings(name).trigger or job.trigger for name, job in jobs.items() if _reads_table(job))
-    return any(seconds_of(interval) <= QUICK_S for interval in intervals)
+def _quick(jobs: Mapping[str, Job], deployment: Deployment) -> Sequence[str]:
+    """Return the jobs that should answer within a second or two."""
+    return [
+        name for name, job in jobs.items() if seconds_of(deployment.settings(name).trigger or job.trigger) <= QUICK_S
+    ]
+
+
+def _stages(quick: Sequence[str], jobs: Mapping[str, Job], lake: Lake) -> Sequence[Collection[str]]:
+    """Return the stages in which jobs start: first quick jobs with results of stored rows, then the other quick ones.
+
+    Without stored rows, all jobs start as soon as they can, because most of them wait for their tables anyway.
+    """
+    first = [name for name in quick if isinstance(source := jobs[name].source, Table) and lake.exists(source.name)]
+    return [first, set(quick) - set(first)] if first else []
+
+
+def _found_nothing(running: "StreamingQuery | None") -> bool:
+    """Return True if a query has found no rows to read."""
+    return running is not None and str(cast("Any", running)._jsq.status().message()) == _IDLE
 
 
 def _writer(table: str, jobs: Mapping[str, Job]) -> str | None:

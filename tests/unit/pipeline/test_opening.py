@@ -1,0 +1,51 @@
+"""After a start, jobs begin in stages."""
+
+from headrace.pipeline.engine.opening import Opening
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def admitted(opening: Opening) -> list[str]:
+    return [job for job in ("traffic", "status", "events", "sessions") if opening.admits(job)]
+
+
+def test_a_stage_starts_when_every_job_of_the_stage_before_has_finished_a_batch() -> None:
+    opening = Opening([["traffic", "status"], ["events"]], clock=Clock())
+    assert admitted(opening) == ["traffic", "status"]
+    opening.finished("traffic")
+    opening.finished("traffic")
+    assert list(opening.unfinished) == ["status"]
+    assert admitted(opening) == ["traffic", "status"]
+    opening.finished("status")
+    assert list(opening.unfinished) == ["events"]
+    assert admitted(opening) == ["traffic", "status", "events"]
+    opening.finished("traffic")
+    assert admitted(opening) == ["traffic", "status", "events"]
+    opening.finished("events")
+    assert not opening.unfinished
+    assert admitted(opening) == ["traffic", "status", "events", "sessions"]
+
+
+def test_a_stage_whose_jobs_finish_nothing_ends_after_some_time() -> None:
+    clock = Clock()
+    opening = Opening([["traffic"], ["events"]], longest_s=20.0, clock=clock)
+    clock.now = 19.9
+    assert admitted(opening) == ["traffic"]
+    clock.now = 20.0
+    assert admitted(opening) == ["traffic", "events"]
+    clock.now = 39.9
+    assert not opening.admits("sessions")
+    clock.now = 40.0
+    assert opening.admits("sessions")
+
+
+def test_without_stages_all_jobs_start_at_once() -> None:
+    opening = Opening([[], []], clock=Clock())
+    assert opening.admits("sessions")
+    assert not opening.unfinished
+    opening.finished("sessions")
