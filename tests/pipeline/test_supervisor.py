@@ -2,7 +2,8 @@
 
 import json
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from confluent_kafka import Producer
 
 pytest.importorskip("pyspark")
 
-from headrace.pipeline.engine.run import run, selected, supervisor
+from headrace.pipeline.engine.run import found_nothing, run, selected, supervisor
 from headrace.pipeline.engine.supervision import Policy, State
 from headrace.pipeline.engine.supervisor import Supervisor
 from headrace.pipeline.engine.tables.lake import Lake
@@ -69,6 +70,35 @@ def test_a_re_created_topic_that_no_job_reads_is_refused() -> None:
 
     with pytest.raises(PipelineError, match=r"--accept-new-topic others: no job .*; they read more, some"):
         run(deployment, JOBS, accepted=["others"])
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_query_has_found_nothing_after_a_trigger_without_rows(spark: "SparkSession", tmp_path: Path) -> None:
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "rows" / "1.json").write_text('{"a": 1}')
+    allowed = threading.Event()
+
+    def process(_rows: "DataFrame", _number: int) -> None:
+        allowed.wait(60)
+
+    stream = spark.readStream.schema("a int").json(str(tmp_path / "rows")).writeStream
+    stream = stream.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(processingTime="1 second")
+    query = stream.foreachBatch(process).start()
+    try:
+        wait_for(lambda: bool(query.status["isDataAvailable"]))
+        assert not found_nothing(query)
+        allowed.set()
+        wait_for(lambda: found_nothing(query))
+    finally:
+        allowed.set()
+        query.stop()
+    assert not found_nothing(None)
 
 
 @dataclass

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-_IDLE: Final = "Waiting for data to arrive"
-"""Spark's description of a query without rows to read."""
+_BETWEEN_TRIGGERS: Final = "Waiting for next trigger"
+"""Spark's description of a query that has run a batch, or has found no rows for one."""
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 log = logging.getLogger(__name__)
@@ -131,7 +131,7 @@ def supervisor(
 
     def ready(name: str, standings: Mapping[str, Standing]) -> Literal["ready", "later", "never"]:
         for opened in around.opening.unfinished:
-            if _found_nothing(supervised.running(opened)):
+            if found_nothing(supervised.running(opened)):
                 around.opening.finished(opened)
         if not around.opening.admits(name):
             return "later"
@@ -208,9 +208,12 @@ def _stages(quick: Sequence[str], jobs: Mapping[str, Job], lake: Lake) -> Sequen
     return [first, set(quick) - set(first)] if first else []
 
 
-def _found_nothing(running: "StreamingQuery | None") -> bool:
+def found_nothing(running: "StreamingQuery | None") -> bool:
     """Return True if a query has found no rows to read."""
-    return running is not None and str(cast("Any", running)._jsq.status().message()) == _IDLE
+    if running is None:
+        return False
+    status = cast("Any", running)._jsq.status()
+    return str(status.message()) == _BETWEEN_TRIGGERS and not status.isDataAvailable()
 
 
 def _writer(table: str, jobs: Mapping[str, Job]) -> str | None:
