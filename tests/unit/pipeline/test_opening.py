@@ -1,6 +1,6 @@
 """After a start, jobs begin in stages."""
 
-from headrace.pipeline.engine.opening import Opening
+from headrace.pipeline.engine.turns import Opening
 
 
 class Clock:

@@ -25,7 +25,6 @@ from headrace.pipeline.engine.exactly_once.claims import Claims
 from headrace.pipeline.engine.exactly_once.ledger import Entry, Ledger, Offsets
 from headrace.pipeline.engine.exactly_once.publishing import Batch, LedgerPublisher, Publisher, TransactionalPublisher
 from headrace.pipeline.engine.files import Files
-from headrace.pipeline.engine.opening import Opening
 from headrace.pipeline.engine.progress import Measured
 from headrace.pipeline.engine.quality import lateness
 from headrace.pipeline.engine.quality.expectations import split
@@ -34,7 +33,7 @@ from headrace.pipeline.engine.tables import partials, pruning
 from headrace.pipeline.engine.tables.delta_log import FollowedTable
 from headrace.pipeline.engine.tables.lake import Lake
 from headrace.pipeline.engine.topics import Topics
-from headrace.pipeline.engine.turns import Turns
+from headrace.pipeline.engine.turns import Opening, Turns
 from headrace.pipeline.engine.writing import Changes, TableWriter
 from headrace.pipeline.errors import PipelineError, TemporaryError
 from headrace.pipeline.spec import shape, sharing

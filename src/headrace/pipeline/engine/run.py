@@ -17,13 +17,12 @@ from headrace.pipeline.engine.java import silence
 from headrace.pipeline.engine.monitoring import failures
 from headrace.pipeline.engine.monitoring.reporter import TOPIC, Reporter
 from headrace.pipeline.engine.monitoring.runs import Runs
-from headrace.pipeline.engine.opening import Opening
 from headrace.pipeline.engine.query import Query, Surroundings
 from headrace.pipeline.engine.supervision import DEFAULT_POLICY, ENDED, ONCE_POLICY, Policy, Standing
 from headrace.pipeline.engine.supervisor import Supervisor
 from headrace.pipeline.engine.tables.lake import Lake
 from headrace.pipeline.engine.topics import Topics
-from headrace.pipeline.engine.turns import QUICK_S, Turns
+from headrace.pipeline.engine.turns import QUICK_S, Opening, Turns
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.spec.deployment import Deployment
 from headrace.pipeline.spec.jobs import Changelog, Job, Publish, Table, TableOutput
