@@ -1,7 +1,8 @@
 """One TCP connection to a broker that carries one request at a time, and receives replies into one reused buffer."""
 
 import asyncio
-from typing import Final, cast
+from collections.abc import Callable
+from typing import Final, TypeAlias, cast
 
 from headrace.types import Buffer
 
@@ -12,6 +13,13 @@ _MAX_FRAME: Final = 2**31 - 1
 
 class ConnectionFailedError(Exception):
     """The connection was closed, or the peer did not follow the protocol."""
+
+
+Answered: TypeAlias = Callable[[memoryview | ConnectionFailedError], None]
+"""Called once with a reply without its size field, or with the reason why there is none.
+
+The memory of the reply is valid until the next request.
+"""
 
 
 class ReplyBuffer:
@@ -39,7 +47,8 @@ class Connection(asyncio.BufferedProtocol):
         self._loop = loop
         self._buffer = buffer
         self._transport: asyncio.Transport | None = None
-        self._reply: asyncio.Future[memoryview] | None = None
+        self._answered: Answered | None = None
+        """Receives the reply to the request in flight."""
         self._filled = 0
         self._needed = _SIZE_BYTES
         self._scrap = bytearray(1)
@@ -53,12 +62,30 @@ class Connection(asyncio.BufferedProtocol):
 
         Raises ConnectionFailedError. A caller that stops waiting must close the connection.
         """
-        if not self.is_open or self._transport is None:
+        reply: asyncio.Future[memoryview] = self._loop.create_future()
+
+        def answered(result: memoryview | ConnectionFailedError) -> None:
+            if reply.done():
+                return
+            if isinstance(result, ConnectionFailedError):
+                reply.set_exception(result)
+            else:
+                reply.set_result(result)
+
+        self.send(frame, answered)
+        return await reply
+
+    def send(self, frame: Buffer, answered: Answered) -> None:
+        """Send a frame. `answered` gets the reply as soon as it arrives, and may send the next frame.
+
+        Raises ConnectionFailedError.
+        """
+        transport = self._transport
+        if transport is None or transport.is_closing():
             raise ConnectionFailedError("the peer closed the connection")
         self._filled, self._needed = 0, _SIZE_BYTES
-        self._reply = self._loop.create_future()
-        self._transport.write(frame)
-        return await self._reply
+        self._answered = answered
+        transport.write(frame)
 
     def close(self, reason: str) -> None:
         """Close at once; a waiting `exchange` fails with `reason`."""
@@ -75,11 +102,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> Buffer:  # noqa: ARG002  asyncio passes it
         # Unrequested bytes must not overwrite the last reply, which may still be in use.
-        return self._scrap if self._reply is None else self._buffer.view[self._filled :]
+        return self._scrap if self._answered is None else self._buffer.view[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        reply = self._reply
-        if reply is None:
+        answered = self._answered
+        if answered is None:
             self.close("the peer sent a reply without a request")
             return
         self._filled += nbytes
@@ -98,9 +125,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._filled > self._needed:
             self.close("the peer sent more than one reply")
             return
-        self._reply = None
-        if not reply.done():
-            reply.set_result(self._buffer.view[_SIZE_BYTES : self._needed])
+        self._answered = None
+        answered(self._buffer.view[_SIZE_BYTES : self._needed])
 
     def eof_received(self) -> None:
         """Let the transport close."""
@@ -110,6 +136,6 @@ class Connection(asyncio.BufferedProtocol):
         self._fail("the peer closed the connection" if exc is None else f"the connection failed: {exc}")
 
     def _fail(self, reason: str) -> None:
-        reply, self._reply = self._reply, None
-        if reply is not None and not reply.done():
-            reply.set_exception(ConnectionFailedError(reason))
+        answered, self._answered = self._answered, None
+        if answered is not None:
+            answered(ConnectionFailedError(reason))

@@ -8,7 +8,7 @@ import asyncio
 import random
 from collections.abc import Callable, Mapping
 from struct import Struct
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from kio._kio_native import entity_reader
 
@@ -33,6 +33,10 @@ Message = TypeVar("Message")
 
 class LinkError(Exception):
     """The request was not answered. The other broker may have executed it."""
+
+
+Answered: TypeAlias = Callable[[memoryview | LinkError], None]
+"""Called once with the body of a reply, valid until the next request, or with the error."""
 
 
 class Link:
@@ -64,6 +68,11 @@ class Link:
         self._pause_s = 0.0
         self._may_connect_at = 0.0
         self._is_closed = False
+        self._asked: Answered | None = None
+        """Receives the reply to the request that `ask` has sent."""
+        self._asked_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        """Ends a request of `ask` without a reply. One timer serves many requests: most are answered soon."""
 
     async def call(self, message: Any, version: int, reply_type: type[Message]) -> Message:
         """Send a message (of a class of kio or `wire.controls`) and return the reply. Raises LinkError.
@@ -89,9 +98,63 @@ class Link:
             reply = await self._exchange(api_key, version, body, flexible=True)
             return reply[_after_tags(reply) :]
 
+    @property
+    def is_ready(self) -> bool:
+        """True if `ask` may be called: the connection to the current address is open, and not in use."""
+        connection = self._connection
+        return (
+            connection is not None
+            and connection.is_open
+            and self._asked is None
+            and not self._in_order.locked()
+            and self._endpoint() == self._connected_to
+        )
+
+    def ask(self, api_key: int, version: int, body: Buffer, answered: Answered) -> None:
+        """Like `exchange`, but without a task: `answered` is called when the reply arrives, and may ask again.
+
+        Call it only if the link `is_ready`; nothing else may use the link until then.
+        """
+        connection = self._connection
+        assert connection is not None
+        self._asked, self._asked_at = answered, self._loop.time()
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._timeout_s, self._check_time)
+        connection.send(self._frame(api_key, version, body, flexible=True), self._reply_to_asked)
+
+    def _reply_to_asked(self, reply: memoryview | ConnectionFailedError) -> None:
+        answered, self._asked = self._asked, None
+        if answered is None:
+            return
+        if isinstance(reply, ConnectionFailedError):
+            answered(self._failed(str(reply)))
+            return
+        try:
+            self._check_answer(reply)
+            body = reply[_after_tags(reply) :]
+        except (ConnectionFailedError, LinkError) as error:
+            answered(self._failed(str(error)))
+        else:
+            answered(body)
+
+    def _check_time(self) -> None:
+        """End a request of `ask` that had no reply in time."""
+        self._timer = None
+        if self._asked is None:
+            return
+        wait_s = self._asked_at + self._timeout_s - self._loop.time()
+        if wait_s > 0:
+            self._timer = self._loop.call_later(wait_s, self._check_time)
+        else:
+            answered, self._asked = self._asked, None
+            answered(self._failed(f"no answer within {self._timeout_s:g} s"))
+
     def close(self) -> None:
         """Close the connection for good. The call in progress and all later calls raise LinkError."""
         self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if self._connection is not None:
             self._connection.close("this broker closed the connection")
 
@@ -156,13 +219,21 @@ class Link:
         self, connection: Connection, api_key: int, version: int, body: Buffer, *, flexible: bool
     ) -> memoryview:
         """Return the reply with its header. Raises ConnectionFailedError."""
+        reply = await connection.exchange(self._frame(api_key, version, body, flexible=flexible))
+        self._check_answer(reply)
+        return reply
+
+    def _frame(self, api_key: int, version: int, body: Buffer, *, flexible: bool) -> bytes:
+        """Return the next request with its header."""
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         size = _HEADER.size - _SIZE.size + len(self._client_id) + flexible + len(body)
         head = _HEADER.pack(size, api_key, version, self._correlation_id, len(self._client_id))
-        reply = await connection.exchange(b"".join((head, self._client_id, b"\0" if flexible else b"", body)))
+        return b"".join((head, self._client_id, b"\0" if flexible else b"", body))
+
+    def _check_answer(self, reply: memoryview) -> None:
+        """Raise ConnectionFailedError unless the reply belongs to the latest request."""
         if len(reply) < _CORRELATION_ID.size or _CORRELATION_ID.unpack_from(reply)[0] != self._correlation_id:
             raise ConnectionFailedError("the reply belongs to another request")
-        return reply
 
     @property
     def _peer(self) -> str:

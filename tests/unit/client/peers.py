@@ -34,6 +34,9 @@ class Peer:
     def time(self) -> float:
         return asyncio.get_running_loop().time()
 
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(delay_s, callback)
+
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.get_running_loop().create_future()
 

@@ -14,6 +14,12 @@ from tests.unit.client.peers import Peer
 
 ADDRESS = ("b1", 9092)
 REQUEST = ListOffsetsRequest(replica_id=BrokerId(4), isolation_level=i8(0), topics=())
+BODY = struct.pack(">ib", 4, 0) + b"\x01\x00"
+"""Its encoding."""
+
+
+def request(correlation_id: int) -> bytes:
+    return struct.pack(">hhih", 2, 9, correlation_id, 2) + b"me\0" + BODY
 
 
 def head(request: bytes) -> tuple[int, int, int]:
@@ -49,7 +55,7 @@ async def test_a_message_is_sent_with_its_header_and_its_reply_is_decoded() -> N
     reply = await ask(link_to(peer))
 
     assert reply.topics == ()
-    assert peer.requests == [struct.pack(">hhih", 2, 9, 1, 2) + b"me\0" + struct.pack(">ib", 4, 0) + b"\x01\x00"]
+    assert peer.requests == [request(1)]
 
 
 async def test_calls_use_one_connection_in_order() -> None:
@@ -77,6 +83,85 @@ async def test_a_reply_larger_than_the_buffer_arrives_whole() -> None:
 
     for _ in range(2):
         assert bytes(await link.exchange(1, 17, b"")) == body
+
+
+async def test_a_callback_gets_the_reply_and_may_ask_again() -> None:
+    peer = Peer(answer)
+    link = link_to(peer)
+    await ask(link)
+    bodies: list[object] = []
+    last = asyncio.Event()
+
+    def answered(body: memoryview | LinkError) -> None:
+        bodies.append(bytes(body) if isinstance(body, memoryview) else body)
+        if len(bodies) < 3:
+            assert link.is_ready
+            link.ask(ApiKey.LIST_OFFSETS, 9, BODY, answered)
+            assert not link.is_ready
+        else:
+            last.set()
+
+    link.ask(ApiKey.LIST_OFFSETS, 9, BODY, answered)
+    await asyncio.wait_for(last.wait(), 5)
+
+    assert bodies == [b"\0\0\0\0\1\0"] * 3
+    assert peer.requests == [request(number) for number in (1, 2, 3, 4)]
+
+
+async def asked_without_an_answer(peer: Peer, link: Link) -> "asyncio.Future[memoryview | LinkError]":
+    """Return the outcome of a request that the peer has received but does not answer."""
+    await ask(link)
+    peer.answer = lambda _: None
+    outcome: asyncio.Future[memoryview | LinkError] = asyncio.get_running_loop().create_future()
+    link.ask(ApiKey.LIST_OFFSETS, 9, BODY, outcome.set_result)
+    return outcome
+
+
+@pytest.mark.parametrize("earlier", [0, 2])
+async def test_a_callback_gets_an_error_after_the_timeout(earlier: int) -> None:
+    peer = Peer(answer)
+    link = link_to(peer, timeout_s=0.02)
+    for _ in range(earlier):  # their timer is still running
+        await ask(link)
+        done: asyncio.Future[memoryview | LinkError] = asyncio.get_running_loop().create_future()
+        link.ask(ApiKey.LIST_OFFSETS, 9, BODY, done.set_result)
+        await done
+
+    outcome = await asyncio.wait_for(await asked_without_an_answer(peer, link), 5)
+
+    assert isinstance(outcome, LinkError)
+    assert str(outcome) == "b1:9092: no answer within 0.02 s"
+    assert peer.connections[0].is_closing()
+    assert not link.is_ready
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+async def test_a_callback_gets_an_error_when_the_connection_is_closed(is_own: bool) -> None:
+    peer = Peer(answer)
+    link = link_to(peer)
+    waiting = await asked_without_an_answer(peer, link)
+
+    if is_own:
+        link.close()
+    else:
+        peer.connections[0].hang_up()
+
+    outcome = await asyncio.wait_for(waiting, 5)
+    assert isinstance(outcome, LinkError)
+    assert str(outcome).endswith("closed the connection")
+
+
+async def test_a_callback_gets_an_error_for_the_reply_to_another_request() -> None:
+    peer = Peer(answer)
+    link = link_to(peer)
+    waiting = await asked_without_an_answer(peer, link)
+
+    peer.connections[0].deliver(struct.pack(">ii", 6, 99) + bytes(2))
+
+    outcome = await waiting
+    assert isinstance(outcome, LinkError)
+    assert "another request" in str(outcome)
+    assert peer.connections[0].is_closing()
 
 
 async def test_an_unknown_address_fails_the_call() -> None:

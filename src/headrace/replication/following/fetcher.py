@@ -24,7 +24,7 @@ from headrace.replication.following.follower_state import (
 from headrace.replication.following.leader_offsets import OFFSETS_VERSION, OffsetsRefusedError, leader_offset
 from headrace.replication.following.partition import FollowedPartition
 from headrace.replication.throttle import ReplicationThrottle
-from headrace.types import TopicPartition
+from headrace.types import Buffer, TopicPartition
 from headrace.wire.apis import ApiKey
 from headrace.wire.fetched import (
     FETCH_VERSION,
@@ -84,6 +84,8 @@ class Fetcher:
         self._partitions: dict[TopicPartition, FollowedPartition] = {}
         self._news = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._handed: asyncio.Future[tuple[FetchReply, list[Action], list[FollowedPartition]]]
+        """What `_answered` leaves to the task."""
         self._log_again_at: dict[TopicPartition | None, float] = {}
         """When to log again about a failing partition, or about the leader (None)."""
         self.requests = 0
@@ -155,32 +157,87 @@ class Fetcher:
 
     async def _step(self) -> None:
         """Fetch once, or wait until there is something to fetch."""
-        now = self._clock.monotonic()
-        over = self._throttle.is_throttled if self._throttle.is_exceeded(now) else None
-        request = self._state.request(now, over)
-        if request is None:
-            await self._wait(now)
+        body = self._next_request()
+        if body is None:
+            await self._wait(self._clock.monotonic())
             return
-        settings = self._settings
-        replica = (settings.replica_id, settings.replica_epoch()) if settings.replica_id >= 0 else None
-        self.requests += 1
-        version = settings.fetch_version
-        body = encode_fetch(settings.limits, request.session, request.entries, request.forgotten, replica, version)
+        version = self._settings.fetch_version
+        to_flush: list[FollowedPartition] = []
         try:
-            reply = parse_fetch_reply(await self._link.exchange(ApiKey.FETCH, version, body))
+            if self._link.is_ready:
+                handed = self._handed = asyncio.get_running_loop().create_future()
+                self._link.ask(ApiKey.FETCH, version, body, self._answered)
+                reply, actions, to_flush = await handed
+            else:
+                reply, actions = self._parsed(await self._link.exchange(ApiKey.FETCH, version, body))
         except (LinkError, MalformedReplyError) as error:
             self._log(
                 None,
                 logging.WARNING,
                 "Fetching from %s failed; trying again every %g s: %s",
                 self._leader,
-                settings.backoff_s,
+                self._settings.backoff_s,
                 error,
             )
             self._state.lost(self._clock.monotonic())
             return
         self._log_again_at.pop(None, None)
-        await self._process(reply)
+        await self._process(reply, actions, to_flush)
+
+    def _next_request(self) -> Buffer | None:
+        """Return the body of the next request; None if no partition can be fetched now."""
+        now = self._clock.monotonic()
+        over = self._throttle.is_throttled if self._throttle.is_exceeded(now) else None
+        request = self._state.request(now, over)
+        if request is None:
+            return None
+        settings = self._settings
+        replica = (settings.replica_id, settings.replica_epoch()) if settings.replica_id >= 0 else None
+        self.requests += 1
+        return encode_fetch(
+            settings.limits, request.session, request.entries, request.forgotten, replica, settings.fetch_version
+        )
+
+    def _parsed(self, body: memoryview) -> tuple[FetchReply, list[Action]]:
+        """Parse a reply, and return it with the actions that it requires. Raises MalformedReplyError."""
+        reply = parse_fetch_reply(body)
+        return reply, self._state.answered(reply, self._clock.monotonic())
+
+    def _answered(self, result: memoryview | LinkError) -> None:
+        """Append the records of a usual reply and ask again at once; leave everything else to the task.
+
+        Producers with acks=all wait for the next request, and the task would send it in a later turn of the loop.
+        """
+        handed = self._handed
+        if handed.done():
+            return  # closed
+        try:
+            if isinstance(result, LinkError):
+                raise result
+            reply, actions = self._parsed(result)
+            if len(result) > _SLICE_BYTES or not all(isinstance(action, Append) for action in actions):
+                handed.set_result((reply, actions, []))
+                return
+            to_flush = self._append_all(actions)
+            body = self._next_request() if not to_flush and self._link.is_ready else None
+            if body is None:
+                handed.set_result((reply, [], to_flush))
+                return
+            self._log_again_at.pop(None, None)
+            self._link.ask(ApiKey.FETCH, self._settings.fetch_version, body, self._answered)
+        except Exception as error:  # noqa: BLE001  the task handles it
+            handed.set_exception(error)
+
+    def _append_all(self, actions: Iterable[Action]) -> list[FollowedPartition]:
+        """Append the records of all actions that are `Append`. Return the partitions to flush before the next fetch."""
+        to_flush = []
+        for action in actions:
+            partition = self._partitions.get(action.following.topic_partition)
+            if partition is not None and isinstance(action, Append):
+                self._append(partition, action.following, action.fetched)
+                if partition.needs_flush:
+                    to_flush.append(partition)
+        return to_flush
 
     @property
     def _leader(self) -> str:
@@ -208,13 +265,11 @@ class Fetcher:
         except TimeoutError:
             pass
 
-    async def _process(self, reply: FetchReply) -> None:
-        actions = self._state.answered(reply, self._clock.monotonic())
+    async def _process(self, reply: FetchReply, actions: list[Action], to_flush: list[FollowedPartition]) -> None:
         if reply.error_code:
             log.info("Starting a new fetch session with %s, which answered %s", self._leader, name_of(reply.error_code))
             if reply.error_code != ErrorCode.fetch_session_id_not_found:
                 await asyncio.sleep(self._settings.backoff_s)
-        to_flush: list[FollowedPartition] = []
         unyielded = 0
         resets: list[Following] = []
         for action in actions:

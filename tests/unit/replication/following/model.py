@@ -16,7 +16,7 @@ from uuid import UUID
 
 from kio.schema.list_offsets.v9.request import ListOffsetsRequest
 
-from headrace.client.link import Link, LinkError
+from headrace.client.link import Answered, Link, LinkError
 from headrace.clock import Clock
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.following.fetcher import Fetcher, FetcherSettings
@@ -154,6 +154,21 @@ class _LinkToLeader:
         self._session: dict[int, Any] = {}
         self._session_epoch = 0
         self._connected_to = -1
+        self._asking: asyncio.Task[None] | None = None
+        self.is_ready = True
+
+    def ask(self, api_key: int, version: int, body: bytearray, answered: Answered) -> None:
+        self.is_ready = False  # so that a step ends with its reply
+        self._asking = asyncio.ensure_future(self._ask(api_key, version, body, answered))
+
+    async def _ask(self, api_key: int, version: int, body: bytearray, answered: Answered) -> None:
+        reply: memoryview | LinkError
+        try:
+            reply = await self.exchange(api_key, version, body)
+        except LinkError as error:
+            reply = error
+        answered(reply)
+        self.is_ready = True
 
     async def exchange(self, api_key: int, version: int, body: bytearray) -> memoryview:
         model = self._replica.model

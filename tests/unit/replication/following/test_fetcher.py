@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from headrace.client.link import Link, LinkError
+from headrace.client.link import Answered, Link, LinkError
 from headrace.clock import Clock
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.following.fetcher import Fetcher, FetcherSettings
@@ -28,9 +28,14 @@ CONFIG = LogConfig()
 
 
 class Leader:
-    """A link whose replies are given, one per request; afterwards it answers nothing."""
+    """A link whose replies are given, one per request; afterwards it answers nothing.
 
-    def __init__(self) -> None:
+    If it `is_ready`, as after the first request of a real link, the fetcher does not wait for replies in its task.
+    """
+
+    def __init__(self, *, is_ready: bool) -> None:
+        self.is_ready = is_ready
+        self.asking: asyncio.Task[None] | None = None
         self.replies: list[dict[str, Any] | LinkError] = []
         self.requests: list[Any] = []
         self.is_closed = False
@@ -48,16 +53,29 @@ class Leader:
         schema(ApiKey.FETCH, FETCH_VERSION).encode_response(out, {"session_id": 1, **reply})
         return memoryview(bytes(out))
 
+    def ask(self, api_key: int, version: int, body: bytearray, answered: Answered) -> None:
+        self.asking = asyncio.ensure_future(self._ask(api_key, version, body, answered))
+
+    async def _ask(self, api_key: int, version: int, body: bytearray, answered: Answered) -> None:
+        reply: memoryview | LinkError
+        try:
+            reply = await self.exchange(api_key, version, body)
+        except LinkError as error:
+            reply = error
+        answered(reply)
+
     def close(self) -> None:
         self.is_closed = True
+        if self.asking is not None:
+            self.asking.cancel()
 
 
 class Broker:
     """A fetcher with its partitions."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, is_ready: bool) -> None:
         self.directory = directory
-        self.leader = Leader()
+        self.leader = Leader(is_ready=is_ready)
         self.throttle = ReplicationThrottle(window_count=11, window_s=1.0)
         self.flushed: list[TopicPartition] = []
         self.has_failed_disk = False
@@ -106,9 +124,9 @@ class Broker:
         await self.fetcher.close()
 
 
-@pytest.fixture
-async def broker(tmp_path: Path) -> Broker:
-    return Broker(tmp_path)
+@pytest.fixture(params=[True, False], ids=["at once", "in its task"])
+async def broker(tmp_path: Path, request: pytest.FixtureRequest) -> Broker:
+    return Broker(tmp_path, is_ready=request.param)
 
 
 def reply(*partitions: dict[str, Any]) -> dict[str, Any]:
