@@ -29,6 +29,7 @@ from headrace.slices import finish, run_slice
 from headrace.storage.files.log_file import FileSlice
 from headrace.wire.apis import ApiKey, Schema, VersionRange, schema, versions
 from headrace.wire.encoder import Fields
+from headrace.wire.fetched import FOLLOWER_FETCH_VERSIONS, parse_follower_fetch
 from headrace.wire.strict_fields import may_hold_long_string
 
 log = logging.getLogger(__name__)
@@ -100,6 +101,10 @@ class Dispatcher:
         if not version_known:
             return self._unsupported_api_versions(context)
         api_schema = schema(context.api_key, context.api_version)
+        if context.api_key == _FETCH and context.api_version in FOLLOWER_FETCH_VERSIONS:
+            request = parse_follower_fetch(frame, position)
+            if request is not None:
+                return self._answer(context, api_schema, request)
         if is_large_frame(context.api_key, len(frame)):
             # A copy, because other connections receive into the same memory.
             return self._handle_large(context, api_schema, memoryview(bytes(frame)), position)

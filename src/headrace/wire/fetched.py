@@ -4,11 +4,14 @@ Records are neither copied nor decoded. Layout: https://kafka.apache.org/protoco
 epochs: KIP-595, topic ids: KIP-516, replica epochs: KIP-903.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from datetime import timedelta
+from functools import lru_cache
 from struct import Struct, error
 from typing import Final, NamedTuple, TypeAlias
+from uuid import UUID
 
-from headrace.types import new_tuple
+from headrace.types import Buffer, new_tuple
 from headrace.wire.varint import put_unsigned_varint, unsigned_varint
 
 FETCH_VERSION: Final = 17
@@ -32,10 +35,26 @@ _REPLICA_STATE_TAG: Final = 1
 _REPLICA_STATE_SIZE: Final = 13
 _REPLY_HEAD: Final = Struct(">ihi")
 _PARTITION: Final = Struct(">ihqqq")
+_ONE_PARTITION: Final = Struct(">ihiB16sBihqqqBi")
+"""A reply with one partition up to its records: no throttling, error, session; 2 for one topic, topic id, 2 for one
+partition, the fields of `_PARTITION`, 0 or 1 for no aborted transactions, preferred read replica."""
 _ABORTED_SIZE: Final = 16
 _TOPIC_ID_SIZE: Final = 16
 _DIVERGING: Final = Struct(">iq")
 _DIVERGING_TAG: Final = 0
+
+
+FOLLOWER_FETCH_VERSIONS: Final = range(15, 18)
+"""The versions that `parse_follower_fetch` decodes."""
+_USUAL_SIZE: Final = 4096
+_ASKED: Final = Struct(">iiibiiB")
+"""Max wait, min bytes, max bytes, isolation level, id and epoch of the session, and the number of topics + 1."""
+_ASKED_TOPIC: Final = Struct(">16sB")
+"""Topic id, and the number of partitions + 1."""
+_ASKED_TAIL: Final = Struct(">BBBBBBiqB")
+"""No tagged fields of the last topic, no forgotten topics, no rack; one tagged field with tag 1 and 13 bytes: replica
+id and epoch without tagged fields."""
+_ASKED_END: Final = bytes((0, 1, 1, 1, 1, 13))
 
 
 class MalformedReplyError(Exception):
@@ -77,14 +96,20 @@ def encode_fetch(
     limits: FetchLimits,
     session: tuple[int, int],
     entries: Mapping[PartitionKey, bytes],
-    forgotten: Iterable[PartitionKey],
+    forgotten: Collection[PartitionKey],
     replica: tuple[int, int] | None,
     version: int = FETCH_VERSION,
-) -> bytearray:
+) -> Buffer:
     """Return the body of a request. `entries` are packed by `ENTRY`; `session` is the id and epoch of the session.
 
     `replica` is the id and epoch of the follower; None fetches like a consumer, up to the high watermark.
     """
+    if len(entries) == 1 and not forgotten and replica is not None and version >= _FIRST_WITH_REPLICA_STATE:
+        [((topic_id, _), entry)] = entries.items()
+        head = _HEAD.pack(*limits, 0, *session)
+        state = _REPLICA_STATE.pack(1, _REPLICA_STATE_TAG, _REPLICA_STATE_SIZE, *replica, 0)
+        # one topic with one partition; no tagged fields, no forgotten topics, no rack
+        return b"".join((head, b"\2", topic_id, b"\2", entry, b"\0\1\1", state))
     out = bytearray()
     if version < _FIRST_WITH_REPLICA_STATE:
         out += _INT32.pack(_CONSUMER if replica is None else replica[0])
@@ -117,6 +142,9 @@ def _put_topics(out: bytearray, topics: Mapping[bytes, Sequence[bytes]]) -> None
 def parse_fetch_reply(body: memoryview) -> FetchReply:
     """Return the reply in `body`, with views of its records. Raises MalformedReplyError."""
     try:
+        found = _one_partition(body)
+        if found is not None:
+            return found
         _, error_code, session_id = _REPLY_HEAD.unpack_from(body)
         count, position = unsigned_varint(body, _REPLY_HEAD.size)
         partitions: list[FetchedPartition] = []
@@ -133,6 +161,23 @@ def parse_fetch_reply(body: memoryview) -> FetchReply:
     if position != len(body):
         raise MalformedReplyError(f"the Fetch reply has {len(body) - position} bytes too many")
     return FetchReply(error_code, session_id, partitions)
+
+
+def _one_partition(body: memoryview) -> FetchReply | None:
+    """Return the reply if it has one partition and no tagged fields, as that to a follower of one busy partition."""
+    if len(body) <= _ONE_PARTITION.size:
+        return None
+    fields = _ONE_PARTITION.unpack_from(body)
+    _, error_code, session_id, topics, topic_id, count, partition, partition_error = fields[:8]
+    high_watermark, _, log_start_offset, aborted, _ = fields[8:]
+    if topics != 2 or count != 2 or aborted > 1:
+        return None
+    size, position = unsigned_varint(body, _ONE_PARTITION.size)
+    end = position + max(size - 1, 0)
+    if bytes(body[end:]) != b"\0\0\0":
+        return None
+    values = ((topic_id, partition), partition_error, high_watermark, log_start_offset, None, body[position:end])
+    return FetchReply(error_code, session_id, [new_tuple(FetchedPartition, values)])
 
 
 def _partition(body: memoryview, position: int, topic_id: bytes) -> tuple[FetchedPartition, int]:
@@ -177,3 +222,97 @@ def _after_tags(body: memoryview, position: int) -> int:
         size, position = unsigned_varint(body, position)
         position += size
     return position
+
+
+class AskedPartition(NamedTuple):
+    """A partition, with the names of the schema."""
+
+    partition: int
+    current_leader_epoch: int
+    fetch_offset: int
+    last_fetched_epoch: int
+    log_start_offset: int
+    partition_max_bytes: int
+    tags: int
+
+
+class AskedTopic(NamedTuple):
+    topic_id: UUID | None
+    partitions: list[AskedPartition]
+
+
+class ReplicaState(NamedTuple):
+    replica_id: int
+    replica_epoch: int
+
+
+class FollowerFetch(NamedTuple):
+    """A request, with the names of the schema."""
+
+    max_wait: timedelta
+    min_bytes: int
+    max_bytes: int
+    isolation_level: int
+    session_id: int
+    session_epoch: int
+    topics: list[AskedTopic]
+    replica_state: ReplicaState
+    forgotten_topics_data: tuple[()] = ()
+    rack_id: str = ""
+
+
+def parse_follower_fetch(frame: memoryview, position: int) -> FollowerFetch | None:
+    """Return the request whose body begins at `position`; None if it is not a usual one, or malformed.
+
+    Usual ones name few partitions and forget none. This takes a tenth of the time that the schema takes.
+    """
+    size = len(frame)
+    tail = size - _ASKED_TAIL.size
+    if size > _USUAL_SIZE or tail < position + _ASKED.size or frame[tail : tail + len(_ASKED_END)] != _ASKED_END:
+        return None
+    max_wait_ms, min_bytes, max_bytes, isolation, session_id, epoch, topics_1 = _ASKED.unpack_from(frame, position)
+    position += _ASKED.size
+    topics: list[AskedTopic] = []
+    for number in range(topics_1 - 1):
+        if number:
+            if frame[position]:
+                return None  # tagged fields of the topic before
+            position += 1
+        if position + _ASKED_TOPIC.size > tail:
+            return None
+        topic_id, partitions_and_one = _ASKED_TOPIC.unpack_from(frame, position)
+        position += _ASKED_TOPIC.size
+        end = position + (partitions_and_one - 1) * ENTRY.size
+        if not position < end <= tail:
+            return None
+        partitions = [new_tuple(AskedPartition, entry) for entry in ENTRY.iter_unpack(frame[position:end])]
+        if any(partition.tags for partition in partitions):
+            return None
+        topics.append(AskedTopic(_uuid(topic_id), partitions))
+        position = end
+    # Without topics, the first byte of the tail is the number of forgotten topics.
+    if position != tail or not topics or topics_1 > 0x7F:
+        return None
+    replica_id, replica_epoch, tags = _ASKED_TAIL.unpack_from(frame, tail)[6:]
+    if tags or replica_id < 0:
+        return None
+    return FollowerFetch(
+        _milliseconds(max_wait_ms),
+        min_bytes,
+        max_bytes,
+        isolation,
+        session_id,
+        epoch,
+        topics,
+        ReplicaState(replica_id, replica_epoch),
+    )
+
+
+@lru_cache(maxsize=1024)
+def _uuid(content: bytes) -> UUID | None:
+    return UUID(bytes=content) if any(content) else None
+
+
+@lru_cache(maxsize=64)
+def _milliseconds(value: int) -> timedelta:
+    return timedelta(milliseconds=value)

@@ -135,6 +135,6 @@ def _put(session: FetchSession, topic: Any, partitions: Iterable[Any], version: 
 
 def _forgotten(request: Any, version: int) -> Iterator[PartitionKey]:
     for topic in request.forgotten_topics_data:
-        name = topic.topic_id if version >= _TOPIC_IDS else topic.topic
+        name = topic.topic if version < _TOPIC_IDS else 0 if topic.topic_id is None else topic.topic_id.int
         for index in topic.partitions:
             yield name, index

@@ -25,12 +25,16 @@ AT_ONCE: Final = 500
 OFTEN: Final = 64
 """Partitions of a larger fetch between two pauses."""
 FLEXIBLE: Final = 12
+_TOPIC_IDS: Final = 13
 
 NO_LEADERS: Final[Mapping[FetchPartition, CurrentLeader]] = {}
 
 _INT32 = struct.Struct(">i")
 _PARTITION = struct.Struct(">ihqqq")
 """Index, error, high watermark, last stable offset, log start offset (from version 5 on)."""
+_ONE_PARTITION = struct.Struct(">B16sBihqqqBi")
+"""Number of topics + 1, topic id, number of partitions + 1, the fields of `_PARTITION`, no aborted transactions, and
+the preferred replica."""
 _HEAD_SESSION = struct.Struct(">ihi")
 _DIVERGING = struct.Struct(">BBBiqB")
 _ABORTED = struct.Struct(">qq")
@@ -62,6 +66,10 @@ def encode(
     leaders: Mapping[FetchPartition, CurrentLeader] = NO_LEADERS,
 ) -> RawReply:
     """Encode the reply for the partitions in `changed`; `leaders` are returned with errors (KIP-951)."""
+    if len(changed) == 1 and version >= _TOPIC_IDS and not read_committed:
+        topics = _one_topic(changed[0])
+        if topics is not None:
+            return RawReply((_HEAD_SESSION.pack(0, 0, session_id) + topics,))
     by_topic: dict[str | UUID, list[Answered]] = {}
     topic: str | UUID | None = None
     of_topic: list[Answered] = []
@@ -117,6 +125,30 @@ def encode_in_steps(
         out.append(0)
     parts.append(out)
     return RawReply(parts)
+
+
+def _one_topic(answered: Answered) -> bytes | None:
+    """Encode the only partition of a reply to a follower that has caught up; None for all others."""
+    wanted, error, partition, part, diverging = answered
+    if type(part) is not Copied or partition is None or error is not ErrorCode.none or diverging is not None:
+        return None
+    if wanted.preferred_replica >= 0 or not isinstance(wanted.topic, UUID):
+        return None
+    head = _ONE_PARTITION.pack(
+        2,
+        wanted.topic.bytes,
+        2,
+        wanted.index,
+        0,
+        partition.high_watermark,
+        partition.last_stable_offset,
+        partition.log.state.log_start_offset,
+        0,
+        -1,
+    )
+    size = bytearray()
+    put_unsigned_varint(size, part.size + 1)
+    return b"".join((head, size, part.data, b"\0\0\0"))
 
 
 def _head(session_id: int, version: int, topics: int) -> bytearray:

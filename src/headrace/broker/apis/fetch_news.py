@@ -70,7 +70,7 @@ class SessionNews:
         """Make the partition ready. Return True if it was not."""
         topic, index = partition.topic_partition
         session = self._session
-        wanted = session.partitions.get((partition.topic_id if session.uses_topic_ids else topic, index))
+        wanted = session.partitions.get((partition.topic_id.int if session.uses_topic_ids else topic, index))
         if wanted is None or wanted in session.ready:
             return False
         session.ready[wanted] = None

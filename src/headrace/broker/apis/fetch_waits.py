@@ -327,7 +327,7 @@ class Fetch:
 
     def _key(self, partition: Replica) -> PartitionKey:
         topic, index = partition.topic_partition
-        return (partition.topic_id if self._session.uses_topic_ids else topic), index
+        return (partition.topic_id.int if self._session.uses_topic_ids else topic), index
 
     def _end(self) -> None:
         """Queue the reply, because many fetches may end their wait at the same time."""
