@@ -360,7 +360,9 @@ class Node:
         for apis in families:
             self._dispatcher.add_routes(apis.routes())
         transactions = TransactionVerification(self.replicas, self.cache.topic_name, self.transactions, config)
-        produce = ProduceApi(self.replicas, self.cache.topic_name, self._purgatory, transactions, leader_of)
+        produce = ProduceApi(
+            self.replicas, self.cache.topic_name, self._purgatory, transactions, leader_of, self._server.turns
+        )
         self._dispatcher.add_produce(produce.produce, produce.produce_run, produce.produce_many)
         self._dispatcher.add_routes(self.groups.routes())
         self._dispatcher.add_routes(self.transactions.routes())

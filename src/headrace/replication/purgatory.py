@@ -5,11 +5,12 @@ markers wait here until then (docs/decisions/080).
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
 from headrace.errors import ErrorCode, KafkaError
+from headrace.promise import Promise
 from headrace.replication.appends import ALL_REPLICAS
 from headrace.replication.group_commit import GroupCommit
 from headrace.replication.partition import Partition
@@ -18,6 +19,7 @@ from headrace.replication.slow_disk import SlowDisk
 Outcome: TypeAlias = KafkaError | None
 """None if the append is complete, otherwise the partition's error or request_timed_out."""
 Completion: TypeAlias = asyncio.Future[Outcome]
+Wait: TypeAlias = Completion | Promise[Outcome]
 
 _MAX_TIMEOUT_S: Final = 86_400.0
 
@@ -33,7 +35,7 @@ class Purgatory:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._waits: dict[Partition, dict[Completion, _Goal]] = {}
+        self._waits: dict[Partition, dict[Wait, _Goal]] = {}
         self._group_commit: GroupCommit[Partition] = GroupCommit(loop, self._flush_failed)
         self.slow_disk = SlowDisk()
         self.on_failure: Callable[[Partition, KafkaError], None] = _ignore
@@ -45,12 +47,19 @@ class Purgatory:
 
     # Waits
 
-    def completion(self, partition: Partition, end_offset: int, acks: int, *, timeout_s: float) -> Completion | None:
-        """Return a future that is done when a producer with `acks` may be answered; None if it may be answered now."""
+    def completion(self, partition: Partition, end_offset: int, acks: int, *, timeout_s: float) -> Wait | None:
+        """Return the time when a producer with `acks` may be answered; None if it may be answered now.
+
+        It is a promise if the producer waits for followers: their fetch then answers it at once.
+        """
         if partition.high_watermark >= end_offset:
             return None
         if acks == ALL_REPLICAS:
-            return self.committed(partition, end_offset, timeout_s=timeout_s)
+            if partition.followers is None:
+                return self.committed(partition, end_offset, timeout_s=timeout_s)
+            promise: Promise[Outcome] = Promise()
+            self._add(partition, _Goal(end_offset, on_disk=False), timeout_s, promise)
+            return promise
         return self.flushed(partition, end_offset) if acks and partition.awaits_flush else None
 
     def committed(self, partition: Partition, end_offset: int, *, timeout_s: float | None = None) -> Completion:
@@ -75,15 +84,18 @@ class Purgatory:
         future: Completion = self._loop.create_future()
         if _reached(partition, goal):
             future.set_result(None)
-            return future
+        else:
+            self._add(partition, goal, timeout_s, future)
+        return future
+
+    def _add(self, partition: Partition, goal: _Goal, timeout_s: float | None, future: Wait) -> None:
         self._waits.setdefault(partition, {})[future] = goal
         timer = None
         if timeout_s is not None:
             timer = self._loop.call_later(min(max(timeout_s, 0), _MAX_TIMEOUT_S), _time_out, partition, goal, future)
         future.add_done_callback(partial(self._forget, partition, timer))
-        return future
 
-    def _forget(self, partition: Partition, timer: asyncio.TimerHandle | None, future: Completion) -> None:
+    def _forget(self, partition: Partition, timer: asyncio.TimerHandle | None, future: Wait) -> None:
         if timer is not None:
             timer.cancel()
         waits = self._waits.get(partition)
@@ -105,7 +117,7 @@ class Purgatory:
             return
         to_flush = False
         shortage = None if partition.followers is None else partition.followers.shortage()
-        for future, goal in waits.items():
+        for future, goal in tuple(waits.items()):
             if future.done():
                 continue
             if _reached(partition, goal):
@@ -129,7 +141,7 @@ class Purgatory:
         """Wait for running flushes, and cancel all waits."""
         self._group_commit.close()
         for waits in list(self._waits.values()):
-            for future in waits:
+            for future in tuple(waits):
                 future.cancel()
         self._waits.clear()
 
@@ -139,7 +151,7 @@ def _reached(partition: Partition, goal: _Goal) -> bool:
     return reached >= goal.end_offset
 
 
-def _time_out(partition: Partition, goal: _Goal, future: Completion) -> None:
+def _time_out(partition: Partition, goal: _Goal, future: Wait) -> None:
     if not future.done():
         future.set_result(
             KafkaError(
@@ -151,3 +163,24 @@ def _time_out(partition: Partition, goal: _Goal, future: Completion) -> None:
 
 def _ignore(_: Partition, __: KafkaError) -> None:
     """Do nothing."""
+
+
+def all_done(promises: Sequence[Promise[Outcome]]) -> Promise[None]:
+    """Return a promise that is done when all are, whatever their outcomes. To cancel it cancels all of them."""
+    done: Promise[None] = Promise()
+    left = len(promises)
+
+    def count(_: object) -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            done.set_result(None)
+
+    def end(_: object) -> None:
+        for promise in promises:
+            promise.cancel()
+
+    done.add_done_callback(end)
+    for promise in promises:
+        promise.add_done_callback(count)
+    return done

@@ -9,12 +9,12 @@ does not read its replies, and while the connection waits for its turn (`server/
 import asyncio
 import logging
 import socket
-from collections import deque
 from collections.abc import Awaitable, Callable
 from types import CoroutineType
 from typing import Final
 
-from headrace.server.context import ClientInfo, Dispatch, Executed
+from headrace.promise import Promise
+from headrace.server.context import ClientInfo, Dispatch
 from headrace.server.frames import SIZE_BYTES, InvalidRequestError, Parts, frame_end, identify, is_produce, take_run
 from headrace.server.loop.busy_poll import SMALL_READ, BusyPoll
 from headrace.server.loop.hang_ups import HangUps
@@ -23,6 +23,7 @@ from headrace.server.loop.turns import LIGHT, LONG_NS, SLICE_NS, Pace, TimedStep
 from headrace.server.loop.urgent import Urgency, UrgentReads
 from headrace.server.receiving import Receiver
 from headrace.server.request_memory import HOLD_SECONDS, RequestMemory
+from headrace.server.runs import Executed, Later, Lost, Runs
 from headrace.server.sending import Sender, UnsentAnswers
 
 log = logging.getLogger(__name__)
@@ -44,6 +45,7 @@ class Connection:
         "_fd",
         "_hang_ups",
         "_in_hand",
+        "_is_taking",
         "_is_watched",
         "_loop",
         "_max_frame",
@@ -106,9 +108,11 @@ class Connection:
         self._waits_for_turn = False
         self._pace = Pace(turns)
         self._is_watched = False
-        self._pending: asyncio.Future[Parts] | None = None
+        self._is_taking = False
+        """True while frames are handled."""
+        self._pending: Later | None = None
         self._in_hand = (0, 0, 0)
-        self._runs: deque[Parts | asyncio.Future[Parts] | InvalidRequestError] = deque()
+        self._runs = Runs()
         """Replies in order, beginning with one that waits for followers."""
         self._waits_for_runs = False
         """True if the next request must wait until `_runs` is empty."""
@@ -124,8 +128,8 @@ class Connection:
     # Reading
 
     def _on_readable(self) -> None:
-        if self._sender.out or self._waits_for_turn:
-            # the client sends requests but does not read its replies, or sends more than its share
+        if self._pending is not None or self._sender.out or self._waits_for_turn or self._waits_for_runs:
+            # the client sends more before its reply, does not read its replies, or sends more than its share
             self._receiver.pause()
             return
         if self._urgency.is_urgent and self._pace.kind() == LIGHT:
@@ -167,6 +171,7 @@ class Connection:
         position = taken = 0
         needed = SIZE_BYTES
         now_ns = began_ns
+        self._is_taking = True
         try:
             while end - position >= SIZE_BYTES:
                 stop = frame_end(view, position, end, self._max_frame)
@@ -191,6 +196,8 @@ class Connection:
         except InvalidRequestError as error:
             self._end_after(error)
             return 0
+        finally:
+            self._is_taking = False
         if not self.is_closed:
             self._receiver.keep(position, needed)
         now_ns = self._end_turn(began_ns)
@@ -206,10 +213,12 @@ class Connection:
         took_ns = now_ns - began_ns
         if took_ns >= LONG_NS:
             self._pace.note_long(took_ns)
-        if self._pending is None:
+        if self._pending is None or isinstance(self._pending, Promise):  # a promise waits, and has no long steps
             self._pace.ended(took_ns)
         if self._pending is not None or self._waits_for_runs:
-            self._receiver.pause()
+            if self._receiver.end:
+                self._receiver.pause()
+            # Otherwise keep watching the socket: most clients send nothing before the reply, and pausing costs more.
         elif not self._sender.out and self._receiver.has_frame:
             self._wait_for_turn()
         return now_ns
@@ -254,52 +263,45 @@ class Connection:
 
     def _await_run(self, answer: Executed[Parts]) -> None:
         """Reply later, but handle the client's next Produce requests meanwhile."""
-        run = asyncio.ensure_future(answer.reply, loop=self._loop)
+        reply = answer.reply
+        run = reply if isinstance(reply, Promise) else asyncio.ensure_future(reply, loop=self._loop)
         self._runs.append(run)
         run.add_done_callback(self._on_run)
 
-    def _on_run(self, _: object) -> None:
+    def _on_run(self, run: Later) -> None:
+        if len(self._runs) > 1 and isinstance(run, Promise):
+            self._loop.call_soon(self._send_runs, run)  # together with the replies that are about to be ready
+        else:
+            self._send_runs(run)
+
+    def _send_runs(self, run: Later) -> None:
         """Send the replies that do not follow an unfinished one."""
-        runs = self._runs
-        before = len(runs)
-        while runs and not self.is_closed:
-            head = runs[0]
-            if isinstance(head, asyncio.Future) and not head.done():
-                break
-            runs.popleft()
-            reply = self._outcome(head) if isinstance(head, asyncio.Future) else head
-            if isinstance(reply, InvalidRequestError):
+        before = len(self._runs)
+        for reply in self._runs.take_done():
+            if isinstance(reply, Lost):
+                self.close(reply.reason)
+            elif isinstance(reply, InvalidRequestError):
                 self._sender.queue(reply.answers)
                 self._sender.flush()
                 self.close(str(reply))
-            elif reply is not None:
+            else:
                 self._sender.queue(reply)
-        if len(runs) == before:
-            return
-        if self.is_closed:
+            if self.is_closed:
+                return
+        if len(self._runs) == before:
             return
         self._waits_for_runs = False
         self.last_active_at = self._loop.time()
         self._sender.flush()
-        self._resume()
-
-    def _outcome(self, run: "asyncio.Future[Parts]") -> Parts | InvalidRequestError | None:
-        """Return the reply of a run, or the error that ends the connection. If it has neither, close the connection."""
-        if run.cancelled():
-            self.close(None)
-            return None
-        error = run.exception()
-        if error is None or isinstance(error, InvalidRequestError):
-            return run.result() if error is None else error
-        self.close(f"{type(error).__name__}: {error}")
-        return None
+        self._resume(run)
 
     def _await_answer(self, answer: Awaitable[Parts], frame: memoryview) -> None:
         self._in_hand = identify(frame)
         if isinstance(answer, CoroutineType):
             answer = TimedSteps(answer, self._on_long_step, self._clock)
-        self._pending = asyncio.ensure_future(answer, loop=self._loop)
-        self._pending.add_done_callback(self._on_answer)
+        pending = answer if isinstance(answer, Promise) else asyncio.ensure_future(answer, loop=self._loop)
+        self._pending = pending
+        pending.add_done_callback(self._on_answer)
         if not self._is_watched:
             self._is_watched = True
             self._hang_ups.watch(self._fd, self._on_hang_up)
@@ -322,7 +324,7 @@ class Connection:
         if self.client.give_up is not None:
             self.client.give_up()
 
-    def _on_answer(self, answer: "asyncio.Future[Parts]") -> None:
+    def _on_answer(self, answer: Later) -> None:
         self._pending = None
         self._pace.is_fresh = False
         if answer.cancelled():
@@ -339,14 +341,17 @@ class Connection:
         self.last_active_at = self._loop.time()
         self._queue(answer.result())
         self._sender.flush()
-        self._resume()
+        self._resume(answer)
 
-    def _resume(self) -> None:
-        """Handle the frames that have already been received, then resume reading."""
-        if self._is_busy():
+    def _resume(self, answer: Later | None = None) -> None:
+        """Handle the frames that have already been received, then resume reading.
+
+        A promise was kept in the turn of another connection, or of this one: then the frames wait for their own turn.
+        """
+        if self._is_taking or self._is_busy():
             return
         if self._receiver.has_frame:
-            if self._pace.must_wait():
+            if isinstance(answer, Promise) or self._pace.must_wait():
                 self._wait_for_turn()
                 return
             self._take_frames(self._clock())
@@ -432,9 +437,7 @@ class Connection:
         if self._pending is not None:
             # later, because Python warns if a task is cancelled before its coroutine has started
             self._loop.call_soon(self._pending.cancel)
-        for reply in self._runs:
-            if isinstance(reply, asyncio.Future):
-                self._loop.call_soon(reply.cancel)
+        self._runs.cancel(self._loop)
         self._receiver.drop()
         self._sender.drop()
         if self._is_watched:

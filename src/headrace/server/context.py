@@ -1,8 +1,8 @@
 """The context of a request, and the types of replies."""
 
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import NamedTuple, Protocol, TypeAlias
 
 from headrace.server.frames import Parts
 from headrace.slices import Steps
@@ -10,8 +10,6 @@ from headrace.storage.files.log_file import FileSlice
 from headrace.types import Request
 from headrace.wire.apis import ApiKey
 from headrace.wire.encoder import Fields
-
-T_co = TypeVar("T_co", covariant=True)
 
 ANONYMOUS = "User:ANONYMOUS"
 
@@ -78,18 +76,6 @@ class RawReply(NamedTuple):
     """An encoded reply body: bytes and file regions, in order."""
 
     parts: Sequence[bytes | bytearray | FileSlice]
-
-
-class Executed(Awaitable[T_co]):
-    """The reply to an executed request, which may still wait for followers; later Produce requests need not wait."""
-
-    __slots__ = ("reply",)
-
-    def __init__(self, reply: Awaitable[T_co]) -> None:
-        self.reply = reply
-
-    def __await__(self) -> Generator[Any, Any, T_co]:
-        return self.reply.__await__()
 
 
 NO_REPLY = RawReply(())

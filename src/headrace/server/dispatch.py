@@ -8,11 +8,13 @@ import asyncio
 import logging
 import struct
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from functools import partial
 from types import GeneratorType
 from typing import Any, Final, TypeAlias, TypeVar
 
 from headrace.errors import ErrorCode, KafkaError
-from headrace.server.context import ClientInfo, Executed, Handler, RawReply, Reply, RequestContext
+from headrace.promise import Promise
+from headrace.server.context import ClientInfo, Handler, RawReply, Reply, RequestContext
 from headrace.server.decoding import (
     api_name,
     count_entries,
@@ -25,6 +27,7 @@ from headrace.server.error_replies import error_reply
 from headrace.server.frames import MAX_OTHER_FRAME, InvalidRequestError, Parts, check_size, skip_tags
 from headrace.server.large_answers import encode_in_steps, is_large
 from headrace.server.large_requests import MANY_BATCHES, MANY_ENTRIES, LargeRequests, is_large_frame
+from headrace.server.runs import Executed
 from headrace.slices import finish, run_slice
 from headrace.storage.files.log_file import FileSlice
 from headrace.wire.apis import ApiKey, Schema, VersionRange, schema, versions
@@ -137,8 +140,8 @@ class Dispatcher:
             reply = self._unexpected(context, request, error)
         if type(reply) is dict or type(reply) is RawReply:
             return self._encode(context, api_schema, reply)
-        if type(reply) is Executed:
-            return Executed(self._answer_later(context, api_schema, None, reply))
+        if isinstance(reply, Promise | Executed):
+            return reply.then(partial(self._answer_done, context, api_schema))
         if isinstance(reply, Awaitable):
             # A Fetch may wait long: free its request, which error replies do not need.
             return self._answer_later(context, api_schema, None if context.api_key == _FETCH else request, reply)
@@ -234,7 +237,7 @@ class Dispatcher:
             return _encode_run(requests, schemas, replies, invalid)
         if type(replies) is Executed:
             # Keep no reference to the requests, whose records would stay in memory.
-            return Executed(_executed(replies, [context for context, _ in requests], schemas, invalid))
+            return replies.then(partial(_run_done, [context for context, _ in requests], schemas, invalid))
         return self._run_later(requests, schemas, replies, invalid)
 
     async def _one_by_one(self, client: ClientInfo, frames: Sequence[memoryview]) -> Parts:
@@ -282,6 +285,18 @@ class Dispatcher:
             reply = self._unexpected(context, request, error)
         encoded = self._encode(context, api_schema, reply)
         return encoded if isinstance(encoded, list) else await encoded
+
+    def _answer_done(self, context: RequestContext, api_schema: Schema, done: Promise[Reply]) -> Parts:
+        """Like `_answer_later`, for replies of Produce and Fetch, which have few fields or are encoded already."""
+        try:
+            reply = done.result()
+        except KafkaError as error:
+            reply = error_reply(context, None, error)
+        except InvalidRequestError:
+            raise
+        except Exception as error:  # noqa: BLE001  a bug in one handler must not end the broker
+            reply = self._unexpected(context, None, error)
+        return _encode(context, api_schema, reply)
 
     def _unexpected(self, context: RequestContext, request: Any, error: Exception) -> Reply:
         log.error(
@@ -361,14 +376,13 @@ class Dispatcher:
         return _encode(context, schema(_API_VERSIONS, 0), fields)
 
 
-async def _executed(
-    replies: Awaitable[Sequence[Reply | InvalidRequestError]],
+def _run_done(
     contexts: Sequence[RequestContext],
     schemas: Sequence[Schema],
     invalid: InvalidRequestError | None,
+    done: Promise[Sequence[Reply | InvalidRequestError]],
 ) -> Parts:
-    """Return the replies to a run that waits for the outcome of its appends."""
-    return _encode_run([(context, None) for context in contexts], schemas, await replies, invalid)
+    return _encode_run([(context, None) for context in contexts], schemas, done.result(), invalid)
 
 
 def _encode_run(

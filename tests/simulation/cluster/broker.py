@@ -179,6 +179,7 @@ class Broker:
         replicas.peers = leaders.peers
         self.fetchers = commands.following = member.fetchers(executor)
         leader_of = leader_in(cache)
+        turns = Turns(loop.call_soon, clock=lambda: 0)
         dispatcher = Dispatcher()
         for apis in (
             FetchApi(
@@ -187,7 +188,7 @@ class Broker:
                 loop=loop,
                 max_sessions=100,
                 max_bytes=1 << 20,
-                turns=Turns(loop.call_soon, clock=lambda: 0),
+                turns=turns,
                 throttle=leaders.throttle,
                 leader_of=leader_of,
             ),
@@ -196,7 +197,7 @@ class Broker:
         ):
             dispatcher.add_routes(apis.routes())
         transactions = TransactionVerification(replicas, cache.topic_name, cast(Any, None), config)
-        produce = ProduceApi(replicas, cache.topic_name, purgatory, transactions, leader_of)
+        produce = ProduceApi(replicas, cache.topic_name, purgatory, transactions, leader_of, turns)
         dispatcher.add_produce(produce.produce, produce.produce_run, produce.produce_many)
         if self._has_groups:
             self._start_groups(config, purgatory, dispatcher)

@@ -9,8 +9,9 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any, Final, NamedTuple
 
-from headrace.server.context import ClientInfo, Dispatch, Executed
+from headrace.server.context import ClientInfo, Dispatch
 from headrace.server.frames import Parts
+from headrace.server.runs import Executed
 from headrace.storage.files.log_file import FileSlice
 from tests.simulation.cluster.loop import Process, ProcessLoop, current_process
 

@@ -7,9 +7,10 @@ from uuid import UUID
 import pytest
 
 from headrace.errors import ErrorCode, KafkaError
+from headrace.promise import Promise
 from headrace.replication.appends import ALL_REPLICAS
 from headrace.replication.partition import Partition
-from headrace.replication.purgatory import Purgatory
+from headrace.replication.purgatory import Outcome, Purgatory, all_done
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.storage.dirs.log_dirs import LogDirs
 from headrace.storage.log.config import LogConfig
@@ -124,3 +125,17 @@ async def test_closing_cancels_all_waits(broker: Broker, disk: Disk) -> None:
     disk.free.set()
     broker.purgatory.close()
     assert completion.cancelled()
+
+
+def test_many_are_done_with_the_last_and_cancelled_together() -> None:
+    promises = [Promise[Outcome]() for _ in range(3)]
+    done = all_done(promises)
+    promises[2].set_result(None)
+    promises[0].cancel()
+    assert not done.done()
+    promises[1].set_exception(ValueError())
+    assert done.result() is None
+
+    promises = [Promise[Outcome]() for _ in range(2)]
+    all_done(promises).cancel()
+    assert all(promise.cancelled() for promise in promises)

@@ -13,15 +13,17 @@ from pathlib import Path
 
 import pytest
 
+from headrace.promise import Promise
 from headrace.server.connection import MAX_FRAMES_PER_TURN, MAX_RUNS, Connection
-from headrace.server.context import ClientInfo, Executed
+from headrace.server.context import ClientInfo
 from headrace.server.frames import MAX_RUN, InvalidRequestError, Parts
 from headrace.server.loop.busy_poll import BusyPoll
 from headrace.server.loop.hang_ups import HangUps
 from headrace.server.loop.loop_watch import LoopWatch
-from headrace.server.loop.turns import Turns
+from headrace.server.loop.turns import HEAVY, LIGHT, Turns
 from headrace.server.loop.urgent import UrgentReads
 from headrace.server.request_memory import RequestMemory
+from headrace.server.runs import Executed
 from headrace.server.sending import MAX_UNSENT_BYTES, UnsentAnswers
 from headrace.storage.files.log_file import FileSlice, LogFile
 
@@ -594,6 +596,126 @@ async def test_a_slow_request_after_a_run_is_answered_after_it(peer: Peer) -> No
     await peer.turns()
     waits.runs[0].set_result([b"one"])
     assert await peer.receive(11) == b"onetwothree"
+
+
+def _answered_by(answer: Awaitable[Parts], _: bytes) -> Awaitable[Parts]:
+    return answer
+
+
+@pytest.mark.parametrize("is_run", [True, False])
+async def test_a_promise_is_answered_in_the_call_that_keeps_it(peer: Peer, is_run: bool) -> None:
+    promise: Promise[Parts] = Promise()
+    peer.answer = lambda _: Executed(promise) if is_run else promise
+    await peer.send(frame(PRODUCE))
+    await peer.turns()
+
+    promise.set_result([b"one"])
+
+    assert peer.socket.recv(3) == b"one"
+
+
+async def test_promises_of_several_runs_are_answered_together(peer: Peer) -> None:
+    promises = [Promise[Parts]() for _ in range(3)]
+    for promise in promises:
+        peer.answer = partial(_answered_by, Executed(promise))
+        await peer.send(frame(PRODUCE))
+        await peer.turns()
+
+    for promise in promises:
+        promise.set_result([b"one"])
+
+    with pytest.raises(BlockingIOError):
+        peer.socket.recv(1)
+    await peer.turns()
+    assert peer.socket.recv(20) == b"oneoneone"
+
+
+async def test_a_promise_that_is_kept_while_requests_are_handled_does_not_handle_others_in_between(peer: Peer) -> None:
+    promises = [Promise[Parts]() for _ in range(2)]
+
+    def answer(body: bytes) -> Parts | Awaitable[Parts]:
+        number = body[-1]
+        if number:
+            promises[0].set_result([b"one"])
+        return Executed(promises[number])
+
+    peer.answer = answer
+    await peer.send(frame(PRODUCE + b"\0"))
+    await peer.turns()
+    await peer.send(frame(PRODUCE + b"\1"))
+    assert await peer.receive(3) == b"one"
+    promises[1].set_result([b"two"])
+    assert await peer.receive(3) == b"two"
+    assert peer.requests == [PRODUCE + b"\0", PRODUCE + b"\1"]
+
+
+async def test_requests_that_wait_for_a_promise_are_handled_in_their_own_turn(peer: Peer) -> None:
+    promise: Promise[Parts] = Promise()
+    peer.answer = lambda _: promise
+    await peer.send(frame(b"\0\1one") + frame(b"\0\1two"))
+    await peer.turns()
+    peer.answer = lambda _: [b"two"]
+
+    promise.set_result([b"one"])
+    assert len(peer.requests) == 1
+    assert await peer.receive(6) == b"onetwo"
+
+
+async def test_a_connection_whose_requests_wait_is_light_again_after_a_short_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_ns = 0
+    promise: Promise[Parts] = Promise()
+    peer = Peer(clock=lambda: now_ns)
+    monkeypatch.setattr("headrace.server.loop.turns.thread_time_ns", lambda: now_ns)
+    kinds = []
+
+    def answer(body: bytes) -> Promise[Parts]:
+        nonlocal now_ns
+        now_ns += 1000 * int(body[2:])
+        return promise
+
+    peer.answer = answer
+    for took_us in (2000, 2000, 1):
+        promise = Promise()
+        await peer.send(frame(b"\0\1%d" % took_us))
+        await peer.turns()
+        promise.set_result([b"one"])
+        kinds.append(peer.connection._pace.kind())
+    peer.connection.close(None)
+    peer.socket.close()
+    peer.hang_ups.close()
+    assert kinds == [HEAVY, HEAVY, LIGHT]
+
+
+async def test_closing_a_connection_cancels_its_promises(peer: Peer) -> None:
+    promises = [Promise[Parts]() for _ in range(2)]
+    answers: list[Awaitable[Parts]] = [Executed(promises[0]), promises[1]]
+    for promise, answer in zip(promises, answers, strict=True):
+        peer.answer = partial(_answered_by, answer)
+        await peer.send(frame(PRODUCE))
+        await peer.turns()
+        assert not promise.done()
+
+    peer.connection.close(None)
+    await peer.turns()
+    assert all(promise.cancelled() for promise in promises)
+
+
+async def test_an_idle_socket_is_watched_while_its_request_waits(peer: Peer) -> None:
+    changes: list[int] = []
+    later: asyncio.Future[Parts] = peer.loop.create_future()
+    peer.answer = lambda _: later
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("add_reader", "remove_reader"):
+            patch.setattr(peer.loop, name, lambda fd, *_: changes.append(fd))
+        await peer.send(frame(b"\0\1one"))
+        await peer.turns()
+        assert len(peer.requests) == 1
+        later.set_result([b"one"])
+        await peer.turns()
+        assert changes == []
+    assert await peer.receive(3) == b"one"
 
 
 async def test_the_number_of_overlapping_runs_is_limited(peer: Peer) -> None:

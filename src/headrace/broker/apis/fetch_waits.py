@@ -10,6 +10,7 @@ from headrace.broker.apis.fetch_reads import Follower, follower_of
 from headrace.broker.current_leader import CurrentLeader
 from headrace.broker.fetch_session import NO_SESSION, FetchPartition, FetchSession, PartitionKey
 from headrace.errors import ErrorCode
+from headrace.promise import Promise
 from headrace.replication.growth import UNKNOWN_SIZE, Growth
 from headrace.replication.leading.led_replica import LedReplica
 from headrace.replication.replica import Replica
@@ -63,10 +64,8 @@ class Reads(Protocol):
 class Fetch:
     """One Fetch request, which reads its partitions at once, and again after a wait.
 
-    A fetch of many partitions is read and answered in steps.
-
-    While it waits, it counts the bytes by which its partitions grow, so that the cost of an append does not depend on
-    the number of partitions in a fetch.
+    A fetch of many partitions is read and answered in steps. While it waits, it counts the bytes by which its
+    partitions grow, so that the cost of an append does not depend on the number of partitions in a fetch.
     """
 
     __slots__ = (
@@ -244,7 +243,7 @@ class Fetch:
             self._reserved = size
         return True
 
-    def wait(self) -> "asyncio.Future[Reply]":
+    def wait(self) -> Promise[Reply]:
         """Return the reply when enough data is available or `max_wait` has passed."""
         self._prepare_wait()
         self._is_new = False
@@ -254,7 +253,7 @@ class Fetch:
         return self._future
 
     def _prepare_wait(self) -> None:
-        self._future = self._api.loop.create_future()
+        self._future: Promise[Reply] = Promise()
         self._timer: asyncio.TimerHandle | None = None
         self._missing = self._min_bytes
         self._is_large = False
@@ -335,7 +334,8 @@ class Fetch:
             self._missing = 0  # the fetch has not started to wait
         elif not self._is_queued:
             self._is_queued = True
-            self._api.turns.add(self, HEAVY if len(self._watched) > _MANY_PARTITIONS or self._is_large else LIGHT)
+            kind = HEAVY if len(self._watched) > _MANY_PARTITIONS or self._is_large else LIGHT
+            self._api.turns.add(self, kind, is_reply=self._follower is not None and kind == LIGHT)
 
     def take_turn(self) -> None:
         if self._future.done():

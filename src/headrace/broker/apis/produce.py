@@ -8,35 +8,37 @@ import struct
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
-from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
-from headrace.broker.apis.produce_answers import Outcome, Results, any_failed, failed, replies_to
+from headrace.broker.apis.produce_answers import Outcome, Results, any_failed, failed, name_bytes, replies_to
 from headrace.broker.apis.produce_transactions import TransactionVerification, Verdict, Verdicts
 from headrace.broker.current_leader import LeaderOf
 from headrace.broker.large_batches import NONE_LARGE, TOPIC_IDS, Large, LargeBatches, Prepared, Requests
 from headrace.broker.refusals import RefusalLog
 from headrace.cluster.topic_names import is_internal
 from headrace.errors import ErrorCode, KafkaError
+from headrace.promise import Promise
 from headrace.replication.appends import ALL_REPLICAS, AppendResult, NoRoomError, OfflineError
 from headrace.replication.batch_rules import PreparedBatch
 from headrace.replication.partition import Partition
-from headrace.replication.purgatory import Completion, Purgatory
+from headrace.replication.purgatory import Outcome as Completed
+from headrace.replication.purgatory import Purgatory, Wait, all_done
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.replication.verification import VerificationGuard
-from headrace.server.context import Executed, RawReply, Reply, RequestContext
+from headrace.server.context import RawReply, Reply, RequestContext
 from headrace.server.dispatch import Replies
 from headrace.server.frames import InvalidRequestError
+from headrace.server.loop.busy_poll import SMALL_READ
+from headrace.server.loop.turns import Turns
+from headrace.server.runs import Executed
 from headrace.slices import Pace
 from headrace.storage.log.config import LogConfig
 from headrace.types import TopicPartition, new_tuple
 from headrace.wire.compression import Codec
-from headrace.wire.encoder import put_string
 
 ADMIN_CLIENT_ID: Final = "__admin_client"
 """The client id that may write to internal topics, as in Kafka."""
-_FLEXIBLE: Final = 9
 _ZSTD: Final = 7
 _CURRENT_LEADER: Final = 10
 _ATTRIBUTES: Final = struct.Struct(">h")
@@ -66,8 +68,7 @@ class _Incomplete(NamedTuple):
     outcomes: list[Outcome]
     place: int
     partition: int
-    completion: Completion
-    waits_for_followers: bool
+    completion: Wait
 
 
 _PENDING: Final = Outcome(-1, 0)
@@ -87,9 +88,11 @@ class ProduceApi:
         purgatory: Purgatory,
         transactions: TransactionVerification,
         leader_of: LeaderOf | None = None,
+        turns: Turns | None = None,
     ) -> None:
-        """`leader_of` finds the leaders on other brokers; None in a cluster of one broker."""
+        """`leader_of` finds leaders on other brokers, and `turns` holds replies to followers; None without others."""
         self._leader_of = leader_of
+        self._turns = turns
         self._replicas = replicas
         self._purgatory = purgatory
         self._transactions = transactions
@@ -103,8 +106,7 @@ class ProduceApi:
         replies = self.produce_run([(context, request)])
         if isinstance(replies, list):
             return _only(replies)
-        later = _only_later(replies)
-        return Executed(later) if type(replies) is Executed else later
+        return replies.then(_only_done) if type(replies) is Executed else _only_later(replies)
 
     def produce_run(self, requests: Requests) -> Replies | Awaitable[Replies]:
         """Append the batches of consecutive requests of a client, with one write per partition.
@@ -166,13 +168,25 @@ class ProduceApi:
                 if any_failed(results[-1]):
                     requests = requests[: len(results)]  # the connection will be closed: ignore later requests
                     break
-        self._append(waiting, incomplete)
+        is_lone = len(requests) == 1 and requests[0][1].acks == ALL_REPLICAS and _is_small(waiting)
+        if is_lone and self._turns is not None:
+            # The producer waits for the followers, so send them its records at once. Others have more to send: in the
+            # loop's next turn, one reply has the records of several requests.
+            self._turns.hold_replies()
+            try:
+                self._append(waiting, incomplete)
+            finally:
+                self._turns.release_replies()
+        else:
+            self._append(waiting, incomplete)
         answered = [(context, request.acks) for context, request in requests]
         if not incomplete:
             return replies_to(answered, results)
-        replies = self._once_complete(answered, results, incomplete)
+        promises = [item.completion for item in incomplete if isinstance(item.completion, Promise)]
+        if len(promises) == len(incomplete):
+            return Executed(self._once_replicated(answered, results, incomplete, promises))
         # While the disk is slow, the client has to wait before it may send more.
-        return Executed(replies) if all(item.waits_for_followers for item in incomplete) else replies
+        return self._once_complete(answered, results, incomplete)
 
     async def _append_many(self, requests: Requests, prepared: Prepared) -> Replies:
         pace = Pace()
@@ -245,7 +259,7 @@ class ProduceApi:
             for partition, batches in waiting.items():
                 completion = self._purgatory.flushed(partition, partition.log_end_offset)
                 incomplete += [
-                    _Incomplete(item.outcomes, item.place, item.partition, completion, False)
+                    _Incomplete(item.outcomes, item.place, item.partition, completion)
                     for item in batches
                     if not item.outcomes[item.place].error
                 ]
@@ -259,8 +273,7 @@ class ProduceApi:
             partition, last_offset + 1, batch.acks, timeout_s=batch.timeout.total_seconds()
         )
         if completion is not None:
-            waits = partition.followers is not None
-            incomplete.append(_Incomplete(batch.outcomes, batch.place, batch.partition, completion, waits))
+            incomplete.append(_Incomplete(batch.outcomes, batch.place, batch.partition, completion))
 
     async def _once_complete(
         self,
@@ -272,11 +285,26 @@ class ProduceApi:
         if incomplete:
             began_ns = time.time_ns()
             ends = await asyncio.gather(*(item.completion for item in incomplete))
-            for (outcomes, place, partition, _, _), error in zip(incomplete, ends, strict=True):
-                if error is not None:
-                    outcomes[place] = failed(partition, error)
+            _note_failures(incomplete, ends)
             self._purgatory.slow_disk.waited(began_ns)
         return replies_to(answered, results)
+
+    def _once_replicated(
+        self,
+        answered: Sequence[tuple[RequestContext, int]],
+        results: Sequence[Results],
+        incomplete: Sequence[_Incomplete],
+        completions: Sequence[Promise[Completed]],
+    ) -> Promise[Replies]:
+        """Like `_once_complete`, in the turn of the loop in which the last append completes."""
+        began_ns = time.time_ns()
+
+        def replies(_: object) -> Replies:
+            _note_failures(incomplete, [completion.result() for completion in completions])
+            self._purgatory.slow_disk.waited(began_ns)
+            return replies_to(answered, results)
+
+        return (completions[0] if len(completions) == 1 else all_done(completions)).then(replies)
 
     def _collect(
         self,
@@ -299,7 +327,7 @@ class ProduceApi:
         results: Results = []
         for topic_place, topic in enumerate(request.topic_data):
             outcomes: list[Outcome] = []
-            results.append((self._name_bytes(topic, version), outcomes))
+            results.append((name_bytes(topic, version), outcomes))
             name = topic.name if version < TOPIC_IDS else self._topic_name(topic.topic_id)
             if refusal is not None:
                 outcomes += [self._refused(context, name, data.index, refusal) for data in topic.partition_data]
@@ -354,13 +382,6 @@ class ProduceApi:
             _refusals.refused(f"{name}-{index}", context, error)
         return failed(index, error, log_start_offset, leader)
 
-    @staticmethod
-    def _name_bytes(topic: Any, version: int) -> bytes:
-        if version >= TOPIC_IDS:
-            topic_id: UUID | None = topic.topic_id
-            return bytes(16) if topic_id is None else topic_id.bytes
-        return _encoded(topic.name, flexible=version >= _FLEXIBLE)
-
 
 def _error_of_internal(verdict: Verdict | None, name: str, index: int) -> KafkaError:
     """Return the error for a write to an internal topic. As in Kafka, an error of the verification comes first."""
@@ -368,11 +389,22 @@ def _error_of_internal(verdict: Verdict | None, name: str, index: int) -> KafkaE
     return _INTERNAL_TOPIC if found is None else found
 
 
-@lru_cache(maxsize=256)
-def _encoded(name: str, *, flexible: bool) -> bytes:
-    out = bytearray()
-    put_string(out, name, flexible=flexible)
-    return bytes(out)
+def _is_small(waiting: _Waiting) -> bool:
+    """Return True for a single batch of few bytes."""
+    if len(waiting) != 1:
+        return False
+    [[batch, *others]] = waiting.values()
+    return not others and not isinstance(batch.records, PreparedBatch) and len(batch.records) <= SMALL_READ
+
+
+def _note_failures(incomplete: Sequence[_Incomplete], ends: Sequence[Completed]) -> None:
+    for (outcomes, place, partition, _), error in zip(incomplete, ends, strict=True):
+        if error is not None:
+            outcomes[place] = failed(partition, error)
+
+
+def _only_done(replies: Promise[Replies]) -> RawReply:
+    return _only(replies.result())
 
 
 def _only(replies: Replies) -> RawReply:

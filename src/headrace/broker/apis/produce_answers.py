@@ -5,7 +5,9 @@ Layout: https://kafka.apache.org/protocol#The_Messages_Produce
 
 import struct
 from collections.abc import Sequence
-from typing import Final, NamedTuple, TypeAlias
+from functools import lru_cache
+from typing import Any, Final, NamedTuple, TypeAlias
+from uuid import UUID
 
 from headrace.broker.current_leader import CurrentLeader, put_endpoints, put_leader
 from headrace.errors import KafkaError
@@ -18,6 +20,7 @@ from headrace.wire.encoder import put_count, put_string
 FLEXIBLE: Final = 9
 _LOG_START_OFFSET: Final = 5
 _RECORD_ERRORS: Final = 8
+_TOPIC_IDS: Final = 13
 _INT32 = struct.Struct(">i")
 _PARTITION = struct.Struct(">ihqqq")
 _PARTITION_FLEXIBLE = struct.Struct(">ihqqqBBB")
@@ -41,6 +44,21 @@ class Outcome(NamedTuple):
 
 Results: TypeAlias = list[tuple[bytes, list[Outcome]]]
 """The encoded topic names of one request, with the outcomes of their batches."""
+
+
+def name_bytes(topic: Any, version: int) -> bytes:
+    """Return the encoded name or id of a topic in a request."""
+    if version >= _TOPIC_IDS:
+        topic_id: UUID | None = topic.topic_id
+        return bytes(16) if topic_id is None else topic_id.bytes
+    return _encoded(topic.name, flexible=version >= FLEXIBLE)
+
+
+@lru_cache(maxsize=256)
+def _encoded(name: str, *, flexible: bool) -> bytes:
+    out = bytearray()
+    put_string(out, name, flexible=flexible)
+    return bytes(out)
 
 
 def replies_to(requests: Sequence[tuple[RequestContext, int]], results: Sequence[Results]) -> Replies:

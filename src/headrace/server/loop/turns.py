@@ -45,7 +45,17 @@ class Turn(Protocol):
 class Turns:
     """The queues of connections that wait for a turn, served by callbacks of the loop (`call_soon`)."""
 
-    __slots__ = ("_call_soon", "_is_scheduled", "_is_spent", "_queues", "_spent_ns", "clock", "is_contended")
+    __slots__ = (
+        "_call_soon",
+        "_held",
+        "_is_holding",
+        "_is_scheduled",
+        "_is_spent",
+        "_queues",
+        "_spent_ns",
+        "clock",
+        "is_contended",
+    )
 
     def __init__(
         self, call_soon: Callable[[Callable[[], None]], object], clock: Callable[[], int] = perf_counter_ns
@@ -56,6 +66,8 @@ class Turns:
         self._spent_ns = 0
         self._is_spent = False
         self._is_scheduled = False
+        self._held: list[Turn] = []
+        self._is_holding = False
         self.is_contended = False
         """True if work must call `must_wait` first. A plain attribute, because every request reads it."""
 
@@ -63,11 +75,29 @@ class Turns:
         """Return True if a turn of this kind (LIGHT, FRESH, HEAVY) must queue."""
         return self._is_spent or (kind != LIGHT and bool(self._queues[kind]))
 
-    def add(self, turn: Turn, kind: int) -> None:
-        """Queue a connection for a turn; LIGHT connections come first."""
+    def add(self, turn: Turn, kind: int, *, is_reply: bool = False) -> None:
+        """Queue a connection for a turn; LIGHT connections come first.
+
+        `is_reply`: the turn only sends a reply, without reading; between `hold_replies` and `release_replies` it waits
+        for the latter.
+        """
+        if is_reply and self._is_holding:
+            self._held.append(turn)
+            return
         self._queues[kind].append(turn)
         self.is_contended = True
         self._schedule()
+
+    def hold_replies(self) -> None:
+        """Hold back turns that only send replies."""
+        self._is_holding = True
+
+    def release_replies(self) -> None:
+        """Take the turns that were held back, without another turn of the loop."""
+        self._is_holding = False
+        held, self._held = self._held, []
+        for turn in held:
+            turn.take_turn()
 
     def spent(self, ns: int) -> None:
         """Count a long turn, or a long step of a request that is answered later."""

@@ -50,6 +50,21 @@ def test_costly_turns_are_few_in_a_round_and_keep_their_order() -> None:
     assert loop.calls == []
 
 
+def test_replies_are_held_back_until_they_are_released_together() -> None:
+    loop = Loop()
+    loop.turns.hold_replies()
+    for number in range(2):
+        loop.turns.add(Job(loop, f"reply {number}", 1), LIGHT, is_reply=True)
+    loop.turns.add(Job(loop, "quick", 1), LIGHT)
+    assert loop.done == []
+
+    loop.turns.release_replies()
+    assert loop.done == ["reply 0", "reply 1"]
+    assert loop.round() == ["quick"]
+    loop.turns.add(Job(loop, "later reply", 1), LIGHT, is_reply=True)
+    assert loop.round() == ["later reply"]
+
+
 def test_quick_turns_go_first_and_do_not_starve_others() -> None:
     loop = Loop()
     for number in range(3):

@@ -1,0 +1,111 @@
+"""A result that arrives later, and is passed on in the call that sets it.
+
+The callbacks of an asyncio future run in the next turn of the event loop, and a task that awaits it one turn later: on
+the path of acks=all these turns take as long as the work.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Generator
+from functools import partial
+from typing import Any, Final, Generic, TypeVar, cast
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+_PENDING: Final = object()
+
+
+class Promise(Awaitable[T], Generic[T]):
+    """Has the methods of a future. All methods belong to the event loop."""
+
+    __slots__ = ("_callbacks", "_error", "_result")
+
+    def __init__(self) -> None:
+        self._result: object = _PENDING
+        self._error: BaseException | None = None
+        self._callbacks: list[Callable[[Promise[T]], object]] = []
+
+    def done(self) -> bool:
+        return self._result is not _PENDING or self._error is not None
+
+    def cancelled(self) -> bool:
+        return isinstance(self._error, asyncio.CancelledError)
+
+    def result(self) -> T:
+        """Return the result, or raise the error. Call it only when done."""
+        if self._error is not None:
+            raise self._error
+        return cast(T, self._result)
+
+    def exception(self) -> BaseException | None:
+        return self._error
+
+    def set_result(self, result: T) -> None:
+        """Pass the result on. Does nothing if done, as after `cancel`."""
+        self._end(result, None)
+
+    def set_exception(self, error: BaseException) -> None:
+        """Pass an error on. Does nothing if done."""
+        self._end(_PENDING, error)
+
+    def _end(self, result: object, error: BaseException | None) -> None:
+        if self._result is _PENDING and self._error is None:
+            self._result, self._error = result, error
+            callbacks, self._callbacks = self._callbacks, []  # they may refer to this promise
+            for callback in callbacks:
+                callback(self)
+
+    def cancel(self) -> None:
+        self.set_exception(asyncio.CancelledError())
+
+    def add_done_callback(self, callback: "Callable[[Promise[T]], object]") -> None:
+        """Call `callback`, which must not raise, with this promise when it is done: at once if it is."""
+        if self.done():
+            callback(self)
+        else:
+            self._callbacks.append(callback)
+
+    def then(self, convert: "Callable[[Promise[T]], U]") -> "Promise[U]":
+        """Return a promise of `convert(self)`, or of the error that it raises. To cancel it cancels this one."""
+        converted = _Converted(self, convert)
+        self.add_done_callback(converted.convert)
+        return converted
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        if not self.done():
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._callbacks.append(partial(_wake, future))
+            try:
+                yield from future
+            except asyncio.CancelledError:
+                self.cancel()
+                raise
+        return self.result()
+
+
+def _wake(future: asyncio.Future[None], _: object) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+class _Converted(Promise[U]):
+    """The outcome of another promise, converted."""
+
+    __slots__ = ("_convert", "_source")
+
+    def __init__(self, source: Promise[Any], convert: Callable[[Promise[Any]], U]) -> None:
+        super().__init__()
+        self._source = source
+        self._convert = convert
+
+    def cancel(self) -> None:
+        self._source.cancel()
+        super().cancel()
+
+    def convert(self, done: Promise[Any]) -> None:
+        try:
+            result = self._convert(done)
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  passed on
+            self.set_exception(error)
+        else:
+            self.set_result(result)
