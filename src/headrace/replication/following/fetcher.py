@@ -215,7 +215,8 @@ class Fetcher:
             if isinstance(result, LinkError):
                 raise result
             reply, actions = self._parsed(result)
-            if len(result) > _SLICE_BYTES or not all(isinstance(action, Append) for action in actions):
+            is_usual = not reply.error_code and len(result) <= _SLICE_BYTES
+            if not is_usual or not all(isinstance(action, Append) for action in actions):
                 handed.set_result((reply, actions, []))
                 return
             to_flush = self._append_all(actions)

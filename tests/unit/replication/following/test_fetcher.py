@@ -1,6 +1,7 @@
 """The shell around the state: links, pauses, throttle, failures. The model covers the rest."""
 
 import asyncio
+import logging
 from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
@@ -170,6 +171,23 @@ async def test_a_lost_answer_is_asked_for_again(broker: Broker) -> None:
 
     await broker.run(LinkError("away"), reply(data(batch(0))))
 
+    assert partition.log_end_offset == 1
+
+
+async def test_a_leader_that_refuses_whole_requests_is_asked_again_after_the_back_off(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    partition = broker.partition()
+    broker.fetcher.follow([partition])
+    caplog.set_level(logging.INFO)
+    began = asyncio.get_running_loop().time()
+
+    refused = {**reply(), "error_code": ErrorCode.unknown_server_error, "session_id": 0}
+    await broker.run(refused, refused, refused, reply(data(batch(0))))
+
+    assert asyncio.get_running_loop().time() - began >= 3 * BACKOFF_S
+    line = "Starting a new fetch session with broker 2, which answered unknown_server_error"
+    assert [record.getMessage() for record in caplog.records] == [line] * 3
     assert partition.log_end_offset == 1
 
 
