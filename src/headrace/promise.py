@@ -5,6 +5,7 @@ the path of acks=all these turns take as long as the work.
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Generator
 from functools import partial
 from typing import Any, Final, Generic, TypeVar, cast
@@ -13,6 +14,7 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 _PENDING: Final = object()
+log = logging.getLogger(__name__)
 
 
 class Promise(Awaitable[T], Generic[T]):
@@ -49,19 +51,25 @@ class Promise(Awaitable[T], Generic[T]):
         self._end(_PENDING, error)
 
     def _end(self, result: object, error: BaseException | None) -> None:
-        if self._result is _PENDING and self._error is None:
+        if not self.done():
             self._result, self._error = result, error
             callbacks, self._callbacks = self._callbacks, []  # they may refer to this promise
             for callback in callbacks:
-                callback(self)
+                self._call(callback)
+
+    def _call(self, callback: "Callable[[Promise[T]], object]") -> None:
+        try:
+            callback(self)
+        except Exception:  # the caller serves another client than the callback
+            log.exception("Passing a result on failed: this is a bug, please report it")
 
     def cancel(self) -> None:
         self.set_exception(asyncio.CancelledError())
 
     def add_done_callback(self, callback: "Callable[[Promise[T]], object]") -> None:
-        """Call `callback`, which must not raise, with this promise when it is done: at once if it is."""
+        """Call `callback` with this promise when it is done: at once if it is."""
         if self.done():
-            callback(self)
+            self._call(callback)
         else:
             self._callbacks.append(callback)
 

@@ -29,6 +29,22 @@ def test_only_the_first_outcome_counts() -> None:
         promise.result()
 
 
+def test_a_callback_that_fails_harms_neither_the_others_nor_the_caller(caplog: pytest.LogCaptureFixture) -> None:
+    promise: Promise[int] = Promise()
+    results: list[int] = []
+
+    def failing(_: object) -> None:
+        raise ValueError("a defect")
+
+    promise.add_done_callback(failing)
+    promise.add_done_callback(lambda done: results.append(done.result()))
+    promise.set_result(3)
+    promise.add_done_callback(failing)
+
+    assert results == [3]
+    assert [str(record.exc_info[1]) for record in caplog.records if record.exc_info] == ["a defect"] * 2
+
+
 def test_a_conversion_may_fail_or_handle_an_error() -> None:
     promise: Promise[int] = Promise()
     double = promise.then(lambda done: 2 * done.result())

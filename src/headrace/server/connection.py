@@ -23,7 +23,7 @@ from headrace.server.loop.turns import LIGHT, LONG_NS, SLICE_NS, Pace, TimedStep
 from headrace.server.loop.urgent import Urgency, UrgentReads
 from headrace.server.receiving import Receiver
 from headrace.server.request_memory import HOLD_SECONDS, RequestMemory
-from headrace.server.runs import Executed, Later, Lost, Runs
+from headrace.server.runs import Executed, Later, Lost, Runs, abandon
 from headrace.server.sending import Sender, UnsentAnswers
 
 log = logging.getLogger(__name__)
@@ -237,6 +237,9 @@ class Connection:
 
     def _accept(self, answer: Parts | Awaitable[Parts], frame: memoryview) -> bool:
         """Send a reply, or wait for it. Return True if the next request may be handled."""
+        if self.is_closed:  # while this request was handled, a reply to an earlier one could not be sent
+            abandon(answer, self._loop)
+            return False
         if type(answer) is list:
             self._queue(answer)
             if self._sender.is_full:

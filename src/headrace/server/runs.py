@@ -82,6 +82,13 @@ class Runs:
                 loop.call_soon(reply.cancel)
 
 
+def abandon(answer: Parts | Awaitable[Parts], loop: asyncio.AbstractEventLoop) -> None:
+    """Cancel a request whose connection was closed while it was handled, in the next turn like `Runs.cancel`."""
+    reply = answer.reply if isinstance(answer, Executed) else answer
+    if not isinstance(reply, list):
+        loop.call_soon((reply if isinstance(reply, Promise) else asyncio.ensure_future(reply, loop=loop)).cancel)
+
+
 def _outcome(run: Later) -> Parts | InvalidRequestError | Lost:
     if run.cancelled():
         return Lost(None)

@@ -649,6 +649,25 @@ async def test_a_promise_that_is_kept_while_requests_are_handled_does_not_handle
     assert peer.requests == [PRODUCE + b"\0", PRODUCE + b"\1"]
 
 
+@pytest.mark.parametrize("is_run", [True, False])
+async def test_an_answer_to_a_connection_that_closes_meanwhile_is_cancelled(peer: Peer, is_run: bool) -> None:
+    failures: list[object] = []
+    peer.loop.set_exception_handler(lambda _, context: failures.append(context))
+    later: asyncio.Future[Parts] = peer.loop.create_future()
+
+    def answer(_: bytes) -> Awaitable[Parts]:
+        peer.connection.close(None)  # as when a reply to an earlier request cannot be sent
+        return Executed(later) if is_run else later
+
+    peer.answer = answer
+    await peer.send(frame(PRODUCE) + frame(b"\0\1two"))
+    await peer.turns()
+
+    assert len(peer.requests) == 1
+    assert later.cancelled()
+    assert failures == []
+
+
 async def test_requests_that_wait_for_a_promise_are_handled_in_their_own_turn(peer: Peer) -> None:
     promise: Promise[Parts] = Promise()
     peer.answer = lambda _: promise
