@@ -2,9 +2,9 @@
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 from uuid import UUID
 
 import pytest
@@ -33,6 +33,7 @@ from headrace.wire.records import RecordData, build_batch
 from tests.unit.broker.test_produce_transactions import Coordinator
 
 NOW = 1_700_000_000_000
+CONFIG = LogConfig()
 TOPIC_ID = UUID(int=5)
 CLIENT = ClientInfo(listener="PLAINTEXT", host="192.0.2.9", port=7, local_address=("192.0.2.1", 9092))
 
@@ -47,10 +48,10 @@ class State(NamedTuple):
 class Broker:
     """The leader of two partitions, with followers 2 and 3. The event loop does not run."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, config: LogConfig = CONFIG) -> None:
         self.calls: list[Callable[[], None]] = []
         self.purgatory = Purgatory(asyncio.get_running_loop())
-        self.replicas = ReplicaManager(LogDirs.open([directory], broker_id=1), lambda _: LogConfig(), self.purgatory)
+        self.replicas = ReplicaManager(LogDirs.open([directory], broker_id=1), lambda _: config, self.purgatory)
         peers = Peers(1, lambda _: True, lambda: 10_000, lambda: 1000, self)
         for index in range(2):
             partition = self.replicas.become_leader(TopicPartition("t", index), TOPIC_ID, 3)
@@ -73,9 +74,12 @@ class Broker:
     def submit(self, change: IsrChange, _: Callable[[Answer], None]) -> None:
         raise AssertionError(f"the in-sync replicas do not change: {change}")
 
-    def ask(self, api_key: ApiKey, version: int, body: Buffer) -> Promise[Parts]:
+    def handle(self, api_key: ApiKey, version: int, body: Buffer) -> Parts | Awaitable[Parts]:
         head = struct.pack(">hhih", api_key, version, 9, -1) + (b"\0" if version > 8 else b"")
-        answer: Any = self.dispatcher.handle(CLIENT, memoryview(head + bytes(body)))
+        return self.dispatcher.handle(CLIENT, memoryview(head + bytes(body)))
+
+    def ask(self, api_key: ApiKey, version: int, body: Buffer) -> Promise[Parts]:
+        answer = self.handle(api_key, version, body)
         answer = answer.reply if isinstance(answer, Executed) else answer
         assert isinstance(answer, Promise)
         return answer
@@ -90,17 +94,22 @@ class Broker:
         return self.ask(ApiKey.FETCH, 17, encode_fetch(limits, (0, -1), entries, [], (follower, -1)))
 
     def produce(self, size: int, *indexes: int) -> Promise[Parts]:
+        return self.ask(ApiKey.PRODUCE, 8, self.records(size, *indexes))
+
+    @staticmethod
+    def records(size: int, *indexes: int, acks: int = -1) -> Buffer:
+        """Return the body of a Produce request."""
         batch = build_batch([RecordData(b"k", bytes(size), NOW)])
         data = [{"index": index, "records": batch} for index in indexes]
         fields = {
             "transactional_id": None,
-            "acks": -1,
+            "acks": acks,
             "timeout": 60_000,
             "topic_data": [{"name": "t", "partition_data": data}],
         }
         out = bytearray()
         request_encoder(ApiKey.PRODUCE, 8)(out, fields)
-        return self.ask(ApiKey.PRODUCE, 8, out)
+        return out
 
 
 @pytest.fixture
@@ -147,3 +156,13 @@ async def test_a_deleted_partition_ends_the_wait_at_once(broker: Broker) -> None
     [reply] = produced.result()
     # size, correlation id, one topic, its name, one partition
     assert ErrorCode(int.from_bytes(cast(bytes, reply)[23:25], "big")) is ErrorCode.unknown_topic_or_partition
+
+
+async def test_a_client_that_waits_for_a_flush_of_replicated_records_may_send_more_meanwhile(tmp_path: Path) -> None:
+    broker = Broker(tmp_path, LogConfig(flush_messages=1))
+    answer = broker.handle(ApiKey.PRODUCE, 8, broker.records(10, 0, acks=1))
+    assert isinstance(answer, Executed)
+    async with asyncio.timeout(5):
+        await answer
+    broker.purgatory.close()
+    broker.replicas.close()

@@ -69,6 +69,8 @@ class _Incomplete(NamedTuple):
     place: int
     partition: int
     completion: Wait
+    may_overlap: bool
+    """True if the client may send more before the completion."""
 
 
 _PENDING: Final = Outcome(-1, 0)
@@ -185,8 +187,9 @@ class ProduceApi:
         promises = [item.completion for item in incomplete if isinstance(item.completion, Promise)]
         if len(promises) == len(incomplete):
             return Executed(self._once_replicated(answered, results, incomplete, promises))
+        replies = self._once_complete(answered, results, incomplete)
         # While the disk is slow, the client has to wait before it may send more.
-        return self._once_complete(answered, results, incomplete)
+        return Executed(replies) if all(item.may_overlap for item in incomplete) else replies
 
     async def _append_many(self, requests: Requests, prepared: Prepared) -> Replies:
         pace = Pace()
@@ -259,7 +262,7 @@ class ProduceApi:
             for partition, batches in waiting.items():
                 completion = self._purgatory.flushed(partition, partition.log_end_offset)
                 incomplete += [
-                    _Incomplete(item.outcomes, item.place, item.partition, completion)
+                    _Incomplete(item.outcomes, item.place, item.partition, completion, False)
                     for item in batches
                     if not item.outcomes[item.place].error
                 ]
@@ -273,7 +276,8 @@ class ProduceApi:
             partition, last_offset + 1, batch.acks, timeout_s=batch.timeout.total_seconds()
         )
         if completion is not None:
-            incomplete.append(_Incomplete(batch.outcomes, batch.place, batch.partition, completion))
+            has_followers = partition.followers is not None
+            incomplete.append(_Incomplete(batch.outcomes, batch.place, batch.partition, completion, has_followers))
 
     async def _once_complete(
         self,
@@ -398,7 +402,7 @@ def _is_small(waiting: _Waiting) -> bool:
 
 
 def _note_failures(incomplete: Sequence[_Incomplete], ends: Sequence[Completed]) -> None:
-    for (outcomes, place, partition, _), error in zip(incomplete, ends, strict=True):
+    for (outcomes, place, partition, _, _), error in zip(incomplete, ends, strict=True):
         if error is not None:
             outcomes[place] = failed(partition, error)
 
