@@ -35,7 +35,7 @@ class PartitionState(NamedTuple):
     controller_epoch: int = 0
     """The epoch of the controller that elected the leader."""
     partition_epoch: int = 0
-    """The version of the state (partition epoch). A change of the ISR must be based on the latest one."""
+    """The version of the state (partition epoch). A change to the ISR must be based on the latest one."""
     adding_replicas: tuple[int, ...] = ()
     removing_replicas: tuple[int, ...] = ()
     """Replicas that a reassignment adds and removes (KIP-455)."""

@@ -127,7 +127,7 @@ class StateChanges:
             )
 
     def updated(self, update: UpdateMetadata) -> None:
-        """Log a change of the metadata that clients see."""
+        """Log a change to the metadata that clients see."""
         if self._is_logged and (update.topics or update.deleted):
             log.info(
                 "Metadata: %s changed, %d deleted (%s)",

@@ -19,7 +19,7 @@ _OTHER_COMMANDS: Final = f"The other commands and the help pages need packages t
 
 
 def run(args: Sequence[str], package: str) -> int:
-    """Report the missing `package`, or what is wrong with the arguments of `headrace start`. Returns the exit code."""
+    """Report the missing `package`, or an error in the arguments of `headrace start`. Return the exit code."""
     if list(args) == ["--version"]:
         print(f"headrace {__version__}")
         return 0

@@ -72,7 +72,7 @@ def print_events(events: list[dict[str, Any]]) -> None:
 
 
 def print_rebalances(rebalances: Sequence[Mapping[str, Any]]) -> None:
-    """Print one line per rebalance: start, duration, outcome, changes of members, members waited for."""
+    """Print one line per rebalance: start, duration, outcome, membership changes, members waited for."""
     on_terminal = output.stdout_is_terminal()
     name = _namer(
         member

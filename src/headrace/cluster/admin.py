@@ -14,7 +14,7 @@ class ClusterAdmin(Protocol):
     """Creates topics for clients, and changes settings."""
 
     async def auto_create(self, names: Sequence[str]) -> Sequence[TopicImage | KafkaError]:
-        """Create topics with the defaults of this broker. Return a topic or an error per name. Raises KafkaError."""
+        """Create topics with the defaults of this broker. Return the topic or the error for each. Raises KafkaError."""
 
     async def create_internal_topic(self, name: str) -> TopicImage:
         """Return the internal topic of that name; create it if it is missing. Raises KafkaError."""

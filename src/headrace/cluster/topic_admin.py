@@ -72,7 +72,7 @@ class TopicAdmin:
         validate_only: bool = False,
         timeout_s: float = 0,  # noqa: ARG002  there is nothing to wait for
     ) -> list[TopicImage | KafkaError]:
-        """Create all valid topics in one durable write. Return a topic or an error per request."""
+        """Create all valid topics in one durable write. Return the topic or the error for each."""
         from headrace.cluster import topic_changes  # imported when needed
 
         async with self._lock:
@@ -87,7 +87,7 @@ class TopicAdmin:
             return results
 
     async def auto_create(self, names: Sequence[str]) -> list[TopicImage | KafkaError]:
-        """Create topics with this broker's defaults. Return a topic or an error per name."""
+        """Create topics with this broker's defaults. Return the topic or the error for each name."""
         from headrace.cluster.topic_changes import NewTopic
 
         return await self.create_topics([NewTopic(name) for name in names])
@@ -100,7 +100,7 @@ class TopicAdmin:
         validate_only: bool = False,
         timeout_s: float = 0,  # noqa: ARG002
     ) -> list[KafkaError | None]:
-        """Add partitions to all valid topics in one durable write. Return None or an error per request."""
+        """Add partitions to all valid topics in one durable write. Return None or the error for each."""
         from headrace.cluster import topic_changes
 
         async with self._lock:
@@ -121,7 +121,7 @@ class TopicAdmin:
         *,
         timeout_s: float = 0,  # noqa: ARG002
     ) -> list[KafkaError | None]:
-        """Delete all existing topics in one durable write. Return None or an error per name.
+        """Delete all existing topics in one durable write. Return None or the error for each name.
 
         A topic in `ids` is deleted only if it has that id: its name may belong to another topic by now.
         """

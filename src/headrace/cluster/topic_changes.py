@@ -66,7 +66,7 @@ def check_total(topics: Sequence[NewTopic], config: BrokerConfig) -> None:
 def create_topics(
     draft: Draft, topics: Sequence[NewTopic], config: BrokerConfig, random: Random
 ) -> list[TopicImage | KafkaError]:
-    """Create all valid topics. Return a topic or an error per request.
+    """Create all valid topics. Return the topic or the error for each.
 
     Raises KafkaError(POLICY_VIOLATION) if the request is too large: Kafka counts the records of its metadata log, one
     per topic, setting and partition.
@@ -160,7 +160,7 @@ def _factor(setting: str, config: BrokerConfig, brokers: int) -> int:
 def grow_topics(
     draft: Draft, requests: Sequence[NewPartitions], random: Random
 ) -> list[tuple[TopicImage, int] | KafkaError]:
-    """Grow all valid topics. Return the topic and its first new partition, or an error, per request.
+    """Add partitions to all valid topics. For each, return the topic and its first new partition, or the error.
 
     Raises KafkaError(POLICY_VIOLATION) for too many topics.
     """
@@ -216,7 +216,7 @@ def grow_topic(
 
 
 def delete_topics(draft: Draft, names: Sequence[str], ids: Mapping[str, uuid.UUID]) -> list[TopicImage | KafkaError]:
-    """Delete all existing topics. Return the deleted topic or an error per name."""
+    """Delete all existing topics. Return the deleted topic or the error for each name."""
     results: list[TopicImage | KafkaError] = []
     for name in names:
         try:

@@ -37,7 +37,7 @@ class TransactionLog(CoordinatorLog, Protocol):
         """The leader epoch of the partition, which markers contain."""
 
     def committed(self) -> "asyncio.Future[KafkaError | None] | None":
-        """Return a future that is done when all appended records are committed; None if they are."""
+        """Return a future that is done when all appended records are committed; None if they already are."""
 
 
 class MarkerWriter(Protocol):

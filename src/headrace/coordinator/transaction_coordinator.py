@@ -209,7 +209,7 @@ class TransactionCoordinator:
             yield from list(shard.state.ids.items())
 
     def committed(self, name: str) -> "asyncio.Future[KafkaError | None] | None":
-        """Return a future that is done when the last record of a transactional id is committed; None if it is."""
+        """Return a future that is done when the last record of an id is committed; None if it already is."""
         try:
             shard = self._shards.of(name)
         except KafkaError:

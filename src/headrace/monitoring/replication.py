@@ -19,7 +19,7 @@ class Elections(Protocol):
 
 
 class IsrFigures(Protocol):
-    """Number of changes of in-sync replicas since this broker's start; `failures` were rejected by the controller."""
+    """Number of ISR changes since this broker's start; `failures` were rejected by the controller."""
 
     shrinks: int
     expands: int
@@ -114,11 +114,11 @@ def cluster(image: MetadataImage, broker_id: int, elections: Elections) -> Itera
 
 
 def followers(isr: IsrFigures, fetchers: Fetchers) -> Iterable[Family]:
-    """Yield the changes of in-sync replicas, and the lag and the traffic of this broker's fetchers."""
+    """Yield the numbers of ISR changes, and the lag and the traffic of this broker's fetchers."""
     for name, explanation, value in (
         ("isrshrinks", "Changes that removed followers from the in-sync replicas.", isr.shrinks),
         ("isrexpands", "Changes that added followers to the in-sync replicas.", isr.expands),
-        ("failedisrupdates", "Changes of in-sync replicas that the controller has rejected.", isr.failures),
+        ("failedisrupdates", "Changes to the in-sync replicas that the controller has rejected.", isr.failures),
     ):
         yield Family(f"kafka_server_replicamanager_{name}", explanation, [({}, value)], "counter")
     known = tuple(fetchers.figures())

@@ -30,7 +30,7 @@ class StateTopicLog(OffsetsTopicLog):
         return self._partition.leader_epoch
 
     def committed(self) -> asyncio.Future[KafkaError | None] | None:
-        """Return a future that is done when all appended records are committed; None if they are."""
+        """Return a future that is done when all appended records are committed; None if they already are."""
         partition = self._partition
         end_offset = partition.log_end_offset
         if partition.high_watermark >= end_offset:

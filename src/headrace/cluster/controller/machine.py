@@ -399,7 +399,7 @@ class ControllerMachine:
         return KafkaError(ErrorCode.election_not_needed) if is_led else None
 
     def enable_unclean(self, topic: str | None = None) -> list[Effect]:
-        """Handle a change of `unclean.leader.election.enable`, for a topic or the whole cluster."""
+        """Elect leaders after `unclean.leader.election.enable` has changed for a topic or (None) for all."""
         work = self._work()
         partitions.elect_offline(work, topic)
         return self._done(work)

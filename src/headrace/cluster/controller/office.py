@@ -140,7 +140,7 @@ class Office:
             raise failure
 
     def _decide(self, decide: Callable[[ControllerMachine], Sequence[Effect]]) -> _Decided:
-        """Run `decide` on a copy of the context."""
+        """Replace the context with a copy, run `decide` on it, and return the writes and commands."""
         before = self.machine.context
         self.machine.context = before.copy()
         effects = decide(self.machine)

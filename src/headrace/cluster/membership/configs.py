@@ -1,6 +1,6 @@
 """The dynamic settings of topics and of this broker in ZooKeeper.
 
-After a change of settings, a broker or tool creates a notification below `/config/changes`, which all brokers watch.
+After changing settings, a broker or tool creates a notification below `/config/changes`, which all brokers watch.
 """
 
 import json

@@ -71,8 +71,8 @@ async def _check_broker(store: MetadataStore, broker_id: int, listener: str) -> 
     if version < _FIRST_REGISTRATION:
         raise KafkaError(
             ErrorCode.unsupported_version,
-            f"broker {broker_id} uses an inter-broker protocol before 2.7: Headrace supports 3.4 to 3.9; raise "
-            "inter.broker.protocol.version on the brokers first",
+            f"broker {broker_id} uses an inter-broker protocol older than 2.7: set "
+            "inter.broker.protocol.version to 3.4 or newer (at most 3.9) on all brokers first",
         )
     broker: BrokerImage = decoded(path, lambda data: znodes.decode_broker(broker_id, data, -1), node.data)
     endpoint = broker.endpoint(listener)

@@ -153,7 +153,7 @@ class Term:
         await future
 
     def note_unclean(self, topic: str | None) -> None:
-        """Elect leaders after a change of `unclean.leader.election.enable`, for a topic or (None) for all."""
+        """Elect leaders after `unclean.leader.election.enable` has changed for a topic or (None) for all."""
 
         async def handle() -> None:
             await self._carry_out(self.machine.enable_unclean(topic))
@@ -243,7 +243,7 @@ class Term:
             results, effects = self.machine.reassign(wanted)
             for partition, error in results.items():
                 if error is not None:
-                    log.warning("The reassignment of %s is refused: %s", partition, error)
+                    log.warning("The reassignment of %s was refused: %s", partition, error)
             await self._carry_out(effects)
             if not targets:
                 await self._store.remove([znodes.REASSIGNMENTS])
@@ -274,7 +274,7 @@ class Term:
         found = await self._reader.notifications(znodes.LOG_DIR_EVENTS, self._news_of("log directories"))
         brokers = {broker for path, node in found for broker in _decoded_or_none(path, _failed_brokers, node.data)}
         if brokers:
-            log.info("Brokers %s have failed log directories", sorted(brokers))
+            log.info("Log directories have failed on brokers %s", sorted(brokers))
             await self._carry_out(self.machine.directories_failed(brokers))
         await self._store.write([Delete(path) for path, _ in found])
 

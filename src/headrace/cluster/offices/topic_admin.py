@@ -55,7 +55,7 @@ class ClusterTopicAdmin:
     async def create_topics(
         self, topics: Sequence[NewTopic], *, validate_only: bool = False, timeout_s: float
     ) -> list[TopicImage | KafkaError]:
-        """Create all valid topics, and wait until they have leaders. Return a topic or an error per request."""
+        """Create all valid topics, and wait until they have leaders. Return the topic or the error for each."""
         self._candidate.current()
         draft = Draft(self._cache.image)
         size = len(topics) + sum(max(new.partitions, len(new.assignments)) for new in topics)
@@ -84,7 +84,7 @@ class ClusterTopicAdmin:
     async def create_partitions(
         self, requests: Sequence[NewPartitions], *, validate_only: bool = False, timeout_s: float
     ) -> list[KafkaError | None]:
-        """Add partitions to all valid topics, and wait for their leaders. Return None or an error per request."""
+        """Add partitions to all valid topics, and wait for their leaders. Return None or the error for each."""
         self._candidate.current()
         results: list[KafkaError | None] = []
         totals: dict[str, int] = {}
@@ -137,7 +137,7 @@ class ClusterTopicAdmin:
     async def delete_topics(
         self, names: Sequence[str], ids: Mapping[str, uuid.UUID] = MappingProxyType({}), *, timeout_s: float
     ) -> list[KafkaError | None]:
-        """Mark topics for deletion, and wait until clients cannot use them. Return None or an error per name.
+        """Mark topics for deletion, and wait until clients cannot use them. Return None or the error for each name.
 
         A topic in `ids` is deleted only if it has that id.
         """

@@ -29,7 +29,7 @@ class TreeReader:
         self._store = store
 
     async def brokers(self, changed: Callable[[], None]) -> list[BrokerImage]:
-        """Return the registered brokers, and watch for others, and for changes of their addresses."""
+        """Return the registered brokers, and watch for new brokers and changed addresses."""
         names = await self._store.watched_children(znodes.BROKER_IDS, changed)
         ids = [int(name) for name in names if name.isdecimal()]
         nodes = await asyncio.gather(*(self._store.watched(znodes.broker_path(item), changed) for item in ids))

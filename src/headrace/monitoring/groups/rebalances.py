@@ -1,4 +1,4 @@
-"""Reconstructs a group's rebalances from its events: causes, changes of members, durations, and members waited for.
+"""Reconstructs a group's rebalances from its events: causes, membership changes, durations, and members waited for.
 
 Pure. Events must be read in order. Classic groups join and sync; groups of the consumer protocol assign and reconcile.
 """

@@ -75,7 +75,7 @@ class HistoryStore:
     # Writing
 
     def write_events(self, events: Iterable[Event]) -> bool:
-        """Add events. Returns False if that failed, which is logged."""
+        """Add events. Return False, and log the reason, if that fails."""
         rows = list(events)
 
         def insert(database: "sqlite3.Connection") -> None:
@@ -260,7 +260,7 @@ class HistoryStore:
     # Failures
 
     def _write(self, work: "Callable[[sqlite3.Connection], object]") -> bool:
-        """Run `work` in a transaction. Returns False if that failed, which is logged."""
+        """Run `work` in a transaction. Return False, and log the reason, if that fails."""
 
         def transact(database: "sqlite3.Connection") -> bool:
             database.execute("BEGIN IMMEDIATE")

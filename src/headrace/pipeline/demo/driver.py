@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the jobs. Returns the exit status, 1 if a job failed."""
+    """Run the jobs. Return the exit status: 1 if a job failed."""
     parser = argparse.ArgumentParser(prog="python -m headrace.pipeline.demo.driver", allow_abbrev=False)
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--lake", required=True)

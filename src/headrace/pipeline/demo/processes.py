@@ -77,7 +77,7 @@ class DriverProcess:
 
     @property
     def pid(self) -> int:
-        """The process id, also of the process group, which contains Spark's Java process."""
+        """The id of the process and of its process group, which also contains Spark's Java process."""
         return self._process.pid
 
     def _read(self) -> None:

@@ -65,7 +65,7 @@ def read_text(path: str, setting: str) -> str:
 
 
 def flattened(table: Mapping[str, object], where: str, directory: Path) -> dict[str, Value]:
-    """Return the settings of a TOML table by dotted name. Relative paths of secret files start in `directory`.
+    """Return the settings of a TOML table by dotted name. Relative paths of secret files are resolved from `directory`.
 
     TOML reads `a.b = 1` as a nested table. Raises PipelineError for a secret in plain text, and for a value that is
     neither text, a number, a boolean nor a reference to a secret.

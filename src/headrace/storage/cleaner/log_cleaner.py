@@ -67,8 +67,8 @@ class Dirt(NamedTuple):
 def dirt_of(cleanable: Compactable, cleaned_upto: int | None, now_ms: int) -> Dirt | None:
     """Return the dirty part of a log; None if nothing can be cleaned.
 
-    The active segment and segments newer than `min.compaction.lag.ms` are never cleaned. Raises OSError and KafkaError
-    for an unreadable segment.
+    It ends at the active segment, the last stable offset, or the first dirty segment with records newer than
+    `min.compaction.lag.ms`. Raises OSError or KafkaError for an unreadable segment.
     """
     dirty_log, config = cleanable.log, cleanable.log.config
     first_dirty = dirty_log.log_start_offset if cleaned_upto is None else cleaned_upto

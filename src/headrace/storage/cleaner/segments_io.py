@@ -20,7 +20,7 @@ _THROTTLE_INTERVAL_S: Final = 0.1
 
 
 class Throttle:
-    """Sleeps to limit reads and writes to `bytes_per_second`."""
+    """Sleeps to limit reads and writes to `bytes_per_second`. First calls `check`, which raises to end the job."""
 
     def __init__(self, bytes_per_second: float, check: Callable[[], None]) -> None:
         self._rate = bytes_per_second

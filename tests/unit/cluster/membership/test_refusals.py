@@ -46,7 +46,7 @@ async def test_a_kraft_controller_is_refused(tree: WatchedMemory) -> None:
 async def test_an_old_inter_broker_protocol_is_refused(tree: WatchedMemory) -> None:
     registration = json.loads(znodes.encode_broker(broker(1), NOW_MS)) | {"version": 4}
     await tree.create("/brokers/ids/1", json.dumps(registration).encode())
-    assert "broker 1 uses an inter-broker protocol before 2.7" in await refusal(tree)
+    assert "broker 1 uses an inter-broker protocol older than 2.7" in await refusal(tree)
 
 
 async def test_another_listener_between_brokers_is_refused(tree: WatchedMemory) -> None:

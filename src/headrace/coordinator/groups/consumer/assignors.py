@@ -27,7 +27,7 @@ class Subscriber(NamedTuple):
 
 
 Assignor: TypeAlias = Callable[[list[Subscriber], Mapping[bytes, int]], dict[str, Partitions]]
-"""Takes the members, and partition counts by topic id. Returns the assignments by member id."""
+"""Takes the members, and the partition counts by topic id; returns the assignments by member id."""
 
 
 def assign_range(subscribers: list[Subscriber], partition_counts: Mapping[bytes, int]) -> dict[str, Partitions]:

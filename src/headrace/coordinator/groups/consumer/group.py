@@ -1,7 +1,7 @@
 """A group of the consumer protocol (KIP-848) as a pure state machine: heartbeats go in, records and effects come out.
 
 All state is in the log: requests and timers decide, and only `ConsumerState.replay` changes the group. The group epoch
-rises with every change of members, subscriptions or topics. The assignment epoch follows when a target assignment has
+rises with every change to members, subscriptions or topics. The assignment epoch follows when a target assignment has
 been computed. A member's epoch follows when it has revoked the partitions that are not in its target; only then does it
 get new ones, as far as they are free.
 """

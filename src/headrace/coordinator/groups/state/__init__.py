@@ -1,1 +1,1 @@
-"""The state of one shard: groups of both protocols, and offsets."""
+"""The groups, of both protocols, and the offsets of one partition of `__consumer_offsets`."""

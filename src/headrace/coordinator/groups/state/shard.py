@@ -42,7 +42,7 @@ from headrace.types import new_tuple
 
 
 class GroupShard:
-    """State of one shard; times in ms."""
+    """The groups and offsets of one shard; times in ms."""
 
     def __init__(self, settings: GroupSettings, topics: Topics) -> None:
         self._settings = settings
