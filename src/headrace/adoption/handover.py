@@ -59,7 +59,7 @@ def hand_over(directories: Sequence[Path], zookeeper: str) -> tuple[int, str, in
 
 
 def take_over(directories: Sequence[Path], zookeeper: str, config: BrokerConfig) -> Adoption:
-    """Take directories over from Kafka with ZooKeeper, with its topics, settings and producer ids.
+    """Take over directories of a Kafka broker with ZooKeeper: its topics, settings and producer ids.
 
     The directories' own files are not changed until a broker starts on them. Raises KafkaError.
     """

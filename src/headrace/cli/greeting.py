@@ -1,4 +1,4 @@
-"""Find out within seconds if a port speaks Kafka's protocol, and if not, which protocol it speaks.
+"""Find out within seconds whether a port speaks Kafka's protocol, and if not, which protocol it speaks.
 
 librdkafka retries a wrong port until a request times out, and cannot say why. Any Kafka broker answers an ApiVersions
 request without authentication.

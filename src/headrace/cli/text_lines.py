@@ -19,7 +19,7 @@ _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def unescape(text: str) -> str:
-    r"""Replace \t, \n, \r, \0 and \\ by the characters they stand for."""
+    r"""Replace \t, \n, \r, \0 and \\ with the characters they stand for."""
     return re.sub(r"\\([tnr0\\])", lambda match: _ESCAPES[match[1]], text)
 
 

@@ -22,4 +22,4 @@ class ClusterAdmin(Protocol):
     async def alter_configs(
         self, alterations: Sequence[tuple[ConfigResource, Alteration]], *, validate_only: bool = False
     ) -> Sequence[KafkaError | None]:
-        """Change dynamic settings. Return an error or None per resource. Raises KafkaError."""
+        """Change dynamic settings. Return None or the error for each. Raises KafkaError."""

@@ -14,7 +14,7 @@ from headrace.cluster.image import TOPIC_CONFIG, ConfigResource, MetadataImage, 
 
 
 class MetadataListener(Protocol):
-    """Reacts to changes of the metadata. Its methods run on the event loop, after the image has changed."""
+    """Reacts to metadata changes. Its methods run on the event loop, after the image has changed."""
 
     def on_topics_changed(self, topics: Iterable[TopicImage]) -> None:
         """Handle topics that are new, or whose partitions or leaders have changed."""
@@ -32,7 +32,7 @@ class MetadataCache:
     def __init__(self) -> None:
         self.image = MetadataImage()
         self.version = 0
-        """Grows with every change of the topics."""
+        """Increases with every change to the topics."""
         self._listeners: list[MetadataListener] = []
         self._awaited: frozenset[str] = frozenset()
         self._complete = asyncio.Event()

@@ -172,7 +172,7 @@ class MetadataStore(Protocol):
         """Execute all operations durably under one zxid, or none; raises the error of the first that fails."""
 
     async def multi_many(self, batches: Sequence[Sequence[Operation]]) -> list[list[Done] | StoreError]:
-        """Execute batches in order like `multi`, in one round trip. Return results or an error per batch.
+        """Execute batches in order like `multi`, in one round trip. Return the results or the error of each.
 
         A refused batch does not stop later ones. Raises nothing.
         """

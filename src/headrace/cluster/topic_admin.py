@@ -142,7 +142,7 @@ class TopicAdmin:
     async def alter_configs(
         self, alterations: Sequence[tuple[ConfigResource, Alteration]], *, validate_only: bool = False
     ) -> list[KafkaError | None]:
-        """Change dynamic settings in one durable write. Return None or an error per resource."""
+        """Change dynamic settings in one durable write. Return None or the error for each."""
         async with self._lock:
             results: list[KafkaError | None] = []
             configs: dict[ConfigResource, Mapping[str, str]] = {}

@@ -141,7 +141,7 @@ def _stored(lake: Lake, table: str) -> tuple[DataFrame, tuple[str, ...]]:
 
 
 def _with_estimates(rows: DataFrame, stored: DataFrame, sketches: tuple[str, ...]) -> DataFrame:
-    """Replace exact numbers by the stored estimates that are close enough."""
+    """Replace exact numbers with the stored estimates that are close enough."""
     keys = [name for name in rows.columns if name not in sketches]
     both = rows.alias("exact").join(stored.alias("estimated"), keys, "left")
 

@@ -245,7 +245,7 @@ def test_a_secret_in_plain_text_is_refused_and_not_repeated(name: str) -> None:
     "value", ['{ env = "A", file = "b" }', "{ file = 5 }", '{ env = "" }', '{ env = "A", x = "b" }']
 )
 def test_a_secret_has_one_place(value: str) -> None:
-    with pytest.raises(PipelineError, match=r'sasl\.password: write \{ env = "NAME" \} or'):
+    with pytest.raises(PipelineError, match=r'sasl\.password must be \{ env = "NAME" \} or'):
         cluster(f"sasl.password = {value}")
 
 

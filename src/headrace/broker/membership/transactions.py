@@ -77,7 +77,7 @@ class OtherBrokers:
     def verify(
         self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: Sequence[TopicPartition]
     ) -> Awaitable[Mapping[TopicPartition, ErrorCode]] | None:
-        """Ask another coordinator if the partitions are in the transaction (KIP-890), and return their errors.
+        """Ask another coordinator whether the partitions are in the transaction (KIP-890), and return their errors.
 
         Return None if this broker is the coordinator.
         """

@@ -45,7 +45,7 @@ class _Edge(NamedTuple):
     source: int
     target: int
     weight: int
-    """Change of the costs if a unit moves from `source` to `target`."""
+    """Change in the costs if a unit moves from `source` to `target`."""
 
 
 class _Move(NamedTuple):
@@ -70,9 +70,9 @@ class _Solver:
         self._group_loads: dict[tuple[str, int], int] = {}
         self._limits = [_rack_limits([racks[broker] for broker in item.brokers], item.count) for item in items]
         self._moves: dict[tuple[int, int], dict[int, set[int]]] = {}
-        """The items that can move between two brokers, by the change of costs."""
+        """The items that can move between two brokers, by the change in costs."""
         self._listed: list[list[tuple[int, int, int]]] = [[] for _ in items]
-        """The entries of every item in `_moves`: source, target, change of costs."""
+        """The entries of every item in `_moves`: source, target, change in costs."""
         self._load_weight = 1 + sum(max([item.other_cost, *item.costs.values()]) * item.count for item in items)
         self.taken: list[set[int]] = []
         for number in range(len(items)):
@@ -192,7 +192,7 @@ class _Solver:
         self._group_loads[place] = self._group_loads.get(place, 0) + units
 
     def _list_moves(self, number: int) -> None:
-        """Replace the listed moves of an item by those that are possible after its last move."""
+        """Replace the listed moves of an item with those that are possible after its last move."""
         for source, target, cost in self._listed[number]:
             self._moves[source, target][cost].discard(number)
         item, taken = self._items[number], self.taken[number]

@@ -40,7 +40,7 @@ class MemberAdmin:
         self._random = random or Random()
 
     async def auto_create(self, names: Sequence[str]) -> Sequence[TopicImage | KafkaError]:
-        """Write the assignments of topics. Clients retry until the controller has elected leaders."""
+        """Write topics. Return errors that make clients retry until the controller has elected leaders."""
         return [await self._created(NewTopic(name), ErrorCode.leader_not_available) for name in names]
 
     async def create_internal_topic(self, name: str) -> TopicImage:
@@ -102,7 +102,7 @@ class MemberAdmin:
     async def alter_configs(
         self, alterations: Sequence[tuple[ConfigResource, Alteration]], *, validate_only: bool = False
     ) -> Sequence[KafkaError | None]:
-        """Change settings in ZooKeeper; brokers, including this one, apply them when they are notified."""
+        """Change settings in ZooKeeper; all brokers apply them when notified. Return None or the error for each."""
         results: list[KafkaError | None] = []
         for resource, alteration in alterations:
             try:

@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 class Candidate:
     """Takes office when there is no controller, and leaves when another broker takes over or a write fails.
 
-    Call `stand` when the broker is registered, and after every change of the session.
+    Call `stand` when the broker is registered, and after every session change.
     """
 
     def __init__(
@@ -174,10 +174,10 @@ class Candidate:
     async def _handle_failure(self, error: Exception) -> None:
         self._failure = None
         if isinstance(error, DeposedError):
-            log.warning("Another broker has become controller: this one leaves office")
+            log.warning("Another broker has become controller: this one resigns")
             await self._end()
             return
-        log.error("The controller leaves office after an unexpected error", exc_info=error)
+        log.error("This broker resigns as controller after an unexpected error", exc_info=error)
         await self._resign()
         await asyncio.sleep(_PAUSE_S)  # another broker may not have the problem
 

@@ -84,7 +84,7 @@ class Channels:
             channel.put(send)
 
     async def close(self) -> None:
-        """Close all channels. Orders on the way may still be executed."""
+        """Close all channels. Orders in flight may still be executed."""
         for broker_id in tuple(self._channels):
             self.disconnect(broker_id)
         await asyncio.gather(*self._closing, return_exceptions=True)

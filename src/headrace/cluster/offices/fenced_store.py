@@ -31,7 +31,7 @@ class DeposedError(Exception):
 
 
 class FencedStore:
-    """The store of a controller, which wrote version `epoch_version` of its epoch. Writes raise DeposedError."""
+    """Writes of a controller. They raise DeposedError if the controller epoch's node is not at `epoch_version`."""
 
     def __init__(self, store: WatchedStore, epoch_version: int) -> None:
         self._store = store

@@ -1,4 +1,4 @@
-"""Decide from the nodes if a write was applied, after its reply was lost with the connection. Pure.
+"""Decide from the nodes whether a write was applied, after its reply was lost with the connection. Pure.
 
 A write must not simply be repeated: a second create or conditional set would fail although the first one was applied.
 """
@@ -19,7 +19,7 @@ class Sent(NamedTuple):
 
 
 def paths_to_read(sent: Sent) -> list[str]:
-    """Return the nodes that show if the write was applied, besides sequential ones."""
+    """Return the nodes that show whether the write was applied, besides sequential ones."""
     return [
         operation.path
         for operation in sent.operations
@@ -28,7 +28,7 @@ def paths_to_read(sent: Sent) -> list[str]:
 
 
 def parents_to_list(sent: Sent) -> list[str]:
-    """Return the parents of sequential nodes, whose children show if the write was applied."""
+    """Return the parents of sequential nodes, whose children show whether the write was applied."""
     return [
         operation.path.rpartition("/")[0] or "/"
         for operation in sent.operations
@@ -42,7 +42,7 @@ def results_of(
     """Return the results of the operations if they were applied; otherwise None.
 
     `nodes` are those of `paths_to_read`, `sequential` the children of `parents_to_list` with their paths. A write of
-    the same data by another session is taken for this one.
+    the same data by another session is mistaken for this one.
     """
     done: list[Done] = []
     taken: set[str] = set()

@@ -22,7 +22,7 @@ _RETRY_S: Final = 1.0
 
 
 class Machine(ShardState, Protocol):
-    """The state of a shard, with timers, which are logged by their `str`. A name is a group id or transactional id."""
+    """A shard's state machine with timers, whose `str` is logged. Names are group ids or transactional ids."""
 
     def loaded(self, now_ms: int) -> Iterable[tuple[str, Sequence[object]]]:
         """Return names and the effects of loading them."""
@@ -74,7 +74,7 @@ class Runtime(Generic[S]):
         self.shards.lead(partition, coordinator_log)
 
     def resigned(self, partition: int) -> LedShard[S] | None:
-        """Drop a partition that this broker no longer leads, and answer parked requests with not_coordinator."""
+        """Drop and return a shard that this broker no longer leads; answer parked requests with not_coordinator."""
         shard = self.shards.drop(partition)
         if shard is not None:
             for name, effects in shard.state.unloaded(ErrorCode.not_coordinator, self._clock.wall_ms()):

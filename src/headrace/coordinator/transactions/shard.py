@@ -46,7 +46,7 @@ class TransactionShard:
         now_ms: int,
         producer_id: int,  # noqa: ARG002
     ) -> bool:
-        """Apply an encoded record. Skip one of an unknown type, and return False.
+        """Apply an encoded record. Return False if its type is unknown.
 
         Raises KafkaError: corrupt_message, unsupported_version.
         """

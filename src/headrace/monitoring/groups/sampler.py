@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 _PARTITIONS_PER_STEP = 1000
 _SCANS_PER_SWEEP = 8
 _MOST_PARTITIONS = 100_000
-"""Higher partition numbers are ignored: they are mistakes, and must not cost memory."""
+"""Higher partition numbers are ignored: they are mistakes, and must not take memory."""
 _NOTHING: Final[Mapping[int, CommittedOffset]] = MappingProxyType({})
 
 

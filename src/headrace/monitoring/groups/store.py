@@ -88,7 +88,7 @@ class HistoryStore:
         return False
 
     def write_sample(self, at_ms: int, changes: Iterable[tuple[str, str, bytes]]) -> bool:
-        """Add a sample; `changes` has group, topic and data of everything changed since the last one."""
+        """Add a sample: group, topic and data of all changes since the last one. Fails like `write_events`."""
         rows = list(changes)
 
         def insert(database: "sqlite3.Connection") -> None:

@@ -154,7 +154,7 @@ class Demo:
         self._driver.stop()
 
     def _restart(self, ended: str, bootstrap: str, state: DemoState) -> DriverProcess:
-        """Restart a killed driver, which continues from its checkpoints; one whose job fails sends `failed` first."""
+        """Restart a driver that exited without reporting a failed job; it continues from its checkpoints."""
         state.restarts += 1
         if state.restarts > _RESTARTS:
             raise PipelineError(

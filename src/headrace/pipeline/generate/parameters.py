@@ -45,7 +45,7 @@ class Parameters:
             if not 0 <= share <= 1:
                 raise PipelineError(f"{name} is {share:g}: give a share between 0 and 1")
         if self.late + self.torn + self.duplicates > 1:
-            raise PipelineError("late, torn and duplicates add up to more than 1, but a line has at most one mishap")
+            raise PipelineError("late, torn and duplicates add up to more than 1: a line has at most one of these")
         if (self.lines is not None and self.lines < 1) or (self.hours is not None and not self.hours > 0):
             raise PipelineError("a log has at least one line: give lines or hours above 0")
         if not 1 <= self.partitions <= _MAX_PARTITIONS:

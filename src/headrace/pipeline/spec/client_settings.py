@@ -97,7 +97,7 @@ def plain(bootstrap: str) -> Cluster:
 
 
 def parse(table: Mapping[str, object], directory: Path) -> Cluster:
-    """Return the cluster of the TOML table `[cluster]`. Relative paths in it are in `directory`.
+    """Return the cluster of the TOML table `[cluster]`. Relative paths are resolved from `directory`.
 
     Raises PipelineError for an unknown setting, a secret in plain text, and settings that contradict each other.
     """

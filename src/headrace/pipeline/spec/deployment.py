@@ -144,7 +144,7 @@ def load(path: Path, bootstrap: str = DEFAULT_BOOTSTRAP) -> Deployment:
 
 
 def parse(table: Mapping[str, object], directory: Path, bootstrap: str = DEFAULT_BOOTSTRAP) -> Deployment:
-    """Return the deployment of a TOML document. Relative paths are in `directory`. Raises PipelineError."""
+    """Return the deployment of a TOML document. Relative paths are resolved from `directory`. Raises PipelineError."""
     _check_keys(table, _TABLES, "", "table")
     place = _table(table, "place")
     _check_keys(place, ("lake", "checkpoints", "prefix"), "[place]")

@@ -73,7 +73,7 @@ TUNING: Final = (
     Setting("spark.ui.showConsoleProgress", "false", "false", "progress bars would garble the commands' output"),
     Setting("spark.log.level", "WARN", "WARN", "Spark's own messages"),
     Setting("spark.sql.shuffle.partitions", "2", "32", "tasks after a shuffle; a checkpoint keeps the first value"),
-    Setting("spark.sql.adaptive.enabled", "false", "true", "adapting a plan costs time, and pays off with many tasks"),
+    Setting("spark.sql.adaptive.enabled", "false", "true", "adapting a plan takes time, and pays off with many tasks"),
     Setting("spark.python.sql.dataFrameDebugging.enabled", "false", "false", "Python reports each expression's line"),
     Setting("spark.sql.ui.explainMode", "simple", None, "Spark describes every plan, even if nobody looks at it"),
     Setting("spark.sql.debug.maxToStringFields", "1", None, "the descriptions of plans, which need not list columns"),

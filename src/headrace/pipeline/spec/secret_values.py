@@ -100,8 +100,8 @@ def _secret(name: str, value: Mapping[str, object], where: str, directory: Path)
     [kind, *others] = value
     place = value[kind]
     if others or kind not in _PUBLIC or not isinstance(place, str) or not place:
-        # The value is not shown: somebody may have written the secret itself.
-        raise PipelineError(f'{where} {name}: write {{ env = "NAME" }} or {{ file = "PATH" }}')
+        # The value is not shown: it may be the secret itself.
+        raise PipelineError(f'{where} {name} must be {{ env = "NAME" }} or {{ file = "PATH" }}')
     if kind == "file":
         return Secret("file", str(directory / Path(place).expanduser()))
     return Secret("env", place)

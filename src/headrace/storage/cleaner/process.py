@@ -2,8 +2,8 @@
 
 In the broker, a cleaner would hold the interpreter's lock for milliseconds at a time: see
 docs/decisions/012-compaction-in-a-process.md. The protocol is lines of JSON: a job; `cleaned` for a group of segments,
-answered by `swapped`; finally `end_offset` or `error`. The process ends with its standard input, so none outlives the
-broker.
+answered by `swapped`; finally `end_offset` or `error`. The process ends when its standard input closes, so it cannot
+outlive the broker.
 """
 
 import json

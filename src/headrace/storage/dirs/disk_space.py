@@ -13,7 +13,7 @@ _SOFT_BYTES: Final = 1024 * _MIB
 _HARD_BYTES: Final = 256 * _MIB
 _SOFT_SHARE: Final = 10
 _HARD_SHARE: Final = 20
-"""Automatic marks are at most a tenth and a twentieth of the file system, so that small ones are usable."""
+"""Automatic marks are at most 1/10 (soft) and 1/20 (hard) of the file system, so that small disks are usable."""
 _HYSTERESIS: Final = 10
 """A mark is cleared when free space exceeds it by a tenth, so that the state does not flap near the mark."""
 

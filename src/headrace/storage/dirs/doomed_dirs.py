@@ -14,7 +14,7 @@ class DoomedDirs:
     """Directories to be removed, with their due times in ms."""
 
     def __init__(self, found: Iterable[Path]) -> None:
-        """Begin with the directories `found` from an earlier process."""
+        """Begin with the directories `found`, which an earlier process left."""
         self._waiting: list[tuple[int | None, Path]] = [(None, path) for path in found]
 
     def add(self, path: Path, due_ms: int) -> None:

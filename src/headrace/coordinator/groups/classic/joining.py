@@ -245,7 +245,7 @@ class Joining:
 
 
 def _was_revoking(subscription: bytes, assignment: bytes) -> bool:
-    """Return True if a cooperative member owned partitions when it joined that it was not assigned. It has to revoke
+    """Return True if a cooperative member joined with partitions that the assignment takes from it. It has to revoke
     them and rejoin, so that others can get them. Kafka forgets this when the member is replaced.
     """
     try:

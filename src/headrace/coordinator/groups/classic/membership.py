@@ -92,7 +92,7 @@ class Membership:
         self.pending_joins.pop(member.member_id, None)
 
     def remove(self, member_id: str) -> ClassicMember | None:
-        """Remove a member or pending member. The oldest member becomes the leader if the leader is removed."""
+        """Remove and return a member; None if it was only pending. The oldest member succeeds a removed leader."""
         member = self.members.pop(member_id, None)
         if member is not None:
             self._count(member.protocols, -1)

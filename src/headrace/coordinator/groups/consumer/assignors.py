@@ -140,7 +140,7 @@ class _Balance:
         self._held[one.topic_id][member_id].append(one)
 
     def _even_out(self, topic_id: bytes) -> bool:
-        """Move partitions of one topic from its most to its least loaded readers."""
+        """Move partitions of one topic from its most to its least loaded readers. Return True if any have moved."""
         loads, holders = self._loads, self._held[topic_id]
         least = _LeastLoaded(self._readers[topic_id])
         most = [(-loads[member_id], member_id) for member_id, partitions in holders.items() if partitions]

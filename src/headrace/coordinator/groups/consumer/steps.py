@@ -65,7 +65,7 @@ class Steps:
         return Draft(dict(known.members), known.epoch, known.metadata_hash, dict(known.regexes))
 
     def replace(self, out: Result[None], draft: Draft, old: ConsumerMember, member_id: str) -> ConsumerMember:
-        """Replace a static member by one with a new id, which keeps its subscription and assignments."""
+        """Replace a static member with one with a new id, which keeps its subscription and assignments."""
         group_id = self._known.group_id
         new = dataclasses.replace(old, member_id=member_id, epoch=0, previous_epoch=0)
         draft.members.pop(old.member_id)
@@ -121,7 +121,7 @@ class Steps:
         self.bump(out, draft, f"member {names} left" if len(members) == 1 else f"members {names} left")
 
     def check_topics(self, out: Result[None], draft: Draft, now_ms: int, change: str = "") -> None:
-        """Raise the group epoch for a `change` of subscriptions, or if the topics have changed."""
+        """Raise the group epoch for a `change` to subscriptions, or if the topics have changed."""
         self._checked_version = self._topics.version
         self._forget_unused_regexes(out, draft)
         for regex in sorted({member.regex for member in draft.members.values() if member.regex}):
