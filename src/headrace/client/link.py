@@ -164,7 +164,7 @@ class Link:
                 connection = await self._connected()
                 known = self._versions.get(api_key)
                 if self._asks_versions and (known is None or not known.lowest <= version <= known.highest):
-                    raise LinkError(f"{self._peer} does not support version {version} of API {api_key}")
+                    raise LinkError(f"{self._peer} does not support version {version} of {ApiKey(api_key).name}")
                 reply = await self._ask(connection, api_key, version, body, flexible=flexible)
         except TimeoutError:
             raise self._failed(f"no answer within {self._timeout_s:g} s") from None

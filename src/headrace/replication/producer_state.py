@@ -260,7 +260,7 @@ class ProducerState:
             self.update(header, header.base_offset, header.last_offset, header.max_timestamp)
 
     def expire(self, now_ms: int, expiration_ms: int, keep: Container[int] = ()) -> None:
-        """Remove producers, except those in `keep`, that have written nothing for `expiration_ms`."""
+        """Remove producers idle for `expiration_ms`, except those in `keep`, and verification guards of that age."""
         oldest = now_ms - expiration_ms
         idle = [
             producer_id

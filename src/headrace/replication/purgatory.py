@@ -166,7 +166,7 @@ def _ignore(_: Partition, __: KafkaError) -> None:
 
 
 def all_done(promises: Sequence[Promise[Outcome]]) -> Promise[None]:
-    """Return a promise that is done when all are, whatever their outcomes. To cancel it cancels all of them."""
+    """Return a promise that is done when all are, whatever their outcomes. Cancelling it cancels all of them."""
     done: Promise[None] = Promise()
     left = len(promises)
 

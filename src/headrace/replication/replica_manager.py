@@ -141,7 +141,7 @@ class ReplicaManager:
         return self._lead(topic_partition, leader_epoch)
 
     def check(self, state: PartitionState) -> ErrorCode:
-        """Check a partition's state from the controller (LeaderAndIsr). Return an error, or `none` to adopt it."""
+        """Check a state from LeaderAndIsr. Return `none` if this broker must adopt it, otherwise the error."""
         topic_partition = TopicPartition(state.topic, state.partition)
         if topic_partition in self._offline:
             return ErrorCode.kafka_storage_error
@@ -154,7 +154,7 @@ class ReplicaManager:
         return ErrorCode.none if state.leader_epoch > hosted.leader_epoch else ErrorCode.stale_controller_epoch
 
     def check_stop(self, topic_partition: TopicPartition, leader_epoch: int) -> ErrorCode:
-        """Check a StopReplica; a negative `leader_epoch` overrides all others (KIP-570). Return an error or `none`."""
+        """Check a StopReplica; a negative `leader_epoch` overrides all others (KIP-570). Return `none` or the error."""
         if self.log_dirs.has_failed(topic_partition):
             return ErrorCode.kafka_storage_error
         hosted = self._hosted(topic_partition)

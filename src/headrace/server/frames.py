@@ -54,7 +54,7 @@ def check_size(frame: memoryview, size: int) -> None:
     """Raise InvalidRequestError if a request of `size` bytes that begins with `frame` is too large for its API."""
     if size > MAX_OTHER_FRAME and len(frame) >= _KEY_BYTES and (key := _KEY.unpack_from(frame)[0]):
         raise InvalidRequestError(
-            f"a request for API {key} has {size} bytes; only Produce requests may have more than {MAX_OTHER_FRAME}"
+            f"a request with API key {key} has {size} bytes; only Produce requests may have more than {MAX_OTHER_FRAME}"
         )
 
 

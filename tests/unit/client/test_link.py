@@ -263,7 +263,7 @@ async def test_another_address_replaces_the_connection() -> None:
 async def test_a_version_that_the_other_broker_does_not_support_is_not_sent() -> None:
     peer = Peer(answer)
 
-    with pytest.raises(LinkError, match="does not support version 9 of API 2"):
+    with pytest.raises(LinkError, match="does not support version 9 of LIST_OFFSETS"):
         await ask(link_to(peer, api_versions=True))
 
     assert [head(request)[0] for request in peer.requests] == [ApiVersionsRequest.__api_key__]

@@ -30,17 +30,17 @@ class TopicChanges(Protocol):
     async def create_topics(
         self, topics: Sequence[NewTopic], *, validate_only: bool = False, timeout_s: float
     ) -> Sequence[TopicImage | KafkaError]:
-        """Create all valid topics. Return a topic or an error per request."""
+        """Create all valid topics. Return the topic or the error for each."""
 
     async def create_partitions(
         self, requests: Sequence[NewPartitions], *, validate_only: bool = False, timeout_s: float
     ) -> Sequence[KafkaError | None]:
-        """Add partitions to all valid topics. Return None or an error per request."""
+        """Add partitions to all valid topics. Return None or the error for each."""
 
     async def delete_topics(
         self, names: Sequence[str], ids: Mapping[str, uuid.UUID], *, timeout_s: float
     ) -> Sequence[KafkaError | None]:
-        """Delete topics; a topic in `ids` only if it has that id. Return None or an error per name."""
+        """Delete topics; a topic in `ids` only if it has that id. Return None or the error for each."""
 
 
 class TopicApis:

@@ -1,7 +1,7 @@
 """Choose whether Spark compiles or interprets the plans of a batch.
 
 To run compiled code, Spark generates the source of every stage of a batch, and compiles it unless its class is cached.
-For a few rows, this costs far more than interpreting the plan.
+For a few rows, this takes far longer than interpreting the plan.
 """
 
 from typing import TYPE_CHECKING, Final

@@ -11,7 +11,7 @@ from pyspark.sql import functions as sf
 
 from headrace.pipeline.engine.quality import lateness
 from headrace.pipeline.errors import PipelineError
-from headrace.pipeline.spec.jobs import Job, Stateful
+from headrace.pipeline.spec.jobs import Job, Stateful, Table
 from headrace.pipeline.spec.params import seconds_of
 
 _SETTLED: Final = ("settled_before", "settled_after")
@@ -22,15 +22,15 @@ _WATERMARK: Final = "spark.watermarkDelayMs"
 def stream(rows: DataFrame, job: Job, output: Stateful, params: object) -> DataFrame:
     """Return a stream with the job's results in `result` and its late rows in `late`; one of the two is null.
 
-    If the job sets its own watermark, there is no column `late`. Raises PipelineError if the source table lacks the
-    columns of lateness.
+    If the job sets its own watermark, there is no column `late`. Raises PipelineError for a source without lateness.
     """
     if output.late_by is None:
         return _results(job, output, rows, params)
     if missing := {"event_time", "late_by_s", *_SETTLED} - set(rows.columns):
+        source = f"table {job.source.name}" if isinstance(job.source, Table) else "a topic"
         raise PipelineError(
-            f"job {job.name} needs the columns {', '.join(sorted(missing))}, which its source table lacks; a job on "
-            "a topic writes them if its rows have topic_id, source_partition, source_offset and event_time"
+            f"job {job.name} needs the columns {', '.join(sorted(missing))}, which {source} lacks: let it read a table "
+            "of a job on a topic, whose rows have topic_id, source_partition, source_offset and event_time"
         )
     late_by = str(getattr(params, output.late_by))
     in_time, late = lateness.parted(rows, late_by)

@@ -70,8 +70,8 @@ class Supervisor:
     ) -> None:
         """`make` maps every job, in data-flow order, to a function that returns a new query of the job.
 
-        `readiness` says if a blocked job can read its source: 'ready' (now), 'later' (ask again), or 'never' (the job
-        ends without running).
+        `readiness` says whether a blocked job can read its source: 'ready' (now), 'later' (ask again), or 'never' (the
+        job ends without running).
         """
         self._make = make
         self._readiness = readiness

@@ -78,7 +78,7 @@ class Topics:
         return self._offsets(list(names), _LATEST, isolation)
 
     def start_offsets(self, names: Iterable[str]) -> dict[str, dict[int, int]]:
-        """Return the log start offsets of all partitions; otherwise as `end_offsets`."""
+        """Return the log start offsets of all partitions. Waits and raises like `end_offsets`."""
         return self._offsets(list(names), _EARLIEST, IsolationLevel.READ_UNCOMMITTED)
 
     def _offsets(self, names: Sequence[str], spec: OffsetSpec, isolation: IsolationLevel) -> dict[str, dict[int, int]]:

@@ -41,7 +41,7 @@ class Turns:
 
     @contextmanager
     def turn(self, interval_s: float) -> Iterator[None]:
-        """Wait for a turn of a job that runs every `interval_s` seconds, and end it after the block."""
+        """Wait for a turn for a job that runs every `interval_s` seconds; the turn ends with the block."""
         mine, is_slow = threading.Event(), interval_s > QUICK_S
         with self._lock:
             waiting = (time.monotonic() + interval_s, next(self._order), is_slow, mine)

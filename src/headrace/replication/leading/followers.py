@@ -44,7 +44,7 @@ class Followers:
     __slots__ = ("_find", "_peers", "deletions", "state")
 
     def __init__(self, partition: Led, peers: Peers, own_end: int) -> None:
-        """`own_end`: the end of the records that this broker has stored as durably as configured."""
+        """`own_end`: the log end offset, or the end of the flushed records while a required flush is pending."""
         # Weak: a reference cycle would keep files of deleted partitions open until the next garbage collection.
         self._find = ref(partition)
         self._peers = peers
@@ -111,7 +111,7 @@ class Followers:
             self.deletions.advanced(self.low_watermark())
 
     def appended(self, own_end: int) -> None:
-        """Record the end of the records that this broker has stored as durably as configured."""
+        """Record a new `own_end` (see `__init__`), and raise the high watermark if possible."""
         self.state.own_end = own_end
         self.commit()
 
@@ -160,7 +160,7 @@ class Followers:
         if isinstance(answer, ErrorCode):
             if answer is not ErrorCode.operation_not_attempted:
                 log.warning(
-                    "%s: the controller rejected the change of in-sync replicas: %s",
+                    "%s: the controller rejected the change to the in-sync replicas: %s",
                     partition.topic_partition,
                     answer.name,
                 )

@@ -16,7 +16,7 @@ Answer: TypeAlias = Committed | ErrorCode
 
 
 class IsrChange(NamedTuple):
-    """A change of one partition's ISR."""
+    """A change to one partition's ISR."""
 
     topic_id: UUID
     topic_partition: TopicPartition

@@ -1,4 +1,4 @@
-"""Send changes of the ISR to the controller, with AlterPartition 3 (KIP-497, KIP-903)."""
+"""Send ISR changes to the controller, with AlterPartition 3 (KIP-497, KIP-903)."""
 
 import asyncio
 import logging
@@ -66,7 +66,7 @@ class IsrReports:
         try:
             await self._send_all()
         except Exception:
-            log.exception("Sending changes of in-sync replicas failed: this is a bug, please report it")
+            log.exception("Sending ISR changes failed: this is a bug, please report it")
         finally:
             # Not in a callback: a change that is submitted before callbacks run needs a new task.
             self._sending = None
@@ -96,7 +96,7 @@ class IsrReports:
         self._log_again_at = now + _LOG_INTERVAL_S
         is_known = isinstance(error, LinkError | _RejectedError)
         log.warning(
-            "The controller has not accepted changes of in-sync replicas; trying again: %s",
+            "The controller has not accepted ISR changes; trying again: %s",
             error if is_known else repr(error),
             exc_info=None if is_known else error,
         )

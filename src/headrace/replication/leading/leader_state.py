@@ -1,6 +1,6 @@
 """The leader's view of a partition's replicas: the followers' log ends, the in-sync replicas and the high watermark.
 
-Pure: fetches of followers, answers of the controller and times go in, proposed changes of the ISR and high watermarks
+Pure: fetches of followers, answers of the controller and times go in, proposed ISR changes and high watermarks
 come out. The high watermark waits for a joining replica as soon as the change is proposed, and for a leaving one until
 the controller has confirmed the change (KIP-497). With fewer in-sync replicas than `min.insync.replicas`, the high
 watermark does not move (KIP-966).
@@ -63,7 +63,7 @@ class Follower:
 
 
 class Proposal(NamedTuple):
-    """A change of the ISR to send to the controller. `isr` holds broker ids and their epochs, -1 if unknown."""
+    """An ISR change to send to the controller. `isr` holds broker ids and their epochs, -1 if unknown."""
 
     leader_epoch: int
     partition_epoch: int
@@ -116,7 +116,7 @@ class LeaderState:
         self.epoch_start = UNKNOWN_OFFSET
         """The log end when the leader epoch began. A follower that has not reached it may lack committed records."""
         self.own_end = 0
-        """The end of the records that this broker has stored as durably as configured."""
+        """The log end offset, or the end of the flushed records while a required flush is pending."""
         self.followers: dict[int, Follower] = {}
         self.isr: frozenset[int] = frozenset()
         """The in-sync replicas that the controller has confirmed."""
@@ -255,7 +255,7 @@ class LeaderState:
         starts = (follower.log_start_offset for replica, follower in self.followers.items() if self._is_alive(replica))
         return min((log_start_offset, *starts))
 
-    # Changes of the ISR
+    # Changes to the ISR
 
     def expand(self, replica: int, high_watermark: int) -> Proposal | None:
         """Propose to add a follower; None if it has not caught up or another change is pending."""

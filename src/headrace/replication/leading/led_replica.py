@@ -149,7 +149,7 @@ class LedReplica(Replica):
             self.completions.refuse(self, error)
 
     def check_in_sync(self) -> None:
-        """Check the in-sync replicas for acks=all: as many as required, at most all replicas (KIP-966).
+        """Check that acks=all has enough in-sync replicas: `min.insync.replicas`, but at most all replicas (KIP-966).
 
         Raises KafkaError(not_enough_replicas).
         """

@@ -7,7 +7,7 @@ from headrace.replication.leading.isr_changes import Answer, IsrChange
 
 
 class AlterIsr(Protocol):
-    """Changes of the ISR, which only the controller can make."""
+    """ISR changes, which only the controller can make."""
 
     def submit(self, change: IsrChange, done: Callable[[Answer], None]) -> None:
         """Send a change to the controller, and call `done` later with its answer, on the event loop."""

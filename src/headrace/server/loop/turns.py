@@ -78,8 +78,7 @@ class Turns:
     def add(self, turn: Turn, kind: int, *, is_reply: bool = False) -> None:
         """Queue a connection for a turn; LIGHT connections come first.
 
-        `is_reply`: the turn only sends a reply, without reading; between `hold_replies` and `release_replies` it waits
-        for the latter.
+        `is_reply`: the turn only sends a reply, without reading; after `hold_replies` it waits for `release_replies`.
         """
         if is_reply and self._is_holding:
             self._held.append(turn)

@@ -63,7 +63,7 @@ class Entry:
             return cls(**fields, output_ends=ends, reached=after)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise PipelineError(
-                f"{uri} is damaged ({error}): restore the checkpoints from a backup. It begins with {text[:200]!r}"
+                f"{uri} is damaged ({error}) and begins with {text[:200]!r}: restore the checkpoints from a backup"
             ) from None
 
 

@@ -1,6 +1,6 @@
 """The table `runs`: a row for each batch of each job.
 
-The rows of all jobs are appended together once a minute: a commit for every batch would cost as much as a small batch.
+The rows of all jobs are appended together once a minute: a commit for every batch would take as long as a small batch.
 A driver that is killed loses its last minute here; the topic `headrace.pipeline.progress` has it.
 """
 

@@ -25,7 +25,7 @@ _MICROSECONDS: Final = 1_000_000
 _ROWS_PER_FILE: Final = 50_000
 """A larger batch is written by several tasks, a file each."""
 _SORTED_WHOLE: Final = 20_000
-"""Maximum number of rows for which a sort costs less than another Spark job for the join."""
+"""Maximum number of rows for which a sort is cheaper than another Spark job for the join."""
 
 
 def with_lateness(

@@ -84,7 +84,7 @@ class Appender:
         return True
 
     def replace(self, path: str, rows: DataFrame, *, app_id: str, batch: int, user_metadata: str) -> bool | None:
-        """Replace all rows of a table that only this writer changes. Returns and raises as `append` does.
+        """Replace all rows of a table that only this writer changes. Return and raise like `append`.
 
         To find the files to remove, Delta would compute the state of the table. Here they are known after the first
         call.

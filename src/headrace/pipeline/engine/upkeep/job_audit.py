@@ -23,7 +23,7 @@ from headrace.pipeline.spec.jobs import Append, Job, Topic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audited:
-    """The audit of a job's tables together."""
+    """The combined audit of all tables of a job."""
 
     job: str
     tables: tuple[str, ...]
@@ -119,7 +119,7 @@ def _found(lake: Lake, table: str) -> offsets_present.Found:
     position = offsets_present.columns(version.columns)
     if position is None:
         raise PipelineError(
-            f"table {table} cannot be audited: its rows lack topic_id, partition and offset "
+            f"table {table} cannot be audited: its rows must have topic_id, partition and offset "
             "(or topic_id, source_partition and source_offset)"
         )
     return offsets_present.in_table(version, position)

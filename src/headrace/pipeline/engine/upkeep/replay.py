@@ -81,7 +81,8 @@ def _good(tried: DataFrame, job: Job, params: object) -> Mapping[str, DataFrame]
     for table, rows in good.items():
         if offsets_present.columns(rows.columns) is None:
             raise PipelineError(
-                f"job {job.name} cannot be replayed: the rows of table {table} lack topic_id, partition and offset"
+                f"job {job.name} cannot be replayed: the rows that it writes to table {table} must have "
+                "topic_id, partition and offset"
             )
     return good
 
