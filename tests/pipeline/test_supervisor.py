@@ -2,8 +2,7 @@
 
 import json
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +22,7 @@ from headrace.pipeline.spec.jobs import Additive, Append, Changelog, Job, NoPara
 from tests.pipeline.reading import read_all, read_committed
 from tests.pipeline.topics import Topics
 from tests.support.broker_process import BrokerProcess
+from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -72,13 +72,6 @@ def test_a_re_created_topic_that_no_job_reads_is_refused() -> None:
         run(deployment, JOBS, accepted=["others"])
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def test_a_query_has_found_nothing_after_a_trigger_without_rows(spark: "SparkSession", tmp_path: Path) -> None:
     (tmp_path / "rows").mkdir()
     (tmp_path / "rows" / "1.json").write_text('{"a": 1}')
@@ -91,10 +84,10 @@ def test_a_query_has_found_nothing_after_a_trigger_without_rows(spark: "SparkSes
     stream = stream.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(processingTime="1 second")
     query = stream.foreachBatch(process).start()
     try:
-        wait_for(lambda: bool(query.status["isDataAvailable"]))
+        wait_for(lambda: bool(query.status["isDataAvailable"]), "rows to read")
         assert not found_nothing(query)
         allowed.set()
-        wait_for(lambda: found_nothing(query))
+        wait_for(lambda: found_nothing(query), "a trigger without rows")
     finally:
         allowed.set()
         query.stop()

@@ -132,12 +132,8 @@ class Dispatcher:
                     kept = None if context.api_key == _FETCH else request
                     return self._answer_later(context, api_schema, kept, self._in_turn(context, reply))
                 reply = done.result
-        except KafkaError as error:
-            reply = error_reply(context, request, error)
-        except InvalidRequestError:
-            raise
         except Exception as error:  # noqa: BLE001  a bug in one handler must not end the broker
-            reply = self._unexpected(context, request, error)
+            reply = self._failed(context, request, error)
         if type(reply) is dict or type(reply) is RawReply:
             return self._encode(context, api_schema, reply)
         if isinstance(reply, Promise | Executed):
@@ -181,12 +177,8 @@ class Dispatcher:
             reply = self._handlers[context.api_key](context, request)
             if isinstance(reply, GeneratorType):
                 reply = await finish(reply)
-        except KafkaError as error:
-            reply = error_reply(context, request, error)
-        except InvalidRequestError:
-            raise
         except Exception as error:  # noqa: BLE001  a bug in one handler must not end the broker
-            reply = self._unexpected(context, request, error)
+            reply = self._failed(context, request, error)
         return reply if isinstance(reply, Awaitable) else _ready(reply)
 
     def _turn_of(self, context: RequestContext) -> asyncio.Lock:
@@ -277,12 +269,8 @@ class Dispatcher:
     ) -> Parts:
         try:
             reply = await answer
-        except KafkaError as error:
-            reply = error_reply(context, request, error)
-        except InvalidRequestError:
-            raise
         except Exception as error:  # noqa: BLE001  a bug in one handler must not end the broker
-            reply = self._unexpected(context, request, error)
+            reply = self._failed(context, request, error)
         encoded = self._encode(context, api_schema, reply)
         return encoded if isinstance(encoded, list) else await encoded
 
@@ -290,13 +278,17 @@ class Dispatcher:
         """Like `_answer_later`, for replies of Produce and Fetch, which have few fields or are encoded already."""
         try:
             reply = done.result()
-        except KafkaError as error:
-            reply = error_reply(context, None, error)
-        except InvalidRequestError:
-            raise
         except Exception as error:  # noqa: BLE001  a bug in one handler must not end the broker
-            reply = self._unexpected(context, None, error)
+            reply = self._failed(context, None, error)
         return _encode(context, api_schema, reply)
+
+    def _failed(self, context: RequestContext, request: Any, error: Exception) -> Reply:
+        """Return the reply to a request whose handler raised `error`. Raises it if it ends the connection."""
+        if isinstance(error, KafkaError):
+            return error_reply(context, request, error)
+        if isinstance(error, InvalidRequestError):
+            raise error
+        return self._unexpected(context, request, error)
 
     def _unexpected(self, context: RequestContext, request: Any, error: Exception) -> Reply:
         log.error(

@@ -85,7 +85,7 @@ class Fetcher:
         self._news = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._handed: asyncio.Future[tuple[FetchReply, list[Action], list[FollowedPartition]]]
-        """What `_answered` leaves to the task."""
+        """Done when the task must handle a reply: the reply, its remaining actions, and the partitions to flush."""
         self._log_again_at: dict[TopicPartition | None, float] = {}
         """When to log again about a failing partition, or about the leader (None)."""
         self.requests = 0

@@ -36,6 +36,7 @@ from headrace.wire.batch import CRC_START, HEADER_SIZE, BatchHeader, batch_crc_o
 from headrace.wire.control import coordinator_epoch_of, marker_of
 from headrace.wire.fetched import FETCH_VERSION, FetchLimits
 from headrace.wire.records import RecordData, build_batch, iter_records
+from tests.unit.replication.following.asking import AskingLink
 
 NOW: Final = 1_700_000_000_000
 TP: Final = TopicPartition("t", 0)
@@ -146,7 +147,7 @@ class Replica:
         self.model.failed.add(self.number)
 
 
-class _LinkToLeader:
+class _LinkToLeader(AskingLink):
     """A link that asks the model's leader, and loses or damages some answers."""
 
     def __init__(self, replica: Replica) -> None:
@@ -154,20 +155,14 @@ class _LinkToLeader:
         self._session: dict[int, Any] = {}
         self._session_epoch = 0
         self._connected_to = -1
-        self._asking: asyncio.Task[None] | None = None
         self.is_ready = True
 
     def ask(self, api_key: int, version: int, body: bytearray, answered: Answered) -> None:
         self.is_ready = False  # so that a step ends with its reply
-        self._asking = asyncio.ensure_future(self._ask(api_key, version, body, answered))
+        super().ask(api_key, version, body, answered)
 
     async def _ask(self, api_key: int, version: int, body: bytearray, answered: Answered) -> None:
-        reply: memoryview | LinkError
-        try:
-            reply = await self.exchange(api_key, version, body)
-        except LinkError as error:
-            reply = error
-        answered(reply)
+        await super()._ask(api_key, version, body, answered)
         self.is_ready = True
 
     async def exchange(self, api_key: int, version: int, body: bytearray) -> memoryview:

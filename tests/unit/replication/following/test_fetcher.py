@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from headrace.client.link import Answered, Link, LinkError
+from headrace.client.link import Link, LinkError
 from headrace.clock import Clock
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.following.fetcher import Fetcher, FetcherSettings
@@ -21,6 +21,7 @@ from headrace.storage.log.log import Log
 from headrace.types import TopicPartition
 from headrace.wire.apis import ApiKey, schema
 from headrace.wire.fetched import FETCH_VERSION, FetchLimits
+from tests.unit.replication.following.asking import AskingLink
 from tests.unit.storage.logs import NOW, batch
 
 LEADER = 2
@@ -28,7 +29,7 @@ BACKOFF_S = 0.01
 CONFIG = LogConfig()
 
 
-class Leader:
+class Leader(AskingLink):
     """A link whose replies are given, one per request; afterwards it answers nothing.
 
     If it `is_ready`, as after the first request of a real link, the fetcher does not wait for replies in its task.
@@ -36,7 +37,6 @@ class Leader:
 
     def __init__(self, *, is_ready: bool) -> None:
         self.is_ready = is_ready
-        self.asking: asyncio.Task[None] | None = None
         self.replies: list[dict[str, Any] | LinkError] = []
         self.requests: list[Any] = []
         self.is_closed = False
@@ -53,17 +53,6 @@ class Leader:
         out = bytearray()
         schema(ApiKey.FETCH, FETCH_VERSION).encode_response(out, {"session_id": 1, **reply})
         return memoryview(bytes(out))
-
-    def ask(self, api_key: int, version: int, body: bytearray, answered: Answered) -> None:
-        self.asking = asyncio.ensure_future(self._ask(api_key, version, body, answered))
-
-    async def _ask(self, api_key: int, version: int, body: bytearray, answered: Answered) -> None:
-        reply: memoryview | LinkError
-        try:
-            reply = await self.exchange(api_key, version, body)
-        except LinkError as error:
-            reply = error
-        answered(reply)
 
     def close(self) -> None:
         self.is_closed = True
