@@ -17,6 +17,7 @@ from kazoo.exceptions import NoNodeError
 
 from headrace.wire.apis import ApiKey
 from tests.adoption.kafka import WithZooKeeper, ZooKeeper
+from tests.cluster.conftest import wait_for_brokers
 from tests.support.broker_process import BrokerProcess
 from tests.support.ports import free_port
 from tests.support.replica_logs import Compared, compare
@@ -110,6 +111,10 @@ class Rig:
             with ThreadPoolExecutor() as pool:
                 list(pool.map(lambda broker: broker.start(), brokers[1:]))
             self.wait_for_brokers(*self.brokers)
+            for broker in brokers:
+                # A broker that the controller has not told of the others yet answers without brokers. librdkafka then
+                # looks for the controller no further.
+                wait_for_brokers(broker.bootstrap, *self.brokers)
             self._exits = exits.pop_all()
         return self
 
