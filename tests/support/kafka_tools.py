@@ -37,6 +37,8 @@ class KafkaTools:
         # Scala's println keeps the stream that it finds first.
         jvm.java.lang.System.setOut(jvm.java.io.PrintStream(self._printed, True))
         jvm.java.lang.System.setErr(jvm.java.io.PrintStream(self._errors, True))
+        # Without a configuration, the first line ever logged prints warnings, which would be the first tool's errors.
+        jvm.org.slf4j.LoggerFactory.getLogger("tests").warn("")
         self._exits = jvm.java.io.ByteArrayOutputStream()
         self._throw_instead_of_exiting()
 
