@@ -31,6 +31,12 @@ def test_a_missing_batch_is_an_error() -> None:
         checkpoint(1, 1)[0].source_offsets(1)
 
 
+def test_the_offsets_of_an_interrupted_batch_may_not_have_been_reached() -> None:
+    assert checkpoint(2, 2)[0].last_offsets() == {"a": {"0": 20}, "b": {"0": 20}}
+    assert checkpoint(2, 1)[0].last_offsets() is None
+    assert checkpoint(0, 0)[0].last_offsets() is None
+
+
 def test_a_new_topic_is_read_from_its_beginning_and_the_others_go_on() -> None:
     found, _ = checkpoint(3, 3)
     found.move({"a": {0: 0, 1: 0}})

@@ -81,6 +81,12 @@ def test_java_starts_with_the_archived_classes_if_there_are_any(
     assert settings(deployment(), environ=HERE)[name] == f"{without} -XX:SharedArchiveFile={archive} -Xlog:cds=off"
 
 
+def test_java_does_not_optimize_for_few_rows() -> None:
+    name = "spark.driver.extraJavaOptions"
+    many = settings(deployment(), environ=HERE)[name]
+    assert settings(deployment(), few_rows=True, environ=HERE)[name] == f"{many} -XX:TieredStopAtLevel=1"
+
+
 def test_java_options_of_the_deployment_replace_all_others() -> None:
     given = settings(deployment(**{"driver.extraJavaOptions": "-Xss4m"}), environ=HERE)
     assert given["spark.driver.extraJavaOptions"] == "-Xss4m"

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from headrace.pipeline.engine.sources import bytes_per_row, records_between, rows_between
+from headrace.pipeline.engine.sources import bytes_per_row, has_unread, only_adds, records_between, rows_between
 from tests.unit.pipeline.memory_files import MemoryFiles
 
 
@@ -56,3 +56,28 @@ def test_the_number_of_rows_is_unknown_without_the_commits() -> None:
     assert rows_between(table, "t", None, at(59)) is None
     table.delete("t/_delta_log/00000000000000000055.json")
     assert rows_between(table, "t", at(55), at(59)) is None
+
+
+def test_a_table_has_unread_rows_after_the_commits_that_an_offset_includes() -> None:
+    table = log((100, 10), (100, 20))
+    assert has_unread(table, "t", None)
+    assert has_unread(table, "t", at(1))
+    assert not has_unread(table, "t", at(2))
+    assert has_unread(table, "t", {**at(0), "index": 0})
+    assert not has_unread(table, "t", {**at(1), "index": 0})
+
+
+def test_the_rows_of_a_table_are_those_of_its_commits_if_these_are_complete_few_and_only_add() -> None:
+    table = log((100, 10), (100, 20), (0, 0))
+    assert only_adds(table, "t")
+    assert not only_adds(log(*[(100, 10)] * 60), "t")
+    table.delete("t/_delta_log/00000000000000000000.json")
+    assert not only_adds(table, "t")
+
+
+@pytest.mark.parametrize("change", ["remove", "metaData", "protocol"])
+def test_the_commits_of_a_table_that_was_changed_otherwise_do_not_have_its_rows(change: str) -> None:
+    table = log((100, 10), (100, 20))
+    name = "t/_delta_log/00000000000000000001.json"
+    table.write(name, f'{table.read(name)}\n{{"{change}":{{}}}}')
+    assert not only_adds(table, "t")

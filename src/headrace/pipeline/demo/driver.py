@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 FINISH: Final = "finish"
 _POLL_S: Final = 0.1
+_FEW_LINES: Final = 50_000
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--lake", required=True)
     parser.add_argument("--prefix", default="")
+    parser.add_argument("--lines", type=int, help="expected number of lines")
     parser.add_argument("--set", action="append", default=[])
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -46,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     out = _claim_standard_output()
     try:
         found = demo_jobs(bootstrap=options.bootstrap, lake=options.lake, prefix=options.prefix, overrides=options.set)
-        _run(found, out)
+        _run(found, out, few_rows=options.lines is not None and options.lines <= _FEW_LINES)
     except PipelineError as error:
         _emit(out, "failed", reason=str(error))
         return 1
@@ -57,14 +59,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _run(demo: DemoJobs, out: TextIO) -> None:
+def _run(demo: DemoJobs, out: TextIO, *, few_rows: bool) -> None:
     from headrace.pipeline.demo.report import report
     from headrace.pipeline.engine import run, session
     from headrace.pipeline.engine.tables.lake import Lake
 
     deployment, jobs = demo.deployment, run.selected(demo.deployment, demo.jobs, ())
     commands = _read_commands()
-    spark = session.build(deployment, name="headrace demo")
+    spark = session.build(deployment, name="headrace demo", few_rows=few_rows)
     try:
         lake = Lake(spark, deployment.lake)
         params = {name: deployment.params(job) for name, job in jobs.items()}
@@ -84,7 +86,7 @@ def _run(demo: DemoJobs, out: TextIO) -> None:
                 stopping.set()
         if complete:
             _emit(out, "drained")
-            _emit(out, "report", **report(lake, demo))
+            _emit(out, "report", **report(lake, demo, few_rows=few_rows))
     finally:
         spark.stop()
 

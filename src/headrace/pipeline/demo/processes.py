@@ -66,10 +66,19 @@ class DriverProcess:
     """The demo's driver in its own session, so that Ctrl-C does not reach it and it can be stopped cleanly."""
 
     def __init__(
-        self, bootstrap: str, lake: str, log_path: Path, *, prefix: str = "", overrides: Iterable[str] = ()
+        self,
+        bootstrap: str,
+        lake: str,
+        log_path: Path,
+        *,
+        prefix: str = "",
+        overrides: Iterable[str] = (),
+        lines: int | None = None,
     ) -> None:
+        """`lines` is the number of lines that the jobs will read, None if unknown."""
         command = [sys.executable, "-m", "headrace.pipeline.demo.driver", "--bootstrap", bootstrap, "--lake", lake]
         command += [f"--prefix={prefix}", *(f"--set={text}" for text in overrides)]
+        command += [] if lines is None else [f"--lines={lines}"]
         self._process = _start(command, log_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._events: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read, name="driver", daemon=True)

@@ -146,7 +146,12 @@ class Demo:
     def _start_driver(self, bootstrap: str) -> DriverProcess:
         plan = self._plan
         return DriverProcess(
-            bootstrap, plan.lake, plan.place.logs / "spark.log", prefix=plan.prefix, overrides=plan.overrides
+            bootstrap,
+            plan.lake,
+            plan.place.logs / "spark.log",
+            prefix=plan.prefix,
+            overrides=plan.overrides,
+            lines=plan.source.expected,
         )
 
     def _stop_driver(self) -> None:

@@ -15,6 +15,12 @@ _STAGES: Final = "spark.sql.codegen.wholeStage"
 _EXPRESSIONS: Final = "spark.sql.codegen.factoryMode"
 
 
+def interpret(session: "SparkSession") -> None:
+    """Interpret all plans of the session from now on."""
+    session.conf.set(_STAGES, "false")
+    session.conf.set(_EXPRESSIONS, "NO_CODEGEN")
+
+
 class Compiling:
     """Switches a session between compiled and interpreted plans. The session begins with compiled plans."""
 
@@ -28,8 +34,7 @@ class Compiling:
         conf = session.conf
         if few and self._compiled is None:
             self._compiled = (str(conf.get(_STAGES)), str(conf.get(_EXPRESSIONS, "FALLBACK")))
-            conf.set(_STAGES, "false")
-            conf.set(_EXPRESSIONS, "NO_CODEGEN")
+            interpret(session)
         elif not few and self._compiled is not None:
             stages, expressions = self._compiled
             self._compiled = None

@@ -156,7 +156,8 @@ class Query:
         self._check_topics(once=once)
         most = self._settings.rows_of(self.job)
         if isinstance(self.job.source, Table):
-            rows = sources.rows(self._around.lake, self.job.source.name, most)
+            new = self._checkpoint.query_id() is None
+            rows = sources.rows(self._around.lake, self.job.source.name, most, new=new)
             rows = rows.select(*self._needed(self.job.source.name))
         else:
             options = self._around.cluster.spark_options()

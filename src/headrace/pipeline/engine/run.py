@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
-from headrace.pipeline.engine import session
+from headrace.pipeline.engine import session, sources
 from headrace.pipeline.engine.exactly_once import topic_ids
+from headrace.pipeline.engine.exactly_once.checkpoint import Checkpoint
 from headrace.pipeline.engine.exactly_once.claims import Claims
 from headrace.pipeline.engine.files import Files
 from headrace.pipeline.engine.java import silence
@@ -123,7 +124,7 @@ def supervisor(
         accepted=topic_ids.Accepted(accepted),
         claims=Claims(files, deployment.checkpoints),
         turns=Turns(spark.sparkContext.defaultParallelism, reserved=any(_reads_table(jobs[name]) for name in quick)),
-        opening=Opening(_stages(quick, chosen, lake)),
+        opening=Opening(_stages(quick, chosen, lake, deployment.checkpoints)),
     )
     progress_topic = deployment.prefix + TOPIC
     Topics(deployment.cluster.confluent("admin")).create(progress_topic, {"cleanup.policy": "compact"}, partitions=1)
@@ -198,13 +199,26 @@ def _quick(jobs: Mapping[str, Job], deployment: Deployment) -> Sequence[str]:
     ]
 
 
-def _stages(quick: Sequence[str], jobs: Mapping[str, Job], lake: Lake) -> Sequence[Collection[str]]:
+def _stages(quick: Sequence[str], jobs: Mapping[str, Job], lake: Lake, checkpoints: str) -> Sequence[Collection[str]]:
     """Return the stages in which jobs start: first quick jobs with results of stored rows, then the other quick ones.
 
-    Without stored rows, all jobs start as soon as they can, because most of them wait for their tables anyway.
+    If the first have read all stored rows, the jobs that write their tables start before them. Without stored rows, all
+    jobs start as soon as they can, because most of them wait for their tables anyway.
     """
-    first = [name for name in quick if isinstance(source := jobs[name].source, Table) and lake.exists(source.name)]
-    return [first, set(quick) - set(first)] if first else []
+    files = Files(lake.spark)
+    on_tables = {name: source.name for name in quick if isinstance(source := jobs[name].source, Table)}
+    first = {name: table for name, table in on_tables.items() if lake.exists(table)}
+    if not first:
+        return []
+
+    def has_unread(name: str) -> bool:
+        checkpoint = Checkpoint(files, checkpoints, name, jobs[name].version)
+        return sources.has_unread(files, lake.path(first[name]), checkpoint.last_offsets())
+
+    stages = [set(first), set(quick) - set(first)]
+    if any(map(has_unread, first)):
+        return stages
+    return [{writer for table in first.values() if (writer := _writer(table, jobs)) is not None}, *stages]
 
 
 def found_nothing(running: "StreamingQuery | None") -> bool:

@@ -33,11 +33,16 @@ def profile(master: str) -> dict[str, str]:
 
 
 def settings(
-    deployment: Deployment, *, master: str | None = None, environ: Mapping[str, str] = os.environ
+    deployment: Deployment,
+    *,
+    master: str | None = None,
+    few_rows: bool = False,
+    environ: Mapping[str, str] = os.environ,
 ) -> dict[str, str]:
     """Return the settings of a deployment's session. Printing them hides secrets.
 
-    The master is `master`, else the deployment's, else local[*]. Under spark-submit, the master, memory, hosts and jars
+    The master is `master`, else the deployment's, else local[*]. With `few_rows`, a local Java starts faster, but needs
+    more time for each row. Under spark-submit, the master, memory, hosts and jars
     are those of its command line: only settings on which results depend, and the deployment's SQL settings, are added.
     `HEADRACE_SPARK_CONF` (`key=value`, separated by semicolons) overrides everything.
 
@@ -59,18 +64,19 @@ def settings(
         found = Options({**fixed, **sql})
     else:
         where = master or deployment.spark.master or profiles.DEFAULT_MASTER
-        found = Options(
-            {**_with_classes(profile(where)), **_with_jars(chosen, environ, where), **fixed, "spark.master": where}
-        )
+        given = _with_java_options(profile(where), few_rows=few_rows)
+        found = Options({**given, **_with_jars(chosen, environ, where), **fixed, "spark.master": where})
     for setting in filter(None, environ.get(_OVERRIDES, "").split(";")):
         name, _, value = setting.partition("=")
         found[name.strip()] = value.strip()
     return found
 
 
-def build(deployment: Deployment, *, master: str | None = None, name: str = "headrace") -> "SparkSession":
+def build(
+    deployment: Deployment, *, master: str | None = None, name: str = "headrace", few_rows: bool = False
+) -> "SparkSession":
     """Return the session of a deployment. Raises PipelineError as `settings` does, and if Spark does not start."""
-    found = settings(deployment, master=master)
+    found = settings(deployment, master=master, few_rows=few_rows)
     from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
 
@@ -120,10 +126,10 @@ def stop(spark: "SparkSession") -> None:
         spark.stop()
 
 
-def _with_classes(given: Mapping[str, str]) -> dict[str, str]:
+def _with_java_options(given: Mapping[str, str], *, few_rows: bool) -> dict[str, str]:
     """Make the driver's Java use the class archive, if there is one."""
-    options = f"{given[_JAVA_OPTIONS]} {jars.java_options()}"
-    return {**given, _JAVA_OPTIONS: options.rstrip()}
+    options = (given[_JAVA_OPTIONS], jars.java_options(), profiles.FOR_FEW_ROWS if few_rows else "")
+    return {**given, _JAVA_OPTIONS: " ".join(filter(None, options))}
 
 
 def _with_jars(chosen: Mapping[str, str], environ: Mapping[str, str], master: str) -> dict[str, str]:

@@ -16,6 +16,7 @@ SMALL: Final = 20_000
 _RECORDS_PER_TASK: Final = 70_000
 """Maximum number of records per task, so that few large partitions keep all cores busy until the end of a batch."""
 _FEW: Final = 2
+_OTHER_CHANGES: Final = ('{"remove"', '{"metaData"', '{"protocol"')
 _MOST_COMMITS: Final = 50
 """Maximum number of commits whose rows are counted; reading more would take longer than it saves."""
 
@@ -54,15 +55,18 @@ def records(
     )
 
 
-def rows(lake: Lake, table: str, max_rows: int) -> DataFrame:
+def rows(lake: Lake, table: str, max_rows: int, *, new: bool = False) -> DataFrame:
     """Return the rows of a table as a stream, about `max_rows` in a batch, but always whole files.
 
-    Delta limits a batch by bytes, so the limit uses the average row size of the latest commits. Raises PipelineError
-    if the table does not exist.
+    Delta limits a batch by bytes, so the limit uses the average row size of the latest commits. A `new` stream, without
+    offsets in a checkpoint, reads the commits of a short log, because Delta would need several jobs to list the files
+    of the table in their order. Raises PipelineError if the table does not exist.
     """
-    path = lake.existing(table)
-    size = bytes_per_row(Files(lake.spark), path)
+    path, files = lake.existing(table), Files(lake.spark)
+    size = bytes_per_row(files, path)
     stream = lake.spark.readStream.format("delta")
+    if new and only_adds(files, path):
+        stream = stream.option("startingVersion", 0)
     if size is not None:
         stream = stream.option("maxBytesPerTrigger", f"{max(1, int(size * max_rows))}b")
     return stream.load(path)
@@ -103,7 +107,7 @@ def bytes_per_row(files: Reading, table: str) -> float | None:
     Counting the rows would take two Spark jobs at each start of a query.
     """
     log = f"{table}/_delta_log"
-    commits = sorted(name for name in files.names(log) if name.removesuffix(".json").isdecimal())
+    commits = _commits(files, table)
     size = count = 0
     for name in reversed(commits[-_COMMITS:]):
         for file in _added(files.read(f"{log}/{name}")):
@@ -134,6 +138,33 @@ def rows_between(files: Reading, table: str, before: Any, after: Any) -> int | N
                 return None
             count += json.loads(file["stats"])["numRecords"]
     return count
+
+
+def has_unread(files: Reading, table: str, after: Any) -> bool:
+    """Return True if a table has later commits than a Spark offset of a Delta source. None is before all commits."""
+    if after is None:
+        return True
+    last = max((int(name.removesuffix(".json")) for name in _commits(files, table)), default=-1)
+    # With a negative index, no file of that version has been read.
+    return last >= int(after["reservoirVersion"]) + (int(after["index"]) >= 0)
+
+
+def only_adds(files: Reading, table: str) -> bool:
+    """Return True if the rows of a table are those of its commits: the log is complete, short, and removes nothing.
+
+    Later columns would also matter: Delta refuses to read commits with an older schema.
+    """
+    log = f"{table}/_delta_log"
+    commits = _commits(files, table)
+    if len(commits) > _MOST_COMMITS or commits != [f"{number:020}.json" for number in range(len(commits))]:
+        return False
+    lines = (line for name in commits[1:] for line in (files.read(f"{log}/{name}") or "").splitlines())
+    return not any(line.startswith(_OTHER_CHANGES) for line in lines)
+
+
+def _commits(files: Reading, table: str) -> list[str]:
+    """Return the names of the files of a table's commits, the oldest first."""
+    return sorted(name for name in files.names(f"{table}/_delta_log") if name.removesuffix(".json").isdecimal())
 
 
 def _added(commit: str | None) -> Iterator[Mapping[str, Any]]:

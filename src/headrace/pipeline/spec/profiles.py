@@ -16,6 +16,8 @@ _HOTTEST: Final = (
     "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
     "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
 )
+FOR_FEW_ROWS: Final = "-XX:TieredStopAtLevel=1"
+"""Java option for a driver that processes few rows and exits: without the optimizing compiler, it starts faster."""
 _HIDDEN: Final = "(?i)secret|password|passphrase|token|access[.]?key|jaas|keystore[.]key"
 
 

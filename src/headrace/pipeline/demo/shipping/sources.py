@@ -12,7 +12,7 @@ from headrace.pipeline.demo.shipping.visitors import Visitors
 from headrace.pipeline.demo.shipping.web_server import WebServer
 from headrace.pipeline.errors import PipelineError
 
-_FILE_TAKES_S: Final = 10.0
+_FILE_TAKES_S: Final = 4.0
 """Minimum duration of reading a file."""
 
 

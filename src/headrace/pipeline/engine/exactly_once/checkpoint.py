@@ -42,6 +42,11 @@ class Checkpoint:
         self._last = (batch, after)
         return before, after
 
+    def last_offsets(self) -> object:
+        """Return the source's offsets after the last batch; None if it may be incomplete, or if there is none."""
+        last = max(self._numbers("offsets"), default=-1)
+        return self._read(last) if last in self._numbers("commits") else None
+
     def move(self, next_offsets: Mapping[str, Mapping[int, int]]) -> None:
         """Make the next batch read topics from `next_offsets`, by topic and partition.
 
