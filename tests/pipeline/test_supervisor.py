@@ -12,7 +12,8 @@ from confluent_kafka import Producer
 
 pytest.importorskip("pyspark")
 
-from headrace.pipeline.engine.run import found_nothing, run, selected, supervisor
+from headrace.pipeline.engine.run import run, selected, supervisor
+from headrace.pipeline.engine.scheduling.opening import found_nothing
 from headrace.pipeline.engine.supervision import Policy, State
 from headrace.pipeline.engine.supervisor import Supervisor
 from headrace.pipeline.engine.tables.lake import Lake

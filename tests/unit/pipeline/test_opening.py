@@ -1,6 +1,6 @@
 """After a start, jobs begin in stages."""
 
-from headrace.pipeline.engine.turns import Opening
+from headrace.pipeline.engine.scheduling.turns import Opening
 
 
 class Clock:
@@ -29,6 +29,25 @@ def test_a_stage_starts_when_every_job_of_the_stage_before_has_finished_a_batch(
     opening.finished("events")
     assert not opening.unfinished
     assert admitted(opening) == ["traffic", "status", "events", "sessions"]
+
+
+def test_a_job_that_has_had_its_batch_waits_for_the_others_of_the_stage() -> None:
+    opening = Opening([["events", "status"]], clock=Clock())
+    assert not opening.holds("events")
+    opening.finished("events")
+    assert opening.holds("events")
+    assert not opening.holds("status")
+    assert not opening.holds("sessions")
+    opening.finished("status")
+    assert not opening.holds("events")
+
+
+def test_no_job_waits_longer_than_the_stage_may_take() -> None:
+    clock = Clock()
+    opening = Opening([["events", "status"]], longest_s=20.0, clock=clock)
+    opening.finished("events")
+    clock.now = 20.0
+    assert not opening.holds("events")
 
 
 def test_a_stage_whose_jobs_finish_nothing_ends_after_some_time() -> None:

@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from headrace.pipeline.engine.turns import Turns
+from headrace.pipeline.engine.scheduling.turns import Turns
 
 _TIMEOUT_S = 5.0
 

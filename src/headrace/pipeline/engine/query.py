@@ -29,11 +29,11 @@ from headrace.pipeline.engine.progress import Measured
 from headrace.pipeline.engine.quality import lateness
 from headrace.pipeline.engine.quality.expectations import split
 from headrace.pipeline.engine.reached import Reached
+from headrace.pipeline.engine.scheduling.turns import Opening, Turns
 from headrace.pipeline.engine.tables import partials, pruning
 from headrace.pipeline.engine.tables.delta_log import FollowedTable
 from headrace.pipeline.engine.tables.lake import Lake
 from headrace.pipeline.engine.topics import Topics
-from headrace.pipeline.engine.turns import Opening, Turns
 from headrace.pipeline.engine.writing import Changes, TableWriter
 from headrace.pipeline.errors import PipelineError, TemporaryError
 from headrace.pipeline.spec import shape, sharing
@@ -235,6 +235,8 @@ class Query:
         return {topic: topic_id for topic, topic_id in self._topics.ids(self.source_topics).items() if topic_id}
 
     def _write(self, rows: DataFrame, number: int) -> None:
+        while self._around.opening.holds(self.job.name):
+            time.sleep(_POLL_S)
         measured = Measured()
         turns = self._around.turns if isinstance(self.job.source, Table) else None
         try:

@@ -7,11 +7,10 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Final, Literal
 
-from headrace.pipeline.engine import session, sources
+from headrace.pipeline.engine import session
 from headrace.pipeline.engine.exactly_once import topic_ids
-from headrace.pipeline.engine.exactly_once.checkpoint import Checkpoint
 from headrace.pipeline.engine.exactly_once.claims import Claims
 from headrace.pipeline.engine.files import Files
 from headrace.pipeline.engine.java import silence
@@ -19,11 +18,12 @@ from headrace.pipeline.engine.monitoring import failures
 from headrace.pipeline.engine.monitoring.reporter import TOPIC, Reporter
 from headrace.pipeline.engine.monitoring.runs import Runs
 from headrace.pipeline.engine.query import Query, Surroundings
+from headrace.pipeline.engine.scheduling.opening import FirstBatches, writer_of
+from headrace.pipeline.engine.scheduling.turns import QUICK_S, Opening, Turns
 from headrace.pipeline.engine.supervision import DEFAULT_POLICY, ENDED, ONCE_POLICY, Policy, Standing
 from headrace.pipeline.engine.supervisor import Supervisor
 from headrace.pipeline.engine.tables.lake import Lake
 from headrace.pipeline.engine.topics import Topics
-from headrace.pipeline.engine.turns import QUICK_S, Opening, Turns
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.spec.deployment import Deployment
 from headrace.pipeline.spec.jobs import Changelog, Job, Publish, Table, TableOutput
@@ -31,10 +31,7 @@ from headrace.pipeline.spec.params import seconds_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
-_BETWEEN_TRIGGERS: Final = "Waiting for next trigger"
-"""Spark's description of a query that has run a batch, or has found no rows for one."""
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 log = logging.getLogger(__name__)
@@ -115,6 +112,7 @@ def supervisor(
     _check_writable(files, (deployment.lake, deployment.checkpoints))
     # With --once, all jobs finish sooner if none waits.
     quick = () if once else _quick(chosen, deployment)
+    start = FirstBatches(chosen, lake, deployment.checkpoints)
     around = Surroundings(
         spark=spark,
         lake=lake,
@@ -124,21 +122,21 @@ def supervisor(
         accepted=topic_ids.Accepted(accepted),
         claims=Claims(files, deployment.checkpoints),
         turns=Turns(spark.sparkContext.defaultParallelism, reserved=any(_reads_table(jobs[name]) for name in quick)),
-        opening=Opening(_stages(quick, chosen, lake, deployment.checkpoints)),
+        opening=Opening(start.stages(quick)),
     )
     progress_topic = deployment.prefix + TOPIC
     Topics(deployment.cluster.confluent("admin")).create(progress_topic, {"cleanup.policy": "compact"}, partitions=1)
 
     def ready(name: str, standings: Mapping[str, Standing]) -> Literal["ready", "later", "never"]:
         for opened in around.opening.unfinished:
-            if found_nothing(supervised.running(opened)):
+            if start.has_nothing(opened, supervised.running(opened), around.opening.unfinished):
                 around.opening.finished(opened)
         if not around.opening.admits(name):
             return "later"
         source = chosen[name].source
         if not isinstance(source, Table):
             return "ready"
-        writer = _writer(source.name, chosen)
+        writer = writer_of(source.name, chosen)
         complete = writer is None or standings[writer].state in ENDED
         if once and not complete:
             return "later"
@@ -199,40 +197,6 @@ def _quick(jobs: Mapping[str, Job], deployment: Deployment) -> Sequence[str]:
     ]
 
 
-def _stages(quick: Sequence[str], jobs: Mapping[str, Job], lake: Lake, checkpoints: str) -> Sequence[Collection[str]]:
-    """Return the stages in which jobs start: first quick jobs with results of stored rows, then the other quick ones.
-
-    If the first have read all stored rows, the jobs that write their tables start before them. Without stored rows, all
-    jobs start as soon as they can, because most of them wait for their tables anyway.
-    """
-    files = Files(lake.spark)
-    on_tables = {name: source.name for name in quick if isinstance(source := jobs[name].source, Table)}
-    first = {name: table for name, table in on_tables.items() if lake.exists(table)}
-    if not first:
-        return []
-
-    def has_unread(name: str) -> bool:
-        checkpoint = Checkpoint(files, checkpoints, name, jobs[name].version)
-        return sources.has_unread(files, lake.path(first[name]), checkpoint.last_offsets())
-
-    stages = [set(first), set(quick) - set(first)]
-    if any(map(has_unread, first)):
-        return stages
-    return [{writer for table in first.values() if (writer := _writer(table, jobs)) is not None}, *stages]
-
-
-def found_nothing(running: "StreamingQuery | None") -> bool:
-    """Return True if a query has found no rows to read."""
-    if running is None:
-        return False
-    status = cast("Any", running)._jsq.status()
-    return str(status.message()) == _BETWEEN_TRIGGERS and not status.isDataAvailable()
-
-
-def _writer(table: str, jobs: Mapping[str, Job]) -> str | None:
-    return next((name for name, job in jobs.items() if table in job.tables), None)
-
-
 def _in_order(jobs: Mapping[str, Job]) -> dict[str, Job]:
     ordered: dict[str, Job] = {}
 
@@ -240,7 +204,7 @@ def _in_order(jobs: Mapping[str, Job]) -> dict[str, Job]:
         job = jobs[name]
         if name in after:
             raise PipelineError(f"jobs read each other's tables in a cycle: {' -> '.join((*after, name))}")
-        if isinstance(job.source, Table) and (writer := _writer(job.source.name, jobs)) is not None:
+        if isinstance(job.source, Table) and (writer := writer_of(job.source.name, jobs)) is not None:
             add(writer, (*after, name))
         ordered.setdefault(name, job)
 
@@ -253,7 +217,7 @@ def _origin(job: Job, jobs: Mapping[str, Job], deployment: Deployment) -> str | 
     """Return the topic that the job's rows come from; None if there are several or none."""
     seen: set[str] = set()
     while isinstance(job.source, Table):
-        writer = _writer(job.source.name, jobs)
+        writer = writer_of(job.source.name, jobs)
         if writer is None or writer in seen:
             return None
         seen.add(writer)
@@ -264,7 +228,7 @@ def _origin(job: Job, jobs: Mapping[str, Job], deployment: Deployment) -> str | 
 
 def _source_output(job: Job, jobs: Mapping[str, Job]) -> TableOutput | None:
     """Return the output that is the job's source; None for a topic and for a table that no job writes."""
-    if not isinstance(job.source, Table) or (writer := _writer(job.source.name, jobs)) is None:
+    if not isinstance(job.source, Table) or (writer := writer_of(job.source.name, jobs)) is None:
         return None
     outputs = [output for output in jobs[writer].outputs if not isinstance(output, Changelog | Publish)]
     return next((output for output in outputs if output.table == job.source.name), None)

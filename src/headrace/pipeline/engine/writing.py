@@ -104,7 +104,7 @@ class TableWriter:
             return Changes(totals.after(rows), count=count)
         # The totals in memory lack rows of other writers, or already contain those of the first attempt.
         totals.forget()
-        return Changes(additive.totals(self._lake, output, rows), count=count)
+        return Changes(additive.totals(self._lake, output, rows, once=not appended), count=count)
 
     def _quarantine(self, bad: DataFrame, writer: str, about: Mapping[str, Any]) -> int:
         """Append the rows to the quarantine, and return their number."""

@@ -39,15 +39,16 @@ def append(
     return lake.append(output.table, one_file, writer=writer, batch=batch, metadata=metadata)
 
 
-def totals(lake: Lake, output: Additive, touched: DataFrame) -> DataFrame:
+def totals(lake: Lake, output: Additive, touched: DataFrame, *, once: bool = False) -> DataFrame:
     """Return the totals of the keys that occur in `touched`, the partial aggregates of a batch.
 
-    Only files with the batch's values of the time key are read. `touched` is evaluated twice: cache it.
+    Only files with the batch's values of the time key are read; with `once`, all files of a short table, because Delta
+    would take seconds to find them after a start. `touched` is evaluated twice: cache it.
     """
     if delta_log.version(lake.spark, lake.path(output.table)) == 0:
         # The table contains only this batch.
         return summed(touched, output)
-    stored = lake.read(output.table)
+    stored = lake.read_cold(output.table) if once else lake.read(output.table)
     if output.time is not None:
         stored = stored.where(_same_times(output.time, touched))
     keys = touched.select(*output.keys).distinct().alias("touched")

@@ -101,11 +101,16 @@ class Opening:
         with self._lock:
             return tuple(self._stages[0]) if self._stages else ()
 
+    def holds(self, job: str) -> bool:
+        """Return True if the job must not begin another batch: it has had one in this stage, unlike another job."""
+        with self._lock:
+            self._end_if_long()
+            return bool(self._stages) and job in self._open and job not in self._stages[0]
+
     def admits(self, job: str) -> bool:
         """Return True if the job may start."""
         with self._lock:
-            if self._stages and self._clock() >= self._began + self._longest_s:
-                self._next()
+            self._end_if_long()
             return job in self._open or not self._stages
 
     def finished(self, job: str) -> None:
@@ -115,6 +120,10 @@ class Opening:
                 self._stages[0].discard(job)
                 if not self._stages[0]:
                     self._next()
+
+    def _end_if_long(self) -> None:
+        if self._stages and self._clock() >= self._began + self._longest_s:
+            self._next()
 
     def _next(self) -> None:
         del self._stages[0]
