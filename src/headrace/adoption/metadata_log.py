@@ -55,8 +55,8 @@ def find_metadata_log(owned: OwnedDirs, elsewhere: Path | None = None) -> Metada
 def read_metadata_log(log_directory: Path, *, clean_shutdown: bool) -> MetadataLog | None:
     """Read the metadata log; None if the log directory has none.
 
-    Raises KafkaError(kafka_storage_error) if a part is missing or damaged, except for an incomplete last batch after a
-    crash; OSError if a file cannot be read.
+    Raises OSError if a file cannot be read, and KafkaError(kafka_storage_error) if a part is missing or damaged, except
+    for an incomplete last batch after a crash.
     """
     directory = log_directory / DIRECTORY
     if not directory.is_dir():

@@ -131,7 +131,10 @@ def report(
 
 
 def assumed_reset(cluster: Cluster, broker_id: int | None, reset: str | None) -> str:
-    """Return `reset`, else the setting of the broker (of any without an id), else EARLIEST, for Apache Kafka."""
+    """Return `reset` or, if it is None, the setting of the broker, or of any broker without an id.
+
+    Apache Kafka has no such setting: then return EARLIEST.
+    """
     if reset is not None:
         return str(reset)
     if broker_id is None:

@@ -23,7 +23,7 @@ _TITLE_WIDTH: Final = len("Not committed   ")
 
 
 def print_reports(reports: Sequence[GroupReport]) -> None:
-    """Print for people on a terminal; in a pipe, as tab-separated blocks with an empty line in between."""
+    """Print for people on a terminal; in a pipe, as tab-separated blocks, separated by empty lines."""
     on_terminal = output.stdout_is_terminal()
     for index, group in enumerate(reports):
         if index:

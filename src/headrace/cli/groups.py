@@ -385,7 +385,10 @@ def delete_offsets(
         )
     for (topic, partition), error in sorted(group_calls.delete_offsets(cluster, group, places).items()):
         if error == "GROUP_SUBSCRIBED_TO_TOPIC":
-            raise CommandError(f"a member of group '{group}' reads topic '{topic}'", "Stop that member first.")
+            raise CommandError(
+                f"cannot delete the offsets of group '{group}' for topic '{topic}': members are subscribed to it",
+                "Stop these members first.",
+            )
         if error is not None:
             raise CommandError(f"cannot delete the offset of group '{group}' for {topic} {partition}: {error}")
         if not quiet:

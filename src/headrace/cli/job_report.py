@@ -31,7 +31,7 @@ def listed(selection: Selection) -> list[dict[str, Any]]:
 
 
 def print_list(jobs: Sequence[Mapping[str, Any]]) -> None:
-    """Print a line for each job of `listed`."""
+    """Print a line for each job that `listed` returned."""
     print_table(
         [Column("Job"), Prose("Reads"), Prose("Tables"), Prose("Topics"), Name("From")],
         [
@@ -91,7 +91,7 @@ def described(job: Job, selection: Selection) -> dict[str, Any]:
 
 
 def print_description(job: Mapping[str, Any]) -> None:
-    """Print an object of `described`; in a pipe, as tab-separated blocks with an empty line in between."""
+    """Print what `described` returned; in a pipe, as tab-separated blocks, separated by empty lines."""
     output.print_pairs(_summary(job))
     tables = [item for item in job["outputs"] if "table" in item]
     columns = [Column("Table"), Column("Kind"), Prose("Keys"), Prose("Values")]

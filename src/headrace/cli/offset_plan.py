@@ -52,7 +52,8 @@ def parse_selection(texts: Sequence[str], option: str) -> Selection:
         topic, colon, numbers = text.partition(":")
         if not topic or (colon and not re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", numbers)):
             raise usage_error(
-                f"{option}: '{text}' is not TOPIC or TOPIC:PARTITIONS", "For example orders, orders:0,2 or orders:0-3."
+                f"{option}: '{text}' is not TOPIC or TOPIC:PARTITIONS",
+                "Examples: 'orders', 'orders:0,2', 'orders:0-3'.",
             )
         if not colon:
             topics[topic] = None
@@ -130,7 +131,7 @@ def _from_lines(text: str, path: str) -> dict[str, dict[Place, int]]:
         except (ValueError, IndexError):
             raise CommandError(
                 f"{path}, line {number}: expected topic,partition,offset, not '{lines[number - 1]}'",
-                "For example orders,0,42, or with the group billing,orders,0,42.",
+                "For example 'orders,0,42', or with the group, 'billing,orders,0,42'.",
             ) from None
     return offsets
 

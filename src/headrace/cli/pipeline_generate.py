@@ -103,7 +103,7 @@ def generate(
             "--partitions",
             metavar="N",
             show_default="the topic's, or 1",
-            help="Partitions of the topic to which the lines are sent, now or later.",
+            help="Partitions of the topic; without --topic, of the topic to which you will send the log.",
         ),
     ] = None,
     json: Json = False,

@@ -312,7 +312,8 @@ def compact(
             "--before",
             metavar="TIME",
             show_default="now",
-            help="Only rows of earlier hours or days: a time (2026-11-21T09:00Z), or a duration before now (1d).",
+            help="Only rows whose minute, hour or day begins before this: a time (2026-11-21T09:00Z), or a duration"
+            " before now (1d).",
         ),
     ] = "0s",
     config: Config = None,

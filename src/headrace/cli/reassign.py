@@ -418,7 +418,7 @@ def _ids(option: str, texts: Sequence[str] | None) -> list[int]:
     words = [word.strip() for text in texts or () for word in text.split(",")]
     for word in words:
         if not (word.isascii() and word.isdecimal()):
-            raise usage_error(f"{option} '{word}' is not a broker id", "For example 3, or 1,2,3.")
+            raise usage_error(f"{option} '{word}' is not a broker id", "For example '3' or '1,2,3'.")
     return [int(word) for word in words]
 
 

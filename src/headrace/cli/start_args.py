@@ -82,7 +82,8 @@ def _host_and_port(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise UsageError(
-            f"--listen: '{text}' is not HOST:PORT; for example 127.0.0.1:9092, or 127.0.0.1:0 for any free port"
+            f"--listen: '{text}' is not HOST:PORT with a port up to 65535;"
+            " for example 127.0.0.1:9092, or 127.0.0.1:0 for any free port"
         )
     if ":" in host and not (host.startswith("[") and host.endswith("]")):
         raise UsageError(f"--listen: '{text}' is ambiguous: put an IPv6 address in brackets, as in [::1]:9092")

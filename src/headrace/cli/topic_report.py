@@ -167,7 +167,7 @@ _PARTITION_COLUMNS = [
 
 
 def print_reports(reports: Sequence[TopicReport]) -> None:
-    """Print for people on a terminal; in a pipe, as tab-separated blocks with an empty line in between."""
+    """Print for people on a terminal; in a pipe, as tab-separated blocks, separated by empty lines."""
     on_terminal = output.stdout_is_terminal()
     for index, topic in enumerate(reports):
         if index:

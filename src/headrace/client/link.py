@@ -27,6 +27,7 @@ _API_VERSIONS: Final = 3
 _HEADER: Final = Struct(">ihhih")
 _SIZE: Final = Struct(">i")
 _CORRELATION_ID: Final = Struct(">i")
+_CLOSED: Final = "the connection was closed on this side"
 
 Message = TypeVar("Message")
 
@@ -156,7 +157,7 @@ class Link:
             self._timer.cancel()
             self._timer = None
         if self._connection is not None:
-            self._connection.close("this broker closed the connection")
+            self._connection.close(_CLOSED)
 
     async def _exchange(self, api_key: int, version: int, body: Buffer, *, flexible: bool) -> memoryview:
         try:
@@ -188,7 +189,7 @@ class Link:
             await asyncio.sleep(wait_s)
             address = self._endpoint()
         if self._is_closed:
-            raise LinkError("this broker closed the connection")
+            raise LinkError(_CLOSED)
         if address is None:
             raise LinkError("the broker's address is not known")
         self._connected_to = address
@@ -196,7 +197,7 @@ class Link:
         self._connection = connection
         try:
             if self._is_closed:
-                raise LinkError("this broker closed the connection")
+                raise LinkError(_CLOSED)
             if self._asks_versions:
                 self._versions = await self._fetch_versions(connection)
         except LinkError:

@@ -14,7 +14,7 @@ class ClusterAdmin(Protocol):
     """Creates topics for clients, and changes settings."""
 
     async def auto_create(self, names: Sequence[str]) -> Sequence[TopicImage | KafkaError]:
-        """Create topics with the defaults of this broker. Return the topic or the error for each. Raises KafkaError."""
+        """Create topics with this broker's defaults. Return the topic or the error for each name. Raises KafkaError."""
 
     async def create_internal_topic(self, name: str) -> TopicImage:
         """Return the internal topic of that name; create it if it is missing. Raises KafkaError."""
@@ -22,4 +22,4 @@ class ClusterAdmin(Protocol):
     async def alter_configs(
         self, alterations: Sequence[tuple[ConfigResource, Alteration]], *, validate_only: bool = False
     ) -> Sequence[KafkaError | None]:
-        """Change dynamic settings. Return None or the error for each. Raises KafkaError."""
+        """Change dynamic settings. Return None or the error for each alteration. Raises KafkaError."""

@@ -89,8 +89,8 @@ class Node(NamedTuple):
 class Create(NamedTuple):
     """Create a node below an existing parent that is not ephemeral.
 
-    An `ephemeral` node is deleted with the session. The store appends a number of ten digits to the path of a
-    `sequential` one; the numbers below a parent only rise.
+    An `ephemeral` node is deleted when its session ends. The store appends a ten-digit number to the path of a
+    `sequential` one; under one parent, the numbers only rise.
     """
 
     path: str

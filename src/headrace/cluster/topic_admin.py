@@ -100,7 +100,7 @@ class TopicAdmin:
         validate_only: bool = False,
         timeout_s: float = 0,  # noqa: ARG002
     ) -> list[KafkaError | None]:
-        """Add partitions to all valid topics in one durable write. Return None or the error for each."""
+        """Add partitions for all valid requests in one durable write. Return None or the error for each request."""
         from headrace.cluster import topic_changes
 
         async with self._lock:
@@ -142,7 +142,7 @@ class TopicAdmin:
     async def alter_configs(
         self, alterations: Sequence[tuple[ConfigResource, Alteration]], *, validate_only: bool = False
     ) -> list[KafkaError | None]:
-        """Change dynamic settings in one durable write. Return None or the error for each."""
+        """Change dynamic settings in one durable write. Return None or the error for each alteration."""
         async with self._lock:
             results: list[KafkaError | None] = []
             configs: dict[ConfigResource, Mapping[str, str]] = {}

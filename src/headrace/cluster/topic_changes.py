@@ -97,7 +97,7 @@ def check_records(records: int) -> None:
 
 
 def create_topic(draft: Draft, new: NewTopic, config: BrokerConfig, random: Random) -> TopicImage:
-    """Create one topic; raises KafkaError if it is invalid."""
+    """Create one topic in `draft`, and return it. Raises KafkaError if the request is invalid."""
     topic_names.validate(new.name)
     if new.name == topic_names.RESERVED:
         raise KafkaError(ErrorCode.invalid_request, f"Creation of internal topic {new.name} is prohibited.")
@@ -160,7 +160,7 @@ def _factor(setting: str, config: BrokerConfig, brokers: int) -> int:
 def grow_topics(
     draft: Draft, requests: Sequence[NewPartitions], random: Random
 ) -> list[tuple[TopicImage, int] | KafkaError]:
-    """Add partitions to all valid topics. For each, return the topic and its first new partition, or the error.
+    """Add partitions for all valid requests. Return for each the topic and its first new partition, or the error.
 
     Raises KafkaError(POLICY_VIOLATION) for too many topics.
     """
@@ -182,7 +182,10 @@ def grow_topics(
 def grow_topic(
     draft: Draft, new: NewPartitions, random: Random, *, room: int = MAX_PARTITIONS_PER_REQUEST
 ) -> TopicImage:
-    """Add partitions to a topic, at most `room`; raises KafkaError if that is invalid."""
+    """Add partitions to a topic in `draft`, and return it.
+
+    Raises KafkaError if the request is invalid, or adds more than `room` partitions.
+    """
     image = draft.base
     old = draft.topics.get(new.name)
     if old is None:

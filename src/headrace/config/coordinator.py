@@ -26,7 +26,7 @@ from headrace.config.definition import (
     table,
 )
 
-_FEWER = "If unset, a broker without ZooKeeper creates it with one replica."
+_FEWER = "If this is not set, a broker without ZooKeeper creates the topic with one replica."
 
 COORDINATOR_SETTINGS: Final[dict[str, Setting]] = table(
     # __consumer_offsets

@@ -62,7 +62,9 @@ def parse_http_listener(text: str | None) -> tuple[str, int] | None:
     host, colon, port = text.rpartition(":")
     if (colon and not host) or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise ConfigError(
-            "headrace.http.listener", text, "must be host:port, such as 127.0.0.1:9404, or a port alone, for 127.0.0.1"
+            "headrace.http.listener",
+            text,
+            "must be host:port with a port up to 65535, such as 127.0.0.1:9404, or a port alone, for 127.0.0.1",
         )
     return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)
 

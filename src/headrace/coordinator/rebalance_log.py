@@ -1,4 +1,7 @@
-"""Log one line for every completed rebalance, and every event at DEBUG. The group history has the details."""
+"""Log a line for every completed rebalance, warn of one that does not end, and log every event at DEBUG.
+
+The group history has the details.
+"""
 
 import logging
 from dataclasses import dataclass, field

@@ -104,9 +104,9 @@ class TransactionCoordinator:
     ) -> ProducerIdentity:
         """Return the producer's id and epoch.
 
-        Raises KafkaError: invalid_request, transactional_id_authorization_failed, unsupported_version,
-        invalid_transaction_timeout, concurrent_transactions, producer_fenced, and those of `_find`;
-        NeedsProducerIdError.
+        Raises NeedsProducerIdError if no producer id is available, and KafkaError: invalid_request,
+        transactional_id_authorization_failed, unsupported_version, invalid_transaction_timeout,
+        concurrent_transactions, producer_fenced, and those of `_find`.
         """
         if not name:
             raise KafkaError(ErrorCode.invalid_request, "a transactional id cannot be empty")
@@ -164,7 +164,7 @@ class TransactionCoordinator:
     def end(self, name: str, producer: ProducerIdentity, *, commit: bool, client_version: int) -> ProducerIdentity:
         """Prepare the commit or abort of a transaction. Return the producer's id and epoch for the next one.
 
-        Raises KafkaError as `machine.end` and `_find` do; NeedsProducerIdError.
+        Raises KafkaError as `machine.end` and `_find` do, and NeedsProducerIdError if no producer id is available.
         """
         shard, metadata = self._find_completed(name)
 

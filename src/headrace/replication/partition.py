@@ -1,7 +1,7 @@
 """A partition that this broker leads: a log, the state of its producers, and the high watermark.
 
-A thin shell around the log and the pure producer state. Waiting fetches watch its `growth` and answer later, so that an
-append never encodes a reply to a consumer.
+A thin shell around the log and the pure producer state. Waiting fetches watch the partition's `growth` and are answered
+later, so that an append never encodes a reply to a consumer.
 """
 
 import logging

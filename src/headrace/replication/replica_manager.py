@@ -109,10 +109,9 @@ class ReplicaManager:
     ) -> None:
         """Rename directories that belong to no partition of the cluster, and log warnings.
 
-        `topic_id_of` returns None for an unknown partition, `name_of` the name of a topic id, and `is_new` True for a
-        partition created since the last start. Such directories remain after a crash during a deletion. A directory
-        with the id of another topic is kept, and the partition is offline: an empty log must not replace it. Raises
-        KafkaError(kafka_storage_error).
+        A crash during a deletion leaves them. `topic_id_of` returns None for an unknown partition, `name_of` the name
+        of a topic id, and `is_new` True for a partition created since the last start. A directory with another topic's
+        id is kept, and the partition is offline: no empty log replaces it. Raises KafkaError(kafka_storage_error).
         """
         self._name_of = name_of
         for topic_partition in tuple(self.log_dirs.partitions()):
@@ -126,7 +125,8 @@ class ReplicaManager:
                 if not is_left_over or self.log_dirs.was_clean(topic_partition):
                     continue
             path = self.log_dirs.set_aside(topic_partition)
-            log.warning("The cluster has no %s with topic id %s. %s", topic_partition, found, stray_advice(path))
+            identity = "" if found is None else f" with topic id {found}"
+            log.warning("The cluster has no %s%s. %s", topic_partition, identity, stray_advice(path))
 
     # Leading and following
 
@@ -166,7 +166,7 @@ class ReplicaManager:
         """Open or create the log, to `lead` or `follow` the partition next. Waits for the disk: call it in a thread.
 
         Without `is_new` the partition has had a log, which may be in an offline directory; then none is created.
-        Raises KafkaError: kafka_storage_error; inconsistent_topic_id for the directory of another topic.
+        Raises KafkaError: kafka_storage_error, or inconsistent_topic_id for the directory of another topic.
         """
         if self._hosted(topic_partition) is not None:
             return

@@ -25,14 +25,14 @@ class SlowDisk:
         self._logged_ns = -_SILENCE_NS
 
     def wrote(self, began_ns: int) -> bool:
-        """Check whether writes since `began_ns` were blocked. Return True if producers have to wait for the disk."""
+        """Handle writes that began at `began_ns`. Return True if producers have to wait for the disk."""
         ended_ns = time.time_ns()
         if ended_ns - began_ns > STALL_NS:
             self.stalled(ended_ns, ended_ns - began_ns)
         return ended_ns < self.until_ns
 
     def waited(self, began_ns: int) -> None:
-        """Check whether producers have waited long for a flush since `began_ns`."""
+        """Handle the end of a wait for a flush that began at `began_ns`. If it was long, producers keep waiting."""
         if began_ns < self.until_ns:
             ended_ns = time.time_ns()
             self.clock_is(ended_ns)
@@ -40,7 +40,7 @@ class SlowDisk:
                 self.stalled(ended_ns, ended_ns - began_ns)
 
     def stalled(self, now_ns: int, waited_ns: int) -> None:
-        """Handle a write or flush that took `waited_ns`."""
+        """Make producers wait for the disk, after a write or flush that took `waited_ns`."""
         if now_ns - self._logged_ns >= _SILENCE_NS:
             log.warning(
                 "The disk is slower than the producers: a write or flush took %.1f s; Produce now waits for the disk",
@@ -50,6 +50,6 @@ class SlowDisk:
         self.until_ns = now_ns + _LASTS_NS
 
     def clock_is(self, now_ns: int) -> None:
-        """Prevent a longer wait after the clock is set back."""
+        """End the wait if the clock was set back, because it would last too long."""
         if self.until_ns - now_ns > _LASTS_NS:
             self.until_ns = 0

@@ -278,7 +278,7 @@ class Connection:
             self._send_runs(run)
 
     def _send_runs(self, run: Later) -> None:
-        """Send the replies that do not follow an unfinished one."""
+        """Send the finished replies, up to the first unfinished one."""
         before = len(self._runs)
         for reply in self._runs.take_done():
             if isinstance(reply, Lost):

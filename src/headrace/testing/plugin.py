@@ -1,8 +1,8 @@
 """Fixtures, which pytest finds once Headrace is installed.
 
-`headrace_broker` is a new broker for one test; `headrace_session_broker` is shared by all tests of a run (or of a
+`headrace_broker` is a new broker for each test; `headrace_session_broker` is shared by all tests of a run (or of a
 pytest-xdist worker). Override `headrace_settings` to change Kafka's settings for a test, a module or everywhere.
-`headrace_lake` is a lake for one test of a Spark job.
+`headrace_lake` is a new lake for each test of a Spark job.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ def headrace_settings() -> Settings:
 
 @pytest.fixture
 def headrace_broker(headrace_settings: Settings) -> Iterator[Broker]:
-    """A broker for one test; its address is `headrace_broker.bootstrap`."""
+    """A new broker for each test; its address is `headrace_broker.bootstrap`."""
     with Broker(headrace_settings) as broker:
         yield broker
 
@@ -38,7 +38,7 @@ def headrace_session_broker(headrace_settings: Settings) -> Iterator[Broker]:
 
 @pytest.fixture
 def headrace_lake() -> "Iterator[Lake]":
-    """An empty lake for one test of a Spark job; needs the extra `headrace[pipeline]`."""
+    """A new, empty lake for each test of a Spark job; needs the extra `headrace[pipeline]`."""
     from headrace.testing.pipeline import Lake
 
     with Lake() as lake:

@@ -10,7 +10,7 @@ from headrace.types import Buffer
 
 
 def unsigned_varint(data: Buffer, position: int) -> tuple[int, int]:
-    """Return the varint at `position` and the position after it. Raises ValueError; IndexError at the end of `data`."""
+    """Return the varint at `position` and its end. Raises ValueError, and IndexError at the end of `data`."""
     value = shift = 0
     while True:
         byte = data[position]

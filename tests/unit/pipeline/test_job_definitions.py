@@ -53,7 +53,7 @@ def test_a_snapshot_needs_a_table() -> None:
     [
         ((), "has no output"),
         ((Append(table="a"), Changelog(topic="b", of="b")), "names table 'b', which the job does not write"),
-        ((Stateful(table="a"), Append(table="b")), "is stateful and has other outputs"),
+        ((Stateful(table="a"), Append(table="b")), "is stateful, so its other outputs must be changelogs"),
         ((Stateful(table="a", late_by="patience"),), "late_by names 'patience', which is not a parameter"),
     ],
 )

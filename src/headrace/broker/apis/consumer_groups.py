@@ -47,7 +47,7 @@ class ConsumerGroupApis:
         }
 
     def heartbeat(self, context: RequestContext, request: Request) -> Fields:
-        """Handle a heartbeat, with which members join, change their subscription, report partitions or leave."""
+        """Handle a heartbeat, which can also make a member join, change its subscription or leave."""
         try:
             _check_names(request)
             result = self._coordinator.consumer_heartbeat(request.group_id, _heartbeat(context, request))

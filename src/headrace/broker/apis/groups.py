@@ -100,7 +100,7 @@ class GroupApis:
         return {**here, "error_message": "NONE", "coordinators": coordinators}
 
     async def join(self, context: RequestContext, request: Request) -> Fields:
-        """Handle JoinGroup. The reply is sent when the join phase completes."""
+        """Handle JoinGroup. The reply may have to wait until the join phase completes."""
         try:
             _check_metadata(context, request)
         except KafkaError as error:
@@ -146,7 +146,7 @@ class GroupApis:
         }
 
     async def sync(self, context: RequestContext, request: Request) -> Fields:
-        """Handle SyncGroup. The reply is sent when the leader's assignment has been written."""
+        """Handle SyncGroup. The reply may have to wait until the leader's assignment has been written."""
         protocol_type = getattr(request, "protocol_type", None)
         protocol_name = getattr(request, "protocol_name", None)
         future: asyncio.Future[SyncResult] = asyncio.get_running_loop().create_future()

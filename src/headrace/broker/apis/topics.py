@@ -35,12 +35,12 @@ class TopicChanges(Protocol):
     async def create_partitions(
         self, requests: Sequence[NewPartitions], *, validate_only: bool = False, timeout_s: float
     ) -> Sequence[KafkaError | None]:
-        """Add partitions to all valid topics. Return None or the error for each."""
+        """Add partitions for all valid requests. Return None or the error for each request."""
 
     async def delete_topics(
         self, names: Sequence[str], ids: Mapping[str, uuid.UUID], *, timeout_s: float
     ) -> Sequence[KafkaError | None]:
-        """Delete topics; a topic in `ids` only if it has that id. Return None or the error for each."""
+        """Delete topics; a topic in `ids` only if it has that id. Return None or the error for each name."""
 
 
 class TopicApis:

@@ -423,7 +423,7 @@ class ControllerMachine:
     def reassign(
         self, targets: Mapping[TopicPartition, Sequence[int] | None], *, resize: bool = True
     ) -> tuple[dict[TopicPartition, KafkaError | None], list[Effect]]:
-        """Reassign partitions; a target of None cancels. Return None or the error for each (KIP-455).
+        """Reassign partitions; a target of None cancels. Return None or the error for each partition (KIP-455).
 
         Without `resize`, refuse to change the number of a partition's replicas (KIP-860).
         """

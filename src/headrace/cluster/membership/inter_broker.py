@@ -28,7 +28,7 @@ _SINCE: Final = (
 
 
 def inter_broker_versions(text: str) -> InterBrokerVersions:
-    """Return the versions for a value of the setting, such as 3.7 or 3.7-IV2.
+    """Return the request versions for a value of `inter.broker.protocol.version`, such as 3.7 or 3.7-IV2.
 
     Raises ConfigError for a version that Headrace cannot use.
     """

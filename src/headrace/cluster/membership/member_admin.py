@@ -102,7 +102,10 @@ class MemberAdmin:
     async def alter_configs(
         self, alterations: Sequence[tuple[ConfigResource, Alteration]], *, validate_only: bool = False
     ) -> Sequence[KafkaError | None]:
-        """Change settings in ZooKeeper; all brokers apply them when notified. Return None or the error for each."""
+        """Change settings in ZooKeeper; all brokers apply them when notified.
+
+        Return None or the error for each alteration.
+        """
         results: list[KafkaError | None] = []
         for resource, alteration in alterations:
             try:

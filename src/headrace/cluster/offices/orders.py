@@ -49,7 +49,7 @@ class Orders:
         """The topics of the latest UpdateMetadata, which all brokers get."""
 
     def request(self, send: Send, topic_ids: Mapping[str, uuid.UUID]) -> Any:
-        """Return the request; its class is a key of `REPLIES`."""
+        """Return the request that carries the order of `send`; its class is a key of `REPLIES`."""
         head = {**self._head, "broker_epoch": send.broker_epoch}
         match send.order:
             case Lead(partitions, leaders):

@@ -84,7 +84,10 @@ class ClusterTopicAdmin:
     async def create_partitions(
         self, requests: Sequence[NewPartitions], *, validate_only: bool = False, timeout_s: float
     ) -> list[KafkaError | None]:
-        """Add partitions to all valid topics, and wait for their leaders. Return None or the error for each."""
+        """Add partitions for all valid requests, and wait until they have leaders; with `validate_only`, only check.
+
+        Return None or the error for each request.
+        """
         self._candidate.current()
         results: list[KafkaError | None] = []
         totals: dict[str, int] = {}

@@ -131,7 +131,7 @@ def read_tree(path: Path) -> dict[str, bytes]:
 def topic_ids(path: Path) -> "dict[str, UUID]":
     """Return the current topic ids by topic name. A broker may have the file open.
 
-    Raises StoreError; OSError.
+    Raises StoreError and OSError.
     """
     import shutil
     from tempfile import TemporaryDirectory

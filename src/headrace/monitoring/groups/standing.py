@@ -13,7 +13,7 @@ _STEADY: Final = 0.05
 
 
 class Trend(StrEnum):
-    """The change of a lag over time."""
+    """How a lag changes over time."""
 
     CAUGHT_UP = "caught up"
     CATCHING_UP = "catching up"
@@ -66,7 +66,7 @@ class Standing(NamedTuple):
 
     @property
     def trend(self) -> Trend:
-        """The change of the lag at the current rates."""
+        """How the lag changes at the current rates."""
         if self.lag is None:
             return Trend.UNKNOWN
         if self.lag == 0:

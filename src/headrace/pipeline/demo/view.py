@@ -19,7 +19,7 @@ _BAR_WIDTH: Final = 24
 
 
 class View:
-    """A context manager that shows the demo. `show` may be called at any rate."""
+    """A context manager that shows the demo. `show` may be called as often as you like."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

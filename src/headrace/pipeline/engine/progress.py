@@ -97,7 +97,7 @@ def advanced(before: Progress, batch: Mapping[str, Any], measured: Measured | No
 
 
 def _offsets(value: Any) -> dict[str, int]:
-    """Return offsets of topics by `topic/partition`; empty for the offset of a table."""
+    """Parse the offset of a Spark source. Return offsets by `topic/partition`; none if the source is a table."""
     found = json.loads(value) if isinstance(value, str) and value.startswith("{") else value
     if not isinstance(found, dict) or not all(isinstance(at, dict) for at in found.values()):
         return {}

@@ -26,7 +26,7 @@ class Parameters:
 
     `lines` and `hours` (of event time) both limit the log. `start` is in seconds since the epoch, `rate` in lines per
     second of event time. `late`, `torn` and `duplicates` are the shares of requests with these mishaps; no request has
-    two. `partitions` is the number of partitions of a topic keyed by client.
+    two. `partitions` is the number of partitions of the topic that receives the lines, keyed by client.
     """
 
     seed: int = 1

@@ -200,7 +200,9 @@ def _check(job: Job) -> None:
 
 def _check_stateful(job: Job, output: Stateful) -> None:
     if any(not isinstance(other, Changelog) for other in job.outputs if other is not output):
-        raise PipelineError(f"job {job.name} is stateful and has other outputs: give each output a job of its own")
+        raise PipelineError(
+            f"job {job.name} is stateful, so its other outputs must be changelogs: move the rest to other jobs"
+        )
     if output.late_by is not None and output.late_by not in getattr(job.params, "__dataclass_fields__", ()):
         raise PipelineError(f"job {job.name}: late_by names '{output.late_by}', which is not a parameter of the job")
 

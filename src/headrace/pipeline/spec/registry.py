@@ -66,8 +66,8 @@ class Jobs(Mapping[str, Job]):
 def find(files: Iterable[Path] = ()) -> Jobs:
     """Return the jobs of all installed distributions and of `files`.
 
-    Raises PipelineError if one cannot be imported, contains no job, or repeats a name; ModuleNotFoundError if an
-    optional package of Headrace is missing.
+    Raises ModuleNotFoundError if an optional package of Headrace is missing, and PipelineError if a distribution or
+    file cannot be imported, contains no job, or repeats the name of a job.
     """
     jobs = Jobs()
     for point in sorted(entry_points(group=GROUP), key=_headrace_first):

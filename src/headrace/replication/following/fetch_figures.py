@@ -6,7 +6,10 @@ from headrace.types import TopicPartition
 
 
 class FetcherFigures(NamedTuple):
-    """One fetcher. `requests` and `bytes` count from its start; `lags`, in records, omit partitions without a reply."""
+    """The figures of one fetcher. `requests` and `bytes` count from its start.
+
+    `lags`, in records, omit partitions that no reply has covered yet.
+    """
 
     name: str
     address: tuple[str, int] | None

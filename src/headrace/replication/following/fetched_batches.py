@@ -55,8 +55,8 @@ def runs_of(records: memoryview, next_offset: int, leader_epoch: int) -> list[Ru
     """Return the whole batches in `records`, which must begin at `next_offset` or after it, in ascending order.
 
     An incomplete last batch is ignored, as are batches with a later epoch than `leader_epoch`, the epoch of the
-    fetch: the follower must first learn of the later epoch. Raises KafkaError: corrupt_message for a wrong checksum or
-    header, unsupported_for_message_format for v0 and v1; UnexpectedOffsetError.
+    fetch: the follower must first learn of the later epoch. Raises UnexpectedOffsetError, and KafkaError:
+    corrupt_message for a wrong checksum or header, unsupported_for_message_format for v0 and v1.
     """
     position, size = 0, len(records)
     runs: list[Run] = []

@@ -71,8 +71,8 @@ class FollowedPartition(Replica):
         """Append the whole batches in `records`, one write per run of one leader epoch.
 
         `leader_start` is the leader's log start offset; -1 if it is not known.
-        Raises KafkaError: corrupt_message, unsupported_for_message_format, kafka_storage_error, after which earlier
-        runs may have been appended; UnexpectedOffsetError.
+        Raises UnexpectedOffsetError, and KafkaError: corrupt_message, unsupported_for_message_format,
+        kafka_storage_error, after which earlier runs may have been appended.
         """
         try:
             runs = runs_of(records, self.log.state.log_end_offset, self.leader_epoch)

@@ -92,7 +92,7 @@ class Turns:
         self._is_holding = True
 
     def release_replies(self) -> None:
-        """Take the turns that were held back, without another turn of the loop."""
+        """Stop holding replies, and take the held turns now, in the same callback of the loop."""
         self._is_holding = False
         held, self._held = self._held, []
         for turn in held:

@@ -127,7 +127,7 @@ def _walk(content: bytes, position: int, count: int, walked: list[int], runs: li
     """Append the starts of `count` records, from `position` on, to `walked` or `runs`. Return the end of the last one.
 
     This is the only loop over records, and takes longer than decoding all columns. It follows the length fields, and
-    skips runs of records of one size. Raises IndexError at the end of `content`; KafkaError(corrupt_message).
+    skips runs of records of one size. Raises IndexError at the end of `content`, and KafkaError(corrupt_message).
     """
     add = walked.append
     steps = _WALK

@@ -89,8 +89,8 @@ class Cleaner:
     def build_map(self) -> None:
         """Find the newest record of every key from the first dirty offset on, as far as memory allows.
 
-        Raises OSError; KafkaError: corrupt_message for a damaged file, kafka_storage_error if not even one batch fits
-        into memory.
+        Raises OSError, and KafkaError: corrupt_message for a damaged file, kafka_storage_error if not even one batch
+        fits into memory.
         """
         self._fill_map()
         self.map.settle()
@@ -182,7 +182,7 @@ class Cleaner:
     def clean(self, group: Sequence[SourceSegment]) -> CleanedGroup:
         """Write the remaining batches of the segments to `.cleaned` files, and sync them.
 
-        Raises KafkaError(corrupt_message); OSError. After an error it removes the files.
+        Raises KafkaError(corrupt_message) and OSError. After an error it removes the files.
         """
         writer = CleanedSegment(self._job, group[0].base_offset, self._throttle)
         records_read = 0

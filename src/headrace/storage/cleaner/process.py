@@ -38,7 +38,7 @@ class CleanerProcess:
     def clean(self, job: CleaningJob, swap: Callable[[CleanedGroup], None]) -> CleanedLog:
         """Run the job, and call `swap` for every group when it is written. Blocks.
 
-        Raises CleaningFailedError; CleaningAbortedError after `close`; OSError; the exceptions of `swap`.
+        Raises CleaningFailedError, CleaningAbortedError after `close`, OSError, and the exceptions of `swap`.
         """
         process = self._start()
         try:

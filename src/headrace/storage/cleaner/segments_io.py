@@ -40,7 +40,7 @@ def read_batches(
 ) -> Iterator[tuple[BatchHeader, memoryview]]:
     """Yield the header and the bytes of every batch in the first `size` bytes of a file.
 
-    Raises KafkaError(corrupt_message) for an invalid batch, because its copy would get a valid checksum; OSError.
+    Raises OSError, and KafkaError(corrupt_message) for an invalid batch, because its copy would get a valid checksum.
     """
     descriptor = os.open(path, os.O_RDONLY)
     try:

@@ -1,7 +1,7 @@
-"""Compares the free space of a log directory with two marks: the soft one warns, the hard one makes producers wait.
+"""Compares the free space of a log directory with two marks: the soft one for warnings, the hard one for refusals.
 
-The space below the hard mark is reserved for metadata, checkpoints, internal topics and compaction. Pure: callers pass
-the file system's numbers.
+Below the hard mark, the broker refuses records from clients: this space is reserved for metadata, checkpoints, internal
+topics and compaction. Pure: callers pass the file system's numbers.
 """
 
 from enum import IntEnum

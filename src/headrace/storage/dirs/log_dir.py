@@ -73,7 +73,7 @@ class LogDir:
     def __init__(self, path: Path) -> None:
         """Create `path` if it is missing, and lock it.
 
-        Raises KafkaError(kafka_storage_error) if another broker uses it; OSError if the disk fails.
+        Raises KafkaError(kafka_storage_error) if another broker uses it, and OSError if the disk fails.
         """
         self._created = make_directories(path)
         self._guard = self._lock = -1
@@ -281,7 +281,10 @@ class LogDir:
         self._cleaner_file.write(self.cleaner_offsets)
 
     def distrust(self) -> None:
-        """Make the next start recover every log: writes may be lost even if the kernel survives. Raises OSError."""
+        """Make the next start recover every log: after a failed fsync, writes may be lost although the kernel survived.
+
+        Raises OSError.
+        """
         replace_file(self.path / BOOT_FILE, b"an fsync failed\n")
 
     def write_bounds(self, partition_log: Log) -> None:

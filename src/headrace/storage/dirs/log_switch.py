@@ -35,7 +35,7 @@ def prepare(log_dirs: LogDirs, move: LogMove, high_watermark: int) -> None:
 def switch(log_dirs: LogDirs, move: LogMove) -> bool:
     """Copy the rest and use the copy, in the thread that appends; return False if too much is left to copy.
 
-    Raises MoveAbortedError, MoveFailedError; OSError.
+    Raises MoveAbortedError, MoveFailedError and OSError.
     """
     moved = move.log
     if move.aborted or not log_dirs.is_here(moved):

@@ -143,11 +143,10 @@ class OwnedDirs:
                 directory.trust()
             except OSError as error:
                 log.warning(
-                    "Cannot confirm that %s is a new log directory: %s. Delete %s; otherwise partitions without a log"
-                    " stay offline",
-                    directory.path,
-                    error,
+                    "Cannot delete %s, which marks a new log directory: %s. Delete it yourself: while it exists,"
+                    " a partition whose log is missing goes offline",
                     directory.path / NEW_FILE,
+                    error,
                 )
 
     def unusable(self) -> Iterator[tuple[Path, str]]:

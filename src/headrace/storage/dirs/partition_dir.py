@@ -78,8 +78,8 @@ def stray_advice(stray: Path) -> str:
 def check_partition(directory: Path) -> None:
     """Check that the files of a partition can be served, without changing them.
 
-    Raises KafkaError: kafka_storage_error without write permission, unsupported_for_message_format for a segment that
-    begins with a batch from before Kafka 0.11; OSError.
+    Raises OSError, and KafkaError: kafka_storage_error without write permission, unsupported_for_message_format for a
+    segment that begins with a batch from before Kafka 0.11.
     """
     for path in (directory, *directory.iterdir()):
         if not os.access(path, os.R_OK | os.W_OK):

@@ -63,7 +63,7 @@ class NotALogDirectoryError(Exception):
 def partition_directories(directory: Path) -> list[Path]:
     """Return the partitions' directories in a log directory, or `directory` itself if it is a partition's.
 
-    Raises NotALogDirectoryError; OSError.
+    Raises NotALogDirectoryError and OSError.
     """
     if _is_partition(directory):
         return [directory]

@@ -42,7 +42,7 @@ def sync_file(path: Path) -> None:
 def read_file(path: Path) -> bytes:
     """Read a small file whole, with few system calls: a start reads several of them per partition.
 
-    Raises OSError with the file name; UnusableFileError, a subclass, for files that would block or fill the memory.
+    Raises OSError with the file name, or its subclass UnusableFileError for files that would block or fill the memory.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # do not wait for the writer of a FIFO
     try:

@@ -63,7 +63,7 @@ class OffsetCheckpoint:
         self._stored: dict[TopicPartition, int] | None = None
 
     def read(self) -> dict[TopicPartition, int]:
-        """Return the offsets in the file. Raises CorruptCheckpointError; OSError."""
+        """Return the offsets in the file. Raises CorruptCheckpointError and OSError."""
         offsets: dict[TopicPartition, int] = {}
         for line in read_lines(self.path):
             try:

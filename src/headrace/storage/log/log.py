@@ -302,7 +302,7 @@ class Log:
     def advance_log_start(self, offset: int) -> None:
         """Hide records before `offset` (DeleteRecords); retention later deletes segments that have no other records.
 
-        Raises KafkaError: offset_out_of_range if `offset` is after the log end offset; kafka_storage_error.
+        Raises KafkaError: kafka_storage_error, or offset_out_of_range if `offset` is after the log end offset.
         """
         if offset > self.log_end_offset:
             raise KafkaError(
@@ -352,7 +352,7 @@ class Log:
         """Rename the `.cleaned` files to `.swap`: a start after a crash now replaces `old` with them.
 
         Sync the directory next, in a thread if need be, then call `finish_swap`. Raises CleaningAbortedError if the log
-        has changed since the compaction began; KafkaError(kafka_storage_error).
+        has changed since the compaction began, and KafkaError(kafka_storage_error).
         """
         try:
             self._check_swap(old, cleaned)
@@ -363,7 +363,7 @@ class Log:
     def finish_swap(self, old: Sequence[Segment], cleaned: Segment, now_ms: int) -> None:
         """Replace `old` with the `.swap` segment; current readers keep their old files open.
 
-        Raises as `stage_swap` does.
+        Raises the errors of `stage_swap`.
         """
         try:
             place = self._check_swap(old, cleaned)

@@ -13,9 +13,9 @@ MAX_HEADERS: Final = 20_000
 
 
 def scan_markers(segments: Sequence[Segment], wanted: Range) -> Scanned:
-    """Find the markers among the first `MAX_HEADERS` batches of the range `wanted`. Thread-safe.
+    """Find the transaction markers in the range `wanted`; read at most `MAX_HEADERS` batch headers. Thread-safe.
 
-    Raises OSError; KafkaError and CorruptIndexError as `Segment.headers` and the index do.
+    Raises KafkaError as `Segment.headers` does, CorruptIndexError for a damaged offset index, and OSError.
     """
     markers = array("q")
     at, left = wanted.start, MAX_HEADERS

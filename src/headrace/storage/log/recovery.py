@@ -75,7 +75,7 @@ class Rebuilt(NamedTuple):
 def load_segments(loading: Loading, epochs: LeaderEpochs) -> tuple[list[Segment], int]:
     """Return the segments in order, at least one, and the log end offset.
 
-    Raises OSError; KafkaError(unsupported_for_message_format) for message formats v0 and v1.
+    Raises OSError, and KafkaError(unsupported_for_message_format) for message formats v0 and v1.
     """
     finish_interrupted_swaps(loading.directory)
     segments, bad_indexes = _open_segments(loading)

@@ -71,7 +71,7 @@ class Segment:
     ) -> None:
         """The sizes are those of the files, in bytes; `suffix` is appended to their names.
 
-        Raises CorruptIndexError; OSError.
+        Raises CorruptIndexError and OSError.
         """
         self.directory = directory
         self.base_offset = base_offset

@@ -37,8 +37,8 @@ def offset_for_timestamp(
 def timestamp_at(segments: Sequence[Segment], offset: int) -> int | None:
     """Return the timestamp of the first record from `offset` on; None if no such record or timestamp exists.
 
-    Needs one index lookup and one header read. Within a batch, timestamps are interpolated. Raises OSError; KafkaError
-    as `Segment.headers` does.
+    Needs one index lookup and one header read. Within a batch, timestamps are interpolated. Raises OSError, and
+    KafkaError as `Segment.headers` does.
     """
     first = max(bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1, 0)
     for segment in segments[first:]:
@@ -75,7 +75,7 @@ def _first_newer(
     """Return the timestamp and offset of a batch's first record from `from_offset` on that is newer than `newer_than`.
 
     Return None if it has none or is unreadable. Older versions stored unreadable records; consumers should begin after
-    them. Raises KafkaError(corrupt_message) if the checksum does not match; OSError.
+    them. Raises OSError, and KafkaError(corrupt_message) if the checksum does not match.
     """
     batch = segment.file.pread(header.size, position)
     if len(batch) < header.size or not batch_crc_ok(batch, 0, header.size):

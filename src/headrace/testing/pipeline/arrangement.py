@@ -48,7 +48,9 @@ def arranged(
         return _of_rows(records, chance, stateful, late_by_s, batches=batches, late=late, duplicates=duplicates)
     reads_events = isinstance(job.source, Table)
     if stateful and not reads_events:
-        raise PipelineError(f"job {job.name} is stateful: let it read a table with {_TIME}, such as events")
+        raise PipelineError(
+            f"job {job.name} is stateful but reads a topic: let it read a table with the column {_TIME}, such as events"
+        )
     values = [*records, *(record for record in records if chance.random() < duplicates)]
     if not reads_events:
         chance.shuffle(values)

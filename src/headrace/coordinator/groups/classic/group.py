@@ -64,7 +64,7 @@ class ClassicGroup:
     # Events
 
     def join(self, request: Join, now_ms: int) -> Result[None]:
-        """Refuse the request, or park it until the join phase completes."""
+        """Answer the request at once, or park it, as `Joining.join` does."""
         return Result(None, effects=self._joining.join(request, now_ms))
 
     def sync(self, request: Sync) -> Result[None]:

@@ -52,7 +52,10 @@ class Joining:
         self._max_size = max_size
 
     def join(self, request: Join, now_ms: int) -> list[Effect]:
-        """Answer at once with an error, or park the request until the join phase completes."""
+        """Answer at once with an error, or if the member rejoins unchanged; otherwise park the request.
+
+        It is answered when the join phase completes, or when the new id of a static member has been written.
+        """
         out: list[Effect] = []
         rebalance = self._rebalance
         if not self._accepts(request.member_id):

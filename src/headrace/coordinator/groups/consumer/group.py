@@ -69,7 +69,7 @@ class ConsumerGroup:
     # Requests of members of the consumer protocol
 
     def consumer_heartbeat(self, request: ConsumerHeartbeat, now_ms: int) -> Result[ConsumerHeartbeatResult]:
-        """Handle a heartbeat, with which a member joins, changes its subscription or leaves.
+        """Handle a heartbeat, which can also make a member join, change its subscription or leave.
 
         Raises KafkaError: unknown_member_id, fenced_member_epoch, unreleased_instance_id, fenced_instance_id,
         group_max_size_reached, invalid_regular_expression.

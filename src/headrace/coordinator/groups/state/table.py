@@ -94,7 +94,7 @@ class GroupTable:
     # Requests
 
     def join(self, group_id: str, request: Join, now_ms: int) -> Result[None]:
-        """Handle JoinGroup. Completes `request.reply_to` with a JoinResult now or at the end of the join phase.
+        """Handle JoinGroup. Completes `request.reply_to` with a JoinResult, now or later.
 
         Raises KafkaError(unknown_member_id) for a member of a group that does not exist.
         """

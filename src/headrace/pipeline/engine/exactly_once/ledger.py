@@ -33,7 +33,10 @@ class FileAccess(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A batch. `query` is the id in the checkpoint; `source_from` and `source_to` are Spark's source offsets."""
+    """The entry of a batch. `query` is the query's id, from its checkpoint.
+
+    `source_from` and `source_to` are Spark's source offsets.
+    """
 
     job: str
     version: int

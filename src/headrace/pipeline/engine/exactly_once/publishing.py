@@ -392,7 +392,7 @@ def _bytes(data: str | bytes | None) -> bytes | None:
 
 
 def _identity(record: Record) -> bytes:
-    """Return a digest of the record's key, or else of its value, which identifies it in its batch."""
+    """Return a digest that identifies the record in its batch: of its topic and key, or of its topic and value."""
     digest = hashlib.blake2b(record.topic.encode() + b"\0", digest_size=16)
     digest.update(b"v" + (record.value or b"") if record.key is None else b"k" + record.key)
     return digest.digest()

@@ -1,7 +1,7 @@
-"""Limit how many batches of jobs on tables run at the same time, and which jobs start first. Knows nothing of Spark.
+"""Limit how many batches run at the same time, for jobs that read tables, and decide which jobs start first.
 
-If all batches ran at once, all would finish late. In turns, most finish earlier, they need less memory, and the job
-that writes their source gets the processor when it has a batch.
+If all batches ran at once, all would finish late. If they take turns, most finish earlier, all need less memory, and
+the job that writes the tables that they read gets the processor as soon as it has a batch. Knows nothing of Spark.
 """
 
 import threading

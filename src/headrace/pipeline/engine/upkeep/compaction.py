@@ -26,7 +26,7 @@ class Compacted:
 
 
 def compact(lake: Lake, output: Additive | Stateful, before: datetime) -> Compacted:
-    """Replace the rows of a table with totals or the latest rows. Raises PipelineError, like `additive.compact`."""
+    """Compact a table with `additive.compact`, and return its size before and after. Raises PipelineError."""
     at_first = _size(lake, output.table)
     replaced = additive.compact(lake, output, before)
     return Compacted(table=output.table, before=at_first, after=_size(lake, output.table) if replaced else at_first)

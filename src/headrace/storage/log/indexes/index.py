@@ -35,7 +35,7 @@ class _Index:
     _entry: ClassVar[Struct]
 
     def __init__(self, path: Path, base_offset: int, *, size: int) -> None:
-        """Open an index file of `size` bytes. Raises CorruptIndexError; OSError."""
+        """Open an index file of `size` bytes. Raises CorruptIndexError and OSError."""
         if size % self._entry.size:
             raise CorruptIndexError(f"{path} has {size} bytes, not a multiple of its {self._entry.size}-byte entries")
         self.path = path

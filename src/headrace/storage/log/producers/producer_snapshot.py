@@ -63,7 +63,7 @@ def write_snapshot(directory: Path, offset: int, entries: Sequence[bytes], *, sy
 
 
 def read_snapshot(path: Path) -> list[ProducerEntry]:
-    """Read the entries of a snapshot. Raises CorruptSnapshotError; OSError."""
+    """Read the entries of a snapshot. Raises CorruptSnapshotError and OSError."""
     data = read_file(path)
     try:
         version, crc, count = _HEAD.unpack_from(data)
