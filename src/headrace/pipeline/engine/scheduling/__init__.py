@@ -1,1 +1,1 @@
-"""When batches run: turns for those of jobs on tables, and the order in which jobs start."""
+"""When batches run: turns for jobs that read tables, and the order in which jobs start."""
