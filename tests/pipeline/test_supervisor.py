@@ -69,7 +69,7 @@ JOBS = {job.name: job for job in (BROKEN, LENGTHS, LINES)}
 def test_a_re_created_topic_that_no_job_reads_is_refused() -> None:
     deployment = replace(Deployment.default(), jobs={"lines": JobSettings(topic="some,more")})
 
-    with pytest.raises(PipelineError, match=r"--accept-new-topic others: no job .*; they read more, some"):
+    with pytest.raises(PipelineError, match=r"--accept-new-topic others: no job .*; the jobs read more, some"):
         run(deployment, JOBS, accepted=["others"])
 
 

@@ -78,7 +78,9 @@ def run(
     for topic in accepted:
         if topic not in read:
             others = ", ".join(sorted(read - {""})) or "no topics"
-            raise PipelineError(f"--accept-new-topic {topic}: no job of this run reads this topic; they read {others}")
+            raise PipelineError(
+                f"--accept-new-topic {topic}: no job of this run reads this topic; the jobs read {others}"
+            )
     params = {name: deployment.params(job) for name, job in chosen.items()}
     spark = session.build(deployment, master=master)
     try:

@@ -30,5 +30,5 @@ def explained() -> Iterator[None]:
         raise PipelineError(first_line(error)) from error
     except Py4JError as error:
         raise PipelineError(
-            "Spark's Java process has ended: it was killed, or ran out of memory ([spark] driver.memory)"
+            "Spark's Java process has ended: it was killed, or ran out of memory; if so, raise driver.memory in [spark]"
         ) from error
