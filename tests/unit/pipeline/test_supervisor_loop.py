@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pytest
 
 pytest.importorskip("pyspark")
-from py4j.protocol import Py4JNetworkError
+from py4j.protocol import Py4JError, Py4JNetworkError
 
 from headrace.pipeline.engine import supervisor
 from headrace.pipeline.engine.supervision import Standing
@@ -53,6 +53,22 @@ def test_it_is_said_once_that_progress_cannot_be_written(
     assert [record.getMessage() for record in caplog.records] == [
         "The progress of job views could not be written: [Errno 28] No space left on device"
     ]
+
+
+class _Gateway:
+    """The connection to a Java process that has ended."""
+
+    @property
+    def jvm(self) -> Any:
+        raise ConnectionRefusedError(111, "Connection refused")
+
+
+@pytest.mark.parametrize("failure", [Py4JError("while calling o91"), ConnectionRefusedError(111, "Connection refused")])
+def test_a_job_is_not_restarted_without_the_java_process(failure: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyspark.SparkContext._gateway", _Gateway())
+    stopping = threading.Event()
+    with pytest.raises(Py4JNetworkError):
+        supervised("ready", Watcher(stopping, 100), failure).run(stopping)
 
 
 def test_the_end_of_the_java_process_ends_the_run() -> None:

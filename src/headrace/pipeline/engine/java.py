@@ -19,6 +19,25 @@ def java_class(spark: "SparkSession", name: str) -> Any:
     return getattr(spark._jvm, name)
 
 
+def has_ended(error: Exception) -> bool:
+    """Return True if the reason for an error is that Spark's Java process has ended.
+
+    py4j does not always raise Py4JNetworkError: if Java ends during a call, it raises a plain Py4JError, and often
+    ConnectionRefusedError in later calls.
+    """
+    from py4j.protocol import Py4JError, Py4JNetworkError
+    from pyspark import SparkContext
+
+    gateway: Any = SparkContext._gateway
+    if isinstance(error, Py4JNetworkError) or gateway is None:
+        return isinstance(error, Py4JNetworkError)
+    try:
+        gateway.jvm.System.currentTimeMillis()
+    except (Py4JError, OSError):
+        return True
+    return False
+
+
 def to_list(spark: "SparkSession", sequence: Any) -> list[Any]:
     """Return the elements of a Scala collection."""
     return list(java_class(spark, "scala.jdk.javaapi.CollectionConverters").asJava(sequence))

@@ -10,6 +10,7 @@ from confluent_kafka import KafkaException
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
 
+from headrace.pipeline.engine.java import has_ended
 from headrace.pipeline.engine.monitoring.failures import first_line
 from headrace.pipeline.engine.supervision import (
     DEFAULT_POLICY,
@@ -98,17 +99,22 @@ class Supervisor:
 
         Raises Py4JNetworkError if Spark's Java process has ended.
         """
-        while not self._machine.ended:
-            if stopping.is_set():
-                self._handle(StopAll())
-                break
-            for event in self._events():
-                self._handle(event)
-            self._watch()
-            if not self._machine.ended:
-                stopping.wait(_POLL_S)
-        for job, query in self._queries.items():
-            query.stop(self._running.get(job))
+        try:
+            while not self._machine.ended:
+                if stopping.is_set():
+                    self._handle(StopAll())
+                    break
+                for event in self._events():
+                    self._handle(event)
+                self._watch()
+                if not self._machine.ended:
+                    stopping.wait(_POLL_S)
+            for job, query in self._queries.items():
+                query.stop(self._running.get(job))
+        except Exception as error:
+            if has_ended(error):
+                raise Py4JNetworkError("Spark's Java process has ended") from error
+            raise
         self._watch()
         self._watcher.close()
         return all(standing.state is not State.FAILED for standing in self.jobs.values())
@@ -127,9 +133,9 @@ class Supervisor:
     def _ready(self, job: str) -> Literal["ready", "later", "never"]:
         try:
             return self._readiness(job, self.jobs)
-        except Py4JNetworkError:
-            raise  # the Java process has ended
         except (OSError, Py4JError, PySparkException) as error:
+            if has_ended(error):
+                raise
             log.warning("Job %s is waiting, because its source cannot be checked: %s", job, first_line(error))
             return "later"
 
@@ -161,9 +167,9 @@ class Supervisor:
         try:
             self._queries[job] = query = self._make[job]()
             self._running[job] = query.start(once=self._once)
-        except Py4JNetworkError:
-            raise  # the Java process has ended
         except Exception as error:
+            if has_ended(error):
+                raise
             log.debug("Starting job %s failed", job, exc_info=True)
             self._handle(self._ended(job, error))
 

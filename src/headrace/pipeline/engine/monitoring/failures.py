@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
+from headrace.pipeline.engine.java import has_ended
 from headrace.pipeline.errors import PipelineError
 
 
@@ -28,7 +29,9 @@ def explained() -> Iterator[None]:
         yield
     except (Py4JJavaError, PySparkException) as error:
         raise PipelineError(first_line(error)) from error
-    except Py4JError as error:
+    except (Py4JError, OSError) as error:
+        if isinstance(error, OSError) and not has_ended(error):
+            raise
         raise PipelineError(
             "Spark's Java process has ended: it was killed, or ran out of memory; if so, raise driver.memory in [spark]"
         ) from error
