@@ -43,7 +43,7 @@ def test_other_java_versions_are_refused(
 def test_no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(PipelineError, match="java is not on the path"):
+    with pytest.raises(PipelineError, match="java is not on the PATH"):
         requirements.check_java()
 
 

@@ -20,9 +20,9 @@ METADATA_FILE: Final = "metadata.db"
 
 
 def adoption_of(log_dirs: LogDirs, config: BrokerConfig) -> "Adoption | None":
-    """Plan the adoption of the partitions in the log directories; None if there is nothing to adopt.
+    """Return a plan to adopt the partitions in the log directories, or None if there is nothing to adopt.
 
-    Changes nothing. Raises KafkaError if the partitions cannot be adopted as a whole.
+    Changes nothing. Raises KafkaError if the directories cannot be adopted.
     """
     from headrace.adoption.metadata_log import find_metadata_log
 
@@ -53,7 +53,7 @@ def adoption_of(log_dirs: LogDirs, config: BrokerConfig) -> "Adoption | None":
 def plan_adoption(log_dirs: LogDirs, cluster: "KafkaCluster | None", config: BrokerConfig) -> "Adoption":
     """Plan the adoption of directories without Headrace's metadata; `cluster` is Kafka's metadata.
 
-    Raises KafkaError if they cannot be adopted as a whole.
+    Raises KafkaError if they cannot be adopted.
     """
     from headrace.adoption.plan import FoundPartition, adopt
 

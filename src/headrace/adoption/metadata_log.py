@@ -53,7 +53,7 @@ def find_metadata_log(owned: OwnedDirs, elsewhere: Path | None = None) -> Metada
 
 
 def read_metadata_log(log_directory: Path, *, clean_shutdown: bool) -> MetadataLog | None:
-    """Read the metadata log; None if the log directory has none.
+    """Return the metadata log, or None if the log directory has none.
 
     Raises OSError if a file cannot be read, and KafkaError(kafka_storage_error) if a part is missing or damaged, except
     for an incomplete last batch after a crash.

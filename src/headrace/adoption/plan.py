@@ -1,6 +1,6 @@
 """Decide how to adopt directories without Headrace's metadata, such as Kafka's. Pure.
 
-Directories that cannot be adopted as a whole are refused before anything is changed; the error says what to do.
+If the directories cannot be adopted, an error says what to do, before anything is changed.
 """
 
 import uuid
@@ -82,7 +82,7 @@ def adopt(
     """Plan the adoption of log directories (with the ids `directory_ids`) whose only replica is this broker.
 
     `cluster` is Kafka's metadata, if present; without it, topics keep all records until they get settings. Raises
-    KafkaError if the directories cannot be adopted as a whole.
+    KafkaError if the directories cannot be adopted.
     """
     partitions: dict[str, dict[int, FoundPartition]] = {}
     for item in found:

@@ -146,7 +146,7 @@ class Cluster:
         return {partition: Offsets(earliest[partition], latest[partition]) for partition in partitions}
 
     def offsets_at(self, topic: str, partitions: Collection[int], timestamp_ms: int) -> dict[int, int]:
-        """Return the first offset of each partition with this timestamp or a later one, or -1."""
+        """Return, for each partition, the offset of the first record with this timestamp or a later one, or -1."""
         spec = OffsetSpec.for_timestamp(timestamp_ms)
         return self._list_offsets(topic, partitions, spec)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from headrace.cli.reading import Outcome
 
 EPILOG = examples(
-    "all records, then new ones as they arrive; Ctrl-C stops",
+    "all records, then new ones as they arrive, until Ctrl-C",
     "headrace consume access-log",
     "the last ten records of each partition",
     "headrace consume access-log --from=-10 --until-end",

@@ -113,7 +113,7 @@ def bounds(cluster: Cluster, places: Collection[Place], *, committed_only: bool 
 
 
 def at_time(cluster: Cluster, places: Collection[Place], timestamp_ms: int) -> dict[Place, int]:
-    """Return the first offset of each partition with this timestamp or a later one, or -1."""
+    """Return, for each partition, the offset of the first record with this timestamp or a later one, or -1."""
     return _offsets(cluster, places, OffsetSpec.for_timestamp(timestamp_ms))
 
 

@@ -51,7 +51,7 @@ def steps(
     if to_current or shift_by is not None:
         places &= current.keys()
     if not places and from_file is not None:
-        raise CommandError(f"{from_file} has no offsets of group '{group}' in partitions named by --topic")
+        raise CommandError(f"{from_file} has no offsets of group '{group}' for the partitions given with --topic")
     if not places and (to_current or shift_by is not None):
         where = " in these partitions" if selection.topics else ""
         raise CommandError(

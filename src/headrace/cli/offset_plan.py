@@ -131,7 +131,7 @@ def _from_lines(text: str, path: str) -> dict[str, dict[Place, int]]:
         except (ValueError, IndexError):
             raise CommandError(
                 f"{path}, line {number}: expected topic,partition,offset, not '{lines[number - 1]}'",
-                "For example 'orders,0,42', or with the group, 'billing,orders,0,42'.",
+                "For example 'orders,0,42', or with a group: 'billing,orders,0,42'.",
             ) from None
     return offsets
 

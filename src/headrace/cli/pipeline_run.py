@@ -103,7 +103,9 @@ def run(
                 once=once,
                 master=master,
                 accepted=accept_new_topic or (),
-                started=lambda names: output.tell(f"Running {', '.join(names)}. Ctrl-C stops after the current batch."),
+                started=lambda names: output.tell(
+                    f"Running {', '.join(names)}. Ctrl-C stops them after the current batch."
+                ),
             )
         except KafkaException as error:
             raise refused(error.args[0], selection.deployment.cluster.bootstrap, "starting the jobs") from None

@@ -104,7 +104,7 @@ _TERM = re.compile(r"(\d+(?:\.\d+)?)(ms|min|[smhdw])")
 
 
 def parse_duration(text: str) -> int | None:
-    """Parse '90s', '15m' or '1d12h', and return milliseconds; None for any other text."""
+    """Parse '90s', '15m' or '1d12h'. Return milliseconds, or None for any other text."""
     text = text.replace(" ", "")
     if not re.fullmatch(f"(?:{_TERM.pattern})+", text):
         return None

@@ -112,8 +112,8 @@ class _Reader:
             self._consumer.close()
 
     def _leave(self) -> None:
-        """Leave the group before closing: librdkafka's close waits forever, and keeps the interpreter's lock, if an
-        assignment arrives in the meantime (its pull request 4883).
+        """Leave the group before closing: librdkafka's close waits forever, and keeps the GIL, if an assignment
+        arrives in the meantime (its pull request 4883).
         """
         if self._reading.group is None:
             return
@@ -253,7 +253,9 @@ class _Reader:
         if error.code() == KafkaError._ALL_BROKERS_DOWN and not self._cut_off:
             self._cut_off = True
             if not self._reading.quiet:
-                output.warn(f"Lost {self._cluster.bootstrap}; waiting for it to come back. Ctrl-C stops.")
+                output.warn(
+                    f"Lost the connection to {self._cluster.bootstrap}; trying to reconnect. Press Ctrl-C to stop."
+                )
 
 
 def _keep_for_ever(consumer: Consumer) -> None:

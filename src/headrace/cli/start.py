@@ -29,7 +29,7 @@ _FEWEST_FILES: Final = 48
 """Descriptors for a broker without topics or clients, plus a reserve."""
 _NEVER: Final = 2**63 - 1
 _SWITCH_INTERVAL_S: Final = 0.0005
-"""Time for which another thread may keep Python's lock when the event loop needs it back after a system call."""
+"""Time for which another thread may keep the GIL when the event loop needs it back after a system call."""
 
 log = logging.getLogger(__name__)
 

@@ -310,9 +310,11 @@ def _manual_replicas(image: MetadataImage, new: NewTopic) -> list[tuple[int, ...
             raise KafkaError(ErrorCode.invalid_replica_assignment, f"Partition {partition} is assigned more than once.")
         replicas[partition] = check_manual(brokers, image.brokers, factor)
         factor = len(brokers)
-    if sorted(replicas) != list(range(len(replicas))):
+    missing = set(range(len(replicas))) - replicas.keys()
+    if missing:
         raise KafkaError(
-            ErrorCode.invalid_replica_assignment, "partitions should be a consecutive 0-based integer sequence"
+            ErrorCode.invalid_replica_assignment,
+            f"Partitions must be numbered from 0 without gaps, but partition {min(missing)} is not assigned.",
         )
     return [replicas[partition] for partition in range(len(replicas))]
 

@@ -56,7 +56,7 @@ def parse_listeners(key: str, texts: Sequence[str], *, leave_out: Collection[str
 
 
 def parse_http_listener(text: str | None) -> tuple[str, int] | None:
-    """Parse `headrace.http.listener` to host and port; None if unset. Raises ConfigError."""
+    """Return the host and port of `headrace.http.listener`, or None if it is unset. Raises ConfigError."""
     if not text:
         return None
     host, colon, port = text.rpartition(":")
@@ -76,7 +76,7 @@ def parse_protocol_map(text: str) -> dict[str, str]:
     for entry in filter(None, (part.strip() for part in text.split(","))):
         name, _, protocol = (part.strip().upper() for part in entry.partition(":"))
         if not name or protocol not in PROTOCOLS:
-            raise ConfigError(key, entry, "must be NAME:PROTOCOL with one of " + ", ".join(PROTOCOLS))
+            raise ConfigError(key, entry, "must be NAME:PROTOCOL, where PROTOCOL is one of " + ", ".join(PROTOCOLS))
         protocols[name] = protocol
     return protocols
 

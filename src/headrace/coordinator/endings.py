@@ -115,7 +115,7 @@ class Endings:
         return None if ending is None else frozenset(ending.missing)
 
     def stop(self, shard: LedShard[TransactionShard] | None = None) -> None:
-        """Stop writing the markers of a shard, or all."""
+        """Stop writing the markers of a shard, or of all shards."""
         for ending in list(self._endings.values()):
             if shard is None or ending.shard is shard:
                 self._forget(ending)

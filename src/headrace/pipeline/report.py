@@ -78,7 +78,7 @@ def report(events: DataFrame, *, on: date | None = None, params: Given | None = 
 
 
 def selected(tables: Mapping[str, DataFrame], names: Iterable[str]) -> dict[str, DataFrame]:
-    """Return the tables of these names, or all. Raises PipelineError for an unknown one."""
+    """Return the tables of these names, or all tables without names. Raises PipelineError for an unknown one."""
     names = list(dict.fromkeys(names))
     for name in names:
         if name not in tables:

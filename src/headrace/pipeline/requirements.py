@@ -46,7 +46,7 @@ def check_java() -> None:
 
 
 def _java() -> str:
-    """Find Java as Spark's launcher does: JAVA_HOME first, then the path."""
+    """Find Java as Spark's launcher does: in JAVA_HOME, then on PATH. Raises PipelineError."""
     home = os.environ.get("JAVA_HOME")
     if home:
         java = Path(home) / "bin" / "java"
@@ -55,5 +55,5 @@ def _java() -> str:
         return str(java)
     found = shutil.which("java")
     if found is None:
-        raise PipelineError(f"Spark needs Java, but java is not on the path. {_GET_JAVA}")
+        raise PipelineError(f"Spark needs Java, but java is not on the PATH. {_GET_JAVA}")
     return found

@@ -51,7 +51,7 @@ class Accepted(NamedTuple):
 
 
 class PreparedBatch:
-    """A batch that was decompressed, or completely checked, before its append."""
+    """A batch whose slow work is done before its append: decompression (`body`), or the complete check (`prepare`)."""
 
     __slots__ = ("accepted", "body", "config", "data", "error", "is_abandoned")
 

@@ -122,7 +122,7 @@ class Connection:
 
     @property
     def is_waiting(self) -> bool:
-        """True if a request is not answered yet."""
+        """True if a request has not been answered yet."""
         return self._pending is not None or bool(self._runs)
 
     # Reading

@@ -98,9 +98,11 @@ class WaitingPartitions:
         self._refused += 1
         if self._refused & (self._refused - 1) == 0:  # the 1st, 2nd, 4th, 8th, …
             log.warning(
-                "Waiting fetches cover %d partitions; a fetch of %d more was answered without a wait (%d so far)",
-                self.count,
+                "A fetch of %d partitions was answered without waiting, because large waiting fetches already cover %d"
+                " (limit %d); its client will fetch again (%d such fetches so far)",
                 partitions,
+                self.count,
+                self._limit,
                 self._refused,
             )
         return False

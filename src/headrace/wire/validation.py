@@ -219,9 +219,10 @@ def walk_in_pieces(walk: RecordWalk, pieces: Iterable[bytes], *, finds_one: bool
 
 
 def each_record(header: BatchHeader, pieces: Iterable[bytes]) -> Iterator[tuple[int, bool, int]]:
-    """Yield the place of every valid record in the batch, True if it has a key, and its timestamp.
+    """Yield every record's index in the batch, whether it has a key, and its timestamp.
 
-    Slow, because it runs interpreted code per record: use it only for records that will be refused.
+    Raises KafkaError(invalid_record) at the first invalid record. Slow, because it runs interpreted code per record:
+    use it only for records that will be refused.
     """
     walk = RecordWalk(header.record_count, header.base_timestamp, NO_TIMESTAMP, _ANY_DELTA)
     place = keyless = 0

@@ -434,7 +434,7 @@ async def test_over_the_limit_of_waiting_partitions_a_fetch_returns_at_once(
     await turns(20)
     refused = await asyncio.wait_for(broker.fetch(), 10)
     assert sizes(refused) == dict.fromkeys(range(5), 0)
-    assert "a fetch of 5 more was answered without a wait" in caplog.text
+    assert "A fetch of 5 partitions was answered without waiting" in caplog.text
     assert not first.done()
     assert not small.done()
 

@@ -41,7 +41,12 @@ def test_the_error_names_the_place_in_the_file(tmp_path: Path, text: str, proble
         (1, None, {}, "group 'g' has no committed offsets"),
         (1, None, {"t": None}, "group 'g' has no committed offsets in these partitions"),
         (None, None, {}, "group 'g' has no committed offsets to reset"),
-        (None, "offsets.csv", {"u": None}, "offsets.csv has no offsets of group 'g' in partitions named by --topic"),
+        (
+            None,
+            "offsets.csv",
+            {"u": None},
+            "offsets.csv has no offsets of group 'g' for the partitions given with --topic",
+        ),
     ],
 )
 def test_the_error_about_nothing_to_reset_names_the_cause(

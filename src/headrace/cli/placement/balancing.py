@@ -82,7 +82,7 @@ class _Solver:
             self._list_moves(number)
 
     def improve(self) -> None:
-        """Cancel negative cycles until none is left."""
+        """Minimize the costs: cancel negative cycles until none is left."""
         while (cycle := _negative_cycle(list(self._edges()))) is not None:
             for move in self._without_conflicts(self._chosen(cycle)):
                 if move.item != _NO_ITEM:

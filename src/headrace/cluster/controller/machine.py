@@ -284,7 +284,7 @@ class ControllerMachine:
     # Answers to orders
 
     def led(self, broker: int, errors: Mapping[TopicPartition, ErrorCode]) -> list[Effect]:
-        """Handle a broker's answer to LeaderAndIsr: replicas in failed directories are offline (KIP-112)."""
+        """Handle a broker's reply to LeaderAndIsr: replicas in failed directories are offline (KIP-112)."""
         work, context = self._work(), self.context
         if broker not in context.brokers:
             return []
@@ -299,7 +299,7 @@ class ControllerMachine:
         return self._done(work)
 
     def stopped(self, broker: int, errors: Mapping[TopicPartition, ErrorCode]) -> list[Effect]:
-        """Handle a broker's answer to StopReplica. It matters only for replicas of topics that are being deleted."""
+        """Handle a broker's reply to StopReplica. It matters only for replicas of topics that are being deleted."""
         work, context = self._work(), self.context
         mine = {
             Replica(partition, broker): error

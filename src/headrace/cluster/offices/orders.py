@@ -80,7 +80,10 @@ class Orders:
 
 
 def errors_in(send: Send, reply: Any, topic_names: Mapping[uuid.UUID, str]) -> dict[TopicPartition, ErrorCode]:
-    """Return the results of the partitions in an answer to LeaderAndIsr or StopReplica."""
+    """Return the error code of every partition in a reply to LeaderAndIsr or StopReplica.
+
+    Leaves out topics (LeaderAndIsr) whose ids are not in `topic_names`, and stopped replicas that are not deleted.
+    """
     if isinstance(reply, LeaderAndIsrResponse):
         return {
             TopicPartition(topic_names[topic.topic_id], partition.partition_index): partition.error_code

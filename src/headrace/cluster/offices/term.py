@@ -229,7 +229,7 @@ class Term:
             await self._carry_out(self.machine.delete_topics(names))
 
     async def _reassignments_asked(self) -> None:
-        """Carry out the reassignments in the obsolete node, and remove those that have ended from it."""
+        """Start the reassignments in `/admin/reassign_partitions`, which older tools write; remove it if empty."""
         node = await self._reader.node(znodes.REASSIGNMENTS, self._news_of("reassignments"))
         targets = {} if node is None else _decoded_or_none(znodes.REASSIGNMENTS, znodes.decode_reassignments, node.data)
         self._asked_reassignments = targets
@@ -249,7 +249,7 @@ class Term:
                 await self._store.remove([znodes.REASSIGNMENTS])
 
     async def _elections_asked(self) -> None:
-        """Elect the leaders that the obsolete node asks for, and delete the node."""
+        """Hold the elections in `/admin/preferred_replica_election`, which older tools write, and remove it."""
         node = await self._reader.node(znodes.ELECTIONS, self._news_of("elections"))
         if node is None:
             return
@@ -340,7 +340,7 @@ class Term:
         await self._tidy_reassignments()
 
     async def _tidy_reassignments(self) -> None:
-        """Remove partitions from the obsolete node that have moved, or have been reassigned again since."""
+        """Remove ended and replaced reassignments from `/admin/reassign_partitions`."""
         asked, context = self._asked_reassignments, self.machine.context
         left = {
             partition: target

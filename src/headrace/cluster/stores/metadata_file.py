@@ -18,7 +18,7 @@ LOCK_WAIT_S: Final = 3.0
 _LOCKED: Final = frozenset({5, 6})
 """SQLITE_BUSY, SQLITE_LOCKED."""
 _REASONS: Final = {
-    3: "this user has no access to the file: run the broker as its owner, or use chown",
+    3: "this user has no access to the file: run the broker as its owner, or change the owner with chown",
     8: "the file or its file system is read-only: make it writable",
     10: "the disk failed: see the system log",
     11: "the file is damaged: stop the broker and restore it from a backup",

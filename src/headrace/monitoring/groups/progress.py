@@ -94,7 +94,7 @@ class TopicProgress:
         self.rates.note(self.ends, now_ms)
 
     def markers_after(self, positions: "array[int]") -> "array[int] | None":
-        """Count the transaction markers between each position and the end; None if the topic has none."""
+        """Return the number of transaction markers after each position, or None if the topic has none."""
         if not any(self.markers):
             return None
         found = array("q", bytes(8 * max(len(positions), len(self.ends))))

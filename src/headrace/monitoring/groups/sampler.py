@@ -159,7 +159,7 @@ class GroupSampler:
 
     @property
     def partition_total(self) -> int:
-        """The number of partitions that all groups read."""
+        """The number of sampled partitions. A partition counts once for every group."""
         return sum(len(topic.committed) for topics in self._progress.values() for topic in topics.values())
 
     def _update(

@@ -141,7 +141,7 @@ def rows_between(files: Reading, table: str, before: Any, after: Any) -> int | N
 
 
 def has_unread(files: Reading, table: str, after: Any) -> bool:
-    """Return True if a table has later commits than a Spark offset of a Delta source. None is before all commits."""
+    """Return True if a table has commits after `after`, an offset of Spark's Delta source, or if `after` is None."""
     if after is None:
         return True
     last = max((int(name.removesuffix(".json")) for name in _commits(files, table)), default=-1)

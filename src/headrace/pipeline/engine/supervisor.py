@@ -145,7 +145,9 @@ class Supervisor:
             self._execute(instruction)
         if isinstance(event, Ended) and event.reason is not None:
             standing = self.jobs[event.job]
-            then = "it was given up" if standing.retry_at is None else f"restarting in {standing.retry_at - now:.0f} s"
+            then = "it stays stopped until you correct the cause and run it again"
+            if standing.retry_at is not None:
+                then = f"restarting in {standing.retry_at - now:.0f} s"
             if event.job in self._queries:
                 # Readers of its topics would wait for the end of an open transaction.
                 self._queries[event.job].stop(self._running.get(event.job))

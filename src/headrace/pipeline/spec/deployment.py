@@ -161,7 +161,7 @@ def parse(table: Mapping[str, object], directory: Path, bootstrap: str = DEFAULT
 
 
 def absolute(place: str, directory: Path) -> str:
-    """Return an absolute directory or URI, without a trailing slash."""
+    """Return `place`, a URI or a path relative to `directory`, as a URI or absolute path without a trailing slash."""
     if _SCHEME.match(place):
         return place.rstrip("/")
     return str((directory / Path(place).expanduser()).resolve())

@@ -114,7 +114,7 @@ def _starts(content: bytes, headers: Sequence[BatchHeader], bodies: Sequence[Buf
         except IndexError:
             position = end + 1
         if position > end:
-            raise KafkaError(ErrorCode.corrupt_message, "the last record ends after its batch")
+            raise KafkaError(ErrorCode.corrupt_message, "the last record extends past the end of its batch")
         if position < end:
             raise KafkaError(
                 ErrorCode.corrupt_message, f"the batch contains more than the declared {header.record_count} records"

@@ -160,7 +160,7 @@ def _read(header: BatchHeader, body: Buffer) -> tuple[bool, list[_Record]]:
             last = record.delta
             records.append(record)
     except IndexError:
-        raise _corrupt("the last record ends after its batch") from None
+        raise _corrupt("the last record extends past the end of its batch") from None
     if position != len(data):
         raise _corrupt(f"the batch contains more than the declared {header.record_count} records")
     return has_offsets and last <= header.last_offset_delta, records
@@ -172,7 +172,7 @@ def _record(data: bytes, start: int) -> tuple[_Record, int]:
         raise _corrupt("a record's length is negative")
     end = position + length
     if end > len(data):
-        raise _corrupt("the last record ends after its batch")
+        raise _corrupt("the last record extends past the end of its batch")
     _, position = get_varint(data, position + 1, 64)
     delta, position = get_varint(data, position)
     key_size, position = get_varint(data, position)

@@ -1,6 +1,6 @@
 """The broker's side of the cleaner process, whose code is `worker`.
 
-In the broker, a cleaner would hold the interpreter's lock for milliseconds at a time: see
+In the broker, a cleaner would hold the GIL for milliseconds at a time: see
 docs/decisions/012-compaction-in-a-process.md. The protocol is lines of JSON: a job; `cleaned` for a group of segments,
 answered by `swapped`; finally `end_offset` or `error`. The process ends when its standard input closes, so it cannot
 outlive the broker.

@@ -29,7 +29,7 @@ class Room(IntEnum):
 
 
 class Marks(NamedTuple):
-    """The settings of both marks, in bytes (or AUTOMATIC) and in percent of the file system; the larger one applies."""
+    """Both marks, each in bytes (or AUTOMATIC) and in percent of the file system, of which the larger value applies."""
 
     soft_bytes: int = AUTOMATIC
     soft_percent: float = 0

@@ -78,14 +78,14 @@ def stray_advice(stray: Path) -> str:
 def check_partition(directory: Path) -> None:
     """Check that the files of a partition can be served, without changing them.
 
-    Raises OSError, and KafkaError: kafka_storage_error without write permission, unsupported_for_message_format for a
-    segment that begins with a batch from before Kafka 0.11.
+    Raises OSError, and KafkaError: kafka_storage_error without permission to read and write,
+    unsupported_for_message_format for a segment that begins with a batch from before Kafka 0.11.
     """
     for path in (directory, *directory.iterdir()):
         if not os.access(path, os.R_OK | os.W_OK):
             raise KafkaError(
                 ErrorCode.kafka_storage_error,
-                f"no permission to write {path}: run the broker as the user that owns it, or use chown",
+                f"no permission to read and write {path}: run the broker as its owner, or change the owner with chown",
             )
         if path.name.endswith(LOG_SUFFIX) and offset_of(path.name) is not None:
             if not path.is_file():

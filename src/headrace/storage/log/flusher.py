@@ -76,7 +76,7 @@ class LogFlusher:
                 active.sync_indexes()
 
     def files_created(self) -> None:
-        """Sync the directory with the next flush."""
+        """Record that files were created: the next flush also syncs the directory."""
         self._new_names = True
 
     def switched(self, from_parent: Path) -> None:

@@ -26,7 +26,7 @@ _DOWNGRADES: Final = frozenset({"downgrade", "bidirectional"})
 
 
 class Downgrade:
-    """Converts one group."""
+    """Converts one group from the consumer protocol to the classic protocol."""
 
     def __init__(self, known: ConsumerState, topics: Topics) -> None:
         self._known = known

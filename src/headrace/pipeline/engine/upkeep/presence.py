@@ -1,4 +1,4 @@
-"""The offsets of a topic's partitions that a table contains: ranges, and the gaps between them. Pure."""
+"""The ranges of offsets that a table contains of each partition, and the gaps between them. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
