@@ -19,7 +19,12 @@ STEPS: Final = 120
 SEEDS: Final = 8
 SEEDS_PER_FAULT: Final = 40
 
-RARE: Final = {"truncate_by_high_watermark": 13, "keep_an_epoch_without_batches": 2, "accept_out_of_order_batches": 4}
+RARE: Final = {
+    "truncate_by_high_watermark": 13,
+    "keep_an_epoch_without_batches": 2,
+    "accept_out_of_order_batches": 4,
+    "accept_damaged_batches": 11,
+}
 """The first seed to play, for faults that not every history reveals."""
 
 Fault = Callable[[pytest.MonkeyPatch], None]
