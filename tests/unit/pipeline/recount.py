@@ -5,6 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import Any, Final
 
 _GOOD: Final = re.compile(r'(\S+) - - \[([^]]+)\] "([^"]*)" (\d{3}) (\d+|-) "([^"]*)" "([^"]*)"')
@@ -39,7 +40,7 @@ def _parsed(number: int, text: str) -> Line | None:
     if match is None:
         return None
     client, time, request, status, size, referer, user_agent = match.groups()
-    at = datetime.strptime(time, "%d/%b/%Y:%H:%M:%S %z")
+    at = _time(time)
     page = None
     words = request.split(" ")
     if words[0] == "GET" and (status.startswith("2") or status == "304"):
@@ -47,6 +48,11 @@ def _parsed(number: int, text: str) -> Line | None:
         path = re.split(r"[?#]", path)[0]
         page = None if _ASSET.search(path) or not path else path
     return Line(number, client, at, request, int(status), 0 if size == "-" else int(size), referer, user_agent, page)
+
+
+@cache
+def _time(text: str) -> datetime:
+    return datetime.strptime(text, "%d/%b/%Y:%H:%M:%S %z")
 
 
 def sessions(lines: Iterable[Line]) -> list[list[Line]]:

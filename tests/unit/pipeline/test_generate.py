@@ -64,7 +64,7 @@ def in_any_order(rows: list[Any]) -> list[str]:
 @pytest.fixture(scope="module")
 def long_log() -> tuple[list[recount.Line], Tables]:
     """The lines of a log of seven hours without mishaps, in order of time, and the truth."""
-    records, tables, _ = generated(Parameters(lines=50_000))
+    records, tables, _ = generated(Parameters(lines=35_000, rate=1.4))
     return recount.well_formed(record.line for record in records), tables
 
 
@@ -75,8 +75,8 @@ def undisturbed(long_log: tuple[list[recount.Line], Tables]) -> list[recount.Lin
 
 @pytest.fixture(scope="module")
 def disturbed() -> tuple[list[Record], Tables, dict[str, Any]]:
-    """A log of three hours with all mishaps."""
-    return generated(Parameters(lines=20_000, late=0.05, torn=0.02, duplicates=0.03, partitions=3))
+    """A log of two hours with all mishaps."""
+    return generated(Parameters(lines=12_000, late=0.05, torn=0.02, duplicates=0.03, partitions=3))
 
 
 @given(any_parameters)
@@ -187,7 +187,7 @@ def test_every_partition_has_its_share_of_late_lines(disturbed: tuple[list[Recor
 
 
 def test_lines_come_late_by_the_known_amounts() -> None:
-    tables = generated(Parameters(lines=40_000, late=0.05, rate=4.0))[1]
+    tables = generated(Parameters(lines=15_000, late=0.05, rate=1.5))[1]
     late = Counter({int(by): count for by, count in tables["partitions"][0]["late_by_s"].items()})
     near = sum(count for by, count in late.items() if any(known <= by <= known + 60 for known in LATE_BY_S))
     # The rest were still on their way at the end.

@@ -1,5 +1,6 @@
 import io
 import shlex
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -147,9 +148,14 @@ def test_the_demo_ends_with_commands_that_exist(own_broker: bool) -> None:
     ]
 
 
+@cache
+def _command_line() -> Any:
+    return typer.main.get_command(app)
+
+
 def _parse(words: list[str]) -> None:
     """Parse a command of `headrace`, without running it. Raises an exception if it does not exist."""
-    command: Any = typer.main.get_command(app)
+    command = _command_line()
     name = "headrace"
     while hasattr(command, "resolve_command"):
         context = command.context_class(command, info_name=name)
