@@ -29,6 +29,13 @@ _OWN_SPARK: Final = (
 _SHARED_SPARK: Final = "tests/pipeline"
 _SHARED_BROKERS: Final = ("tests/cluster/clients", "tests/parity")
 """Directories whose tests share brokers, among them Kafka."""
+_SHARED_SCHEMAS: Final = (
+    "tests/unit/wire/test_bounds",
+    "tests/unit/wire/test_encoder",
+    "tests/unit/wire/test_strict_fields",
+    "tests/unit/server/test_dispatch",
+)
+"""Files that load the schemas of all versions of all APIs."""
 _SHARE_NOTHING: Final = ("tests/simulation", "tests/crashes")
 """Directories whose tests take seconds of processor time each. They fill the cores until the end, one by one."""
 _ORDER: Final = (
@@ -90,11 +97,11 @@ def _place(item: pytest.Item) -> int:
 
 
 class _Files(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
-    """Gives each file to one worker, and all files that share a Spark session, or Kafka brokers, to the same one.
+    """Gives each file to one worker, and all files that share a Spark session, Kafka brokers or schemas to one.
 
     Simulations go to any worker, test by test.
 
-    Spark takes 20 s of processor time to start and to warm up, Kafka 6 s.
+    Spark takes 20 s of processor time to start and to warm up, Kafka 6 s. All schemas take 2 s.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -103,6 +110,8 @@ class _Files(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
         for directory in _SHARED_BROKERS:
             if nodeid.startswith(directory):
                 return directory
+        if nodeid.startswith(_SHARED_SCHEMAS):
+            return _SHARED_SCHEMAS[0]
         if nodeid.startswith(_SHARE_NOTHING):
             return nodeid
         file: str = super()._split_scope(nodeid)
