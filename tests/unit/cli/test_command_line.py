@@ -13,13 +13,14 @@ from headrace.cli import habits
 from headrace.cli.main import app
 
 runner = CliRunner()
+get_command = cache(typer.main.get_command)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def app_is_built_once() -> Iterator[None]:
     """Typer inspects all functions in every call."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("typer.testing._get_command", cache(typer.main.get_command))
+        patch.setattr("typer.testing._get_command", get_command)
         yield
 
 
@@ -150,7 +151,7 @@ def test_the_list_of_commands_is_complete() -> None:
         children = getattr(command, "commands", {})
         return [path, *(item for name, child in children.items() for item in paths(child, [*path, name]))]
 
-    assert sorted(paths(typer.main.get_command(app), [])[1:]) == sorted(COMMANDS)
+    assert sorted(paths(get_command(app), [])[1:]) == sorted(COMMANDS)
 
 
 @pytest.mark.parametrize(
@@ -221,7 +222,7 @@ def test_names_from_kafkas_tools_lead_to_advice(line: str, advice: str) -> None:
 
 
 def test_advice_covers_no_existing_option() -> None:
-    every_command: Any = typer.main.get_command(app)
+    every_command: Any = get_command(app)
     for path, habit in habits._OPTIONS.items():
         command = every_command
         for word in path.split()[1:]:

@@ -95,7 +95,7 @@ ASSIGNED = tuple((index, (0,)) for index in range(5_001))
         ([NewTopic(f"t{number}", 1) for number in range(5_000)], False),
         ([NewTopic(f"t{number}", 1) for number in range(5_001)], True),
         ([NewTopic(f"t{number}", 1, configs={"retention.ms": "1"}) for number in range(3_334)], True),
-        ([NewTopic(f"t{number}", -5) for number in range(20_000)], False),
+        ([NewTopic(f"t{number}", -5) for number in range(10_001)], False),
     ],
 )
 def test_the_limits_of_one_creation_request_equal_kafkas(topics: list[NewTopic], refused: bool) -> None:

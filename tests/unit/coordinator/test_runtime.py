@@ -500,17 +500,15 @@ def test_a_shard_with_a_corrupt_batch_is_not_served(caplog: pytest.LogCaptureFix
 
 
 def test_requests_are_refused_while_a_long_log_is_loaded(world: World) -> None:
-    batches = []
+    log = MemoryLog()
+    other = World(log)
     for group in range(300):
-        log = MemoryLog()
-        other = World(log)
-        for partition in range(3):
+        for offset in range(3):
             other.coordinator.commit_offsets(
-                f"g{group}", "", None, -1, [("t", p, CommittedOffset(partition, -1, "", 0)) for p in range(20)]
+                f"g{group}", "", None, -1, [("t", p, CommittedOffset(offset, -1, "", 0)) for p in range(20)]
             )
-        batches += log.stored
     coordinator = GroupCoordinator(SETTINGS, world.loop.as_loop(), world.topics)
-    coordinator.elected(0, MemoryLog(batches))
+    coordinator.elected(0, MemoryLog(log.stored))
     with pytest.raises(KafkaError) as raised:
         coordinator.committed_offsets("g0")
     assert code_of(raised) is ErrorCode.coordinator_load_in_progress

@@ -26,6 +26,7 @@ from headrace.wire.compression import (
 CODECS = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
 XERIAL_HEADER = XERIAL_MAGIC + bytes(4) * 2
 NO_LIMIT = 1 << 30
+BOMB_SIZE = 96 << 20
 
 
 def joined_chunks(codec: Codec, data: Buffer, max_size: int) -> bytes:
@@ -200,29 +201,29 @@ def test_a_snappy_block_that_declares_an_impossible_size_is_refused_before_decom
 )
 def test_thousands_of_empty_frames_are_refused(codec: Codec, tiny: bytes, unpack: Decompress) -> None:
     with pytest.raises(KafkaError, match="1001 frames or blocks for only 0 bytes"):
-        unpack(codec, tiny * 100_000, NO_LIMIT)
+        unpack(codec, tiny * 5_000, NO_LIMIT)
 
 
 def test_thousands_of_empty_snappy_blocks_are_refused(unpack: Decompress) -> None:
     with pytest.raises(KafkaError, match="1001 frames or blocks for only 0 bytes"):
-        unpack(Codec.SNAPPY, XERIAL_HEADER + b"\0\0\0\1\0" * 100_000, NO_LIMIT)
+        unpack(Codec.SNAPPY, XERIAL_HEADER + b"\0\0\0\1\0" * 5_000, NO_LIMIT)
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
 def test_a_decompression_bomb_takes_no_more_memory_than_a_chunk(codec: Codec) -> None:
-    """A hundred kilobytes decompress to 160 MB."""
+    """A hundred kilobytes or less decompress to 96 MB."""
     resource = pytest.importorskip("resource", reason="Unix")
-    packed = compress(codec, bytes(160 << 20), 1)
+    packed = compress(codec, bytes(BOMB_SIZE), 1)
     unit = 1 if sys.platform == "darwin" else 1024
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
     sizes = [len(chunk) for chunk in decompress_chunks(codec, packed, NO_LIMIT)]
-    assert sum(sizes) == 160 << 20
+    assert sum(sizes) == BOMB_SIZE
     assert max(sizes) <= CHUNK_SIZE
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit - before < 100 << 20
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit - before < BOMB_SIZE // 2
 
 
 def test_chunks_are_decompressed_one_at_a_time() -> None:
-    packed = compress(Codec.ZSTD, bytes(400 << 20))
+    packed = compress(Codec.ZSTD, bytes(40 << 20))
     chunks = decompress_chunks(Codec.ZSTD, packed, 2 * CHUNK_SIZE)
     first, second = next(chunks), next(chunks)
     assert len(first) + len(second) == 2 * CHUNK_SIZE

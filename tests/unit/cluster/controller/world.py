@@ -3,6 +3,7 @@
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import NamedTuple
 
 from headrace.cluster import znodes
@@ -13,6 +14,8 @@ from headrace.cluster.image import Assignment, BrokerImage, Endpoint, LeaderStat
 from headrace.cluster.store import Create, Delete, Operation, Set
 from headrace.errors import ErrorCode
 from headrace.types import PartitionState, TopicPartition
+
+_decode_assignments = cache(znodes.decode_assignments)
 
 
 class _Node(NamedTuple):
@@ -115,9 +118,9 @@ class World:
         for path, node in self.nodes.items():
             parent, _, name = path.rpartition("/")
             if parent == znodes.TOPICS:
-                topic_id, assignments = znodes.decode_assignments(node.data)
+                topic_id, assignments = _decode_assignments(node.data)
                 assert topic_id is not None
-                found[name] = ReadTopic(topic_id, assignments)
+                found[name] = ReadTopic(topic_id, dict(assignments))
         return found
 
     def states(self) -> dict[TopicPartition, LeaderState]:
@@ -134,7 +137,7 @@ class World:
         return [path.rpartition("/")[2] for path in self.nodes if path.startswith(f"{znodes.DELETIONS}/")]
 
     def assignment(self, topic: str, index: int) -> Assignment:
-        return self.topics()[topic].assignments[index]
+        return _decode_assignments(self.nodes[f"{znodes.TOPICS}/{topic}"].data)[1][index]
 
     # What happens
 

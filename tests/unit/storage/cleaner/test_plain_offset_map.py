@@ -78,7 +78,7 @@ def test_both_maps_give_the_same_fates(
 
 def test_memory_per_key_is_within_the_estimate() -> None:
     # the table has just grown, and is as empty as it gets
-    keys = 5_500
+    keys = 2_800
     offset_map = PlainOffsetMap(0, max_bytes=1 << 30, random_bytes=random.Random(1).randbytes)
     batches = [batch([(b"%200d" % (base + place), b"v") for place in range(100)], base) for base in range(0, keys, 100)]
     gc.collect()
