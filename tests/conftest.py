@@ -5,6 +5,7 @@ import gc
 import signal
 import time
 from collections.abc import Generator, Iterator
+from functools import cache
 from typing import Any, Final
 
 import hypothesis
@@ -87,12 +88,13 @@ def pytest_collection() -> Generator[None, object, object]:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep the random order within each of `_ORDER`."""
-    items.sort(key=_place)
+    items.sort(key=lambda item: _place(item.nodeid.partition("::")[0]))
 
 
-def _place(item: pytest.Item) -> int:
+@cache
+def _place(file: str) -> int:
     """Return the place of the longest prefix."""
-    places = [(len(prefix), place) for place, prefix in enumerate(_ORDER) if item.nodeid.startswith(prefix)]
+    places = [(len(prefix), place) for place, prefix in enumerate(_ORDER) if file.startswith(prefix)]
     return max(places, default=(0, _ORDER.index(_REST)))[1]
 
 
