@@ -97,7 +97,7 @@ def test_idle_producers_are_forgotten() -> None:
 
 def test_a_producer_with_a_full_window_takes_at_most_400_bytes() -> None:
     log = Log()
-    count = 2000
+    count = 1000
     tracemalloc.start()
     try:
         for sequence in range(WINDOW):

@@ -107,8 +107,8 @@ def test_small_batches_do_not_keep_their_read_buffers(tmp_path: Path) -> None:
 
 
 def test_highly_compressed_clean_batches_are_processed_a_few_at_a_time(tmp_path: Path) -> None:
-    batches = [_batch(offset, (b"%d" % offset, bytes(2_000_000)), codec=Codec.ZSTD) for offset in range(50)]
-    cleaner = _cleaner(tmp_path, [*batches, _batch(50, (b"0", b"new"))], first_dirty=50)
+    batches = [_batch(offset, (b"%d" % offset, bytes(2_000_000)), codec=Codec.ZSTD) for offset in range(20)]
+    cleaner = _cleaner(tmp_path, [*batches, _batch(20, (b"0", b"new"))], first_dirty=20)
     cleaner.build_map()
     assert _peak(lambda: cleaner.clean(cleaner.groups()[0])) < LIMIT
 
