@@ -4,8 +4,8 @@ import faulthandler
 import gc
 import signal
 import time
-from collections.abc import Generator, Iterator
-from functools import cache
+from collections.abc import Callable, Generator, Iterator
+from functools import cache, partial
 from typing import Any, Final
 
 import hypothesis
@@ -144,6 +144,25 @@ def _end_process_if_it_hangs(config: pytest.Config) -> None:
     if now - config.stash.get(_armed_at_s, -_ARMS_AGAIN_S) >= _ARMS_AGAIN_S:
         config.stash[_armed_at_s] = now
         faulthandler.dump_traceback_later(_HANGS_S, exit=True, file=config.stash[fault_handler_stderr_fd_key])
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Let workers send no reports of passed set-ups and tear-downs, unless their durations are asked for.
+
+    Sending the three reports of a test takes more time than many tests do.
+    """
+    options = session.config.option
+    if not hasattr(session.config, "workerinput") or options.durations or options.xmlpath:
+        return
+    for plugin in session.config.pluginmanager.get_plugins():
+        if hasattr(plugin, "sendevent"):
+            plugin.sendevent = partial(_send, plugin.sendevent)
+
+
+def _send(send: Callable[..., None], name: str, **values: Any) -> None:
+    report = values["data"] if name == "testreport" else {}
+    if not report or report["when"] == "call" or report["outcome"] != "passed" or report["sections"]:
+        send(name, **values)
 
 
 def pytest_sessionfinish() -> None:

@@ -188,7 +188,7 @@ def test_a_consumer_survives_a_short_absence_of_its_broker(
         assert consumer.stdout is not None
         assert consumer.stdout.readline() == "x\n"
         own_broker.sigkill()
-        wait_for(lambda: "waiting for it to come back" in output.read_text(), "a line about the loss", timeout_s=14)
+        wait_for(lambda: "trying to reconnect" in output.read_text(), "a line about the loss", timeout_s=14)
         own_broker.start()
         _run(environment, "produce", "t")
         assert consumer.stdout.readline() == "x\n"
