@@ -1,5 +1,7 @@
 """After a start, jobs begin in stages."""
 
+import threading
+
 from headrace.pipeline.engine.scheduling.turns import Opening
 
 
@@ -40,6 +42,18 @@ def test_a_job_that_has_had_its_batch_waits_for_the_others_of_the_stage() -> Non
     assert not opening.holds("sessions")
     opening.finished("status")
     assert not opening.holds("events")
+
+
+def test_the_wait_for_the_others_ends_with_their_last_batch() -> None:
+    opening = Opening([["events", "status"]])
+    opening.finished("events")
+    waiting = threading.Thread(target=opening.wait_for_others, args=("events",), daemon=True)
+    waiting.start()
+    opening.wait_for_others("status")
+    assert waiting.is_alive()
+    opening.finished("status")
+    waiting.join(10)
+    assert not waiting.is_alive()
 
 
 def test_no_job_waits_longer_than_the_stage_may_take() -> None:

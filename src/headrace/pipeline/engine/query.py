@@ -235,8 +235,7 @@ class Query:
         return {topic: topic_id for topic, topic_id in self._topics.ids(self.source_topics).items() if topic_id}
 
     def _write(self, rows: DataFrame, number: int) -> None:
-        while self._around.opening.holds(self.job.name):
-            time.sleep(_POLL_S)
+        self._around.opening.wait_for_others(self.job.name)
         measured = Measured()
         turns = self._around.turns if isinstance(self.job.source, Table) else None
         try:

@@ -91,7 +91,7 @@ class Opening:
         self._stages = [set(stage) for stage in stages if stage]
         self._longest_s = longest_s
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
         self._open = {job for stage in self._stages[:1] for job in stage}
         self._began = clock()
 
@@ -106,6 +106,12 @@ class Opening:
         with self._lock:
             self._end_if_long()
             return bool(self._stages) and job in self._open and job not in self._stages[0]
+
+    def wait_for_others(self, job: str) -> None:
+        """Block while the job must not begin another batch."""
+        with self._lock:
+            while self.holds(job):
+                self._lock.wait(max(0.0, self._began + self._longest_s - self._clock()))
 
     def admits(self, job: str) -> bool:
         """Return True if the job may start."""
@@ -129,3 +135,4 @@ class Opening:
         del self._stages[0]
         self._open |= {job for stage in self._stages[:1] for job in stage}
         self._began = self._clock()
+        self._lock.notify_all()
