@@ -26,6 +26,7 @@ BACKOFF_S: Final = 0.3
 RETRIABLE: Final = frozenset(
     {
         ErrorCode.network_exception,
+        ErrorCode.request_timed_out,
         ErrorCode.not_coordinator,
         ErrorCode.coordinator_not_available,
         ErrorCode.coordinator_load_in_progress,
@@ -94,6 +95,7 @@ class Client:
         self.topics = topics
         self.instance_id = instance_id
         self.random = random.Random(seed)
+        self.random_losses = random.Random(f"{seed} losses")
         self.member_id = ""
         self.epoch = -1
         """The generation or member epoch."""
@@ -201,7 +203,7 @@ class Client:
         reply = self._pending = Reply(self)
         fate = self.random.random() if self.world.is_faulty else 1.0
         if fate < 0.01:
-            self.world.loop.call_later(self._latency(), self._receive, reply, ErrorCode.network_exception)
+            self.world.loop.call_later(self._latency(), self._receive, reply, self._loss())
             return
         if fate < 0.02:
             # the request arrives, and the connection breaks before the answer
@@ -227,7 +229,11 @@ class Client:
             elif not reply.is_done:
                 self.world.loop.call_later(call.timeout, self._receive, reply, ErrorCode.network_exception)
         if broken is not None:
-            self.world.loop.call_later(self._latency(), self._receive, broken, ErrorCode.network_exception)
+            self.world.loop.call_later(self._latency(), self._receive, broken, self._loss())
+
+    def _loss(self) -> ErrorCode:
+        """Return what the client notices of a lost request or reply: a broken connection, or nothing in time."""
+        return self.random_losses.choice((ErrorCode.network_exception, ErrorCode.request_timed_out))
 
     def answered(self, reply: Reply, result: Any) -> None:
         self.world.loop.call_later(self._latency(), self._receive, reply, result)

@@ -1,4 +1,8 @@
-"""A client of the consumer protocol (KIP-848), modelled on the Java consumer."""
+"""A client of the consumer protocol (KIP-848), modelled on the Java consumer and on librdkafka's.
+
+They differ after a heartbeat that was not answered in time: the Java consumer sends all fields again, librdkafka only
+those that have changed.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -26,10 +30,12 @@ class ConsumerClient(Client):
     def __init__(self, *arguments: Any) -> None:
         self._assigned: set[TopicPartition] = set()
         self._is_full_due = True
+        self._is_subscription_due = False
         self._reported_owned: set[TopicPartition] | None = None
         self._revocation_deadline = float("inf")
         self._unanswered_since = float("inf")
         super().__init__(*arguments)
+        self._is_librdkafka = self.random_losses.random() < 0.5
 
     def may_commit(self, partition: TopicPartition) -> bool:
         try:
@@ -106,7 +112,8 @@ class ConsumerClient(Client):
 
     def _heartbeat(self) -> Any:
         wanted = self.world.subscription_of(self)
-        has_changed, self.topics = wanted != self.topics, wanted
+        self._is_subscription_due |= wanted != self.topics
+        self.topics = wanted
         is_full = self._is_full_due or self.epoch == 0
         owned = set(self.owned)
         sends_owned = is_full or owned != self._reported_owned
@@ -119,7 +126,7 @@ class ConsumerClient(Client):
             client_id=self.name,
             client_host="/127.0.0.1",
             rebalance_timeout_ms=int(REBALANCE_S * 1000) if is_full else -1,
-            topics=self.topics if is_full or has_changed else None,
+            topics=self.topics if is_full or self._is_subscription_due else None,
             regex=None,
             assignor=None,
             owned=self.world.with_ids(owned) if sends_owned else None,
@@ -129,7 +136,8 @@ class ConsumerClient(Client):
         self._unanswered_since = min(self._unanswered_since, sent_at)
         answer = yield Call(lambda _: self._ask_heartbeat(request))
         if not isinstance(answer, ConsumerHeartbeatResult):
-            self._is_full_due = True
+            if answer is not ErrorCode.request_timed_out or not self._is_librdkafka:
+                self._is_full_due = True
             if answer is not ErrorCode.unreleased_instance_id:
                 self.check_answer(answer)
                 return answer
@@ -140,7 +148,7 @@ class ConsumerClient(Client):
             return ErrorCode.network_exception
         # a revocation may have started with a heartbeat whose answer was lost
         requested_at, self._unanswered_since = self._unanswered_since, float("inf")
-        self._is_full_due, self.refusal = False, None
+        self._is_full_due, self._is_subscription_due, self.refusal = False, False, None
         self._reported_owned = owned if sends_owned else self._reported_owned
         self.confirmed_at = sent_at
         if answer.assignment is not None:

@@ -8,6 +8,7 @@ from typing import Any, Final
 from headrace.coordinator.groups.classic.group import ClassicGroup
 from headrace.coordinator.groups.classic.rebalance import Rebalance
 from headrace.coordinator.groups.consumer import classic_members, steps
+from headrace.coordinator.groups.consumer.group import ConsumerGroup
 from headrace.coordinator.groups.consumer.state import ConsumerState
 from headrace.coordinator.groups.effects import TimerKind
 from headrace.coordinator.groups.state import migration
@@ -182,6 +183,13 @@ def _removed_member_keeps_its_partitions() -> AbstractContextManager[None]:
     return replaced(classic_members, "_subscription_in", make)
 
 
+def _assignment_is_sent_once() -> AbstractContextManager[None]:
+    def make(_: Any) -> Any:
+        return lambda group, request, before, after: request.is_full or after.assigned.keys() != before.assigned.keys()
+
+    return replaced(ConsumerGroup, "_needs_assignment", make)
+
+
 FAULTS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
     "generation is not checked": _generation_is_not_checked,
     "assigned before revoked": _assigned_before_revoked,
@@ -197,6 +205,7 @@ FAULTS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
     "former assignment is sent": _former_assignment_is_sent,
     "failed write counts as written": _failed_write_counts_as_written,
     "offset is forgotten on reload": _offset_is_forgotten_on_reload,
+    "assignment is sent once": _assignment_is_sent_once,
     "departure is not noticed": _departure_is_not_noticed,
     "rebalance does not wait": _rebalance_does_not_wait,
     "upgrade forgets assignments": _upgrade_forgets_assignments,

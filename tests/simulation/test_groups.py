@@ -20,6 +20,7 @@ _RARE = {
     "downgraded group does not rebalance": 165,
     "generation is not checked": 240,
     "upgrade treats unrevoked partitions as free": 778,
+    "assignment is sent once": 1200,
     "downgraded group does not rebalance after a reload": 1426,
     "timers fire in a batch": 8020,
 }

@@ -65,6 +65,8 @@ class ConsumerGroup:
         self._steps = Steps(self.known, topics)
         self._downgrade = Downgrade(self.known, topics)
         self._classic = ClassicMembers(self.known, self._steps, self._downgrade, topics)
+        self._unconfirmed: set[str] = set()
+        """Members that have not reported their last assignment as owned; possibly members that have left since."""
 
     # Requests of members of the consumer protocol
 
@@ -98,7 +100,7 @@ class ConsumerGroup:
         target = targets.get(member_id, NO_PARTITIONS)
         after = steps.reconcile(out, draft, after, target_epoch, target, request.owned, has_changed=has_changed)
         steps.schedule_session(out, after)
-        needs_assignment = request.is_full or after.assigned.keys() != before.assigned.keys()
+        needs_assignment = self._needs_assignment(request, before, after)
         return out.answering(
             ConsumerHeartbeatResult(
                 member_id=member_id,
@@ -265,6 +267,21 @@ class ConsumerGroup:
                 f" id is owned by {old.member_id} member.",
             )
         return self._steps.replace(out, draft, old, member_id)
+
+    def _needs_assignment(self, request: ConsumerHeartbeat, before: ConsumerMember, after: ConsumerMember) -> bool:
+        """Return True if the reply must contain the assignment.
+
+        Kafka sends an assignment once. If that reply is lost, a Java consumer sends a full request, but librdkafka does
+        not after a timeout, and the two sides then disagree until the rebalance timeout. So the assignment is repeated
+        until the member reports that it owns it.
+        """
+        if len(self._unconfirmed) > len(self.known.members):
+            self._unconfirmed &= self.known.members.keys()
+        if after.assigned.keys() != before.assigned.keys():
+            self._unconfirmed.add(after.member_id)
+        elif request.owned == frozenset(after.assigned):
+            self._unconfirmed.discard(after.member_id)
+        return request.is_full or after.member_id in self._unconfirmed
 
     def _leaving(self, leaver: Leaver) -> ConsumerMember:
         """Return the member that a LeaveGroup names. Raises KafkaError: unknown_member_id, fenced_instance_id."""

@@ -44,9 +44,43 @@ def test_a_partition_is_assigned_after_its_owner_revoked_it(consumers: ConsumerD
     assert second.assignment == partitions("t", 0, 1, 2, 3) - first.assignment
 
 
-def test_an_assignment_is_sent_once(consumers: ConsumerDriver) -> None:
+UNCHANGED: dict[str, Any] = {"topics": None, "owned": None, "rebalance_timeout_ms": -1}
+"""Fields of a heartbeat that reports no change."""
+
+
+def test_an_assignment_is_repeated_until_the_member_reports_it_as_owned(consumers: ConsumerDriver) -> None:
     client = consumers.join("a")
-    assert consumers.beat(client, topics=None, owned=None, rebalance_timeout_ms=-1).assignment is None
+    assert consumers.beat(client, **UNCHANGED).assignment == client.assignment
+    consumers.apply_assignment(client)
+    assert consumers.beat(client, topics=None, rebalance_timeout_ms=-1).assignment is None
+    assert consumers.beat(client, **UNCHANGED).assignment is None
+
+
+def test_a_lost_request_to_revoke_is_repeated_for_a_client_that_reports_no_change(consumers: ConsumerDriver) -> None:
+    client = consumers.join("a")
+    consumers.apply_assignment(client)
+    consumers.beat(client)
+    consumers.pass_time(1000)
+    consumers.join("b")
+    consumers.beat(client, is_lost=True, **UNCHANGED)
+    assert len(client.assignment) == 4
+    consumers.beat(client, **UNCHANGED)
+    assert len(client.assignment) == 2
+    consumers.settle()
+
+
+def test_a_lost_partition_is_assigned_again_for_a_client_that_reports_no_change(consumers: ConsumerDriver) -> None:
+    first = consumers.join("a")
+    consumers.apply_assignment(first)
+    consumers.pass_time(1000)
+    second = consumers.join("b")
+    consumers.beat(first)
+    consumers.apply_assignment(first)
+    consumers.beat(first)
+    consumers.beat(second, is_lost=True, **UNCHANGED)
+    assert not second.assignment
+    consumers.beat(second, **UNCHANGED)
+    assert len(second.assignment) == 2
 
 
 def test_members_that_join_together_share_one_assignment(consumers: ConsumerDriver) -> None:
