@@ -147,12 +147,12 @@ def _end_process_if_it_hangs(config: pytest.Config) -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Let workers send no reports of passed set-ups and tear-downs, unless their durations are asked for.
+    """Let workers send neither the beginning and end of a test nor reports of passed set-ups and tear-downs.
 
-    Sending the three reports of a test takes more time than many tests do.
+    Sending them takes more time than many tests do. They are sent if an option needs them.
     """
     options = session.config.option
-    if not hasattr(session.config, "workerinput") or options.durations or options.xmlpath:
+    if not hasattr(session.config, "workerinput") or options.durations or options.xmlpath or options.verbose > 0:
         return
     for plugin in session.config.pluginmanager.get_plugins():
         if hasattr(plugin, "sendevent"):
@@ -160,6 +160,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def _send(send: Callable[..., None], name: str, **values: Any) -> None:
+    if name in ("logstart", "logfinish"):
+        return
     report = values["data"] if name == "testreport" else {}
     if not report or report["when"] == "call" or report["outcome"] != "passed" or report["sections"]:
         send(name, **values)

@@ -260,18 +260,16 @@ async def test_produce_requests_of_a_run_are_answered_up_to_an_invalid_one(
     assert b"".join(map(bytes, caught.value.answers)) == b"".join(expected)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("key", [key for key in ApiKey if versions(key) is not None], ids=lambda key: key.name)
-def test_every_api_returns_an_error_or_closes_the_connection(
-    dispatcher: Dispatcher, client: ClientInfo, key: ApiKey
-) -> None:
+def test_every_api_returns_an_error_or_closes_the_connection(client: ClientInfo) -> None:
     from headrace.server.error_replies import error_reply
 
-    known = versions(key)
-    assert known is not None
-    for version in range(known.lowest, known.highest + 1):
-        context = RequestContext(key, version, 77, "me", client)
-        with contextlib.suppress(InvalidRequestError):
-            assert error_reply(context, _AnyRequest(), KafkaError(ErrorCode.unknown_server_error, "why"))
+    for key in ApiKey:
+        known = versions(key)
+        for version in range(known.lowest, known.highest + 1) if known else ():
+            context = RequestContext(key, version, 77, "me", client)
+            with contextlib.suppress(InvalidRequestError):
+                reply = error_reply(context, _AnyRequest(), KafkaError(ErrorCode.unknown_server_error, "why"))
+                assert reply, f"{key.name} v{version}"
 
 
 class _AnyRequest:

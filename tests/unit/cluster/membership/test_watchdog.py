@@ -28,7 +28,8 @@ async def test_the_log_shows_where_the_loop_is_blocked(caplog: pytest.LogCapture
     assert "assert ended.wait(20)" in caplog.text
 
 
-async def test_a_loop_that_its_log_blocks_ends_the_process() -> None:
+async def test_a_loop_that_its_log_blocks_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.cluster.membership.watchdog._LOG_S", 0.05)
     ended = threading.Event()
     blocking = logging.StreamHandler(io.StringIO())
     logging.getLogger().addHandler(blocking)
