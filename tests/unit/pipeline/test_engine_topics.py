@@ -1,7 +1,9 @@
 """End offsets of output topics, from a client that answers as brokers do."""
 
+from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -57,8 +59,14 @@ def described(*existing: str, names: list[str]) -> dict[str, "Future[Any]"]:
 def admin(monkeypatch: pytest.MonkeyPatch) -> Admin:
     found = Admin()
     monkeypatch.setattr(topics, "AdminClient", lambda *_, **__: found)
-    monkeypatch.setattr("headrace.pipeline.engine.topics.time.sleep", lambda _: None)
+    at_times(monkeypatch, count())
     return found
+
+
+def at_times(monkeypatch: pytest.MonkeyPatch, clock: Iterator[float]) -> None:
+    """Give this module alone a clock of its own; threads of other tests may look at the real one."""
+    own = SimpleNamespace(monotonic=lambda: next(clock), sleep=lambda _: None)
+    monkeypatch.setattr("headrace.pipeline.engine.topics.time", own)
 
 
 def ends() -> object:
@@ -93,8 +101,7 @@ def test_a_missing_permission_needs_a_person(admin: Admin) -> None:
 
 def test_brokers_that_stay_away_are_no_reason_to_give_up(admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
     admin.metadata = [KafkaError._TRANSPORT] * 10
-    clock = iter(range(0, 1000, 20))
-    monkeypatch.setattr("headrace.pipeline.engine.topics.time.monotonic", lambda: next(clock))
+    at_times(monkeypatch, count(step=20))
     with pytest.raises(KafkaException):
         ends()
 
@@ -105,9 +112,7 @@ def test_missing_topics_are_waited_for_a_little(monkeypatch: pytest.MonkeyPatch)
         describe_topics=lambda _, request_timeout: described(*known.pop(0), names=["a", "b", "c"]),
     )
     monkeypatch.setattr(topics, "AdminClient", lambda *_, **__: asked)
-    monkeypatch.setattr("headrace.pipeline.engine.topics.time.sleep", lambda _: None)
-    clock = iter([0.0, 0.1, 4.9, 5.1])
-    monkeypatch.setattr("headrace.pipeline.engine.topics.time.monotonic", lambda: next(clock))
+    at_times(monkeypatch, iter([0.0, 0.1, 4.9, 5.1]))
     assert Topics({}).missing(["a", "b", "c"]) == ["c"]
     assert known == []
 

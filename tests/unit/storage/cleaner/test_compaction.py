@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from uuid import UUID
 
 import pytest
@@ -300,8 +301,8 @@ class TestFailures:
 
 def test_reads_and_writes_are_throttled(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    monkeypatch.setattr("headrace.storage.cleaner.segments_io.time.sleep", slept.append)
-    monkeypatch.setattr("headrace.storage.cleaner.segments_io.time.monotonic", lambda: 1000.0)
+    clock = SimpleNamespace(sleep=slept.append, monotonic=lambda: 1000.0)
+    monkeypatch.setattr("headrace.storage.cleaner.segments_io.time", clock)
     table.settings = CleanerSettings(map_bytes=10e6, io_buffer_bytes=512, bytes_per_second=1000)
     table.put(("a", "v" * 400), ("b", "v" * 400))
     table.log.roll(NOW)
