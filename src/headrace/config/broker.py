@@ -394,7 +394,7 @@ class BrokerConfig:
             raise ConfigError(
                 "authorizer.class.name",
                 self.authorizer_class_name,
-                "Headrace has no authorization, so every client could do everything: remove the setting",
+                "Headrace has no authorization: remove the setting only if every client may do everything",
             )
         if self.log_cleaner_min_compaction_lag_ms > self.log_cleaner_max_compaction_lag_ms:
             raise ConfigError(

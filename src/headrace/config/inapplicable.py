@@ -121,7 +121,6 @@ _QUOTAS: Final = "quotas are not supported"
 
 _IDLE: Final[tuple[tuple[str, str], ...]] = (
     ("allow.everyone.if.no.acl.found", _PLAINTEXT),
-    ("authorizer.class.name", _PLAINTEXT),
     ("background.threads", _ONE_THREAD),
     ("connection.failed.authentication.delay.ms", _PLAINTEXT),
     ("connections.max.reauth.ms", _PLAINTEXT),
