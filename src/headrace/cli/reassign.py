@@ -241,7 +241,7 @@ def verify(
     quiet: Quiet = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Compare the cluster with a plan; when no partition is moving, remove the throttles of moves.
+    """Compare the cluster with a plan; if no partition is moving, remove the replication throttles.
 
     Exit code 3: a partition is still moving, or has other replicas than planned.
     """

@@ -277,8 +277,8 @@ class Partition(LedReplica):
     ) -> int:
         """Append the marker that ends the producer's transaction (KIP-98), and return the offset after it.
 
-        read_committed consumers stop before the transaction until the marker is committed. Raises KafkaError:
-        invalid_producer_epoch, transaction_coordinator_fenced, not_enough_replicas, kafka_storage_error.
+        read_committed consumers stop before the transaction until the high watermark passes the marker. Raises
+        KafkaError: invalid_producer_epoch, transaction_coordinator_fenced, not_enough_replicas, kafka_storage_error.
         """
         if self.isr_size < self.log.state.config.min_insync_replicas:
             self.check_in_sync()

@@ -163,7 +163,7 @@ class ProducerState:
         if guard.begins_at_zero and header.base_sequence and (packed is None or not _unpacked(packed).batches):
             raise _out_of_order(header, "an unknown producer must begin with sequence 0")
         if overtakes:
-            raise _out_of_order(header, f"sequence {guard.lowest_sequence} must be first")
+            raise _out_of_order(header, f"sequence {guard.lowest_sequence} must come first, but is not appended yet")
 
     def check_verified(self, header: BatchHeader, guard: VerificationGuard | None, *, is_open: bool) -> None:
         """Reject a transaction that begins without a valid guard.

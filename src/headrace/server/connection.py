@@ -213,7 +213,7 @@ class Connection:
         took_ns = now_ns - began_ns
         if took_ns >= LONG_NS:
             self._pace.note_long(took_ns)
-        if self._pending is None or isinstance(self._pending, Promise):  # a promise waits, and has no long steps
+        if self._pending is None or isinstance(self._pending, Promise):  # a promise only waits: it has no steps
             self._pace.ended(took_ns)
         if self._pending is not None or self._waits_for_runs:
             if self._receiver.end:
@@ -349,7 +349,8 @@ class Connection:
     def _resume(self, answer: Later | None = None) -> None:
         """Handle the frames that have already been received, then resume reading.
 
-        A promise was kept in the turn of another connection, or of this one: then the frames wait for their own turn.
+        The frames wait for their own turn if other connections must go first, or if `answer` is a promise: it calls
+        back within the turn that completed it, often another connection's.
         """
         if self._is_taking or self._is_busy():
             return

@@ -57,7 +57,7 @@ librdkafka sends everything uncompressed (KAFKA-18659)."""
 
 Replies: TypeAlias = list[RawReply | InvalidRequestError]
 RunHandler: TypeAlias = Callable[[Sequence[tuple[RequestContext, Any]]], Replies | Awaitable[Replies]]
-"""Handles several requests together and returns their replies in order; an error among them closes the connection."""
+"""Handles several requests and returns the replies in order; an InvalidRequestError closes the connection."""
 ManyHandler: TypeAlias = Callable[[Sequence[tuple[RequestContext, Any]]], Awaitable[Replies]]
 
 

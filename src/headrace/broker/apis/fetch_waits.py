@@ -98,7 +98,7 @@ class Fetch:
     )
 
     is_waiting: Final = False
-    """False, because one turn always completes the fetch (see `Turn.is_waiting`)."""
+    """False, because one turn always completes the fetch (see `TurnTaker.is_waiting`)."""
 
     def __init__(
         self,

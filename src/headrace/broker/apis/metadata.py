@@ -147,7 +147,8 @@ class MetadataApis:
         endpoint_type = getattr(request, "endpoint_type", _BROKERS)
         if endpoint_type == _CONTROLLERS:
             raise KafkaError(
-                ErrorCode.mismatched_endpoint_type, "Controllers have no separate endpoints: use 1 (brokers)."
+                ErrorCode.mismatched_endpoint_type,
+                "Controllers have no separate endpoints: use endpoint type 1 (brokers).",
             )
         if endpoint_type != _BROKERS:
             raise KafkaError(

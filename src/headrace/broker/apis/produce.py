@@ -113,7 +113,7 @@ class ProduceApi:
     def produce_run(self, requests: Requests) -> Replies | Awaitable[Replies]:
         """Append the batches of consecutive requests of a client, with one write per partition.
 
-        Return the replies in order. An error ends the list, and closes the connection.
+        Return the replies in order. A failed request with acks=0 gets an InvalidRequestError: it closes the connection.
         """
         found = self._large_batches.select(requests)
         if found is NONE_LARGE:

@@ -62,7 +62,7 @@ def _encoded(name: str, *, flexible: bool) -> bytes:
 
 
 def replies_to(requests: Sequence[tuple[RequestContext, int]], results: Sequence[Results]) -> Replies:
-    """Return the replies to requests with these `acks`, in order; an error closes the connection."""
+    """Return the replies, in order, to requests with these `acks`; InvalidRequestError for a failed one with acks=0."""
     return [
         _reply(topics, acks, context.api_version) for (context, acks), topics in zip(requests, results, strict=True)
     ]

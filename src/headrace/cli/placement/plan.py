@@ -69,9 +69,9 @@ class Plan:
 def target_brokers(
     state: State, *, only: Collection[int] = (), add: Collection[int] = (), retire: Collection[int] = ()
 ) -> set[int]:
-    """Return the brokers to place replicas on: `only` these, or those with replicas, plus `add`, minus `retire`.
+    """Return the brokers to place replicas on: `only` if given, else those with replicas and `add`, without `retire`.
 
-    Raises CommandError if one of them is not alive.
+    Raises CommandError if one of them is not alive, if one to retire does not exist, or if none is left.
     """
     known = ", ".join(map(str, state.brokers))
     for broker in (*only, *add):

@@ -82,7 +82,7 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A cluster at one moment. Both mappings are sorted."""
+    """A cluster at one moment. `brokers` and `partitions` are in the order of their keys."""
 
     cluster_id: str | None
     controller: int | None

@@ -1,9 +1,9 @@
 """Accept or refuse the ISR changes that leaders propose: AlterPartition (KIP-497, KIP-841, KIP-903). Pure.
 
-Kafka's controller in ZooKeeper mode trusts the sender to be the leader. This one checks it, as KRaft's does, because
-any client can send the request: without its leader in the ISR a partition may lose records, or be offline forever.
+Kafka's controller in ZooKeeper mode trusts the sender to be the leader. This one checks it, as KRaft's does: any client
+can send the request, and if it removed the leader from the ISR, the partition could lose records or be offline forever.
 
-Only a new controller removes members itself: those that restarted before it took office.
+`remove_restarted` is for a new controller: followers that restarted before it took office may have lost records.
 """
 
 from collections.abc import Sequence
@@ -70,7 +70,7 @@ def _is_eligible(context: Context, broker: int, epoch: int) -> bool:
 
 
 def remove_restarted(work: Work) -> None:
-    """Remove followers that restarted after an earlier controller wrote the state: they may have lost records."""
+    """Remove followers that restarted after an earlier controller wrote the partition's state."""
     context = work.context
     for partition, state in context.states.items():
         steady = tuple(

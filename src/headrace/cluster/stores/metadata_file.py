@@ -51,7 +51,7 @@ PRAGMA user_version = {_LAYOUT};
 
 
 def open_database(path: Path, *, durable: bool) -> tuple["sqlite3.Connection", os.stat_result]:
-    """Open the file for its only broker. Create or migrate it, and delete ephemeral nodes of a dead broker.
+    """Open the database; create or migrate it if necessary. Delete ephemeral nodes that an earlier process left.
 
     Returns the connection and the file's status. Raises StoreUnavailableError.
     """

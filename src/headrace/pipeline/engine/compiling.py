@@ -29,7 +29,7 @@ class Compiling:
         """The session's own settings, while its queries are interpreted."""
 
     def choose(self, session: "SparkSession", count: int | None) -> None:
-        """Interpret the plans of a batch of at most `count` rows if these are few; otherwise (or for None), compile."""
+        """Interpret the plans of a batch of at most `count` rows if that is few; compile them if it is many or None."""
         few = count is not None and count <= INTERPRETED
         conf = session.conf
         if few and self._compiled is None:

@@ -88,7 +88,7 @@ class Changelog:
 class Publish:
     """A topic with the rows that the function returns, without a table; compacted if there are `keys`.
 
-    With several outputs, the function returns the rows under the name of the topic.
+    If the function returns a dict, the topic's name is the key of these rows.
     """
 
     topic: str
@@ -150,7 +150,7 @@ def job(
     late: Literal["counted", "quarantined"] = "counted",
     trigger: str = DEFAULT_TRIGGER,
 ) -> Callable[[F], F]:
-    """Register a function `(rows, params) -> DataFrame`, or `-> {table: DataFrame}` with several tables, as a job.
+    """Register a function `(rows, params) -> DataFrame`, or `-> {table or topic: DataFrame}`, as a job.
 
     The function stays a plain function: the same call is the streaming batch, the report and the unit test. Raises
     PipelineError for a definition that cannot work.

@@ -32,8 +32,8 @@ HEAVY: Final = 2
 T = TypeVar("T")
 
 
-class Turn(Protocol):
-    """A connection with work to do."""
+class TurnTaker(Protocol):
+    """A connection or a fetch with work to do."""
 
     @property
     def is_waiting(self) -> bool:
@@ -62,11 +62,11 @@ class Turns:
     ) -> None:
         self._call_soon = call_soon
         self.clock = clock
-        self._queues: tuple[deque[Turn], deque[Turn], deque[Turn]] = (deque(), deque(), deque())
+        self._queues: tuple[deque[TurnTaker], deque[TurnTaker], deque[TurnTaker]] = (deque(), deque(), deque())
         self._spent_ns = 0
         self._is_spent = False
         self._is_scheduled = False
-        self._held: list[Turn] = []
+        self._held: list[TurnTaker] = []
         self._is_holding = False
         self.is_contended = False
         """True if work must call `must_wait` first. A plain attribute, because every request reads it."""
@@ -75,15 +75,15 @@ class Turns:
         """Return True if a turn of this kind (LIGHT, FRESH, HEAVY) must queue."""
         return self._is_spent or (kind != LIGHT and bool(self._queues[kind]))
 
-    def add(self, turn: Turn, kind: int, *, is_reply: bool = False) -> None:
-        """Queue a connection for a turn; LIGHT connections come first.
+    def add(self, taker: TurnTaker, kind: int, *, is_reply: bool = False) -> None:
+        """Queue a connection or a fetch for a turn; LIGHT ones come first.
 
         `is_reply`: the turn only sends a reply, without reading; after `hold_replies` it waits for `release_replies`.
         """
         if is_reply and self._is_holding:
-            self._held.append(turn)
+            self._held.append(taker)
             return
-        self._queues[kind].append(turn)
+        self._queues[kind].append(taker)
         self.is_contended = True
         self._schedule()
 
@@ -95,8 +95,8 @@ class Turns:
         """Stop holding replies, and take the held turns now, in the same callback of the loop."""
         self._is_holding = False
         held, self._held = self._held, []
-        for turn in held:
-            turn.take_turn()
+        for taker in held:
+            taker.take_turn()
 
     def spent(self, ns: int) -> None:
         """Count a long turn, or a long step of a request that is answered later."""
@@ -132,9 +132,9 @@ class Turns:
         # because its further steps run outside of turns
         for queue in self._queues[FRESH:]:
             for _ in range(len(queue)):
-                turn = queue.popleft()
-                turn.take_turn()
-                if turn.is_waiting or self.clock() >= end:
+                taker = queue.popleft()
+                taker.take_turn()
+                if taker.is_waiting or self.clock() >= end:
                     break
 
 

@@ -247,7 +247,7 @@ class LogDirs:
         self._doomed.add(doomed, now_ms + delay)
 
     def set_aside(self, topic_partition: TopicPartition) -> Path:
-        """Rename the directory of a partition without a topic to `-stray`, and return the new path.
+        """Rename the directory of an unknown partition to a name that ends in `-stray`, and return the new path.
 
         Raises KafkaError(kafka_storage_error).
         """

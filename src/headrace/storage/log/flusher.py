@@ -90,7 +90,7 @@ class LogFlusher:
     def recovery_point_to_save(self) -> int:
         """The recovery point for the checkpoint: earlier segments are on disk with their indexes.
 
-        The active segment's indexes are not on disk, so recovery must read that segment even if it is rolled now.
+        The active segment's indexes are not on disk, so recovery must read that segment, even if it is rolled later.
         """
         point = self.recovery_point
         if self._rolled:

@@ -77,8 +77,15 @@ class LeaderEpochs:
         if any(entry.epoch == epoch and entry.start_offset <= start_offset for entry in self._entries[-1:]):
             return
         if len(kept) < len(self._entries) - 1:
-            dropped = self._entries[len(kept) :]
-            log.warning("%s: leader epoch %d at offset %d replaces %s", self.path, epoch, start_offset, dropped)
+            log.warning(
+                "%s: leader epoch %d begins at offset %d. Dropping the entries that contradict it: %s",
+                self.path,
+                epoch,
+                start_offset,
+                ", ".join(
+                    f"epoch {entry.epoch} at offset {entry.start_offset}" for entry in self._entries[len(kept) :]
+                ),
+            )
         self._replace([*kept, EpochEntry(epoch, start_offset)])
 
     def recover(self, header: BatchHeader) -> None:

@@ -135,7 +135,9 @@ def _end_of(segment: Segment, loading: Loading, epochs: LeaderEpochs) -> int:
         return segment.read_end()
     except (KafkaError, CorruptIndexError) as error:
         # not torn by a crash, so data after the damage may be valid: leave a copy of the file
-        log.error("%s was damaged after a clean shutdown: %s", segment.path, error)
+        log.error(
+            "%s was damaged after a clean shutdown: %s. Checking it and rebuilding its indexes", segment.path, error
+        )
         rebuild(segment, loading.config, epochs, _NO_LIMIT, copies=True)
         return segment.read_end()
 

@@ -173,9 +173,10 @@ class TestLeaderEpochs:
         epochs = self.epochs(tmp_path)
         assert (epochs.latest, epochs.end_offset_for(0), epochs.epoch_for(5)) == (-1, (-1, -1), -1)
 
-    def test_a_new_entry_removes_contradictory_ones(self, tmp_path: Path) -> None:
+    def test_a_new_entry_removes_contradictory_ones(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         epochs = self.epochs(tmp_path, (1, 0), (2, 20), (3, 40), (4, 20))
         assert epochs.entries == (EpochEntry(1, 0), EpochEntry(4, 20))
+        assert "contradict it: epoch 2 at offset 20, epoch 3 at offset 40" in caplog.text
 
     def test_an_epoch_keeps_its_first_offset(self, tmp_path: Path) -> None:
         assert self.epochs(tmp_path, (1, 0), (1, 20)).entries == (EpochEntry(1, 0),)

@@ -194,7 +194,7 @@ class ConsumerState:
             self._has_partition_metadata = value is not None
 
     def replay_partition_metadata(self) -> None:
-        """Remember that the log has a record of an older Kafka, which must be removed with the group."""
+        """Remember that the log has a partition metadata record of an older Kafka, to be removed with the group."""
         self._has_partition_metadata = True
 
     def _replay_subscription(self, member_id: str, value: MemberSubscription | None) -> None:

@@ -254,7 +254,7 @@ class GroupTable:
             self.consumer(group_id).known.replay(key, value)
 
     def replay_partition_metadata(self, group_id: str) -> None:
-        """Remember that the log has a record of an older Kafka, which must be removed with the group."""
+        """Remember that the log has a partition metadata record of an older Kafka, to be removed with the group."""
         if self._is(group_id, GroupType.CONSUMER):
             self.consumer(group_id).known.replay_partition_metadata()
 

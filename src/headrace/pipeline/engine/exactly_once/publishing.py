@@ -64,10 +64,10 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """A batch; `query` is the query's id in the checkpoint.
+    """A batch to publish; `query` is the id of the Spark query, from its checkpoint.
 
-    `positions` are the next offsets to read after the batch, at least one: they carry the proof. `output_ends` are the
-    end offsets of the output topics before the first attempt.
+    `positions` are the next offsets to read after the batch, at least one, because `proof` is their metadata.
+    `output_ends` are the end offsets of the output topics before the first attempt.
     """
 
     number: int

@@ -225,7 +225,7 @@ class TableVersion:
         return DataFrame(self._snapshot.withStats(), self._spark)
 
     def rows(self, paths: Collection[str] | None) -> DataFrame:
-        """Return the rows of some files, or of all for None."""
+        """Return the rows of the files at `paths`; None means all files."""
         wanted = None if paths is None else frozenset(paths)
         files = [
             file for file in self._snapshot.allFiles().collectAsList() if wanted is None or str(file.path()) in wanted

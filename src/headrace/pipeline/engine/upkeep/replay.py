@@ -142,7 +142,10 @@ def _append(lake: Lake, table: str, rows: DataFrame, job: Job) -> None:
 
 
 def _arrived(lake: Lake, good: Mapping[str, DataFrame], accepted: DataFrame) -> DataFrame:
-    """Return the accepted positions whose rows are in the tables: another replay may have run at the same time."""
+    """Return the accepted positions whose rows are in the tables.
+
+    Rows are missing if another replay used their batch number at the same time: Delta then skips them.
+    """
     for table, rows in good.items():
         if lake.exists(table):
             stored = lake.read(table)

@@ -21,7 +21,7 @@ class OpenTransaction(NamedTuple):
 
 
 class _Ended(NamedTuple):
-    """An ended transaction whose marker is not committed yet."""
+    """An ended transaction whose marker is not below the high watermark yet."""
 
     first_offset: int
     marker_offset: int
@@ -43,7 +43,7 @@ class OpenTransactions(Container[int]):
         self.markers = MarkerCounts()
         self._ended: deque[_Ended] = deque()
         self.first_offset: int | None = None
-        """The first offset of the oldest transaction whose end is not committed, or None."""
+        """The first offset of the oldest transaction that is open or in `_ended`; None without one."""
         self._note_first()
 
     def __len__(self) -> int:

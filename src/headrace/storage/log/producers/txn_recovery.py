@@ -29,7 +29,7 @@ def restore_transaction_indexes(directory: Path, segments: Sequence[Segment]) ->
         if not segment.txn_index.is_suspect:
             continue
         if aborted != segment.txn_index.read():
-            log.warning("%s differs from the log: rewriting its %d entries", segment.txn_index.path, len(aborted))
+            log.warning("%s differs from the log: rewriting it with %d entries", segment.txn_index.path, len(aborted))
             segment.txn_index.replace(aborted)
         segment.txn_index.is_suspect = False
 
