@@ -10,7 +10,8 @@ PYTHON := $(or $(call first,import ensurepip; $(NEW_ENOUGH)),$(call first,$(NEW_
 endif
 BIN := .venv/bin
 TESTS ?= tests
-JOBS ?= 3
+# The tests of processes wait for them; unit tests compute.
+JOBS ?= $(if $(filter tests/unit%,$(TESTS)),2,4)
 DEMO_ARGS ?=
 BENCH_ARGS ?=
 SEEDS ?= 20000
