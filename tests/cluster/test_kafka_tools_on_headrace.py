@@ -154,7 +154,8 @@ def test_a_reassignment_in_progress_is_listed_extended_and_cancelled(twins: Twin
     twins.create("slow", (1, 2), (2, 1))
     twins.create("quick", (1,))
     twins.produce("slow", 1000, size=10_000, partitions=2)
-    plan, additional = twins.plan({("slow", 0): (2, 3), ("slow", 1): (3, 1, 2)}), twins.plan({("quick", 0): (3,)})
+    # Each partition loses a replica, too: the tool of 3.9 does not cancel moves that only add replicas.
+    plan, additional = twins.plan({("slow", 0): (2, 3), ("slow", 1): (3, 1)}), twins.plan({("quick", 0): (3,)})
     twins.same_move(*plan, "--execute", "--throttle", "10000")
     assert "slow-0: replicas: 2,3,1. adding: 3. removing: 1." in twins.same_move("--list")
     assert "Adding Replicas: 3" in twins.same(TOPICS, "--describe", "--topic", "slow")
