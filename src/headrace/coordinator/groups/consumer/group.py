@@ -66,7 +66,9 @@ class ConsumerGroup:
         self._downgrade = Downgrade(self.known, topics)
         self._classic = ClassicMembers(self.known, self._steps, self._downgrade, topics)
         self._unconfirmed: set[str] = set()
-        """Members that have not reported their last assignment as owned; possibly members that have left since."""
+        """Members that have not reported their last assignment as owned, and some that have left. A reload forgets it:
+        after a change of coordinator, most clients send a full request.
+        """
 
     # Requests of members of the consumer protocol
 
@@ -273,15 +275,16 @@ class ConsumerGroup:
 
         Kafka sends an assignment once. If that reply is lost, a Java consumer sends a full request, but librdkafka does
         not after a timeout, and the two sides then disagree until the rebalance timeout. So the assignment is repeated
-        until the member reports that it owns it.
+        until the member reports that it owns it. A member that must revoke has not reported yet, also after a reload.
         """
         if len(self._unconfirmed) > len(self.known.members):
             self._unconfirmed &= self.known.members.keys()
         if after.assigned.keys() != before.assigned.keys():
             self._unconfirmed.add(after.member_id)
-        elif request.owned == frozenset(after.assigned):
+        elif request.owned is not None and request.owned == frozenset(after.assigned):
             self._unconfirmed.discard(after.member_id)
-        return request.is_full or after.member_id in self._unconfirmed
+        must_revoke = after.state is MemberState.UNREVOKED_PARTITIONS
+        return request.is_full or must_revoke or after.member_id in self._unconfirmed
 
     def _leaving(self, leaver: Leaver) -> ConsumerMember:
         """Return the member that a LeaveGroup names. Raises KafkaError: unknown_member_id, fenced_instance_id."""

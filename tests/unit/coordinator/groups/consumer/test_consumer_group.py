@@ -64,6 +64,7 @@ def test_a_lost_request_to_revoke_is_repeated_for_a_client_that_reports_no_chang
     consumers.join("b")
     consumers.beat(client, is_lost=True, **UNCHANGED)
     assert len(client.assignment) == 4
+    consumers.reload()
     consumers.beat(client, **UNCHANGED)
     assert len(client.assignment) == 2
     consumers.settle()
