@@ -10,7 +10,7 @@ PYTHON := $(or $(call first,import ensurepip; $(NEW_ENOUGH)),$(call first,$(NEW_
 endif
 BIN := .venv/bin
 TESTS ?= tests
-# The tests of processes wait for them; unit tests compute.
+# Most tests wait for the processes that they start: four at a time keep two cores busy. Unit tests only compute.
 JOBS ?= $(if $(filter tests/unit%,$(TESTS)),2,4)
 DEMO_ARGS ?=
 BENCH_ARGS ?=
