@@ -28,9 +28,11 @@ def has_ended(error: Exception) -> bool:
     from py4j.protocol import Py4JError, Py4JNetworkError
     from pyspark import SparkContext
 
+    if isinstance(error, Py4JNetworkError):
+        return True
     gateway: Any = SparkContext._gateway
-    if isinstance(error, Py4JNetworkError) or gateway is None:
-        return isinstance(error, Py4JNetworkError)
+    if gateway is None:
+        return False
     try:
         gateway.jvm.System.currentTimeMillis()
     except (Py4JError, OSError):

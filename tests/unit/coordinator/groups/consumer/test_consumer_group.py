@@ -22,6 +22,14 @@ def refused(driver: ConsumerDriver, name: str, **changes: Any) -> KafkaError:
     return raised.value
 
 
+def shared(consumers: ConsumerDriver) -> tuple[Client, Client]:
+    """Return a member that owns all partitions, and one that has joined later and waits for its share."""
+    first = consumers.join("a")
+    consumers.apply_assignment(first)
+    consumers.pass_time(1000)
+    return first, consumers.join("b")
+
+
 def test_the_first_member_gets_all_partitions_at_once(consumers: ConsumerDriver) -> None:
     client = consumers.join("a")
     assert client.epoch == 2
@@ -29,10 +37,7 @@ def test_the_first_member_gets_all_partitions_at_once(consumers: ConsumerDriver)
 
 
 def test_a_partition_is_assigned_after_its_owner_revoked_it(consumers: ConsumerDriver) -> None:
-    first = consumers.join("a")
-    consumers.apply_assignment(first)
-    consumers.pass_time(1000)
-    second = consumers.join("b")
+    first, second = shared(consumers)
     assert (second.epoch, second.assignment) == (3, frozenset())
     consumers.beat(first)
     assert (first.epoch, len(first.assignment)) == (2, 2)
@@ -57,11 +62,7 @@ def test_an_assignment_is_repeated_until_the_member_reports_it_as_owned(consumer
 
 
 def test_a_lost_request_to_revoke_is_repeated_for_a_client_that_reports_no_change(consumers: ConsumerDriver) -> None:
-    client = consumers.join("a")
-    consumers.apply_assignment(client)
-    consumers.beat(client)
-    consumers.pass_time(1000)
-    consumers.join("b")
+    client, _ = shared(consumers)
     consumers.beat(client, is_lost=True, **UNCHANGED)
     assert len(client.assignment) == 4
     consumers.reload()
@@ -71,10 +72,7 @@ def test_a_lost_request_to_revoke_is_repeated_for_a_client_that_reports_no_chang
 
 
 def test_a_lost_partition_is_assigned_again_for_a_client_that_reports_no_change(consumers: ConsumerDriver) -> None:
-    first = consumers.join("a")
-    consumers.apply_assignment(first)
-    consumers.pass_time(1000)
-    second = consumers.join("b")
+    first, second = shared(consumers)
     consumers.beat(first)
     consumers.apply_assignment(first)
     consumers.beat(first)
@@ -95,10 +93,7 @@ def test_members_that_join_together_share_one_assignment(consumers: ConsumerDriv
 
 
 def test_a_lost_response_is_repeated(consumers: ConsumerDriver) -> None:
-    client = consumers.join("a")
-    consumers.apply_assignment(client)
-    consumers.pass_time(1000)
-    consumers.join("b")
+    client, _ = shared(consumers)
     consumers.beat(client)
     consumers.apply_assignment(client)
     consumers.beat(client, is_lost=True)
@@ -127,10 +122,7 @@ def test_a_member_without_heartbeats_is_removed(consumers: ConsumerDriver) -> No
 
 
 def test_a_member_that_does_not_revoke_in_time_is_removed(consumers: ConsumerDriver) -> None:
-    slow = consumers.join("a")
-    consumers.apply_assignment(slow)
-    consumers.pass_time(1000)
-    other = consumers.join("b")
+    slow, other = shared(consumers)
     consumers.beat(slow)
     assert consumers.group.known.members["a"].state is MemberState.UNREVOKED_PARTITIONS
     for _ in range(REBALANCE_TIMEOUT_MS // 30_000):
