@@ -154,7 +154,7 @@ class MetadataStore(Protocol):
         """Return the names of the node's children, sorted; raises NoNodeError."""
 
     async def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False) -> str:
-        """Create the node and return its path; raises NodeExistsError, NoNodeError (for its parent)."""
+        """Create the node and return its path; raises NodeExistsError, or NoNodeError if its parent does not exist."""
         (done,) = await self.multi((Create(path, data, ephemeral, sequential),))
         return done.path
 

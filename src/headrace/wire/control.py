@@ -1,4 +1,4 @@
-"""Transaction markers (KIP-98): the only record of a control batch, which commits or aborts a transaction.
+"""Transaction markers (KIP-98). A marker is the only record of its control batch; it commits or aborts a transaction.
 
 https://kafka.apache.org/documentation/#controlbatch
 """

@@ -55,12 +55,14 @@ async def test_records_appended_during_a_move_are_moved_too(broker: Broker) -> N
     assert not broker.mover.moves
 
 
-async def test_a_move_to_the_current_directory_cancels_a_move(broker: Broker) -> None:
+async def test_a_move_to_the_current_directory_cancels_a_move(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     broker.move(broker.b)
     broker.move(broker.a)
     await broker.finished()
     assert broker.partition.log.directory == broker.a / "t-0"
     assert not list(broker.b.glob("t-0*"))
+    assert f"Stopped moving t-0 from {broker.a} to {broker.b}: a move to {broker.a} was requested" in caplog.text
 
 
 async def test_repeating_a_move_changes_nothing(broker: Broker) -> None:

@@ -57,7 +57,7 @@ class LogMover:
         if current is not None:
             if current.target == path:
                 return
-            current.aborted = True
+            current.abort_reason = f"a move to {path} was requested"
             del self.moves[topic_partition]
         try:
             partition = self._replicas.readable(topic, index)
@@ -81,7 +81,7 @@ class LogMover:
 
     async def stop(self) -> None:
         for move in self.moves.values():
-            move.aborted = True
+            move.abort_reason = "the broker is stopping"
         await asyncio.gather(*self._tasks)
         if self._threads is not None:
             self._threads.shutdown()
@@ -99,8 +99,8 @@ class LogMover:
                 switched = True
                 await self._finish(move)
             log.info("%s has moved from %s to %s", moved.topic_partition, source, move.target)
-        except MoveAbortedError:
-            log.info("Stopped moving %s to %s", moved.topic_partition, move.target)
+        except MoveAbortedError as error:
+            log.info("Stopped moving %s from %s to %s: %s", moved.topic_partition, source, move.target, error)
         except MoveFailedError as error:
             _log_failure(move, source, error, switched=switched)
             self._replicas.log_dirs.note_failure(error.directory, error.error)
@@ -118,8 +118,8 @@ class LogMover:
         from headrace.storage.dirs.log_move import MoveAbortedError
 
         log_dirs = self._replicas.log_dirs
-        if move.aborted:
-            raise MoveAbortedError
+        if move.abort_reason:
+            raise MoveAbortedError(move.abort_reason)
         await self._in_thread(move.prepare)
         while True:
             await self._in_thread(partial(move.copy, move.plan(), self._bytes_per_second))

@@ -94,7 +94,7 @@ def _run(demo: DemoJobs, out: TextIO, *, few_rows: bool) -> None:
 def _wait(
     commands: queue.SimpleQueue[str], supervisor: "Supervisor", supervised: "Future[bool]", drain: threading.Thread
 ) -> bool:
-    """Wait for a command. Return True after `finish` and the end of `drain`; False to stop.
+    """Wait for commands. On `finish`, start `drain` and return True when it has ended; on any other, return False.
 
     Raises PipelineError if a job was given up.
     """

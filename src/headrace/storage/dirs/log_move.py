@@ -79,7 +79,7 @@ class LogMove:
         """The directory that the copy replaces."""
         self.synced_offset = 0
         """All records before this offset are on disk in the copy."""
-        self.aborted = False
+        self.abort_reason = ""
         self._topic_id = topic_id
         self._copied: dict[str, int] = {}
         self._truncations = moved.state.truncations
@@ -169,8 +169,8 @@ class LogMove:
         try:
             position = file.start
             while position < file.end:
-                if self.aborted:
-                    raise MoveAbortedError
+                if self.abort_reason:
+                    raise MoveAbortedError(self.abort_reason)
                 data = self._read(source, min(_CHUNK_BYTES, file.end - position), position)
                 if not data:
                     break  # truncated; the next plan starts over
@@ -208,8 +208,8 @@ class LogMove:
     def _pause(self, seconds: float) -> None:
         due = time.monotonic() + seconds
         while (left := due - time.monotonic()) > 0:
-            if self.aborted:
-                raise MoveAbortedError
+            if self.abort_reason:
+                raise MoveAbortedError(self.abort_reason)
             time.sleep(min(left, _LONGEST_PAUSE_S))
 
     def discard(self) -> None:

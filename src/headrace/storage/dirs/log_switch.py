@@ -38,8 +38,8 @@ def switch(log_dirs: LogDirs, move: LogMove) -> bool:
     Raises MoveAbortedError, MoveFailedError and OSError.
     """
     moved = move.log
-    if move.aborted or not log_dirs.is_here(moved):
-        raise MoveAbortedError
+    if move.abort_reason or not log_dirs.is_here(moved):
+        raise MoveAbortedError(move.abort_reason or "the partition was deleted")
     plan = move.plan()
     if plan.stale or plan.size > LAST_BYTES:
         return False

@@ -1,4 +1,4 @@
-"""Selects the segments that retention by time, by size or by the log start offset deletes."""
+"""Selects the segments to delete: those expired by time or size, and those below the log start offset."""
 
 from collections.abc import Sequence
 

@@ -91,7 +91,7 @@ def _fill_evenly(assigned: dict[str, list[TopicIdPartition]], unassigned: set[To
 
 
 class _Balance:
-    """Balances members that subscribe to different topics."""
+    """Balances the partitions of members whose subscriptions differ."""
 
     def __init__(self, subscribers: list[Subscriber], assigned: Mapping[str, list[TopicIdPartition]]) -> None:
         self._loads = {member_id: len(partitions) for member_id, partitions in assigned.items()}

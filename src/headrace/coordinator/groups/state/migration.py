@@ -85,11 +85,11 @@ def _unrevoked(members: list[tuple[ConsumerMember, Partitions]]) -> list[Consume
 
 def _check(group: ClassicGroup, settings: GroupSettings) -> None:
     if settings.group_consumer_migration_policy not in _UPGRADES:
-        raise _refusal(group, "online upgrade is disabled")
+        raise _refusal(group, "online upgrade is disabled (group.consumer.migration.policy)")
     if not group.is_consumer:
         raise _refusal(group, "the group does not use the consumer embedded protocol")
     if len(group.membership) > settings.group_consumer_max_size:
-        raise _refusal(group, "the group size exceeds the consumer group maximum size")
+        raise _refusal(group, "the group size exceeds the consumer group maximum size (group.consumer.max.size)")
 
 
 def _converted(group: ClassicGroup, member: ClassicMember, topics: Topics) -> tuple[ConsumerMember, Partitions]:

@@ -75,7 +75,7 @@ def reached(rows: DataFrame, before: Reached, *, time: str = "event_time") -> tu
 
 
 def with_settled(rows: DataFrame, before: Reached, after: Reached, count: int) -> DataFrame:
-    """Add `settled_before` and `settled_after`, and write a small batch to one file.
+    """Return the rows with `settled_before` and `settled_after`; a small batch gets one partition, so one file.
 
     A stream may read the files of a batch one by one, in any order. Until it has read all of them, it can only rely on
     the time that was settled before the batch.
