@@ -256,14 +256,14 @@ def test_a_file_without_valid_offsets_is_refused(headrace: Headrace, group: str,
         ("t,0", "line 1"),
         ("t,0,4", "does not exist"),
         ("[1]", "entry 1: expected"),
-        ("", "no offsets of group"),
+        ("", "no offsets for group"),
     ):
         path = tmp_path / "bad"
         path.write_text(content)
         assert why in headrace("groups", "reset", group, "--from-file", str(path), status=1).stderr
     path.write_text(f'"other","{group}",0,4\n"another","{group}",1,0\n')
     refused = headrace("groups", "reset", group, "--from-file", str(path), status=1).stderr
-    assert "It has offsets of: another, other." in refused
+    assert "It has offsets for these groups: another, other." in refused
     assert "cannot read" in headrace("groups", "reset", group, "--from-file", "/nowhere", status=1).stderr
 
 

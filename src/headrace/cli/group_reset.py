@@ -37,7 +37,8 @@ def steps(
         if not given:
             others = ", ".join(sorted(by_group))
             raise CommandError(
-                f"{from_file} has no offsets of group '{group}'", f"It has offsets of: {others}." if others else None
+                f"{from_file} has no offsets for group '{group}'",
+                f"It has offsets for these groups: {others}." if others else None,
             )
         places = {place for place in given if selection.takes(place)}
     elif selection.topics:
@@ -51,7 +52,7 @@ def steps(
     if to_current or shift_by is not None:
         places &= current.keys()
     if not places and from_file is not None:
-        raise CommandError(f"{from_file} has no offsets of group '{group}' for the partitions given with --topic")
+        raise CommandError(f"{from_file} has no offsets for group '{group}' in the partitions given with --topic")
     if not places and (to_current or shift_by is not None):
         where = " in these partitions" if selection.topics else ""
         raise CommandError(

@@ -1,4 +1,4 @@
-"""Spark for one command: started without the messages of the JVM, and with its errors explained."""
+"""Start Spark for one command, hide the JVM's messages, and explain Spark's errors."""
 
 import os
 import shutil

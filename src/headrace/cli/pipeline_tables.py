@@ -181,7 +181,7 @@ def _print_audits(audits: "Sequence[Audited]", uri: str) -> None:
 
 
 def _by_partition(audit: "Audited", verdict: str) -> dict[tuple[str, str, int], int]:
-    """Return the number of offsets with a verdict in each partition."""
+    """Return the number of offsets with this verdict in each partition."""
     found: dict[tuple[str, str, int], int] = {}
     for gap in audit.gaps:
         if gap.verdict == verdict:

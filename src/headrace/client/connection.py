@@ -82,7 +82,7 @@ class Connection(asyncio.BufferedProtocol):
         """
         transport = self._transport
         if transport is None or transport.is_closing():
-            raise ConnectionFailedError("the peer closed the connection")
+            raise ConnectionFailedError("the connection is closed")
         self._filled, self._needed = 0, _SIZE_BYTES
         self._answered = answered
         transport.write(frame)

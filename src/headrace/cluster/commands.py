@@ -1,6 +1,7 @@
-"""The commands of a controller to the brokers. Pure values.
+"""Commands from the controller to a broker. Pure values.
 
-They mean the same as Kafka's requests of these names. The controller passes them to the broker in its own process.
+They mean the same as Kafka's requests of these names. A single broker's controller passes them on in its process; in a
+cluster, a broker makes them from the controller's requests.
 """
 
 from collections.abc import Sequence

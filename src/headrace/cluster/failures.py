@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from headrace.cluster.store import StoreError, StoreLockedError, StoreUnavailableError
+from headrace.cluster.store import MalformedNodeError, StoreError, StoreLockedError, StoreUnavailableError
 from headrace.errors import ErrorCode, KafkaError
 
 log = logging.getLogger(__name__)
@@ -30,15 +30,14 @@ class StoreFailures:
         try:
             yield
         except StoreError as error:
-            if str(error) != self._failure:
-                self._failure = str(error)
-                log.error("Topics and settings cannot be changed: %s", error)
-            if isinstance(error, StoreUnavailableError):
-                code = locked if isinstance(error, StoreLockedError) else failed
-                raise KafkaError(code, f"Nothing was changed: {error}") from error
-            raise KafkaError(
-                failed, f"Nothing was changed: {error}. Another process changed the metadata: restart the broker."
-            ) from error
+            text = str(error)
+            if not isinstance(error, StoreUnavailableError | MalformedNodeError):  # whose texts say what to do
+                text += ". Another process changed the metadata: restart the broker."
+            if text != self._failure:
+                self._failure = text
+                log.error("Topics and settings cannot be changed: %s", text)
+            code = locked if isinstance(error, StoreLockedError) else failed
+            raise KafkaError(code, f"Nothing was changed: {text}") from error
 
     def note_written(self) -> None:
         """Log the end of a failure after a successful write."""

@@ -45,7 +45,7 @@ def test_the_error_names_the_place_in_the_file(tmp_path: Path, text: str, proble
             None,
             "offsets.csv",
             {"u": None},
-            "offsets.csv has no offsets of group 'g' for the partitions given with --topic",
+            "offsets.csv has no offsets for group 'g' in the partitions given with --topic",
         ),
     ],
 )

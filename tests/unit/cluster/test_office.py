@@ -67,12 +67,24 @@ async def test_settings_survive_a_restart_and_leader_epochs_rise(tmp_path: Path)
     await store.close()
 
 
-async def test_a_replaced_controller_changes_nothing(store: MetadataStore, cluster: Cluster) -> None:
+async def test_a_replaced_controller_changes_nothing(
+    store: MetadataStore, cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
     await store.set("/controller_epoch", b"2")
-    with pytest.raises(KafkaError, match="Another process changed the metadata"):
+    with pytest.raises(KafkaError, match="Another process changed the metadata: restart the broker"):
         await cluster.admin.create_topics([NewTopic("t")])
+    assert "restart the broker" in caplog.text
     assert await store.children("/brokers/topics") == []
     assert not cluster.led
+
+
+async def test_an_unreadable_node_needs_a_backup_and_not_a_restart(
+    store: MetadataStore, cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    await store.set("/latest_producer_id_block", b"{")
+    with pytest.raises(KafkaError, match="from a backup") as caught:
+        await cluster.producer_ids.allocate()
+    assert "restart the broker" not in f"{caught.value} {caplog.text}"
 
 
 async def test_the_broker_epoch_is_the_zxid_of_the_registration(store: MetadataStore, cluster: Cluster) -> None:

@@ -25,10 +25,10 @@ RECOVERING = 1
 
 
 def offline(*, unclean: Callable[[str], bool]) -> Selector:
-    """Select the first online replica in the ISR. If there is none and `unclean` allows it, select any online replica.
+    """Select the first online replica in the ISR; if there is none and `unclean` allows it, the first online replica.
 
     `unclean` returns True for a topic that may lose records to become available. A member of the ISR that has
-    restarted since the state was written may have lost records, so others are preferred, and it leaves the ISR.
+    restarted since the state was written may have lost records: it leaves the ISR if an online member stayed up.
     """
 
     def select(context: Context, partition: TopicPartition, state: LeaderState) -> Elected | None:

@@ -8,7 +8,7 @@ EVERY_GROUP: Final = ""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:
-    """The settings. Times in ms, sizes in bytes; fields are named like the settings, with underscores for dots."""
+    """Named like Kafka's settings, with underscores for dots. The `..._max_size` are numbers of members."""
 
     group_initial_rebalance_delay_ms: int = 3000
     group_min_session_timeout_ms: int = 6000

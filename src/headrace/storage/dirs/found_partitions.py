@@ -168,7 +168,9 @@ def find_partitions(directories: Iterable[LogDir]) -> FoundPartitions:
             if twin is not None:
                 raise KafkaError(
                     ErrorCode.kafka_storage_error,
-                    f"{topic_partition} is in {path} and in {twin.path}: remove the older one of the two",
+                    f"{topic_partition} is in {path} and in {twin.path}: move the older one out of the log directories."
+                    f" Its {LEADER_EPOCHS_FILE} ends with the lower epoch or, if both are equal, its log ends at"
+                    " the lower offset",
                 )
             found.partitions[topic_partition] = Place(directory, path)
     for topic_partition, identity, place in copies:

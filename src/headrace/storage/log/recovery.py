@@ -276,7 +276,7 @@ def rebuild(
     following: Sequence[Segment] = (),
     copies: bool = False,
 ) -> Rebuilt:
-    """Check the segment from the batch at `start` on, cut it after its last valid batch, and rebuild its indexes.
+    """Check the batches from byte `start` on, cut the segment before the first invalid one, and rebuild its indexes.
 
     `limit` is the next segment's base offset; `following` segments are set aside if this one is torn. With `copies`,
     copy the file before cutting it. Raises OSError.

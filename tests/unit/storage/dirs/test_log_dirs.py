@@ -131,7 +131,7 @@ class TestPlacing:
     def test_a_partition_in_two_directories_is_refused(self, tmp_path: Path) -> None:
         for name in ("a", "b"):
             (tmp_path / name / "t-0").mkdir(parents=True)
-        with pytest.raises(KafkaError, match=r"t-0 is in .*b/t-0 and in .*a/t-0: remove the older"):
+        with pytest.raises(KafkaError, match=r"t-0 is in .*b/t-0 and in .*a/t-0: move the older one out"):
             open_dirs(tmp_path / "a", tmp_path / "b")
 
     def test_the_space_is_that_of_the_file_system(self, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ Skip: TypeAlias = Callable[[bytes], bool]
 
 
 class Source(Protocol):
-    """Lines without line ends, as they arrive. `name` is for users; `expected` is the number of lines, if known."""
+    """Lines without line endings, as they arrive. Users see `name`; `expected` is the number of lines, if known."""
 
     @property
     def name(self) -> str: ...

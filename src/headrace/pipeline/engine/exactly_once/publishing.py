@@ -184,7 +184,11 @@ class TransactionalPublisher:
             try:
                 bounded(lambda: producer.abort_transaction(_ABORT_S), 2 * _ABORT_S)
             except KafkaException as error:
-                log.warning("%s: the open transaction was not aborted and ends at its timeout: %s", self._job, error)
+                log.warning(
+                    "%s: cannot abort the open transaction (%s); read_committed consumers wait until it times out",
+                    self._job,
+                    error,
+                )
 
 
 class LedgerPublisher:
