@@ -159,7 +159,7 @@ class Cluster(ABC):
         admin.delete_topics([topic])[topic].result(_TIMEOUT_S)
 
     def leader_port(self, topic: str) -> int:
-        """Return the port of the leader of the topic's first partition. Raises RuntimeError if none after a minute."""
+        """Return the port of the leader of partition 0. Raises RuntimeError if none after a minute."""
         deadline = time.monotonic() + _TIMEOUT_S
         while True:
             found = self._admin(self).list_topics(topic, timeout=_TIMEOUT_S)

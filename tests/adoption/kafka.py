@@ -57,7 +57,7 @@ class Java:
         self._launcher = launcher
         self.log_path = log_path
         self.archive: Path | None = None
-        """Write an archive of the loaded classes here at the end, instead of using the one of `make setup`."""
+        """Write an archive of the loaded classes here at the end, instead of using the one from `make setup`."""
         self._process: subprocess.Popen[bytes] | None = None
 
     def command(self, main: str, *arguments: str) -> list[str]:

@@ -170,7 +170,7 @@ class Trio:
         self.run(TOPIC_COMMAND, "--delete", "--topic", topic)
 
     def elect(self, kind: str, *topic_partition: object) -> str:
-        """Elect a leader (`preferred` or `unclean`), of one partition or of all."""
+        """Elect a leader (`preferred` or `unclean`), for one partition or for all."""
         if not topic_partition:
             return self.run(ELECT, "--election-type", kind, "--all-topic-partitions")
         topic, partition = map(str, topic_partition)

@@ -36,13 +36,13 @@ def _tables(spark: "SparkSession", path: Path) -> "dict[str, DataFrame]":
 
 @pytest.fixture(scope="module")
 def access(spark: "SparkSession", access_log: Path) -> "dict[str, DataFrame]":
-    """Events and quarantine of four days of a web site."""
+    """A web site's events and quarantine over four days."""
     return _tables(spark, access_log)
 
 
 @pytest.fixture(scope="module")
 def nasa(spark: "SparkSession", access_log: Path) -> "dict[str, DataFrame]":
-    """Events and quarantine of 72 minutes of a web site, with torn lines."""
+    """A web site's events and quarantine over 72 minutes, with torn lines."""
     return _tables(spark, access_log.with_name("nasa.log"))
 
 

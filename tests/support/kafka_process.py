@@ -105,12 +105,12 @@ class KafkaProcess:
 
 
 def kafka_classes(jars: Path) -> Path:
-    """Return the path of the archive of a broker's classes that `make setup` creates for these jars."""
+    """Return the path of the archive with a broker's classes that `make setup` creates for these jars."""
     return jars.with_name(f"{jars.name}-broker.jsa")
 
 
 def shared_classes(jars: Path) -> tuple[str, ...]:
-    """Return the Java options that use the archive, if it exists. Java ignores one of other jars or of another Java."""
+    """Return the Java options that use the archive, if it exists. Java ignores one of other jars or another Java."""
     archive = kafka_classes(jars)
     return (f"-XX:SharedArchiveFile={archive}", "-Xlog:cds=off") if archive.is_file() else ()
 

@@ -28,7 +28,7 @@ LEAST_UNPACKED: Final = 1024
 MAX_COMPRESSED_AT_ONCE: Final = 64 * 1024
 """Bytes of records to recompress on the event loop in one turn."""
 MAX_WAITING: Final = 64 * 1024 * 1024
-"""Bytes of batches that may wait for the thread, and of recompressed batches of one request. Further batches are
+"""Bytes of batches that may wait for the thread, and of a request's recompressed batches. Further batches are
 refused with a retriable error. A single batch may be larger."""
 _FLAGS: Final = 22
 """Position of the low byte of a batch's attributes, which contains the codec."""

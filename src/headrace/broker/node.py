@@ -213,7 +213,7 @@ class Node:
             founding.refuse_without_metadata(self.log_dirs.owned)
 
     async def _found_cluster(self) -> None:
-        """Become controller of a cluster of one broker, and lead its partitions."""
+        """Become the controller of a one-broker cluster, and lead its partitions."""
         config = self.config
         store = EmbeddedStore(self._metadata, executor=self._executor, durable=self._durable_metadata)
         self._opened.push_async_callback(store.close)

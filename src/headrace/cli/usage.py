@@ -44,7 +44,7 @@ def check_utf8(ctx: Any) -> None:
 
 
 def unknown_command(ctx: Any, args: Sequence[str]) -> CommandError:
-    """Return the error for the unknown command `args[0]` of the group of `ctx`."""
+    """Return the error for the unknown command `args[0]` in the group of `ctx`."""
     name, path = args[0], ctx.command_path
     hint = habits.for_command(path, list(args))
     if hint is None:

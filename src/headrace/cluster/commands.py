@@ -1,4 +1,4 @@
-"""Commands from the controller to a broker. Pure values.
+"""Commands from the controller to a broker. Pure.
 
 They mean the same as Kafka's requests of these names. A single broker's controller passes them on in its process; in a
 cluster, a broker makes them from the controller's requests.

@@ -1,4 +1,4 @@
-"""Paths and contents of the nodes of Kafka's metadata tree, byte for byte as Kafka 3.9 writes them to ZooKeeper."""
+"""Paths and contents of the nodes in Kafka's metadata tree, byte for byte as Kafka 3.9 writes them to ZooKeeper."""
 
 import json
 import uuid
@@ -232,7 +232,7 @@ def encode_reassignments(targets: Mapping[TopicPartition, Sequence[int]]) -> byt
 
 
 def decode_partitions(data: bytes) -> list[TopicPartition]:
-    """Decode the partitions of a deprecated request for elections, or of an ISR change notification."""
+    """Decode the partitions in a deprecated election request or in an ISR change notification."""
     return [TopicPartition(item["topic"], item["partition"]) for item in _decode(data).get("partitions", ())]
 
 

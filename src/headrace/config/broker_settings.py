@@ -18,7 +18,7 @@ BROKER_SETTINGS: Final[dict[str, Setting]] = {
     **SECURITY_SETTINGS,
 }
 LISTENER_PREFIX: Final = "listener.name."
-"""Prefix of keys of settings for one listener."""
+"""Prefix of the settings for a single listener."""
 
 
 def find_setting(key: str) -> Setting | None:

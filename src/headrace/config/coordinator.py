@@ -66,7 +66,7 @@ COORDINATOR_SETTINGS: Final[dict[str, Setting]] = table(
         "offsets.retention.minutes",
         INT,
         10_080,
-        "Retention in minutes of the offsets of a group without members.",
+        "Minutes to keep the offsets of a group without members.",
         at_least(1),
         importance=HIGH,
     ),
@@ -114,7 +114,7 @@ COORDINATOR_SETTINGS: Final[dict[str, Setting]] = table(
         "headrace.group.history.retention.hours",
         INT,
         168,
-        "Retention in hours of the samples and of the timeline of rebalances.",
+        "Hours to keep the samples and the rebalance timeline.",
         at_least(1),
     ),
     Setting(

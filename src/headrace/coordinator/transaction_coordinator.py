@@ -28,7 +28,7 @@ A = TypeVar("A")
 
 @dataclass(slots=True)
 class TransactionSettings:
-    """Settings of the broker; times in ms."""
+    """The broker settings that concern transactions."""
 
     partition_count: int = 50
     max_timeout_ms: int = 900_000

@@ -1,4 +1,4 @@
-"""Metrics of the controller of a cluster with ZooKeeper. Brokers that are not the controller export zeros."""
+"""Metrics of the controller in a cluster with ZooKeeper. Brokers that are not the controller export zeros."""
 
 from collections.abc import Iterable
 from typing import Final

@@ -51,7 +51,7 @@ def spark_settings(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def classes() -> Path | None:
-    """Return the path of the archive of Spark's classes that `make setup` creates; None for an installed package."""
+    """Return the path of the archive with Spark's classes that `make setup` creates; None for an installed package."""
     directory = _project_jars()
     return directory.with_suffix(".jsa") if directory else None
 

@@ -87,7 +87,7 @@ def selected(tables: Mapping[str, DataFrame], names: Iterable[str]) -> dict[str,
 
 
 def ordered(table: str, rows: DataFrame) -> DataFrame:
-    """Return the rows of a table of the report, sorted for display."""
+    """Return the rows of one of the report's tables, sorted for display."""
     order = [sf.desc(name[1:]) if name.startswith("-") else sf.asc(name) for name in _ORDER[table]]
     return rows.orderBy(*order)
 
@@ -103,7 +103,7 @@ class Differences:
 def differences(
     lake: Lake, tables: Mapping[str, DataFrame], *, on: date | None = None, params: Given | None = None
 ) -> dict[str, Differences]:
-    """Compare tables of the report with those of the streams, row for row.
+    """Compare the report's tables with the streams' tables, row for row.
 
     Estimates of sketches differ if they are more than five standard errors from the exact number. Sessions that may
     continue are left out, and so are tables without a time if the report is `on` a day.

@@ -32,7 +32,7 @@ MAX_FRAMES_PER_TURN: Final = 256
 """Maximum number of requests of one client per turn."""
 
 MAX_RUNS: Final = 32
-"""Maximum number of runs of Produce requests of one client that wait for followers."""
+"""Maximum number of a client's runs of Produce requests that wait for followers."""
 
 
 class Connection:

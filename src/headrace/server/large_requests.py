@@ -14,9 +14,9 @@ from headrace.wire.apis import ApiKey
 log = logging.getLogger(__name__)
 
 MANY_ENTRIES: Final = 2000
-"""Maximum number of array items of a request that is decoded and handled in one go, in a few milliseconds."""
+"""Maximum number of array items in a request that is decoded and handled in one go, in a few milliseconds."""
 MANY_BATCHES: Final = 128
-"""Maximum number of topics and batches of Produce requests that are handled in one go: the first write to a partition
+"""Maximum number of topics and batches in Produce requests that are handled together: the first write to a partition
 can take half a millisecond."""
 LARGE_FRAME: Final = 64 * 1024
 """Maximum bytes of a request that is checked in one go, in a few milliseconds at worst (one entry per byte)."""

@@ -221,7 +221,7 @@ def response_reader(api_key: int, version: int) -> Callable[[Buffer, int], tuple
 
 @cache
 def schema_class(api_key: int, version: int, kind: EntityType) -> Any:
-    """Return the class of a version of a request or a response."""
+    """Return the class for one version of a request or response."""
     if api_key in _CONTROLS:
         known, name = _CONTROLS[api_key]
         assert version == known, f"no version {version} of {ApiKey(api_key).name}"

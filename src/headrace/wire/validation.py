@@ -41,7 +41,7 @@ _CODEC_POSITION: Final = 22
 _UP_TO_MAGIC: Final = 17
 """Bytes of a batch up to its magic, inclusive."""
 _MIN_LENGTH: Final = 14
-"""The smallest length field of a batch of any magic."""
+"""The smallest value in a batch's length field, whatever its magic."""
 _OLD_FORMAT: Final = "message formats v0 and v1 are not supported; send record batches with magic 2"
 
 

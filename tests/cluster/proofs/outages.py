@@ -1,4 +1,4 @@
-"""Measure how long partitions are unavailable after clean stops and crashes, of Headrace brokers and of Kafka's.
+"""Measure how long partitions are unavailable after clean stops and crashes of Headrace and Kafka brokers.
 
 A prober per partition writes one record after another with acks=all. A partition was unavailable for the longest time
 between two acknowledgements. Idempotent and transactional producers run meanwhile: no record of theirs may fail.

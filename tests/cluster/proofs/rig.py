@@ -203,7 +203,7 @@ class Rig:
         return sorted(self.zookeeper.get_children("/brokers/topics"))
 
     def states(self, topic: str) -> dict[int, State]:
-        """Return the state of every partition of a topic that has one."""
+        """Return the states of a topic's partitions, except those without one."""
         found = {}
         for name in self._children(f"/brokers/topics/{topic}/partitions"):
             path = f"/brokers/topics/{topic}/partitions/{name}/state"

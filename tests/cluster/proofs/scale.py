@@ -264,7 +264,7 @@ def _timed(act: Callable[[], None], trio: Trio) -> float:
 
 
 def _delays(trio: Trio) -> list[float]:
-    """Return the longest delay of the event loop of each broker in the last minute (s)."""
+    """Return the longest delay (s) of each broker's event loop in the last minute."""
     found = []
     for broker in trio.brokers.values():
         url = f"http://127.0.0.1:{broker.settings['headrace.http.listener']}/metrics"

@@ -11,7 +11,7 @@ from tests.cluster.proofs.rig import Rig, Say
 
 BROKERS: Final = (1, 2, 3)
 _OF_THE_CONTROLLER: Final = 0.4
-"""The least share of kills of single brokers that kill the controller."""
+"""Minimum share of the kills of single brokers that hit the controller."""
 
 
 class Plan(NamedTuple):

@@ -39,7 +39,7 @@ _BACKOFF_S: Final = 0.1
 _TICK_S: Final = 0.002
 _RECORDS_PER_STEP: Final = 4
 _PAUSE_S: Final = 0.02
-"""Duration of each of the steps in which a shard is loaded."""
+"""Duration of each step of loading a shard."""
 
 
 def partition_of(group: str) -> TopicPartition:

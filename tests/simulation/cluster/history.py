@@ -50,7 +50,7 @@ class History(Acts):
     pause_s: float
     """The mean pause of a producer between two batches."""
     fetch_bytes: int
-    """The limit of a follower's fetch of one partition: a small one makes followers catch up slowly."""
+    """The limit per partition in a follower's fetch: a small one makes followers catch up slowly."""
     has_groups: bool = False
     """True with `__consumer_offsets`, coordinators, and a client that commits offsets."""
 

@@ -74,7 +74,7 @@ class Store:
         self.deleted: dict[UUID, Moment] = {}
         """Deleted topics, and the moment when the deletion began."""
         self._assigned: dict[Key, Moment] = {}
-        """The moments of the latest writes of assignments."""
+        """The moments when assignments were last written."""
         self._deleting: dict[str, Moment] = {}
 
     def key_of(self, name: TopicPartition) -> Key | None:

@@ -1,4 +1,4 @@
-"""The history of a simulation of transactions, drawn from a seed."""
+"""A history of simulated transactions, drawn from a seed."""
 
 import random
 from collections.abc import Callable

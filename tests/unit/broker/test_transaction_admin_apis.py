@@ -40,7 +40,7 @@ def test_many_markers_yield_to_other_clients(markers: list[dict[str, Any]], monk
 
 
 def listing(pattern: str, *, has_hung_up: bool) -> Any:
-    """Return ListTransactions for the ids of a coordinator of two."""
+    """Return the reply to ListTransactions of a coordinator with two ids."""
     ids = {name: TransactionMetadata(1, 0, 0, start_ms=0) for name in ("orders", "payments")}
     apis = TransactionAdminApis(cast(Any, SimpleNamespace(all=ids.items)), cast(Any, None))
     context = SimpleNamespace(client=SimpleNamespace(has_hung_up=has_hung_up))

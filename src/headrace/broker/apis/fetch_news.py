@@ -13,7 +13,7 @@ from headrace.replication.replica import Replica
 
 
 class SessionNews:
-    """Watches the partitions of one session, of a consumer or of the follower with id `follower`."""
+    """Watches the partitions of a session, which belongs to a consumer or to the follower with id `follower`."""
 
     __slots__ = ("_follower", "_session", "listeners")
 

@@ -44,8 +44,8 @@ _NOT_JOINED: Final[Fields] = {"generation_id": -1, "protocol_name": "", "leader"
 
 
 Locate: TypeAlias = Callable[[RequestContext, str, str], Endpoint]
-"""Returns the client-facing address of the coordinator of a key: the leader of its partition of an internal topic.
-Raises KafkaError(coordinator_not_available) if it has no leader."""
+"""Returns the client-facing address of a key's coordinator, which leads the key's partition of an internal topic.
+Raises KafkaError(coordinator_not_available) if that has no leader."""
 
 
 class GroupApis:

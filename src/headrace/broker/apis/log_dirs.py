@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 _PER_SLICE: Final = 256
 _LOGGED: Final = 10
-"""Maximum number of refused moves of one request to log with their errors; the others are only counted."""
+"""Maximum number of a request's refused moves to log with their errors; the others are only counted."""
 
 
 class LogDirsApi:

@@ -77,7 +77,7 @@ class _Begun(NamedTuple):
 
 
 class TransactionVerification:
-    """Verifies the transactional batches of runs of Produce requests."""
+    """Verifies the transactional batches in runs of Produce requests."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """Consumer groups on this broker: the coordinator, its history and its APIs, created when needed.
 
-Importing their modules takes a quarter of the time of a start. In a cluster without groups they are imported shortly
+Importing their modules takes a quarter of the start-up time. In a cluster without groups they are imported shortly
 after the start, or by the first request about a group.
 """
 

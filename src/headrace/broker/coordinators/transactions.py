@@ -96,7 +96,7 @@ class Transactions:
         return self._open() if self._coordinator is None else self._coordinator
 
     def present(self) -> "list[TransactionMetadata]":
-        """Return the metadata of all transactional ids of this coordinator."""
+        """Return the metadata of this coordinator's transactional ids."""
         return [] if self._coordinator is None else self._coordinator.present()
 
     def routes(self) -> dict[ApiKey, Handler]:

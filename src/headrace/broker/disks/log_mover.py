@@ -146,7 +146,7 @@ class LogMover:
 
 def _log_failure(move: "LogMove", source: Path, error: Exception, *, switched: bool) -> None:
     if switched:
-        text = "Completing the move of %s from %s to %s failed: %s. It already uses the new directory"
+        text = "Completing the move of %s from %s to %s failed: %s. The copy is in use; a restart completes the move"
     else:
         text = (
             "Moving %s from %s to %s failed: %s. It stays in the old directory: correct the cause, then request the"

@@ -176,7 +176,7 @@ class Member:
         http.add_metrics(partial(controller, self.candidate))
 
     def locate(self, context: RequestContext, topic: str, key: str) -> Endpoint:
-        """Return the client-facing address of the coordinator of `key`: the leader of its partition of `topic`.
+        """Return the client-facing address of the coordinator for `key`, which leads the key's partition of `topic`.
 
         Raises KafkaError(coordinator_not_available).
         """
@@ -344,7 +344,7 @@ class Member:
                 if isinstance(error, StoreError):
                     log.error("Following changes in ZooKeeper failed; trying again in %g s: %s", _RETRY_S, error)
                 else:
-                    log.exception("Following changes in ZooKeeper failed; trying again in %g s", _RETRY_S)
+                    log.exception("Following ZooKeeper failed and will be retried: this is a bug, please report it")
                 await asyncio.sleep(_RETRY_S)
                 self._must_rejoin = True
                 self._wake()

@@ -118,7 +118,8 @@ class OtherBrokers:
         try:
             reply = await link.call(request, 4, AddPartitionsToTxnResponse)
         except LinkError as error:
-            log.warning("Coordinator %d did not verify transactional id %s: %s", coordinator, transactional_id, error)
+            text = "Coordinator %d did not verify transactional id %s, so its producer has to retry: %s"
+            log.warning(text, coordinator, transactional_id, error)
             return dict.fromkeys(partitions, ErrorCode.network_exception)
         if reply.error_code is not ErrorCode.none:
             return dict.fromkeys(partitions, reply.error_code)

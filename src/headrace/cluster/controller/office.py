@@ -1,4 +1,4 @@
-"""The controller of a cluster of one broker: write the machine's decisions at once, and execute its orders.
+"""The controller of a one-broker cluster: write the machine's decisions at once, and execute its orders.
 
 Callers make one change at a time.
 """

@@ -177,7 +177,7 @@ class Candidate:
             log.warning("Another broker has become controller: this one resigns")
             await self._end()
             return
-        log.error("This broker resigns as controller after an unexpected error", exc_info=error)
+        log.error("This broker resigns as controller after an unexpected error; an election follows", exc_info=error)
         await self._resign()
         await asyncio.sleep(_PAUSE_S)  # another broker may not have the problem
 

@@ -31,7 +31,7 @@ class Timing:
 
 
 class Figures:
-    """Waiting and handling times of the events of all terms."""
+    """Waiting and handling times of events, over all terms."""
 
     def __init__(self) -> None:
         self.waited = Timing()

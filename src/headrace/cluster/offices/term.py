@@ -257,7 +257,7 @@ class Term:
         results, effects = self.machine.elect(wanted)
         for partition, result in results.items():
             if isinstance(result, KafkaError) and result.code is not ErrorCode.election_not_needed:
-                log.warning("The election of the preferred leader of %s failed: %s", partition, result)
+                log.warning("The preferred replica of %s cannot become its leader: %s", partition, result)
         await self._carry_out(effects)
         await self._store.remove([znodes.ELECTIONS])
 

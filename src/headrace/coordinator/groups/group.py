@@ -56,7 +56,7 @@ class Group(Protocol):
 
     @property
     def generation(self) -> int:
-        """The generation, or the epoch of a group of the consumer protocol."""
+        """The generation; in the consumer protocol, the group epoch."""
 
     @property
     def protocol_type(self) -> str | None: ...

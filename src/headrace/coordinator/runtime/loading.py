@@ -47,7 +47,8 @@ def load(state: Loadable, batches: Iterable[Buffer], now_ms: Callable[[], int], 
                         record.key, record.value, record.offset, now_ms=now_ms(), producer_id=producer_id
                     )
                 except (KafkaError, UnicodeDecodeError) as error:
-                    log.error("%s: skipped the record at offset %d: %s", name, record.offset, error)
+                    text = "%s: skipped the record at offset %d, so its group or transactional id may be outdated: %s"
+                    log.error(text, name, record.offset, error)
     yield count
 
 

@@ -7,7 +7,7 @@ from headrace.errors import ErrorCode, KafkaError
 from headrace.wire.varint import unsigned_varint
 
 _FIRST_FLEXIBLE: Final = 4
-"""First flexible version of values of offsets and classic groups, with varint lengths and tagged fields."""
+"""First flexible version of the values for offsets and classic groups, with varint lengths and tagged fields."""
 
 _INT8 = struct.Struct(">b")
 _INT16 = struct.Struct(">h")

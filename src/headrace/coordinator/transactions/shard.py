@@ -10,7 +10,7 @@ from headrace.errors import ErrorCode
 
 
 class TransactionShard:
-    """The transactional ids of a shard; `version` returns the cluster's `transaction.version`. Times in ms."""
+    """The transactional ids of a shard; `version` returns the cluster's `transaction.version`."""
 
     def __init__(self, version: Callable[[], int]) -> None:
         self._version = version

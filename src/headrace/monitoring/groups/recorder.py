@@ -152,7 +152,7 @@ class GroupHistory:
                     next_prune = now + _PRUNE_INTERVAL_S
                     await self.in_thread(lambda: self.store.prune(now_ms()))
             except Exception:
-                log.exception("A sample of the groups' offsets failed; retrying at the next interval")
+                log.exception("Sampling offsets of groups failed and will be retried: this is a bug, please report it")
             await asyncio.sleep(self._interval_s)
 
     async def _until_loaded(self) -> None:

@@ -1,4 +1,4 @@
-"""Streams of the records of topics, in the columns of `raw`, and of the rows of tables."""
+"""Streams of topics' records, in the columns of `raw`, and of tables' rows."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -150,7 +150,7 @@ def has_unread(files: Reading, table: str, after: Any) -> bool:
 
 
 def only_adds(files: Reading, table: str) -> bool:
-    """Return True if the rows of a table are those of its commits: the log is complete, short, and removes nothing.
+    """Return True if a table's rows are those that its commits add: the log is complete, short, and removes nothing.
 
     Later columns would also matter: Delta refuses to read commits with an older schema.
     """
@@ -163,7 +163,7 @@ def only_adds(files: Reading, table: str) -> bool:
 
 
 def _commits(files: Reading, table: str) -> list[str]:
-    """Return the names of the files of a table's commits, the oldest first."""
+    """Return the names of a table's commit files, the oldest first."""
     return sorted(name for name in files.names(f"{table}/_delta_log") if name.removesuffix(".json").isdecimal())
 
 

@@ -64,7 +64,7 @@ class Jobs(Mapping[str, Job]):
 
 
 def find(files: Iterable[Path] = ()) -> Jobs:
-    """Return the jobs of all installed distributions and of `files`.
+    """Return the jobs in all installed distributions and in `files`.
 
     Raises ModuleNotFoundError if an optional package of Headrace is missing, and PipelineError if a distribution or
     file cannot be imported, contains no job, or repeats the name of a job.

@@ -1,4 +1,4 @@
-"""The figures of a fetcher for metrics. Pure values."""
+"""A fetcher's figures, for metrics. Pure."""
 
 from typing import NamedTuple
 

@@ -8,7 +8,7 @@ from headrace.errors import ErrorCode
 from headrace.types import TopicPartition
 
 OFFSETS_VERSION: Final = 9
-"""The version of ListOffsets between brokers of Kafka 3.9; 7 and 8 have the same fields."""
+"""The version of ListOffsets that Kafka 3.9's brokers send each other; 7 and 8 have the same fields."""
 _LATEST: Final = -1
 _EARLIEST: Final = -2
 

@@ -24,7 +24,7 @@ PADDING: Final = 16
 _NULL: Final = 1
 """The varint -1."""
 _WALK: Final = 64
-"""Records to walk one by one before checking for a run of records of one size."""
+"""Records to walk one by one before checking for a run of equally long records."""
 _LONGEST_WALK: Final = 1024
 _LONGEST_RUN: Final = 8192
 _ROWS: Final = 65_536
@@ -127,7 +127,7 @@ def _walk(content: bytes, position: int, count: int, walked: list[int], runs: li
     """Append the starts of `count` records, from `position` on, to `walked` or `runs`. Return the end of the last one.
 
     This is the only loop over records, and takes longer than decoding all columns. It follows the length fields, and
-    skips runs of records of one size. Raises IndexError at the end of `content`, and KafkaError(corrupt_message).
+    skips runs of equally long records. Raises IndexError at the end of `content`, and KafkaError(corrupt_message).
     """
     add = walked.append
     steps = _WALK

@@ -61,7 +61,7 @@ class KeyDigests:
         return digests
 
     def _summed(self, words: Words, starts: Integers, size: int) -> Digests:
-        """Return the digests of keys of one size."""
+        """Return the digests of equally long keys."""
         numbers = self._numbers
         length = np.uint64(size) * numbers[-2] + numbers[-1]
         sums = [np.full(len(starts), start) for start in length]

@@ -304,7 +304,7 @@ class LogDir:
             offsets.pop(topic_partition, None)
 
     def expect_new(self, topic_partition: TopicPartition) -> None:
-        """Remove the offsets of an earlier partition of this name from the checkpoints. Raises OSError.
+        """Remove an earlier partition's offsets under this name from the checkpoints. Raises OSError.
 
         After a crash they would apply to the new partition, and hide its records or skip their recovery.
         """
@@ -357,7 +357,7 @@ def make_directories(path: Path) -> list[Path]:
 
 
 def _boot_id() -> bytes:
-    """Return the id of the current boot of the machine; empty except on Linux."""
+    """Return the machine's current boot id; empty except on Linux."""
     try:
         return _BOOT_ID.read_bytes()
     except OSError:

@@ -198,11 +198,11 @@ class OwnedDirs:
     # -- space -----------------------------------------------------------------------------------------------------
 
     def space(self, path: Path) -> tuple[int, int]:
-        """Return the total and the available bytes of the file system of `path`; -1 on errors."""
+        """Return the total and the available bytes in `path`'s file system; -1 on errors."""
         try:
             system = os.statvfs(path)
         except OSError as error:
-            log.warning("Cannot read the size of the file system of %s: %s", path, error)
+            log.warning("Cannot read the free space of %s, so its disk space marks have no effect: %s", path, error)
             return -1, -1
         return system.f_blocks * system.f_frsize, system.f_bavail * system.f_frsize
 

@@ -26,7 +26,7 @@ from headrace.types import Buffer
 from headrace.wire.batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC_V2, BatchHeader, parse_header
 
 _MIN_OLD_LENGTH: Final = 14
-"""The smallest length field of a message of format v0 or v1, in bytes."""
+"""The smallest value in the length field of a v0 or v1 message."""
 MIN_BATCH_LENGTH: Final = HEADER_SIZE - LOG_OVERHEAD
 _WALK_BYTES: Final = 8192
 """Covers the default index interval, so most lookups need one read."""

@@ -108,7 +108,7 @@ def _cut(values: Sequence[Any], chance: Random, batches: int) -> list[Sequence[A
 
 
 def _bounds(count: int, chance: Random, batches: int) -> list[range]:
-    """Split the range of `count` into at most `batches` consecutive ranges of random lengths."""
+    """Split `range(count)` into at most `batches` consecutive ranges of random lengths."""
     cuts = sorted(chance.sample(range(1, count), min(batches, count) - 1)) if count > 1 else []
     return [range(start, stop) for start, stop in zip([0, *cuts], [*cuts, count], strict=True)]
 

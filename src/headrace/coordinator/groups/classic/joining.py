@@ -33,7 +33,7 @@ NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Replaced:
-    """The data to complete or undo the replacement of a static member's id. Timeouts in ms."""
+    """The data to complete or undo the replacement of a static member's id."""
 
     old_member_id: str
     new_member_id: str

@@ -281,7 +281,7 @@ def decode_consumer_key(data: bytes) -> ConsumerKey | None:
 
 
 def decode_value(key: ConsumerKey, data: bytes) -> ConsumerValue:
-    """Decode the value of a record of a KIP-848 group.
+    """Decode the value of a KIP-848 group's record.
 
     Raises KafkaError(corrupt_message) for a truncated value or an unknown version.
     """

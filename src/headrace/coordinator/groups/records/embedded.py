@@ -37,7 +37,7 @@ class Assignment(NamedTuple):
 
 
 def subscribed_topics(metadata: bytes) -> set[str] | None:
-    """Return the topics of an encoded subscription of any version; None if it cannot be decoded."""
+    """Return the topics in an encoded subscription of any version; None if it cannot be decoded."""
     try:
         _, count = _VERSION_AND_COUNT.unpack_from(metadata)
         position = _VERSION_AND_COUNT.size

@@ -50,7 +50,7 @@ _SETTLED: Final[Mapping[str, Happening]] = {
 
 
 class GroupTable:
-    """Groups by id; times in ms."""
+    """The groups of a shard, by id."""
 
     def __init__(self, settings: GroupSettings, topics: Topics) -> None:
         self._settings = settings

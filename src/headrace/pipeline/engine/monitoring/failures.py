@@ -24,7 +24,7 @@ def first_line(error: Exception) -> str:
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Convert errors of Spark to PipelineErrors of one line."""
+    """Convert Spark's errors to one-line PipelineErrors."""
     try:
         yield
     except (Py4JJavaError, PySparkException) as error:

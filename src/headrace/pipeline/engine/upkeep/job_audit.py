@@ -23,7 +23,7 @@ from headrace.pipeline.spec.jobs import Append, Job, Topic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audited:
-    """The combined audit of all tables of a job."""
+    """The combined audit of all of a job's tables."""
 
     job: str
     tables: tuple[str, ...]
