@@ -96,7 +96,7 @@ class IsrReports:
         self._log_again_at = now + _LOG_INTERVAL_S
         is_known = isinstance(error, LinkError | _RejectedError)
         log.warning(
-            "The controller has not accepted ISR changes; trying again: %s",
+            "The controller has not accepted ISR changes, so acks=all may wait for a lagging replica; trying again: %s",
             error if is_known else repr(error),
             exc_info=None if is_known else error,
         )
