@@ -1,8 +1,8 @@
 """Install everything that `make demo`, `make test` and `make bench` need into this checkout. Run by `make setup`.
 
 Needs only the standard library. Skips steps whose inputs have not changed since their last success, so a second run
-takes a second. The end lists missing things, and how to get them. The run fails only if Python packages are missing,
-or under CI, if anything is.
+takes a second. Steps that do not need each other run at the same time: most of them download. The end lists missing
+things, and how to get them. The run fails only if Python packages are missing, or under CI, if anything is.
 """
 
 import hashlib
@@ -13,6 +13,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextvars import ContextVar
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,10 +46,14 @@ class MissingError(Exception):
 
 
 class Step(NamedTuple):
-    """A step. It runs again if an input changes, an output or program is missing, or `holds` returns False."""
+    """A step, which follows those in `after`.
+
+    It runs again if an input changes, an output or program is missing, or `holds` returns False.
+    """
 
     name: str
     run: Callable[[], None]
+    after: Sequence[str] = ()
     inputs: Sequence[Path] = ()
     outputs: Sequence[Path] = ()
     programs: Sequence[str] = ()
@@ -54,7 +61,15 @@ class Step(NamedTuple):
 
     @property
     def stamp(self) -> Path:
-        return BUILD / "stamps" / re.sub(r"\W+", "-", self.name.lower())
+        return BUILD / "stamps" / self.file_name
+
+    @property
+    def log(self) -> Path:
+        return BUILD / "logs" / self.file_name
+
+    @property
+    def file_name(self) -> str:
+        return re.sub(r"\W+", "-", self.name.lower())
 
     def fingerprint(self) -> str:
         digest = hashlib.sha256(f"{sys.version} {ROOT}".encode())
@@ -72,9 +87,12 @@ class Step(NamedTuple):
         )
 
 
+log_of_step: ContextVar[Path] = ContextVar("log_of_step")
+
+
 def run(*command: str | Path, hint: str) -> None:
-    """Run a command, with output to `.build/setup.log`. If it fails, raise MissingError with `hint` and that output."""
-    log = BUILD / "setup.log"
+    """Run a command, with output to the step's log. If it fails, raise MissingError with `hint` and that output."""
+    log = log_of_step.get()
     with log.open("ab") as output:
         start = output.tell()
         try:
@@ -157,12 +175,10 @@ def install_headrace() -> None:
     )
     try:
         run(*install, hint="Could not install Headrace.")
-    except MissingError as error:
+    except MissingError:
         if compile_wish != "1":
             raise
-        say(f"compiling failed, so record checks are slower ({BUILD / 'setup.log'}) ... ", end="")
-        with (BUILD / "setup.log").open("a") as log:
-            log.write(f"{error}\n")
+        say(f"setup: compiling failed, so record checks are slower ({log_of_step.get()})")
         os.environ["HEADRACE_COMPILE"] = "0"
         run(*install, hint="Could not install Headrace.")
 
@@ -251,26 +267,53 @@ def steps() -> list[Step]:
         ),
         Step("Java", java, programs=["java"]),
         Step("Programs for tests", programs, programs=list(PROGRAMS)),
-        Step("Spark's Kafka connector and Delta Lake", jars(SPARK_POM, spark), inputs=[SPARK_POM], outputs=[spark]),
+        Step(
+            "Spark's Kafka connector and Delta Lake",
+            jars(SPARK_POM, spark),
+            after=["Programs for tests"],
+            inputs=[SPARK_POM],
+            outputs=[spark],
+        ),
         Step(
             "Spark's classes",
             spark_classes,
+            after=["Python packages", "Java", "Spark's Kafka connector and Delta Lake"],
             inputs=[LOCK, SPARK_POM, ROOT / "scripts" / "spark_classes.py"],
             outputs=[spark.with_suffix(".jsa")],
             holds=lambda: is_newer(spark.with_suffix(".jsa"), *spark.glob("*.jar"), *VENV.glob(SPARK_JARS)),
         ),
-        Step("Kafka's own tools", jars(KAFKA_POM, kafka), inputs=[KAFKA_POM], outputs=[kafka]),
-        Step("Kafka with ZooKeeper", jars(KAFKA_39_POM, kafka_39), inputs=[KAFKA_39_POM], outputs=[kafka_39]),
+        # One Maven at a time: they share ~/.m2.
+        Step(
+            "Kafka's own tools",
+            jars(KAFKA_POM, kafka),
+            after=["Spark's Kafka connector and Delta Lake"],
+            inputs=[KAFKA_POM],
+            outputs=[kafka],
+        ),
+        Step(
+            "Kafka with ZooKeeper",
+            jars(KAFKA_39_POM, kafka_39),
+            after=["Kafka's own tools"],
+            inputs=[KAFKA_39_POM],
+            outputs=[kafka_39],
+        ),
         Step(
             "Kafka's classes",
             kafka_classes,
+            after=["Python packages", "Java", "Kafka with ZooKeeper"],
             inputs=[KAFKA_POM, KAFKA_39_POM, ROOT / "scripts" / "kafka_classes.py"],
             outputs=[jars.with_name(f"{jars.name}-broker.jsa") for jars in (kafka, kafka_39)],
             holds=lambda: all(
                 is_newer(jars.with_name(f"{jars.name}-broker.jsa"), *jars.glob("*.jar")) for jars in (kafka, kafka_39)
             ),
         ),
-        Step("npm packages", npm_packages, inputs=[npm_lock], outputs=[NODE_CLIENTS / "node_modules"]),
+        Step(
+            "npm packages",
+            npm_packages,
+            after=["Programs for tests"],
+            inputs=[npm_lock],
+            outputs=[NODE_CLIENTS / "node_modules"],
+        ),
     ]
 
 
@@ -280,35 +323,60 @@ def is_newer(archive: Path, *jars: Path) -> bool:
     return archive.stat().st_mtime > max(source.stat().st_mtime for source in sources)
 
 
-def say(text: str, end: str = "\n") -> None:
+def say(text: str) -> None:
     """Print to standard error: standard output is for the command that follows, as in `make demo DEMO_ARGS=--json`."""
-    print(text, end=end, file=sys.stderr, flush=True)
+    print(text, file=sys.stderr, flush=True)
+
+
+def attempt(step: Step) -> tuple[float, str]:
+    """Run a step. Return the seconds that it took, and what is missing."""
+    started = time.monotonic()
+    log_of_step.set(step.log)
+    step.log.write_bytes(b"")
+    try:
+        step.run()
+    except MissingError as error:
+        return time.monotonic() - started, str(error)
+    step.stamp.write_text(step.fingerprint())
+    return time.monotonic() - started, ""
+
+
+def attempt_all(steps: Sequence[Step]) -> dict[str, str]:
+    """Run steps, each as soon as its predecessors have ended. Return what is missing, by step."""
+    by_name = {step.name: step for step in steps}
+    order = TopologicalSorter({step.name: [name for name in step.after if name in by_name] for step in steps})
+    order.prepare()
+    running: dict[Future[tuple[float, str]], str] = {}
+    missing: dict[str, str] = {}
+    number = 0
+    with ThreadPoolExecutor() as threads:
+        while order.is_active():
+            if ready := order.get_ready():
+                say(f"setup: starting {', '.join(ready)}")
+            running |= {threads.submit(attempt, by_name[name]): name for name in ready}
+            for ended in wait(running, return_when=FIRST_COMPLETED).done:
+                name = running.pop(ended)
+                order.done(name)
+                seconds, why = ended.result()
+                if why:
+                    missing[name] = why
+                number += 1
+                say(f"setup {number}/{len(steps)}: {name}: {'missing' if why else f'{seconds:.1f} s'}")
+    return missing
 
 
 def main() -> int:
     if sys.version_info < (3, 11):  # noqa: UP036  (this may be any Python)
         say(f"Headrace needs Python 3.11 or newer; this is {sys.version.split()[0]}. Try: make setup PYTHON=python3.11")
         return 1
-    (BUILD / "stamps").mkdir(parents=True, exist_ok=True)
-    (BUILD / "jars").mkdir(exist_ok=True)
-    (BUILD / "setup.log").write_bytes(b"")
-    missing: dict[str, str] = {}
+    for directory in ("stamps", "logs", "jars"):
+        (BUILD / directory).mkdir(parents=True, exist_ok=True)
     todo = [step for step in steps() if not step.is_done()]
     if not todo:
         say("setup: everything is in place")
-    else:
-        say(f"setup: using Python {sys.version.split()[0]} from {Path(sys.executable).resolve().parent}")
-    for number, step in enumerate(todo, 1):
-        say(f"setup {number}/{len(todo)}: {step.name} ... ", end="")
-        started = time.monotonic()
-        try:
-            step.run()
-        except MissingError as error:
-            missing[step.name] = str(error)
-            say("missing")
-        else:
-            step.stamp.write_text(step.fingerprint())
-            say(f"{time.monotonic() - started:.1f} s")
+        return 0
+    say(f"setup: using Python {sys.version.split()[0]} from {Path(sys.executable).resolve().parent}")
+    missing = attempt_all(todo)
     for name, why in missing.items():
         say(f"\n{name}: {why}")
     if "Python packages" in missing or (missing and os.environ.get("CI")):

@@ -13,7 +13,7 @@ from pyspark import SparkContext
 from headrace.pipeline import jars
 from headrace.pipeline.engine import session
 from headrace.pipeline.jobs import activity, crawlers
-from headrace.pipeline.spec.profiles import DEFAULT_MASTER
+from headrace.pipeline.spec.profiles import DEFAULT_MASTER, FOR_FEW_ROWS
 from headrace.testing.pipeline import Lake
 
 _LINE: Final = '192.0.2.{} - - [17/May/2026:{:02}:05:03 +0000] "GET /{} HTTP/1.1" 200 512 "-" "-"'
@@ -31,7 +31,7 @@ def main() -> int:
     unfinished = archive.with_suffix(".new")
     unfinished.unlink(missing_ok=True)
     name = "spark.driver.extraJavaOptions"
-    options = f"{session.profile(DEFAULT_MASTER)[name]} -XX:ArchiveClassesAtExit={unfinished} -Xlog:cds=off"
+    options = f"{session.profile(DEFAULT_MASTER)[name]} {FOR_FEW_ROWS} -XX:ArchiveClassesAtExit={unfinished} -Xlog:cds=off"
     os.environ["HEADRACE_SPARK_CONF"] = f"{name}={options}"
     with Lake() as lake:
         lines = [_LINE.format(number % 9, number % 24, number % 5) for number in range(100)]

@@ -19,7 +19,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     from headrace.pipeline.engine.session import build
     from headrace.pipeline.spec.deployment import Deployment
 
-    session = build(Deployment.default(lake=str(tmp_path_factory.mktemp("spark"))), name="tests")
+    session = build(Deployment.default(lake=str(tmp_path_factory.mktemp("spark"))), name="tests", few_rows=True)
     yield session
     session.stop()
 

@@ -243,7 +243,7 @@ def definition_of(job: "Callable[..., Any] | Job") -> Job:
 
 def _new_session() -> SparkSession:
     directory = tempfile.mkdtemp(prefix="headrace-spark-")
-    return session.build(Deployment.default(lake=directory), name="headrace tests")
+    return session.build(Deployment.default(lake=directory), name="headrace tests", few_rows=True)
 
 
 def _readable(rows: DataFrame, output: TableOutput) -> DataFrame:
