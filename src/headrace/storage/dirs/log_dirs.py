@@ -84,7 +84,7 @@ class LogDirs:
     def take_over(self) -> None:
         """Make the directories this broker's; call this before loading logs.
 
-        Raises KafkaError(kafka_storage_error) if none is writable.
+        Raises KafkaError(kafka_storage_error) if none is writable, or an interrupted move cannot be completed.
         """
         for unusable in self.owned.take_over():
             self.found.leave_out(unusable)

@@ -190,7 +190,7 @@ class GroupShard:
     def replay_bytes(self, key: bytes, value: bytes | None, offset: int, *, now_ms: int, producer_id: int = -1) -> bool:
         """Apply an encoded record. Return False for a record of an unknown type, such as a share group's.
 
-        Raises KafkaError(corrupt_message) if the record cannot be decoded.
+        Raises KafkaError(corrupt_message), or UnicodeDecodeError, if the record cannot be decoded.
         """
         decoded = decode_key(key)
         if isinstance(decoded, UnknownKey):
