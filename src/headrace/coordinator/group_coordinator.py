@@ -240,7 +240,7 @@ class GroupCoordinator:
                         self._shards.append_and_replay(shard, decision)
                     except KafkaError as error:
                         log.error(
-                            "Cannot delete the offsets of group %s for the deleted topics %s: %s. New topics with these"
+                            "Cannot delete the offsets of group %s for deleted topics (%s): %s. New topics with these"
                             " names would inherit the offsets: run `headrace groups delete-offsets GROUP TOPIC`",
                             group_id,
                             ", ".join(sorted({key.topic for key, _ in decision if isinstance(key, OffsetKey)})),

@@ -77,7 +77,7 @@ class GroupShard:
         """
         group = self.table.group(group_id)
         if not group.is_empty:
-            raise KafkaError(ErrorCode.non_empty_group, "The group is not empty: stop its members before deleting it.")
+            raise KafkaError(ErrorCode.non_empty_group, f"Group {group_id} has members: stop them to delete it.")
         records: WrittenRecords = [(key, None) for key in self.offsets.keys(group_id)]
         return Result(None, records + group.tombstones(), [note_of(group, Happening.DELETED)])
 
