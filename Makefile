@@ -37,7 +37,7 @@ cluster: setup ## start ZooKeeper and three Headrace brokers to experiment with 
 test: setup ## run the tests (TESTS=tests/unit for the unit tests)
 	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 -m "not slow" $(TESTS)
 
-slow: setup ## run the tests that take long, and property-based tests with ten times the examples
+slow: setup ## run the long tests, and property-based tests with ten times the examples
 	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 -m "slow or hypothesis" \
 	    --hypothesis-profile slow $(TESTS)
 
@@ -53,7 +53,7 @@ copier: setup ## run Kafka's TransactionalMessageCopier while clients and broker
 kills: setup ## run a pipeline on a Spark cluster while driver, workers and broker are killed (ARGS="--kills 20 --seed 1")
 	$(BIN)/python -m tests.pipeline.kills $(ARGS)
 
-proofs: setup ## long runs of clusters: kills, pauses, moves, outages, controllers that change (ARGS="kills"; ARGS=--help)
+proofs: setup ## run clusters at length, with kills, pauses, moves, outages and controller failovers (ARGS="kills"; ARGS=--help)
 	@$(BIN)/python -m tests.cluster.proofs $(ARGS)
 
 coordinators: setup ## move coordinators between Kafka and Headrace under load (ARGS="--moves 10 --seed 1 --json")
@@ -62,7 +62,7 @@ coordinators: setup ## move coordinators between Kafka and Headrace under load (
 checker: setup ## simulate transactions with faults, from many seeds, and check the histories (SEEDS=200 JOBS=2)
 	$(BIN)/python -m tests.checker --jobs $(JOBS) --seeds $(if $(filter command environment,$(word 1,$(origin SEEDS))),$(SEEDS),200) $(ARGS)
 
-lint: setup ## ruff, mypy --strict and the import contracts
+lint: setup ## check with ruff, mypy --strict and the import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

@@ -219,7 +219,7 @@ def test_an_unmounted_metadata_directory_starts_no_new_cluster(dirs: Directories
     dirs.broker.sigterm()
     dirs.a.rename(dirs.a.with_name("unmounted"))
     for _ in range(2):
-        with pytest.raises(AssertionError, match=r"metadata\.db.*a is empty: perhaps its file system is not mounted"):
+        with pytest.raises(AssertionError, match=r"metadata\.db.*a is empty: perhaps a file system is not mounted"):
             dirs.broker.start()
         assert not dirs.a.exists()
     dirs.a.with_name("unmounted").rename(dirs.a)
@@ -242,7 +242,7 @@ def test_partitions_of_an_unmounted_directory_are_offline_until_it_is_mounted(di
             assert values(client, "t", online) == [b"t"]
             assert produce(client, "t", offline) == STORAGE_ERROR
         dirs.broker.sigterm()
-    assert "b was empty when it was first used: mount its file system" in dirs.broker.log()
+    assert "b was empty when it was first used: mount the file system" in dirs.broker.log()
 
     (dirs.b / ".headrace_new_directory").unlink()
     dirs.broker.start()

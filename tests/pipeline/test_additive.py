@@ -167,7 +167,7 @@ def test_a_missing_column_is_an_error(lake: "Lake") -> None:
     from headrace.pipeline.engine.tables import additive
 
     rows = partials(lake.spark, requests(5)).drop("last").withColumnRenamed("views", "shown")
-    with pytest.raises(PipelineError, match="no column last, views and the undeclared column shown"):
+    with pytest.raises(PipelineError, match="missing: last, views; undeclared: shown"):
         additive.append(lake, VIEWS, rows, writer="page_views@1", batch=0, metadata={})
 
 

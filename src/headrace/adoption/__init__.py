@@ -1,1 +1,1 @@
-"""Adopt data of Kafka: KRaft metadata, ZooKeeper trees, directories without metadata; and hand it back to Kafka."""
+"""Adopt Kafka's data (KRaft metadata, ZooKeeper trees, or directories without metadata), and hand it back to Kafka."""

@@ -101,7 +101,7 @@ def check_idle(tree: ZooKeeperTree) -> None:
     if running:
         raise KafkaError(
             ErrorCode.duplicate_broker_registration,
-            f"Kafka is running on ZooKeeper {tree.address}: broker {', '.join(running)}. Stop it first; after a "
+            f"Kafka is running on ZooKeeper {tree.address} (broker ids: {', '.join(running)}). Stop it first; after a "
             "kill, wait for zookeeper.session.timeout.ms (18 s)",
         )
 

@@ -120,7 +120,7 @@ class Node:
     async def start(self) -> None:
         """Open everything and start serving.
 
-        Raises ConfigError and KafkaError, after closing everything.
+        Raises ConfigError, KafkaError and OSError, after closing everything.
         """
         for warning in self.config.warnings:
             log.warning("%s", warning)

@@ -13,7 +13,7 @@ from headrace.clock import now_ms
 
 
 def parse_target(text: str) -> Position:
-    """Parse `--to`. Raises typer.BadParameter, listing the valid positions."""
+    """Parse `--to`. Raises typer.BadParameter for an invalid position."""
     try:
         return parse_position(text, now_ms(), of_group=True)
     except ValueError as error:

@@ -90,7 +90,8 @@ def _hanging(place: Place, producer: Producer, now_ms: int) -> Hanging:
 def partitions(cluster: Cluster, selection: Selection, broker: int | None) -> tuple[list[Place], list[Place]]:
     """Return the selected partitions (all if none are selected) that have a leader, and those that have none.
 
-    With `broker`, include only partitions with a replica there. Raises CommandError for missing topics and partitions.
+    With `broker`, include only partitions with a replica there. Raises CommandError for a missing topic or
+    partition, and if `broker` has none.
     """
     places, leaderless = [], []
     for topic in cluster.describe(list(selection.topics) or cluster.topic_names()):

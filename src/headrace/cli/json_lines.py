@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.cli.positions import parse_moment
 from headrace.cli.record import Record, headers
-from headrace.wording import is_utf8
+from headrace.wording import is_utf8, printable
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -101,8 +101,9 @@ def _headers(value: Any) -> list[tuple[str, bytes | None]]:
         isinstance(pair, (list, tuple)) and len(pair) == 2 and isinstance(pair[0], str) for pair in pairs
     ):
         raise MalformedRecordError("'headers' is not a list of [name, value] pairs")
-    if not all(is_utf8(name) for name, _ in pairs):
-        raise MalformedRecordError("the name of a header contains an unpaired surrogate")
+    for name, _ in pairs:
+        if not is_utf8(name):
+            raise MalformedRecordError(f"the header name '{printable(name)}' contains an unpaired surrogate")
     return [(name, _from_json(data, f"header {name}")) for name, data in pairs]
 
 

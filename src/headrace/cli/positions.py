@@ -48,7 +48,7 @@ class Position:
 def parse_position(text: str, now_ms: int, *, of_group: bool = False) -> Position:
     """Parse 'beginning', 'end', '42', '-10', a moment, or for a group also 'current'.
 
-    Raises ValueError, listing the valid positions.
+    Raises ValueError, listing the valid positions unless a time is out of range.
     """
     word = text.strip().lower()
     if of_group and word == "current":
@@ -76,7 +76,7 @@ def parse_position(text: str, now_ms: int, *, of_group: bool = False) -> Positio
 def parse_moment(text: str, now_ms: int) -> int:
     """Parse '@1763719200000', an ISO 8601 date or time (local without a zone) or '15m ago' to ms since the Unix epoch.
 
-    Raises ValueError, listing the valid formats.
+    Raises ValueError, listing the valid formats unless the time is out of range.
     """
     moment = _moment(text.strip(), now_ms)
     if not 0 <= moment <= _MAX_MS:

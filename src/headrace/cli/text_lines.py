@@ -37,7 +37,7 @@ def from_text_line(line: bytes, key_separator: bytes | None, null: bytes | None)
 
 
 def compile_template(template: str, null: str) -> Formatter:
-    """Compile a template like '{key} {value}'. Raises ValueError for an unknown field."""
+    """Compile a template like '{key} {value}'. Raises ValueError for an invalid one."""
     parts: list[Formatter] = []
     for literal, field, spec, conversion in string.Formatter().parse(unescape(template)):
         if literal:

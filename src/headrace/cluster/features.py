@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 from headrace.cluster import znodes
 from headrace.cluster.failures import StoreFailures
+from headrace.cluster.loading import decoded
 from headrace.cluster.store import Create, MetadataStore, NoNodeError, Set
 from headrace.errors import ErrorCode, KafkaError
 
@@ -55,10 +56,8 @@ class Features:
             node = await self._store.get(znodes.FEATURES)
         except NoNodeError:
             return
-        self.levels = {
-            **self._defaults,
-            **{name: level for name, level in znodes.decode_features(node.data).items() if name in SUPPORTED},
-        }
+        found = decoded(znodes.FEATURES, znodes.decode_features, node.data)
+        self.levels = {**self._defaults, **{name: level for name, level in found.items() if name in SUPPORTED}}
         self.epoch = node.stat.version + 1
 
     def announced(self) -> dict[str, object]:

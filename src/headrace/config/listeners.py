@@ -86,14 +86,13 @@ def check_listeners(
 ) -> None:
     """Raise ConfigError if a listener has no supported protocol, or if clients cannot use an advertised listener."""
     names = {listener.name for listener in listeners}
-    for listener in (*listeners, *advertised):
+    for listener in listeners:
         if listener.name not in protocols:
             raise ConfigError(
                 "listeners",
                 str(listener),
                 f"listener.security.protocol.map has no protocol for {listener.name}; add {listener.name}:PLAINTEXT",
             )
-    for listener in listeners:
         if protocols[listener.name] != "PLAINTEXT":
             raise ConfigError("listeners", str(listener), "must be PLAINTEXT: TLS and SASL are not supported")
     for listener in advertised:

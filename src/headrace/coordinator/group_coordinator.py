@@ -108,7 +108,7 @@ class GroupCoordinator:
     # Members
 
     def join(self, group_id: str, request: Join) -> None:
-        """Like `GroupTable.join`. Raises KafkaError: invalid_group_id, invalid_session_timeout."""
+        """Like `GroupTable.join`. Also raises KafkaError: invalid_group_id, invalid_session_timeout."""
         self._check_join(group_id, request)
         shard = self._shards.of(group_id)
         self._runtime.carry_out(shard, group_id, shard.state.table.join(group_id, request, self._clock.wall_ms()))
@@ -240,7 +240,7 @@ class GroupCoordinator:
                         self._shards.append_and_replay(shard, decision)
                     except KafkaError as error:
                         log.error(
-                            "Cannot delete the offsets of group %s for the deleted topics %s: %s. New topics with these"
+                            "Cannot delete the offsets of group %s for deleted topics (%s): %s. New topics with these"
                             " names would inherit the offsets: run `headrace groups delete-offsets GROUP TOPIC`",
                             group_id,
                             ", ".join(sorted({key.topic for key, _ in decision if isinstance(key, OffsetKey)})),

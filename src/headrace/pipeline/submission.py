@@ -48,7 +48,8 @@ def submission(
     """Return the submission of `jobs`, or of all. `arguments` are passed on to `headrace pipeline run`.
 
     The command contains no secrets: the driver reads them from the places in the deployment. Raises PipelineError if
-    the master cannot run Python programs in this mode, or if the image for Kubernetes is missing.
+    the master cannot run Python programs in this mode, if the image for Kubernetes is missing, and as
+    `jars.spark_settings` does.
     """
     master = deployment.spark.master or profiles.DEFAULT_MASTER
     profile = profiles.profile_of(master)

@@ -95,7 +95,8 @@ def accept(records: bytes | PreparedBatch, config: LogConfig, now_ms: int, *, in
     """Return the batch as the topic requires it.
 
     Raises KafkaError: the errors of `validate_produced`; invalid_record for records without keys in a compacted topic,
-    unless `internal`; invalid_timestamp; message_too_large after recompression.
+    unless `internal`; invalid_timestamp; message_too_large after recompression; request_timed_out if the config has
+    changed since the batch was prepared.
     """
     if type(records) is PreparedBatch:
         if records.error is not None:

@@ -320,8 +320,8 @@ class Partition(LedReplica):
     def delete_records(self, offset: int) -> int:
         """Raise the log start offset to `offset` (-1: the high watermark), and return the new one.
 
-        Raises KafkaError: offset_out_of_range beyond the high watermark, policy_violation for a topic without
-        `cleanup.policy=delete`.
+        Raises KafkaError: offset_out_of_range below -1 or beyond the high watermark, policy_violation for a topic
+        without `cleanup.policy=delete`, kafka_storage_error.
         """
         if not self.log.config.deletes:
             raise KafkaError(

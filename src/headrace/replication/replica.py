@@ -83,7 +83,7 @@ class Replica:
     def read(self, offset: int, max_bytes: int, *, read_committed: bool, min_one_batch: bool) -> FileSlice | None:
         """Return the region of the log that begins with the batch at `offset`; the last batch may be incomplete.
 
-        Return None if nothing is available to consumers yet. Raises KafkaError(offset_out_of_range).
+        Return None if nothing is available to consumers yet. Raises KafkaError as `LogReader.read` does.
         """
         return self._read(
             offset, max_bytes, self.visible_end(read_committed=read_committed), min_one_batch=min_one_batch

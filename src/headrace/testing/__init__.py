@@ -72,7 +72,7 @@ class Broker:
         return f"127.0.0.1:{self.port}"
 
     def start(self) -> Self:
-        """Start the broker, and return once it accepts connections. Raises its exception if it fails to start."""
+        """Start the broker, and return once it accepts connections. Raises its exception, or TimeoutError."""
         self._thread.start()
         if not self._ready.wait(_START_TIMEOUT):
             raise TimeoutError(f"the broker did not start within {_START_TIMEOUT:.0f} s")

@@ -173,7 +173,7 @@ def batch_headers(data: Buffer) -> Iterator[tuple[int, rb.BatchHeader]]:
 def iter_records(data: Buffer) -> Iterator[Record]:
     """Yield the records of all complete batches in `data`, including control batches.
 
-    Raises KafkaError(corrupt_message) if a body does not match its header.
+    Raises KafkaError as `uncompressed_body` and `records_of` do.
     """
     for position, header in batch_headers(data):
         yield from records_of(header, uncompressed_body(header, data, position))

@@ -176,7 +176,7 @@ def _check_alone(data: bytes, header: BatchHeader) -> None:
         return
     length = _LENGTH.unpack_from(data, header.size + _LENGTH_POSITION)[0]
     if length < _MIN_LENGTH:
-        raise _corrupt(f"the record batch is followed by another with a length of {length}, less than {_MIN_LENGTH}")
+        raise _corrupt(f"the batch is followed by another with a length of {length}; the minimum is {_MIN_LENGTH}")
     if rest < _UP_TO_MAGIC:
         return
     if peek(data, header.size)[2] not in (0, 1, MAGIC_V2):

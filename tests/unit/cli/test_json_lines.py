@@ -84,7 +84,7 @@ def test_headers_may_be_an_object_and_a_timestamp_text() -> None:
         ('{"value": {"a": 1}}', "write JSON inside a record as a string"),
         ('{"value": {"base64": "?"}}', "malformed base64"),
         ('{"value": "\\ud800"}', "an unpaired surrogate"),
-        ('{"headers": {"\\ud800": "x"}}', "the name of a header contains an unpaired surrogate"),
+        ('{"headers": {"\\ud800": "x"}}', r"the header name '\\ud800' contains an unpaired surrogate"),
         ('{"partition": -1}', "'partition' is -1"),
         ('{"partition": true}', "'partition' is true"),
         ('{"timestamp": 1.5}', "'timestamp' is 1.5"),

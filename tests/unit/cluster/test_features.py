@@ -3,8 +3,10 @@ from pathlib import Path
 
 import pytest
 
+from headrace.cluster import znodes
 from headrace.cluster.failures import StoreFailures
 from headrace.cluster.features import Features, FeatureUpdate, UpgradeType
+from headrace.cluster.store import MalformedNodeError
 from headrace.cluster.stores.embedded import EmbeddedStore
 from headrace.errors import ErrorCode, KafkaError
 
@@ -47,3 +49,11 @@ async def test_levels_are_durable(tmp_path: Path) -> None:
         await read.load()
         await store.close()
     assert (read.transaction_version, read.epoch) == (changed.transaction_version, changed.epoch) == (0, 2)
+
+
+async def test_a_damaged_node_is_named(tmp_path: Path) -> None:
+    store = EmbeddedStore(tmp_path / "store", durable=False)
+    await store.create(znodes.FEATURES, b"{")
+    with pytest.raises(MalformedNodeError, match="/feature: the node cannot be read"):
+        await Features(store, StoreFailures()).load()
+    await store.close()

@@ -90,6 +90,7 @@ def test_the_command_line_overrides_the_environment_which_overrides_the_file() -
         ({"listeners": "SSL://:1"}, r"TLS and SASL are not supported"),
         ({"advertised.listeners": "PLAINTEXT://0.0.0.0:1"}, r"address or name that clients can connect to"),
         ({"advertised.listeners": "SSL://host:1"}, r"must begin with a name from listeners: PLAINTEXT"),
+        ({"advertised.listeners": "A://host:1"}, r"for advertised.listeners: must begin with a name from listeners"),
         ({"authorizer.class.name": "x"}, r"Headrace has no authorization"),
         ({"broker.id": "1", "node.id": "2"}, r"must equal node.id"),
         ({"group.min.session.timeout.ms": "7", "group.max.session.timeout.ms": "6"}, r"at most group.max.session"),

@@ -279,7 +279,7 @@ def test_offsets_of_a_deleted_topic_that_cannot_be_removed_are_named(
     world.commit()
     world.log.error = KafkaError(ErrorCode.not_enough_replicas)
     list(world.coordinator.topics_deleted(frozenset({"t", "other"})))
-    assert "Cannot delete the offsets of group g for the deleted topics t: " in caplog.text
+    assert "Cannot delete the offsets of group g for deleted topics (t): " in caplog.text
 
 
 def test_expired_groups_are_removed_by_the_next_check(world: World) -> None:

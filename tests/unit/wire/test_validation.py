@@ -120,7 +120,7 @@ def test_no_batch_several_batches_and_too_large_ones_are_refused() -> None:
 def test_the_error_of_a_following_batch_shows_that_its_length_is_too_small() -> None:
     following = bytes(8) + (5).to_bytes(4) + bytes(20)
 
-    with pytest.raises(KafkaError, match="another with a length of 5, less than 14"):
+    with pytest.raises(KafkaError, match="another with a length of 5; the minimum is 14"):
         validate_produced(batch_with() + following, LIMIT)
 
 

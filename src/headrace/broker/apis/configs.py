@@ -186,7 +186,7 @@ class ConfigApis:
         return items
 
     def _own_settings(self, kind: int, name: str) -> Mapping[str, str]:
-        """Return the dynamic settings of this resource. Raises KafkaError if it cannot exist."""
+        """Return the dynamic settings of this resource. Raises KafkaError for an invalid one, or an unknown topic."""
         image = self._cache.image
         if kind == TOPIC:
             if name not in image.topics:

@@ -49,7 +49,7 @@ def alter(changes: Sequence[tuple[str, int, str | None]], *, validate_only: bool
                 "Removing the log level of the root logger is not allowed; set another level.",
             )
         if operation not in (_SET, _DELETE):
-            raise KafkaError(ErrorCode.invalid_request, "Log levels can only be set or deleted.")
+            raise KafkaError(ErrorCode.invalid_request, f"The log level of {name} can only be set or deleted.")
     if not validate_only:
         for name, operation, level in changes:
             _logger(name).setLevel(_LEVELS[level] if operation == _SET and level else logging.NOTSET)

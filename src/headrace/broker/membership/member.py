@@ -376,12 +376,12 @@ class Member:
 def inter_broker_listener(config: BrokerConfig) -> str:
     """Return the name of the inter-broker listener. Raises ConfigError if other brokers cannot connect to it."""
     name = (config.inter_broker_listener_name or config.security_inter_broker_protocol).upper()
-    listeners = config.parsed_advertised_listeners or config.parsed_listeners
+    advertised = config.parsed_advertised_listeners
+    listeners = advertised or config.parsed_listeners
     for listener in listeners:
         if listener.host in ("", "0.0.0.0", "::"):
             raise ConfigError("listeners", str(listener), "other brokers cannot reach it: set advertised.listeners")
     if all(listener.name != name for listener in listeners):
-        raise ConfigError(
-            "listeners", ",".join(map(str, listeners)), f"must contain {name}, the listener for other brokers"
-        )
+        setting = "advertised.listeners" if advertised else "listeners"
+        raise ConfigError(setting, ",".join(map(str, listeners)), f"must contain {name}, the listener for brokers")
     return name

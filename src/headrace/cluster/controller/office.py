@@ -119,7 +119,8 @@ class Office:
         """Write `operations` and the machine's in one transaction, call `written`, then send orders.
 
         `size` is the number of affected topics and partitions. Raises KafkaError, with nothing changed, if they
-        cannot be written, for example because another broker has become controller.
+        cannot be written, for example because another broker has become controller. If orders fail, raises the first
+        error after the last order.
         """
         before = self.machine.context
         try:

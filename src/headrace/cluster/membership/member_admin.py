@@ -47,7 +47,8 @@ class MemberAdmin:
         """Return the internal topic of that name; write its assignment if it is missing.
 
         The replication factor is never lowered; otherwise the first broker of a cluster would create the topic with one
-        replica. Raises KafkaError(coordinator_not_available) until the controller has elected leaders.
+        replica. Raises KafkaError: coordinator_not_available until the controller has elected leaders, or the
+        reason why the topic cannot be created.
         """
         existing = self._image().topics.get(name)
         if existing is not None:

@@ -18,7 +18,7 @@ _FIRST_REGISTRATION = 5
 async def check_cluster(store: MetadataStore, *, broker_id: int, listener: str) -> str:
     """Return the id of the cluster. Its brokers must have the PLAINTEXT listener `listener`.
 
-    Raises KafkaError(unsupported_version) with the reason why this broker cannot join it.
+    Raises StoreError, and KafkaError(unsupported_version) with the reason why this broker cannot join it.
     """
     node = await store.get(znodes.CLUSTER_ID)
     await _refuse_migration(store)

@@ -26,7 +26,7 @@ class Loadable(Protocol):
 def load(state: Loadable, batches: Iterable[Buffer], now_ms: Callable[[], int], name: str) -> Iterator[int]:
     """Replay `batches` (buffers of whole batches) into `state`. Yield the number of records so far at intervals.
 
-    Raises KafkaError(corrupt_message) for a corrupt batch; a bad record is logged and skipped.
+    Raises KafkaError as `uncompressed_body` and `records_of` do; a bad record is logged and skipped.
     """
     count = 0
     for data in batches:

@@ -56,7 +56,7 @@ class ShardState(Protocol):
         """Apply a change that has been written."""
 
     def replay_bytes(self, key: bytes, value: bytes | None, offset: int, *, now_ms: int, producer_id: int) -> bool:
-        """Apply an encoded record. Return False if its type is unknown. Raises KafkaError(corrupt_message)."""
+        """Apply an encoded record. Return False if its type is unknown. Raises KafkaError and UnicodeDecodeError."""
 
     def end_transaction(self, producer_id: int, *, committed: bool) -> None: ...
 

@@ -48,7 +48,7 @@ class TransactionShard:
     ) -> bool:
         """Apply an encoded record. Return False if its type is unknown.
 
-        Raises KafkaError: corrupt_message, unsupported_version.
+        Raises KafkaError: corrupt_message, unsupported_version; or UnicodeDecodeError.
         """
         name = decode_key(key)
         if name is None:

@@ -234,7 +234,7 @@ class GroupProgress:
         return out
 
     def _paces(self, now_ms: int) -> list[float]:
-        """Return the rate of the committed offset in every partition; -1 if unknown, 0 if the group never commits."""
+        """Return the rate of each partition's committed offset; -1 if unknown, 0 where still nothing is committed."""
         paces = self.rates.all(self.committed, now_ms)
         if self.is_partly_committed:
             for partition, offset in enumerate(self.committed):

@@ -34,7 +34,7 @@ class Files:
         return text
 
     def write(self, uri: str, text: str) -> None:
-        """Create or replace a file; readers never see part of it. Raises OSError if it cannot be renamed.
+        """Create or replace a file; readers never see part of it. Raises OSError, or Hadoop's Py4JError.
 
         On Hadoop's file systems, the file is missing for a moment.
         """

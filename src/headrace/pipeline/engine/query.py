@@ -140,7 +140,8 @@ class Query:
         """Start from the checkpoint, or from the beginning. With `once`, end after processing everything available now.
 
         Raises PipelineError if the checkpoint does not belong to the job, its tables and its topics, if another driver
-        has started the job since, and if Spark has stopped.
+        has started the job since, and if Spark has stopped. For a missing topic, raises PipelineError with `once`,
+        otherwise TemporaryError.
         """
         context: Any = self._around.spark.sparkContext._jsc
         if context.sc().isStopped():

@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 def selected(deployment: Deployment, jobs: Mapping[str, Job], names: Iterable[str]) -> dict[str, Job]:
     """Return the named jobs, or all that can run, in data-flow order: a job follows the one that writes its source.
 
-    Raises PipelineError for an unknown job and if there is none to run.
+    Raises PipelineError for an unknown job, for a named one without a topic, and if there is none to run.
     """
     names = list(dict.fromkeys(names))
     if unknown := [name for name in names if name not in jobs]:
@@ -71,7 +71,8 @@ def run(
 
     A signal ends the queries after their batches. `accepted` are source topics to read from the beginning if they were
     re-created. `started` is called with the jobs when Spark is ready. Returns False if a job failed. Raises
-    PipelineError for an invalid deployment, for an accepted topic that no job reads, and if Spark does not run.
+    PipelineError as `selected` does, for an invalid deployment, for an accepted topic that no job reads, and if Spark
+    does not run.
     """
     chosen = selected(deployment, jobs, names)
     read = {topic for name in chosen for topic in (deployment.settings(name).topic or "").split(",")}
@@ -105,7 +106,7 @@ def supervisor(
 ) -> Supervisor:
     """Return the supervisor of the `chosen` jobs, which are in data-flow order; `jobs` are all known ones.
 
-    Raises PipelineError if the lake cannot be written, and KafkaException.
+    Raises PipelineError if the lake or the checkpoints cannot be written, and KafkaException.
     """
     # The supervisor reports failures of queries, with stack traces only if they help.
     silence(spark, "org.apache.spark.sql.execution.streaming.MicroBatchExecution")

@@ -22,7 +22,7 @@ _WATERMARK: Final = "spark.watermarkDelayMs"
 def stream(rows: DataFrame, job: Job, output: Stateful, params: object) -> DataFrame:
     """Return a stream with the job's results in `result` and its late rows in `late`; one of the two is null.
 
-    If the job sets its own watermark, there is no column `late`. Raises PipelineError for a source without lateness.
+    If the job sets its own watermark, there is no column `late`. Raises PipelineError if the source lacks columns.
     """
     if output.late_by is None:
         return _results(job, output, rows, params)

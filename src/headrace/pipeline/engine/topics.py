@@ -89,8 +89,8 @@ class Topics:
             except KafkaException as error:
                 if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
                     raise PipelineError(
-                        "not authorized to read the offsets of all topics: grant the pipeline's user the operation "
-                        f"Describe on {', '.join(names)}"
+                        f"not authorized to read the offsets of at least one of these topics: {', '.join(names)}. "
+                        "Grant the pipeline's user the operation Describe on them"
                     ) from error
                 if not _passes(error.args[0]) or time.monotonic() > deadline:
                     raise

@@ -1,7 +1,7 @@
 """All requests in order of time: visitors come as often as the rate requires, crawlers at fixed intervals.
 
-A seed always produces the same log. Only the generator's `random()` is called, and transcendental functions are
-avoided: their results, and those of its other methods, may differ between versions of Python and platforms.
+A seed always produces the same log. Of `Random` only `random()` is called, and transcendental functions are avoided:
+results of its other methods and of those functions may differ between Python versions and platforms.
 """
 
 from collections.abc import Iterator

@@ -38,10 +38,10 @@ _registered: "dict[str, Parser]" = {}
 
 
 def parser(name: str) -> "Callable[[Parser], Parser]":
-    """Register the decorated function as the parser of that name, for deployments that say `parser = "name"`.
+    """Register the decorated function as the parser `name`, for deployments that say `parser = "name"`.
 
-    The module must be loaded with the jobs: by `--from FILE`, or by an entry point. Raises PipelineError if the name is
-    taken.
+    The module must be loaded with the jobs: by `--from FILE`, or by an entry point. A later function of the same name
+    replaces an earlier one. Raises PipelineError for the name of a built-in parser.
     """
     if name in _BUILT_IN:
         raise PipelineError(f"parser '{name}' is built in: choose another name")

@@ -99,7 +99,7 @@ def plain(bootstrap: str) -> Cluster:
 def parse(table: Mapping[str, object], directory: Path) -> Cluster:
     """Return the cluster of the TOML table `[cluster]`. Relative paths are resolved from `directory`.
 
-    Raises PipelineError for an unknown setting, a secret in plain text, and settings that contradict each other.
+    Raises PipelineError for an unknown or invalid setting, a secret in plain text, and contradictory settings.
     """
     only = {name: table.get(name, {}) for name in ("java", "librdkafka")}
     for name, own_table in only.items():

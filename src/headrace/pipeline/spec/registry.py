@@ -66,8 +66,8 @@ class Jobs(Mapping[str, Job]):
 def find(files: Iterable[Path] = ()) -> Jobs:
     """Return the jobs in all installed distributions and in `files`.
 
-    Raises ModuleNotFoundError if an optional package of Headrace is missing, and PipelineError if a distribution or
-    file cannot be imported, contains no job, or repeats the name of a job.
+    Raises ModuleNotFoundError if an optional package of Headrace is missing, and PipelineError if an entry point or
+    file cannot be imported, if a file contains no job, and as `Jobs.add` does.
     """
     jobs = Jobs()
     for point in sorted(entry_points(group=GROUP), key=_headrace_first):

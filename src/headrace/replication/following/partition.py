@@ -180,7 +180,7 @@ class FollowedPartition(Replica):
         """Truncate to the point where this log diverges from the leader's, and return the offset.
 
         The leader's largest epoch up to this log's last is `leader_epoch`, and ends at `leader_end_offset`. The logs
-        may still differ before that, which the next fetch shows. Raises KafkaError(kafka_storage_error).
+        may still differ before that, which the next fetch shows. Raises KafkaError as `truncate_to` does.
         """
         offset = truncation_offset(
             self.log.leader_epochs.end_offset_for(leader_epoch),
@@ -194,7 +194,7 @@ class FollowedPartition(Replica):
     def truncate_to(self, offset: int) -> None:
         """Delete the batch that contains `offset`, everything after it, and the producer state that depends on them.
 
-        Raises KafkaError(kafka_storage_error).
+        Raises KafkaError as `Log.truncate_to` does.
         """
         is_shorter = offset < self.log_end_offset
         if offset < self.high_watermark:

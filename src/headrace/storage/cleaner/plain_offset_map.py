@@ -142,7 +142,7 @@ class PlainOffsetMap:
 
 
 def _read(header: BatchHeader, body: Buffer) -> tuple[bool, list[_Record]]:
-    """Return a flag and the records. The flag is False if their offsets exceed the batch's range or do not ascend.
+    """Return the records, and before them whether their offsets ascend and stay within the batch's range.
 
     Raises KafkaError(corrupt_message) if the body does not match the header.
     """

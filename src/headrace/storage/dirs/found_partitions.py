@@ -81,7 +81,7 @@ class FoundPartitions:
     def topic_id(self, topic_partition: TopicPartition) -> UUID | None:
         """Return the topic id stored in the partition's directory; None if it has none.
 
-        Raises KafkaError(inconsistent_topic_id) for a malformed `partition.metadata`.
+        Raises KafkaError as `read_topic_id` does.
         """
         if topic_partition not in self._topic_ids:
             self._topic_ids[topic_partition] = read_topic_id(self.partitions[topic_partition][1])
@@ -140,7 +140,7 @@ class FoundPartitions:
 def find_partitions(directories: Iterable[LogDir]) -> FoundPartitions:
     """Find the partitions in `directories`, without changing anything.
 
-    Raises KafkaError(kafka_storage_error) if a partition is in two directories.
+    Raises OSError, and KafkaError(kafka_storage_error) if a partition is in two directories.
     """
     found = FoundPartitions()
     copies: list[tuple[TopicPartition, str, Place]] = []

@@ -73,7 +73,8 @@ class LogDir:
     def __init__(self, path: Path) -> None:
         """Create `path` if it is missing, and lock it.
 
-        Raises KafkaError(kafka_storage_error) if another broker uses it, and OSError if the disk fails.
+        Raises KafkaError: kafka_storage_error if another broker uses it, and as `read_meta_properties` does; OSError
+        if the disk fails.
         """
         self._created = make_directories(path)
         self._guard = self._lock = -1

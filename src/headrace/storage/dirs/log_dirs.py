@@ -71,8 +71,8 @@ class LogDirs:
         """Lock `paths`, check that they belong to this broker and list their partitions, without changing anything.
 
         `cluster_id` defaults to that of the directories or a new one. `meta_version` is 0 for a cluster with ZooKeeper.
-        Raises KafkaError: kafka_storage_error if another broker uses a directory, a partition is in two directories or
-        no directory works; inconsistent_cluster_id for another broker's or cluster's directory.
+        Raises OSError, and KafkaError: kafka_storage_error if another broker uses a directory, a partition is in two
+        directories or no directory works; inconsistent_cluster_id for another broker's or cluster's directory.
         """
         owned = OwnedDirs.lock(paths, broker_id=broker_id, cluster_id=cluster_id, meta_version=meta_version)
         try:
@@ -84,7 +84,7 @@ class LogDirs:
     def take_over(self) -> None:
         """Make the directories this broker's; call this before loading logs.
 
-        Raises KafkaError(kafka_storage_error) if none is writable.
+        Raises KafkaError(kafka_storage_error) if none is writable, or an interrupted move cannot be completed.
         """
         for unusable in self.owned.take_over():
             self.found.leave_out(unusable)

@@ -139,7 +139,7 @@ class LogMove:
         return Plan(files, [*stale, *gone], self.log.log_end_offset)
 
     def copy(self, plan: Plan, bytes_per_second: Callable[[], float], *, sync: bool = True) -> None:
-        """Carry out `plan`. Raises MoveAbortedError, MoveFailedError."""
+        """Carry out `plan`. Raises MoveAbortedError, MoveFailedError and OSError."""
         for name in plan.stale:
             (self.future / name).unlink(missing_ok=True)
         for file in plan.files:

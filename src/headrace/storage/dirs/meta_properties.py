@@ -28,7 +28,7 @@ class MetaProperties:
 
 
 def read_meta_properties(directory: Path) -> MetaProperties | None:
-    """Return the file's content; None without a file. Raises KafkaError(inconsistent_cluster_id) if it is malformed."""
+    """Return the content; None without a file. Raises OSError, and KafkaError(inconsistent_cluster_id) if malformed."""
     path = directory / FILE_NAME
     try:
         text = read_file(path).decode(errors="replace")

@@ -123,8 +123,8 @@ class OwnedDirs:
         if not new:
             return None
         return " and ".join(f"{path} was empty when it was first used" for path in new) + (
-            ": mount its file system and restart the broker, or, if its disk was replaced and the records are lost,"
-            f" remove the file {NEW_FILE} in it and restart"
+            ": mount the file system and restart the broker, or, if the disk was replaced and the records are lost,"
+            f" remove the file {NEW_FILE} from the directory and restart"
         )
 
     def why_metadata_may_be_elsewhere(self) -> str | None:
@@ -133,7 +133,7 @@ class OwnedDirs:
             return " and ".join(f"{path} cannot be used: {why}" for path, why in self.offline.items())
         fresh = [f"{directory.path} is empty" for directory in self.working if directory.is_fresh]
         if fresh and any(directory.known for directory in self.working):
-            return f"{' and '.join(fresh)}: perhaps its file system is not mounted"
+            return f"{' and '.join(fresh)}: perhaps a file system is not mounted"
         return None
 
     def trust_new(self) -> None:

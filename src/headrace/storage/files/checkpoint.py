@@ -26,7 +26,7 @@ class CorruptCheckpointError(Exception):
 def read_lines(path: Path) -> list[str]:
     """Return the lines of the entries; an empty list if the file is missing, or empty (as Kafka creates it).
 
-    Raises CorruptCheckpointError.
+    Raises CorruptCheckpointError and OSError.
     """
     try:
         lines = read_file(path).decode().splitlines()

@@ -153,7 +153,7 @@ class LeaderEpochs:
 
 
 def read_entries(path: Path) -> list[EpochEntry]:
-    """Read the entries of a checkpoint file. Raises CorruptCheckpointError."""
+    """Read the entries of a checkpoint file. Raises CorruptCheckpointError and OSError."""
     entries: list[EpochEntry] = []
     for line in read_lines(path):
         try:

@@ -242,7 +242,7 @@ class Log:
     def truncate_to(self, offset: int) -> None:
         """Delete the batch that contains `offset`, and everything after it.
 
-        Raises KafkaError(kafka_storage_error).
+        Raises KafkaError: kafka_storage_error, and the errors of `Segment.find`.
         """
         if offset >= self.log_end_offset:
             try:

@@ -31,7 +31,7 @@ class LogReader:
 
         The region has at most `max_bytes` bytes and may end within a batch, but not within its first: if that is
         larger than `max_bytes`, it is returned whole with `min_one_batch`, otherwise not at all. Return None if no
-        batch qualifies. Raises KafkaError: offset_out_of_range, kafka_storage_error.
+        batch qualifies. Raises KafkaError: offset_out_of_range, kafka_storage_error, and the errors of `Segment.find`.
         """
         state = self._state
         end_offset = state.log_end_offset

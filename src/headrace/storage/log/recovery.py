@@ -255,7 +255,7 @@ def _open_segments(loading: Loading) -> tuple[list[Segment], set[int]]:
 def resume(segment: Segment, config: LogConfig, epochs: LeaderEpochs) -> bool:
     """Recover the last segment from its last index entry on; return False if no batch begins there.
 
-    Sufficient if the process died but the kernel did not. Raises OSError.
+    Sufficient if the process died but the kernel did not. Raises OSError, and KafkaError as `valid_batches` does.
     """
     if not (segment.size or segment.index.count or segment.time_index.count or segment.txn_index.exists):
         return True  # fast, because most of thousands of partitions may be empty
@@ -279,7 +279,7 @@ def rebuild(
     """Check the batches from byte `start` on, cut the segment before the first invalid one, and rebuild its indexes.
 
     `limit` is the next segment's base offset; `following` segments are set aside if this one is torn. With `copies`,
-    copy the file before cutting it. Raises OSError.
+    copy the file before cutting it. Raises OSError, and KafkaError as `valid_batches` does.
     """
     if not start:
         segment.clear_indexes()

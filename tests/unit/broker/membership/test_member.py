@@ -42,6 +42,13 @@ def test_a_listener_without_an_address_is_refused() -> None:
         members.inter_broker_listener(config)
 
 
+def test_the_error_for_a_missing_inter_broker_listener_names_the_setting_to_change() -> None:
+    a = {"listeners": "A://host:9092", "listener.security.protocol.map": "A:PLAINTEXT"}
+    for setting, config in (("listeners", a), ("advertised.listeners", a | {"advertised.listeners": "A://host:1"})):
+        with pytest.raises(ConfigError, match=f" for {setting}: must contain PLAINTEXT"):
+            members.inter_broker_listener(BrokerConfig(config))
+
+
 async def follow(member: Member, store: FailingStore) -> int:
     """Let the member follow changes until the errors are used up; return the number of attempts to rejoin."""
     attempts = 0

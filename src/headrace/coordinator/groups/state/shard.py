@@ -77,7 +77,7 @@ class GroupShard:
         """
         group = self.table.group(group_id)
         if not group.is_empty:
-            raise KafkaError(ErrorCode.non_empty_group, "The group is not empty: stop its members before deleting it.")
+            raise KafkaError(ErrorCode.non_empty_group, f"Group {group_id} has members: stop them to delete it.")
         records: WrittenRecords = [(key, None) for key in self.offsets.keys(group_id)]
         return Result(None, records + group.tombstones(), [note_of(group, Happening.DELETED)])
 
@@ -190,7 +190,7 @@ class GroupShard:
     def replay_bytes(self, key: bytes, value: bytes | None, offset: int, *, now_ms: int, producer_id: int = -1) -> bool:
         """Apply an encoded record. Return False for a record of an unknown type, such as a share group's.
 
-        Raises KafkaError(corrupt_message) if the record cannot be decoded.
+        Raises KafkaError(corrupt_message), or UnicodeDecodeError, if the record cannot be decoded.
         """
         decoded = decode_key(key)
         if isinstance(decoded, UnknownKey):

@@ -70,7 +70,7 @@ class Reporter:
         return replace(earlier, state=State.BLOCKED) if earlier.version == version else new
 
     def watch(self, job: str, standing: Standing, query: Query | None, running: "StreamingQuery | None") -> None:
-        """Write the job's progress if it has changed or is 5 s old. Raises OSError, or Spark's error for the table."""
+        """Write the job's progress if it has changed or is 5 s old. Raises OSError, KafkaException, Spark's error."""
         now = self._now[job]
         if running is not None and query is not None:
             now = self._with_batches(now, query, running)

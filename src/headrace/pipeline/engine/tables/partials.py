@@ -56,17 +56,9 @@ def check_columns(rows: DataFrame, output: Additive) -> None:
     """Raise PipelineError unless `rows` has exactly the columns of the output."""
     wanted, found = set(columns(output)), set(rows.columns)
     if wanted != found:
-        missing, extra = sorted(wanted - found), sorted(found - wanted)
+        differences = {"missing": sorted(wanted - found), "undeclared": sorted(found - wanted)}
+        lists = [f"{difference}: {', '.join(names)}" for difference, names in differences.items() if names]
         raise PipelineError(
-            f"table {output.table}: the job returned "
-            + " and ".join(
-                filter(
-                    None,
-                    (
-                        f"no column {', '.join(missing)}" if missing else "",
-                        f"the undeclared column {', '.join(extra)}" if extra else "",
-                    ),
-                )
-            )
-            + ". Make the function and its Additive output agree."
+            f"table {output.table}: the job's columns are not those of its Additive output ({'; '.join(lists)}). "
+            "Change the function or the output."
         )

@@ -52,7 +52,7 @@ def audit_job(lake: Lake, checkpoints: str, job: Job, ids: Mapping[str, str], lo
     """Return the audit of a job; None if it has written nothing. `ids` are the current ids of its topics, by name.
 
     The job may run meanwhile: the audit covers the batches that were complete when it started. Raises PipelineError
-    for a job whose tables lack offsets, and KafkaException.
+    for a job that cannot be audited, and KafkaException.
     """
     files = Files(lake.spark)
     read_to, stored_ids = _read_to(files, checkpoints, job)
