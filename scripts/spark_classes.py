@@ -31,8 +31,8 @@ def main() -> int:
     unfinished = archive.with_suffix(".new")
     unfinished.unlink(missing_ok=True)
     name = "spark.driver.extraJavaOptions"
-    options = f"{session.profile(DEFAULT_MASTER)[name]} {FOR_FEW_ROWS} -XX:ArchiveClassesAtExit={unfinished} -Xlog:cds=off"
-    os.environ["HEADRACE_SPARK_CONF"] = f"{name}={options}"
+    archiving = f"{FOR_FEW_ROWS} -XX:ArchiveClassesAtExit={unfinished} -Xlog:cds=off"
+    os.environ["HEADRACE_SPARK_CONF"] = f"{name}={session.profile(DEFAULT_MASTER)[name]} {archiving}"
     with Lake() as lake:
         lines = [_LINE.format(number % 9, number % 24, number % 5) for number in range(100)]
         lake.run_once(activity.page_views, [*lines, "torn"])

@@ -273,7 +273,7 @@ def paths(value: Any, path: str = "") -> set[str]:
 @pytest.mark.parametrize(
     ("path", "status", "message"),
     [
-        ("/groups/describe", 400, "group is missing, for example ?group=my-group"),
+        ("/groups/describe", 400, "the parameter group is required, for example ?group=my-group"),
         ("/groups/describe?group=nobody", 404, "group nobody does not exist; /groups lists all groups"),
         ("/groups/history?group=g&from=yesterday", 400, "from must be a whole number, not 'yesterday'"),
         ("/groups/history?group=g&from=2&to=1", 400, "from (2) is after to (1)"),

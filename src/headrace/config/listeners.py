@@ -49,8 +49,9 @@ def parse_listeners(key: str, texts: Sequence[str], *, leave_out: Collection[str
         if listener.name not in leave_out:
             listeners.append(listener)
     if not listeners:
+        which = "listener outside controller.listener.names" if texts else "listener"
         raise ConfigError(
-            key, ",".join(texts), "must contain at least one listener, such as PLAINTEXT://127.0.0.1:9092"
+            key, ",".join(texts), f"must contain at least one {which}, such as PLAINTEXT://127.0.0.1:9092"
         )
     return tuple(listeners)
 

@@ -59,9 +59,10 @@ def check_size(frame: memoryview, size: int) -> None:
 
 
 def take_run(view: memoryview, position: int, stop: int, end: int, max_frame: int) -> tuple[list[memoryview], int]:
-    """Return the request in the frame from `position` to `stop`, and its end.
+    """Return a list with the request in the frame from `position` to `stop`, and the end of the list's last request.
 
-    If it is a Produce request, include complete Produce requests that follow before `end`.
+    After a Produce request, the list also has the complete Produce requests that follow before `end`, up to `MAX_RUN`
+    in all.
     """
     requests = [view[position + SIZE_BYTES : stop].toreadonly()]
     if is_produce(view, position, stop):

@@ -119,7 +119,7 @@ def test_options_of_a_command_replace_those_of_the_file(path: Path) -> None:
         ("[clusters]", "there is no table 'clusters'. Did you mean 'cluster'?"),
         ("jobs = 5", "jobs must be a table: [jobs]"),
         ('[place]\nlaek = "x"', "[place] there is no key 'laek'. Did you mean 'lake'?"),
-        ("[place]\nlake = 5", "[place] lake must be text, not 5"),
+        ("[place]\nlake = 5", "[place] lake must be non-empty text, not 5"),
         ('[cluster]\nclient.id = "x"', '[cluster] bootstrap is missing: write bootstrap = "HOST:PORT"'),
         ('[spark]\nmaster = "sparc"', "'sparc' is not a Spark master"),
         ('[spark]\nmaster = { env = "M" }', "[spark] master must be text"),

@@ -47,10 +47,10 @@ class FencedStore:
                 self._raise(result)
 
     async def remove(self, *groups: Iterable[str]) -> None:
-        """Delete `groups` of nodes, with everything below them.
+        """Delete each group of nodes, with everything below them.
 
-        The nodes of a group are deleted in order, the last ones in one request. Missing nodes are ignored. Raises
-        StoreError.
+        A group's nodes are deleted in order. If one request cannot hold them all, the last request is full, so that
+        the last nodes are deleted together. Missing nodes are ignored. Raises StoreError.
         """
         left = [tuple(paths) for paths in groups]
         for attempt in range(1, _ATTEMPTS + 1):

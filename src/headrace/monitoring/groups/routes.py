@@ -223,7 +223,7 @@ def _time_range(query: Query) -> tuple[int, int]:
 def _required(query: Query, name: str) -> str:
     value = query.get(name)
     if not value:
-        raise HttpError(HTTPStatus.BAD_REQUEST, f"{name} is missing, for example ?{name}=my-{name}")
+        raise HttpError(HTTPStatus.BAD_REQUEST, f"the parameter {name} is required, for example ?{name}=my-{name}")
     return value
 
 

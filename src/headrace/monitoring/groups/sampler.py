@@ -51,7 +51,7 @@ class Wanted(NamedTuple):
 
 
 class MarkerScan(NamedTuple):
-    """Offsets whose transaction markers are not counted yet."""
+    """Offsets of a partition in which transaction markers have not been counted yet."""
 
     partition: Partition
     wanted: Range

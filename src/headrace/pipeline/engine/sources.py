@@ -59,8 +59,8 @@ def rows(lake: Lake, table: str, max_rows: int, *, new: bool = False) -> DataFra
     """Return the rows of a table as a stream, about `max_rows` in a batch, but always whole files.
 
     Delta limits a batch by bytes, so the limit uses the average row size of the latest commits. A `new` stream, without
-    offsets in a checkpoint, reads the commits of a short log, because Delta would need several jobs to list the files
-    of the table in their order. Raises PipelineError if the table does not exist.
+    offsets in a checkpoint, reads the commits of a short log, because Delta would need several jobs to list the table's
+    files in the order of their commits. Raises PipelineError if the table does not exist.
     """
     path, files = lake.existing(table), Files(lake.spark)
     size = bytes_per_row(files, path)

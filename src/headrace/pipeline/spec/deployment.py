@@ -229,7 +229,7 @@ def _table(table: Mapping[str, object], name: str) -> Mapping[str, object]:
 def _text(table: Mapping[str, object], name: str, default: str, where: str) -> str:
     value = table.get(name, default)
     if not isinstance(value, str) or not value:
-        raise PipelineError(f"{where} {name} must be text, not {value!r}")
+        raise PipelineError(f"{where} {name} must be non-empty text, not {value!r}")
     return value
 
 

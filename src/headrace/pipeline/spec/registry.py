@@ -146,6 +146,6 @@ def _importer(path: Path) -> Callable[[], ModuleType]:
 
 
 def _jobs_of(found: Any) -> Sequence[Job]:
-    """Return the jobs of a module, including imported ones, in their order; or the job of a decorated function."""
+    """Return the jobs of a module, including imported ones, in its order; or the job of a decorated function."""
     objects = vars(found).values() if isinstance(found, ModuleType) else [found]
     return [job for item in objects if callable(item) and (job := job_of(item)) is not None]

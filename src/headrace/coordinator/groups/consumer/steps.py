@@ -57,7 +57,7 @@ class Steps:
         """Version of the topics at the last check."""
 
     def append_failed(self) -> None:
-        """Check the topics again: the result of the last check was not written."""
+        """Forget the last check of the topics, whose result was not written, so that they are checked again."""
         self._checked_version = _UNCHECKED
 
     def draft(self) -> Draft:

@@ -27,7 +27,7 @@ _ORIGIN: Final = ("topic_id", "source_partition", "source_offset")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """Quarantined records of a job with the same reason: how many there were, and how many were accepted now."""
+    """How many of a job's records were in quarantine for `reason`, and how many of them the replay accepted."""
 
     reason: str
     records: int
