@@ -73,8 +73,8 @@ def take_over(directories: Sequence[Path], zookeeper: str, config: BrokerConfig)
     if _cluster_id(metadata) is not None:
         raise KafkaError(
             ErrorCode.kafka_storage_error,
-            f"{metadata} exists: Headrace already uses the directory. If Kafka has used it since, move that file away "
-            "to take it over again",
+            f"{metadata} exists: Headrace already uses this directory, so start the broker without a takeover. Only if "
+            f"Kafka has used the directory since then, move {metadata.name} away and take the directory over again",
         )
     config.take_node_id(broker_id)
     with ZooKeeperTree(zookeeper) as tree:

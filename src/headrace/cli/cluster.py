@@ -120,7 +120,7 @@ class Cluster:
         return True
 
     def create(self, topic: NewTopic) -> None:
-        """Create a topic and wait until brokers know it."""
+        """Create a topic and wait until the brokers know it, at most REQUEST_TIMEOUT_S."""
         futures = self.admin.create_topics(
             [topic], operation_timeout=REQUEST_TIMEOUT_S, request_timeout=REQUEST_TIMEOUT_S
         )

@@ -314,11 +314,15 @@ def _parse(head: bytes) -> _Request:
             if not colon:
                 raise ValueError(line)
             headers[name.strip().lower()] = value.strip()
+    except ValueError:
+        raise HttpError(HTTPStatus.BAD_REQUEST, "the request line or a header is not valid in HTTP/1.1") from None
+    try:
         parts = urlsplit(target)
         fields = parse_qsl(parts.query, keep_blank_values=True, max_num_fields=_MAX_QUERY_FIELDS, errors="strict")
         path = unquote(parts.path, errors="strict")
     except ValueError:
-        raise HttpError(HTTPStatus.BAD_REQUEST, "this is not an HTTP/1.1 request") from None
+        problem = f"the URL is not valid UTF-8, or has more than {_MAX_QUERY_FIELDS} parameters"
+        raise HttpError(HTTPStatus.BAD_REQUEST, problem) from None
     if method not in ("GET", "HEAD"):
         raise HttpError(HTTPStatus.METHOD_NOT_ALLOWED, f"{method} is not supported: use GET or HEAD")
     if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:

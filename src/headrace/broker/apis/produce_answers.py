@@ -78,7 +78,7 @@ def _reply(results: Results, acks: int, version: int) -> RawReply | InvalidReque
 
 
 def any_failed(results: Results) -> Outcome | None:
-    """Return the first failed outcome of a request."""
+    """Return the first failed outcome of a request; None if all succeeded."""
     return next((outcome for _, outcomes in results for outcome in outcomes if outcome.error), None)
 
 

@@ -342,9 +342,9 @@ class Member:
                     return
                 # Without another attempt this broker would never register again, and stay dead for the others.
                 if isinstance(error, StoreError):
-                    log.error("Following changes in ZooKeeper failed; trying again in %g s: %s", _RETRY_S, error)
+                    log.error("Cannot follow changes in ZooKeeper; trying again in %g s: %s", _RETRY_S, error)
                 else:
-                    log.exception("Following ZooKeeper failed and will be retried: this is a bug, please report it")
+                    log.exception("Cannot follow changes in ZooKeeper, and will retry: this is a bug, please report it")
                 await asyncio.sleep(_RETRY_S)
                 self._must_rejoin = True
                 self._wake()

@@ -108,7 +108,9 @@ class Candidate:
                 await asyncio.sleep(_PAUSE_S)
                 self._news.set()
             except Exception:
-                log.exception("The election of a controller failed: this is a bug, please report it")
+                log.exception(
+                    "The election of a controller failed and will be retried: this is a bug, please report it"
+                )
                 await asyncio.sleep(_PAUSE_S)
                 self._news.set()
 

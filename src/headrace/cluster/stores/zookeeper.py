@@ -329,7 +329,10 @@ class ZooKeeperStore(MetadataStore):
             self._posted.popleft()()
 
     def _note_state(self, state: str) -> None:
-        """Read the session id at once, in kazoo's thread: the connection may be lost a moment later."""
+        """Pass a change of the connection on to the event loop.
+
+        Read the session id here, in kazoo's thread: the connection may be lost a moment later.
+        """
         session = self._client.client_id[0] if state == KazooState.CONNECTED else 0
         self._post(partial(self._changed, _CHANGES[state], session))
 

@@ -38,7 +38,8 @@ class Rates:
         """Return the growth per second of the number at `place`; None if it is unknown or has decreased."""
         for values, at_ms in ((self._old, self._old_at), (self._young, self._young_at)):
             if place < len(values) and 0 <= values[place] <= value and now_ms - at_ms >= _SHORTEST_MS:
-                return (value - values[place]) * 1000 / (now_ms - at_ms)
+                # Rounded as in `all`, so that a partition has the same trend in both.
+                return (value - values[place]) * (1000 / (now_ms - at_ms))
         return None
 
     def was_unknown(self, place: int, now_ms: int) -> bool:

@@ -250,7 +250,7 @@ class GroupSampler:
     def _positions(
         self, committed: "array[int]", topic: TopicProgress, read: Collection[int] | None
     ) -> "array[int] | None":
-        """Return committed offsets, or the assumed start where there is none; None if every partition has one."""
+        """Return `committed` with the assumed start for partitions without an offset; None if all have an offset."""
         positions = None
         starts = topic.starts if self.assumed_reset is Reset.EARLIEST else topic.ends
         for index in range(len(starts)) if read is None else read:

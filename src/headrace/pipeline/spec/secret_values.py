@@ -61,7 +61,7 @@ def read_text(path: str, setting: str) -> str:
     except OSError as error:
         raise PipelineError(f"{setting}: cannot read {path}: {(error.strerror or str(error)).lower()}") from None
     except UnicodeDecodeError:
-        raise PipelineError(f"{setting}: {path} is not text") from None
+        raise PipelineError(f"{setting}: {path} is not UTF-8 text") from None
 
 
 def flattened(table: Mapping[str, object], where: str, directory: Path) -> dict[str, Value]:

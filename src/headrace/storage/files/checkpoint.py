@@ -35,7 +35,7 @@ def read_lines(path: Path) -> list[str]:
     except UnusableFileError as error:
         raise CorruptCheckpointError(str(error)) from None
     except UnicodeDecodeError as error:
-        raise CorruptCheckpointError(f"{path} is not text: {error}") from None
+        raise CorruptCheckpointError(f"{path} is not UTF-8 text: {error}") from None
     if len(lines) < 2:
         if lines and lines[0] != str(VERSION):
             raise CorruptCheckpointError(f"{path} has version {lines[0]!r}; only version {VERSION} is supported")

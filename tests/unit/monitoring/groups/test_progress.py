@@ -1,7 +1,7 @@
 from array import array
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headrace.monitoring.groups.progress import GroupProgress, TopicProgress, from_bytes
@@ -168,6 +168,7 @@ def test_the_lag_of_a_group_with_only_offline_partitions_is_unknown() -> None:
     ),
     st.integers(0, 90_000),
 )
+@example([(0, 19, 0, 20, False, 0)], 3_839)  # pace and arrival differ by exactly 5 %
 def test_the_total_equals_that_of_the_partitions(
     rows: list[tuple[int, int, int, int, bool, int]], passed_ms: int
 ) -> None:

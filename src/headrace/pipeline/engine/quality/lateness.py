@@ -75,10 +75,10 @@ def reached(rows: DataFrame, before: Reached, *, time: str = "event_time") -> tu
 
 
 def with_settled(rows: DataFrame, before: Reached, after: Reached, count: int) -> DataFrame:
-    """Return the rows with `settled_before` and `settled_after`; a small batch gets one partition, so one file.
+    """Add `settled_before` and `settled_after`, the settled times before and after a stream reads the row's file.
 
-    A stream may read the files of a batch one by one, in any order. Until it has read all of them, it can only rely on
-    the time that was settled before the batch.
+    A small batch becomes one file. A larger one has several files, which a stream may read one by one, in any order.
+    Until it has read all of them, it can only rely on the time that was settled before the batch: both are that time.
     """
     small = count <= _ROWS_PER_FILE
     return (rows.coalesce(1) if small else rows).withColumns(
