@@ -225,8 +225,8 @@ FROM = ("--from", "my_jobs.py")
 @pytest.mark.parametrize("words", [["list", *FROM], ["describe", "my_sessions", *FROM], ["status"]], ids=" ".join)
 def test_jobs_are_shown_at_once(folder: Path, words: list[str]) -> None:
     command = [sys.executable, "-m", "headrace", "pipeline", *words]
-    # Three times as much as the Python process, half a second; a second if PySpark is loaded.
-    assert python_processes(lambda: cpu_seconds(command)) < 4.5
+    # Three to four times as much as the Python process; six times if PySpark is loaded.
+    assert python_processes(lambda: cpu_seconds(command)) < 5.5
 
 
 @pytest.mark.parametrize(
