@@ -376,7 +376,11 @@ def main() -> int:
         say("setup: everything is in place")
         return 0
     say(f"setup: using Python {sys.version.split()[0]} from {Path(sys.executable).resolve().parent}")
-    missing = attempt_all(todo)
+    try:
+        missing = attempt_all(todo)
+    except KeyboardInterrupt:
+        say("setup: interrupted; the next run continues with the steps that are not done")
+        return 130
     for name, why in missing.items():
         say(f"\n{name}: {why}")
     if "Python packages" in missing or (missing and os.environ.get("CI")):
