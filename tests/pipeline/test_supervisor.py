@@ -97,7 +97,7 @@ def test_a_query_has_found_nothing_after_a_trigger_without_rows(spark: "SparkSes
 
 @dataclass
 class Ran:
-    """What is left after a run of all jobs with --once."""
+    """A run of all jobs with --once, and its lake."""
 
     supervisor: Supervisor
     succeeded: bool

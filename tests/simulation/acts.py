@@ -1,4 +1,4 @@
-"""What the simulations share: the acts of a history, planted faults, and the report of a failing seed."""
+"""Shared by the simulations: the acts of a history, planted faults, and the report of a failing seed."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

@@ -206,7 +206,7 @@ class Administrator(threading.Thread):
         with WireClient(self._rig.brokers[controller].bootstrap, timeout_s=2 * _TIMEOUT_MS / 1000) as client:
             return client.ask(key, version, fields)
 
-    # What must be true
+    # Invariants
 
     def contradictions(self) -> list[str]:
         """Return confirmed operations whose result is not in ZooKeeper; forget unconfirmed ones."""

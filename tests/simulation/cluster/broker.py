@@ -99,7 +99,7 @@ class LateCopies:
 
 
 class TopicChanges:
-    """Tells a broker's groups about changed topics, as `Node` does."""
+    """Notifies a broker's groups of changed topics, as `Node` does."""
 
     def __init__(self, groups: Groups) -> None:
         self._groups = groups

@@ -206,7 +206,7 @@ class History:
         others = set(context.assignment(partition).replicas) & set(context.states[partition].isr) & context.live
         return bool(others - {but})
 
-    # What must hold
+    # Invariants
 
     def check(self) -> None:
         world, context = self.world, self.world.machine.context

@@ -139,7 +139,7 @@ class World:
     def assignment(self, topic: str, index: int) -> Assignment:
         return _decode_assignments(self.nodes[f"{znodes.TOPICS}/{topic}"].data)[1][index]
 
-    # What happens
+    # Events
 
     def take_office(self) -> None:
         """Let another controller take over."""
