@@ -1,15 +1,17 @@
 """Partitions move between log directories under load; a failed directory does not affect the others."""
 
+import errno
 import os
 import shutil
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from headrace.testing import Broker
 from headrace.wire.apis import ApiKey
 from headrace.wire.records import RecordData, build_batch, iter_records
 from tests.broker.test_kill_while_topics_change import fetched, produce
@@ -338,3 +340,26 @@ def test_other_partitions_are_served_after_the_metadata_disk_fails(tmp_path: Pat
             dirs.broker.start()
     finally:
         dirs.broker.close()
+
+
+def test_a_directory_that_cannot_be_listed_takes_only_its_own_partitions_offline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    settings: dict[str, Sequence[str]] = {"log.dirs": [str(a), str(b)]}
+    with Broker(settings) as broker, WireClient(broker.bootstrap) as client:
+        new = {"name": "t", "num_partitions": 2, "replication_factor": 1, "assignments": [], "configs": []}
+        client.ask(ApiKey.CREATE_TOPICS, 5, {"topics": [new], "timeout": 9000, "validate_only": False})
+    online, offline = (0, 1) if (a / "t-0").exists() else (1, 0)
+    listed = Path.iterdir
+
+    def listing(path: Path) -> Iterator[Path]:
+        if path == b:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return iter(listed(path))
+
+    monkeypatch.setattr(Path, "iterdir", listing)
+    with Broker(settings) as broker, WireClient(broker.bootstrap) as client:
+        assert produce(client, "t", online) == "none"
+        assert produce(client, "t", offline) == STORAGE_ERROR
+        assert described(client, b)["error_code"] == STORAGE_ERROR

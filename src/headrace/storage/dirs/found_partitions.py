@@ -26,6 +26,7 @@ from headrace.storage.dirs.partition_metadata import FILE_NAME as METADATA_FILE
 from headrace.storage.dirs.partition_metadata import read_topic_id, write_topic_id
 from headrace.storage.files.atomic_file import sync_directory
 from headrace.storage.files.checkpoint import CorruptCheckpointError
+from headrace.storage.files.disk_failures import is_disk_failure
 from headrace.storage.log.leader_epochs import FILE_NAME as LEADER_EPOCHS_FILE
 from headrace.storage.log.leader_epochs import UNDEFINED, read_entries
 from headrace.types import TopicPartition
@@ -43,12 +44,14 @@ class Place(NamedTuple):
 class FoundPartitions:
     """The partitions in the log directories. `partitions` is kept up to date after the start.
 
-    `promoted` are those whose directory still has the name of a copy; `doomed` are directories to remove.
+    `promoted` are those whose directory still has the name of a copy; `doomed` are directories to remove; `unreadable`
+    are log directories that could not be listed.
     """
 
     partitions: dict[TopicPartition, Place] = field(default_factory=dict)
     promoted: list[TopicPartition] = field(default_factory=list)
     doomed: list[Path] = field(default_factory=list)
+    unreadable: dict[LogDir, OSError] = field(default_factory=dict)
     _topic_ids: dict[TopicPartition, UUID | None] = field(default_factory=dict)
 
     def leave_out(self, directory: LogDir) -> None:
@@ -57,15 +60,29 @@ class FoundPartitions:
             del self.partitions[excluded]
             self.promoted = [other for other in self.promoted if other != excluded]
 
-    def promote(self) -> None:
-        """Rename copies that replace their originals. Raises OSError."""
+    def promote(self) -> dict[LogDir, OSError]:
+        """Rename copies that replace their originals. Return the log directories whose disks failed.
+
+        Raises KafkaError(kafka_storage_error) if another error prevents it.
+        """
+        failed: dict[LogDir, OSError] = {}
         for topic_partition in self.promoted:
             parent, path = self.partitions[topic_partition]
+            if parent in failed:
+                continue
             target = parent.path / str(topic_partition)
-            path.rename(target)
-            sync_directory(parent.path)
+            try:
+                path.rename(target)
+                sync_directory(parent.path)
+            except OSError as error:
+                if not is_disk_failure(error):
+                    what = f"cannot complete an interrupted move: {error}"
+                    raise KafkaError(ErrorCode.kafka_storage_error, what) from error
+                failed[parent] = error
+                continue
             self.partitions[topic_partition] = Place(parent, target)
             log.warning("%s: completed an interrupted move to %s", topic_partition, parent.path)
+        return failed
 
     def check_readable(self) -> None:
         """Check that Headrace can serve every partition of directories that Kafka has written.
@@ -140,13 +157,18 @@ class FoundPartitions:
 def find_partitions(directories: Iterable[LogDir]) -> FoundPartitions:
     """Find the partitions in `directories`, without changing anything.
 
-    Raises OSError, and KafkaError(kafka_storage_error) if a partition is in two directories.
+    Raises KafkaError(kafka_storage_error) if a partition is in two directories.
     """
     found = FoundPartitions()
     copies: list[tuple[TopicPartition, str, Place]] = []
     names: set[str] = set()
     for directory in directories:
-        for path in sorted(path for path in directory.path.iterdir() if path.is_dir()):
+        try:
+            paths = sorted(path for path in directory.path.iterdir() if path.is_dir())
+        except OSError as error:
+            found.unreadable[directory] = error
+            continue
+        for path in paths:
             names.add(path.name)
             if path.name.endswith(DELETE_SUFFIX):
                 found.doomed.append(path)

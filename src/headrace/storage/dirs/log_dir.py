@@ -321,7 +321,8 @@ class LogDir:
     def unlock(self) -> None:
         """Release the directory; if it was not taken over, also remove what `__init__` created."""
         if self._lock_is_new and not self.taken_over:
-            (self.path / LOCK_FILE).unlink(missing_ok=True)
+            with suppress(OSError):  # its disk has failed
+                (self.path / LOCK_FILE).unlink()
         self._locked_here.discard(self.path)
         os.close(self._lock)
         os.close(self._guard)

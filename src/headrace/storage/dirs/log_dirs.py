@@ -71,12 +71,14 @@ class LogDirs:
         """Lock `paths`, check that they belong to this broker and list their partitions, without changing anything.
 
         `cluster_id` defaults to that of the directories or a new one. `meta_version` is 0 for a cluster with ZooKeeper.
-        Raises OSError, and KafkaError: kafka_storage_error if another broker uses a directory, a partition is in two
-        directories or no directory works; inconsistent_cluster_id for another broker's or cluster's directory.
+        Raises KafkaError: kafka_storage_error if another broker uses a directory, a partition is in two directories or
+        no directory works; inconsistent_cluster_id for another broker's or cluster's directory.
         """
         owned = OwnedDirs.lock(paths, broker_id=broker_id, cluster_id=cluster_id, meta_version=meta_version)
         try:
-            return cls(owned, find_partitions(owned.working))
+            found = find_partitions(owned.working)
+            owned.leave_out(found.unreadable)
+            return cls(owned, found)
         except BaseException:
             owned.unlock()
             raise
@@ -88,10 +90,10 @@ class LogDirs:
         """
         for unusable in self.owned.take_over():
             self.found.leave_out(unusable)
-        try:
-            self.found.promote()
-        except OSError as error:
-            raise KafkaError(ErrorCode.kafka_storage_error, f"cannot complete an interrupted move: {error}") from error
+        failed = self.found.promote()
+        self.owned.leave_out(failed)
+        for unusable in failed:
+            self.found.leave_out(unusable)
         for directory in self.owned.working:
             self._opened(directory)
 

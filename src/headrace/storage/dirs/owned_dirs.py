@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Final
@@ -43,8 +43,9 @@ class OwnedDirs:
         offline: dict[Path, str] = {}
         try:
             for path in paths:
-                if any(directory.path == path.resolve() for directory in directories):
-                    raise KafkaError(ErrorCode.kafka_storage_error, f"log.dirs contains {path.resolve()} twice")
+                same = os.path.realpath(path)
+                if any(str(directory.path) == same for directory in directories):
+                    raise KafkaError(ErrorCode.kafka_storage_error, f"log.dirs contains {same} twice")
                 try:
                     directories.append(LogDir(path))
                 except OSError as error:
@@ -68,20 +69,29 @@ class OwnedDirs:
 
         Raises KafkaError(kafka_storage_error) if none is writable.
         """
-        unusable: list[LogDir] = []
+        unusable: dict[LogDir, OSError] = {}
         for directory in self.working:
             try:
                 directory.take_over(joins_others=any(other.known for other in self.working))
             except OSError as error:
-                self.offline[directory.path] = reason_of(error, directory.path)
-                directory.unlock()
-                unusable.append(directory)
-        self.working = tuple(directory for directory in self.working if directory.taken_over)
+                unusable[directory] = error
+        self.leave_out(unusable)
+        return list(unusable)
+
+    def leave_out(self, unusable: Mapping[LogDir, OSError]) -> None:
+        """Unlock directories that failed before a log in them was opened, and take them offline.
+
+        Raises KafkaError(kafka_storage_error) if no other is left.
+        """
+        for directory, error in unusable.items():
+            self.offline[directory.path] = reason_of(error, directory.path)
+            directory.unlock()
+        self.working = tuple(directory for directory in self.working if directory not in unusable)
+        self.disk_space = {directory.path: self.disk_space[directory.path] for directory in self.working}
         if not self.working:
             raise _none_works(self.offline)
         for directory in unusable:
             log.error(_UNUSABLE, directory.path, self.offline[directory.path])
-        return unusable
 
     def unlock(self) -> None:
         """Release all directories, unchanged."""

@@ -1,0 +1,120 @@
+"""A log directory whose disk fails during a start is offline; the others are used."""
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.errors import ErrorCode, KafkaError
+from headrace.storage.dirs.log_dirs import LogDirs
+from headrace.storage.dirs.partition_dir import future_name, replaced_name
+from headrace.storage.files.atomic_file import sync_directory
+from headrace.types import TopicPartition
+
+MOVED = TopicPartition("moved", 0)
+ID = "0" * 32
+
+
+def failing(method: Callable[..., Any], code: int, *paths: Path) -> Callable[..., Any]:
+    """Return `method` of a path, which fails for `paths`."""
+
+    def called(path: Path, *args: Any, **options: Any) -> Any:
+        if path in paths:
+            raise OSError(code, os.strerror(code), str(path))
+        return method(path, *args, **options)
+
+    return called
+
+
+@pytest.fixture
+def a(tmp_path: Path) -> Path:
+    (tmp_path / "a" / "t-0").mkdir(parents=True)
+    return tmp_path / "a"
+
+
+@pytest.fixture
+def b(tmp_path: Path) -> Path:
+    (tmp_path / "b" / "t-1").mkdir(parents=True)
+    return tmp_path / "b"
+
+
+def test_a_directory_that_cannot_be_listed_is_offline(
+    a: Path, b: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "iterdir", failing(Path.iterdir, errno.EIO, b))
+        dirs = LogDirs.open([a, b], broker_id=0)
+
+    assert dirs.directories == (a,)
+    assert dirs.owned.offline == {b: "Input/output error"}
+    assert list(dirs.owned.disk_space) == [a]
+    assert list(dirs.partitions()) == [TopicPartition("t", 0)]
+    assert f"Log directory {b} cannot be used (Input/output error); its partitions are offline" in caplog.messages
+    assert [path.name for path in b.iterdir()] == ["t-1"]
+    dirs.close({})
+    LogDirs.open([a, b], broker_id=0).close({})
+
+
+def test_no_start_is_possible_if_no_directory_can_be_listed(a: Path, b: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "iterdir", failing(Path.iterdir, errno.EIO, a, b))
+        with pytest.raises(KafkaError) as raised:
+            LogDirs.open([a, b], broker_id=0)
+
+    assert raised.value.code == ErrorCode.kafka_storage_error
+    assert str(raised.value).endswith(f"{a}: Input/output error; {b}: Input/output error")
+    LogDirs.open([a, b], broker_id=0).close({})
+
+
+def test_a_new_directory_whose_disk_fails_is_offline(a: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    new = tmp_path / "new"
+    sync = failing(sync_directory, errno.EROFS, new)
+    monkeypatch.setattr("headrace.storage.dirs.log_dir.sync_directory", sync)
+    monkeypatch.setattr(Path, "unlink", failing(Path.unlink, errno.EROFS, new / ".lock"))
+
+    dirs = LogDirs.open([a, new], broker_id=0)
+
+    assert dirs.owned.offline == {new: "Read-only file system"}
+    dirs.close({})
+
+
+def test_a_link_to_itself_is_offline(a: Path, tmp_path: Path) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+
+    dirs = LogDirs.open([a, loop], broker_id=0)
+
+    assert list(dirs.owned.offline) == [loop]
+    dirs.close({})
+
+
+class TestInterruptedMove:
+    """From `a` to `b`."""
+
+    @pytest.fixture(autouse=True)
+    def interrupted(self, a: Path, b: Path) -> None:
+        (a / replaced_name(MOVED, ID)).mkdir()
+        (b / future_name(MOVED, ID)).mkdir()
+
+    def test_a_disk_that_fails_before_its_completion_is_offline(
+        self, a: Path, b: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        sync = failing(sync_directory, errno.EIO, b)
+        monkeypatch.setattr("headrace.storage.dirs.found_partitions.sync_directory", sync)
+
+        dirs = LogDirs.open([a, b], broker_id=0)
+
+        assert dirs.directories == (a,)
+        assert list(dirs.partitions()) == [TopicPartition("t", 0)]
+        dirs.close({})
+
+    def test_a_file_with_the_partitions_name_prevents_the_start(self, a: Path, b: Path) -> None:
+        (b / str(MOVED)).write_text("")
+
+        dirs = LogDirs.survey([a, b], broker_id=0)
+        with pytest.raises(KafkaError, match="cannot complete an interrupted move"):
+            dirs.take_over()
+        dirs.close({})
