@@ -16,7 +16,7 @@ class Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         with usage.explained(ctx, args), output.writing():
             rest = super().parse_args(ctx, args)
-        usage.check_utf8(ctx)
+        usage.check_texts(ctx)
         return rest
 
 

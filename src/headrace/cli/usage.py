@@ -18,6 +18,8 @@ from headrace.wording import is_utf8, printable
 _NEAR = 0.7
 _PATHS = ("DIR", "FILE")
 """Metavars of paths."""
+_NAMES = ("TOPIC", "GROUP", "NAME")
+"""Metavars of topics and groups."""
 _KINDS = {"int": "a whole number", "float": "a number"}
 
 
@@ -34,13 +36,18 @@ def explained(ctx: Any = None, args: Sequence[str] = ()) -> Iterator[None]:
         raise _explain(error, getattr(error, "ctx", None) or ctx, args) from None
 
 
-def check_utf8(ctx: Any) -> None:
-    """Raise CommandError if an argument is not UTF-8, which crashes client libraries. Paths may be any bytes."""
+def check_texts(ctx: Any) -> None:
+    """Raise CommandError for arguments that crash client libraries: not UTF-8, or empty names.
+
+    Paths may be any bytes.
+    """
     for param in ctx.command.get_params(ctx):
         given = ctx.params.get(param.name)
         for value in given if isinstance(given, list | tuple) else [given]:
             if isinstance(value, str) and param.metavar not in _PATHS and not is_utf8(value):
                 raise CommandError(f"{_name_of(param)}: '{printable(value)}' is not UTF-8", None, USAGE)
+            if value == "" and param.metavar in _NAMES:
+                raise CommandError(f"{_name_of(param)} is empty", None, USAGE)
 
 
 def unknown_command(ctx: Any, args: Sequence[str]) -> CommandError:

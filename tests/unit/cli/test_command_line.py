@@ -248,3 +248,20 @@ def test_an_argument_that_is_not_utf8_is_refused(words: list[str], message: str)
     assert result.exit_code == 2
     assert message in result.output
     assert len(result.output.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["topics", "describe", "a", ""], "TOPIC"),
+        (["topics", "alter", "", "--partitions", "2"], "TOPIC"),
+        (["produce", ""], "TOPIC"),
+        (["consume", ""], "TOPIC"),
+        (["consume", "a", "--group", ""], "--group"),
+        (["groups", "delete-offsets", "", "a", "--yes"], "GROUP"),
+        (["pipeline", "generate", "--topic", ""], "--topic"),
+    ],
+)
+def test_an_empty_name_is_refused(words: list[str], name: str) -> None:
+    result = runner.invoke(app, words, env={"COLUMNS": "200"})
+    assert (result.exit_code, result.output) == (2, f"Error: {name} is empty\n")
