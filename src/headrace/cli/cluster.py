@@ -21,7 +21,7 @@ from confluent_kafka import (
     TopicPartition,
     TopicPartitionInfo,
 )
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec, TopicDescription
+from confluent_kafka.admin import AdminClient, ClusterMetadata, NewTopic, OffsetSpec, TopicDescription
 
 from headrace.cli.failures import CommandError, missing_partition, missing_topic, refused
 from headrace.cli.greeting import why_not_kafka
@@ -92,10 +92,18 @@ class Cluster:
 
     def topic_names(self) -> list[str]:
         """Return the names of all topics, including internal ones, sorted."""
+        return sorted(self._metadata("listing topics").topics)
+
+    def brokers(self) -> dict[int, str]:
+        """Return the host of every broker by its id."""
+        found = self._metadata("listing brokers").brokers
+        return {broker.id: str(broker.host) for broker in found.values()}
+
+    def _metadata(self, doing: str) -> ClusterMetadata:
         try:
-            return sorted(self.admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics)
+            return self.admin.list_topics(timeout=REQUEST_TIMEOUT_S)
         except KafkaException as error:
-            raise refused(error.args[0], self.bootstrap, "listing topics") from None
+            raise refused(error.args[0], self.bootstrap, doing) from None
 
     def describe(self, names: Sequence[str]) -> list[TopicDescription]:
         """Describe topics, in the order of `names`. Raises CommandError if one does not exist."""

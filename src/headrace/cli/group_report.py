@@ -6,7 +6,7 @@ from typing import Any
 
 from headrace import clock
 from headrace.cli import group_calls
-from headrace.cli.cluster import REQUEST_TIMEOUT_S, Cluster, Offsets
+from headrace.cli.cluster import Cluster, Offsets
 from headrace.cli.group_calls import GroupEntry, Place
 from headrace.cli.http_side import HttpSide, broker_setting, http_side
 
@@ -137,9 +137,8 @@ def assumed_reset(cluster: Cluster, broker_id: int | None, reset: str | None) ->
     """
     if reset is not None:
         return str(reset)
-    if broker_id is None:
-        broker_id = next(iter(cluster.admin.list_topics(timeout=REQUEST_TIMEOUT_S).brokers))
-    return broker_setting(cluster, broker_id, _RESET_SETTING) or EARLIEST
+    known = list(cluster.brokers()) if broker_id is None else [broker_id]
+    return (broker_setting(cluster, known[0], _RESET_SETTING) if known else None) or EARLIEST
 
 
 def _members(description: Any, seen: Mapping[str, Any] | None) -> list[MemberReport]:

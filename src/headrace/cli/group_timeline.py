@@ -36,8 +36,7 @@ def timeline(cluster: Cluster, group: str, since_ms: int, now_ms: int, limit: in
         side = http_side(cluster, described.coordinator.id, described.coordinator.host, http)
     else:
         # Any broker may have been the coordinator of a deleted group.
-        brokers = cluster.admin.list_topics(timeout=10.0).brokers
-        sides = (http_side(cluster, broker.id, str(broker.host), http) for broker in brokers.values())
+        sides = (http_side(cluster, broker, host, http) for broker, host in cluster.brokers().items())
         side = next((item for item in sides if item is not None), None)
     if side is None:
         raise CommandError(

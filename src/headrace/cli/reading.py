@@ -65,16 +65,19 @@ def read(cluster: Cluster, reading: Reading, formatter: Formatter, out: BinaryIO
     partitions = cluster.partitions(reading.topic, reading.partition)
     outcome = Outcome(reading.topic)
     started = time.monotonic()
-    with Interruption() as interruption, _Reader(cluster, reading, partitions) as reader:
-        for messages in reader.batches(interruption):
-            with output.writing():
-                out.write(b"".join([formatter(message) + b"\n" for message in messages]))
-                out.flush()
-            reader.written(messages)
-            outcome.records += len(messages)
-            outcome.size += sum(map(len, messages))
-        outcome.interrupted = interruption.asked
-        outcome.lost = reader.lost
+    try:
+        with Interruption() as interruption, _Reader(cluster, reading, partitions) as reader:
+            for messages in reader.batches(interruption):
+                with output.writing():
+                    out.write(b"".join([formatter(message) + b"\n" for message in messages]))
+                    out.flush()
+                reader.written(messages)
+                outcome.records += len(messages)
+                outcome.size += sum(map(len, messages))
+            outcome.interrupted = interruption.asked
+            outcome.lost = reader.lost
+    except KafkaException as error:
+        raise refused(error.args[0], cluster.bootstrap, f"consuming from '{reading.topic}'") from None
     outcome.seconds = time.monotonic() - started
     return outcome
 
