@@ -369,13 +369,13 @@ class Log:
             place = self._check_swap(old, cleaned)
             files = [path for segment in old for path in segment.mark_deleted()]
             cleaned.change_suffix("")
+            self._deleted_files.append((now_ms + self.config.file_delete_delay_ms, files))
+            ordered = self.segments.ordered
+            self.segments.replace([*ordered[:place], cleaned, *ordered[place + len(old) :]])
+            for segment in old[1:]:
+                segment_file(self.directory, segment.base_offset, SNAPSHOT_SUFFIX).unlink(missing_ok=True)
         except OSError as error:
             raise self.state.storage_error("compact", error) from error
-        self._deleted_files.append((now_ms + self.config.file_delete_delay_ms, files))
-        ordered = self.segments.ordered
-        self.segments.replace([*ordered[:place], cleaned, *ordered[place + len(old) :]])
-        for segment in old[1:]:
-            segment_file(self.directory, segment.base_offset, SNAPSHOT_SUFFIX).unlink(missing_ok=True)
 
     def _check_swap(self, old: Sequence[Segment], cleaned: Segment) -> int:
         """Return the index of `old[0]`. If `old` has changed, remove `cleaned` and raise CleaningAbortedError."""

@@ -1,5 +1,6 @@
 """A compacted log has the last record of every key, at its offset and in order."""
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from headrace.storage.cleaner.log_cleaner import RETRY_MS, CleanerSettings
 from headrace.storage.dirs.disk_space import Marks
 from headrace.storage.log.producers.producer_snapshot import ProducerEntry
+from headrace.storage.log.segment_files import SNAPSHOT_SUFFIX
 from headrace.wire.batch import DELETE_HORIZON_FLAG, batch_crc_ok
 from headrace.wire.compression import Codec
 from headrace.wire.records import batch_headers
@@ -297,6 +299,23 @@ class TestFailures:
         assert table.compact()
         assert not table.cleaner.failing
         assert table.pairs() == [(1, b"a", b"2")]
+
+    def test_a_disk_that_fails_after_the_swap_takes_its_directory_offline(
+        self, table: Table, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for value in "123":
+            table.put(("a", value))
+            table.log.roll(NOW)
+        unlink = Path.unlink
+
+        def fail(path: Path, missing_ok: bool = False) -> None:
+            if path.suffix == SNAPSHOT_SUFFIX:
+                raise OSError(errno.EIO, "Input/output error")
+            unlink(path, missing_ok)
+
+        monkeypatch.setattr(Path, "unlink", fail)
+        assert table.compact()
+        assert table.dirs.owned.offline == {table.directory: "[Errno 5] Input/output error"}
 
 
 def test_reads_and_writes_are_throttled(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
