@@ -158,3 +158,11 @@ def test_records_may_be_partitioned_by_their_position(lake: "Lake", partition_by
         )
         lake.append("t", rows, writer="w", batch=batch, metadata={}, partition_by=partition_by)
     assert sorted(row.partition for row in lake.read("t").collect()) == [0, 1]
+
+
+def test_a_lake_on_an_unknown_file_system_is_refused_by_name(spark: "SparkSession") -> None:
+    from headrace.pipeline.engine import run
+    from headrace.pipeline.engine.files import Files
+
+    with pytest.raises(PipelineError, match=r"^cannot write to nosuch://b/lake: .* No FileSystem for scheme"):
+        run._check_writable(Files(spark), ["nosuch://b/lake"])

@@ -3,6 +3,8 @@ from typing import Any
 import pytest
 
 pytest.importorskip("pyspark")
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import IllegalArgumentException
 
 from headrace.pipeline.engine import run
 from headrace.pipeline.errors import PipelineError
@@ -27,3 +29,42 @@ def test_a_check_leaves_nothing() -> None:
 def test_a_lake_that_cannot_be_written_is_named() -> None:
     with pytest.raises(PipelineError, match="cannot write to /lake: read-only file system"):
         check(ReadOnlyFiles({}))
+
+
+class JavaError(Py4JJavaError):  # type: ignore[misc]
+    def __init__(self) -> None:
+        """Do not ask the Java process for the exception."""
+
+    def __str__(self) -> str:
+        return "An error occurred while calling o57.create.\n: java.nio.file.AccessDeniedException: s3a://b/lake"
+
+
+class RefusedFiles(MemoryFiles):
+    """Files of Hadoop, which fail with this error."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__({})
+        self._error = error
+
+    def write(self, uri: str, text: str) -> None:
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (JavaError(), "java.nio.file.AccessDeniedException: s3a://b/lake"),
+        (IllegalArgumentException("bucket is null/empty"), "bucket is null/empty"),
+    ],
+)
+def test_a_lake_that_hadoop_cannot_write_is_named(error: Exception, reason: str) -> None:
+    with pytest.raises(PipelineError) as raised:
+        check(RefusedFiles(error))
+    assert str(raised.value) == f"cannot write to /lake: {reason}"
+
+
+@pytest.mark.parametrize("error", [Py4JError("no answer"), ConnectionRefusedError(111, "Connection refused")])
+def test_the_end_of_spark_is_not_a_fault_of_the_lake(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "has_ended", lambda _: True)
+    with pytest.raises(type(error)):
+        check(RefusedFiles(error))

@@ -9,11 +9,14 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+
 from headrace.pipeline.engine import session
 from headrace.pipeline.engine.exactly_once import topic_ids
 from headrace.pipeline.engine.exactly_once.claims import Claims
 from headrace.pipeline.engine.files import Files
-from headrace.pipeline.engine.java import silence
+from headrace.pipeline.engine.java import has_ended, silence
 from headrace.pipeline.engine.monitoring import failures
 from headrace.pipeline.engine.monitoring.reporter import TOPIC, Reporter
 from headrace.pipeline.engine.monitoring.runs import Runs
@@ -168,13 +171,18 @@ def supervisor(
 
 
 def _check_writable(files: Files, places: Iterable[str]) -> None:
+    """Raise PipelineError for the first of the directories that cannot be written."""
     for place in places:
         file = f"{place}/_writable-{uuid.uuid4().hex}"
         try:
             files.write(file, "")
             files.delete(file)
         except OSError as error:
+            if has_ended(error):
+                raise
             raise PipelineError(f"cannot write to {place}: {(error.strerror or str(error)).lower()}") from None
+        except (Py4JJavaError, PySparkException) as error:  # a file system of Hadoop
+            raise PipelineError(f"cannot write to {place}: {failures.first_line(error)}") from None
 
 
 @contextmanager
