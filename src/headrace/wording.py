@@ -1,9 +1,21 @@
 """Formatting for logs and terminals."""
 
+from collections.abc import Iterable
+from itertools import islice
+from typing import Final
+
+_SHOWN: Final = 3
+
 
 def count(number: int, noun: str, plural: str | None = None) -> str:
     """Return '1 record' or '2,000 records'; `plural` is for nouns with an irregular plural."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def listed(names: Iterable[str], total: int) -> str:
+    """Return 'a, b, c and 5 more' for `total` names; takes only the first three."""
+    more = total - _SHOWN
+    return ", ".join(islice(names, _SHOWN)) + (f" and {more:,} more" if more > 0 else "")
 
 
 def is_utf8(text: str) -> bool:

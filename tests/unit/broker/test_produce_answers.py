@@ -6,11 +6,12 @@ from uuid import UUID
 
 import pytest
 
-from headrace.broker.apis.produce_answers import Outcome, failed, replies_to
+from headrace.broker.apis.produce_answers import Outcome, failed, name_bytes, replies_to
 from headrace.broker.large_batches import MAX_COMPRESSED_AT_ONCE, LargeBatches
-from headrace.errors import ErrorCode
+from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.batch_rules import RecordsRefusedError
 from headrace.server.context import ClientInfo, RawReply, RequestContext
+from headrace.server.frames import InvalidRequestError
 from headrace.storage.log.config import LogConfig
 from headrace.wire.apis import ApiKey, response_reader
 from headrace.wire.records import RecordData, build_batch
@@ -28,7 +29,7 @@ def test_the_reply_contains_successes_and_errors(version: int) -> None:
     error = RecordsRefusedError(ErrorCode.invalid_record, "no key", [(3, "no key either")])
     outcomes = [Outcome(4, 0, 70, -1, 5), failed(6, error, 9), Outcome(7, 0, 80, 1_000, 0)]
     name = bytes(16) if version >= 13 else b"\x02t" if version >= 9 else b"\0\1t"
-    [reply] = replies_to([(context(version), -1)], [[(name, outcomes)]])
+    [reply] = replies_to([(context(version), -1)], [[(name, outcomes)]], lambda _: "t")
     assert isinstance(reply, RawReply)
     [part] = reply.parts
     assert isinstance(part, bytearray)
@@ -44,6 +45,31 @@ def test_the_reply_contains_successes_and_errors(version: int) -> None:
         assert [p.error_message for p in partitions] == [None, str(error), None]
         named = [[(r.batch_index, r.batch_index_error_message) for r in p.record_errors] for p in partitions]
         assert named == [[], [(3, "no key either")], []]
+
+
+@pytest.mark.parametrize("version", [3, 9, 13])
+def test_the_error_of_a_request_without_acks_names_the_first_failed_partitions(version: int) -> None:
+    def fails(topic: str, *partitions: int) -> tuple[bytes, list[Outcome]]:
+        error = KafkaError(ErrorCode.not_leader_or_follower, "another broker leads it")
+        asked = SimpleNamespace(name=topic, topic_id=UUID(int=len(topic)))
+        return name_bytes(asked, version), [Outcome(0, 0), *(failed(partition, error) for partition in partitions)]
+
+    names: dict[UUID | None, str] = {UUID(int=3): "one", UUID(int=200): "l" * 200}
+
+    def error_of(*results: tuple[bytes, list[Outcome]]) -> str:
+        [reply] = replies_to([(context(version), 0)], [list(results)], names.get)
+        assert isinstance(reply, InvalidRequestError)
+        return str(reply)
+
+    assert error_of(fails("one", 4)) == "a Produce with acks=0 failed for one-4: another broker leads it"
+    long = "l" * 200
+    several = error_of(fails("one", 1), fails(long, *range(1, 1003)))
+    assert several == (
+        f"a Produce with acks=0 failed for one-1, {long}-1, {long}-2 and 1,000 more: another broker leads it"
+    )
+    unknown = "AAAAAAAAAAAAAAAAAAAAAw" if version == 13 else r"'a\n\x1b'"
+    names.clear()
+    assert error_of(fails("a\n\x1b", 0)) == f"a Produce with acks=0 failed for {unknown}-0: another broker leads it"
 
 
 @pytest.mark.parametrize("version", [9, 13])

@@ -183,7 +183,7 @@ class ProduceApi:
             self._append(waiting, incomplete)
         answered = [(context, request.acks) for context, request in requests]
         if not incomplete:
-            return replies_to(answered, results)
+            return replies_to(answered, results, self._topic_name)
         promises = [item.completion for item in incomplete if isinstance(item.completion, Promise)]
         if len(promises) == len(incomplete):
             return Executed(self._once_replicated(answered, results, incomplete, promises))
@@ -291,7 +291,7 @@ class ProduceApi:
             ends = await asyncio.gather(*(item.completion for item in incomplete))
             _note_failures(incomplete, ends)
             self._purgatory.slow_disk.waited(began_ns)
-        return replies_to(answered, results)
+        return replies_to(answered, results, self._topic_name)
 
     def _once_replicated(
         self,
@@ -306,7 +306,7 @@ class ProduceApi:
         def replies(_: object) -> Replies:
             _note_failures(incomplete, [completion.result() for completion in completions])
             self._purgatory.slow_disk.waited(began_ns)
-            return replies_to(answered, results)
+            return replies_to(answered, results, self._topic_name)
 
         return (completions[0] if len(completions) == 1 else all_done(completions)).then(replies)
 

@@ -4,7 +4,7 @@ Layout: https://kafka.apache.org/protocol#The_Messages_Produce
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
@@ -16,11 +16,15 @@ from headrace.server.context import NO_REPLY, RawReply, RequestContext
 from headrace.server.dispatch import Replies
 from headrace.server.frames import InvalidRequestError
 from headrace.wire.encoder import put_count, put_string
+from headrace.wire.ids import id_to_text
+from headrace.wording import listed
 
 FLEXIBLE: Final = 9
 _LOG_START_OFFSET: Final = 5
 _RECORD_ERRORS: Final = 8
 _TOPIC_IDS: Final = 13
+_MAX_NAME: Final = 249
+"""Characters of a topic's name; those of topics that do not exist may be longer."""
 _INT32 = struct.Struct(">i")
 _PARTITION = struct.Struct(">ihqqq")
 _PARTITION_FLEXIBLE = struct.Struct(">ihqqqBBB")
@@ -45,6 +49,9 @@ class Outcome(NamedTuple):
 Results: TypeAlias = list[tuple[bytes, list[Outcome]]]
 """The encoded topic names of one request, with the outcomes of their batches."""
 
+TopicNames: TypeAlias = Callable[[UUID | None], str | None]
+"""Returns the name of the topic with an id; None if there is none."""
+
 
 def name_bytes(topic: Any, version: int) -> bytes:
     """Return the encoded name or id of a topic in a request."""
@@ -61,20 +68,41 @@ def _encoded(name: str, *, flexible: bool) -> bytes:
     return bytes(out)
 
 
-def replies_to(requests: Sequence[tuple[RequestContext, int]], results: Sequence[Results]) -> Replies:
+def replies_to(
+    requests: Sequence[tuple[RequestContext, int]], results: Sequence[Results], name_of: TopicNames
+) -> Replies:
     """Return the replies, in order, to requests with these `acks`; InvalidRequestError for a failed one with acks=0."""
     return [
-        _reply(topics, acks, context.api_version) for (context, acks), topics in zip(requests, results, strict=True)
+        _reply(topics, acks, context.api_version, name_of)
+        for (context, acks), topics in zip(requests, results, strict=True)
     ]
 
 
-def _reply(results: Results, acks: int, version: int) -> RawReply | InvalidRequestError:
+def _reply(results: Results, acks: int, version: int, name_of: TopicNames) -> RawReply | InvalidRequestError:
     if acks != 0:
         return RawReply((_encode(results, version),))
     if failed := any_failed(results):
         # As in Kafka: without a reply, closing the connection is the only sign of failure.
-        return InvalidRequestError(f"a Produce with acks=0 failed: {failed.message}")
+        where = _failed_partitions(results, version, name_of)
+        return InvalidRequestError(f"a Produce with acks=0 failed for {where}: {failed.message}")
     return NO_REPLY
+
+
+def _failed_partitions(results: Results, version: int, name_of: TopicNames) -> str:
+    failed = [(name, outcome.partition) for name, outcomes in results for outcome in outcomes if outcome.error]
+    return listed((f"{_decoded(name, version, name_of)}-{index}" for name, index in failed), len(failed))
+
+
+def _decoded(name: bytes, version: int, name_of: TopicNames) -> str:
+    """Return the name of a topic from `name_bytes`, as printable text; its id if the topic is unknown."""
+    if version >= _TOPIC_IDS:
+        topic_id = UUID(bytes=name)
+        return name_of(topic_id) or id_to_text(topic_id)
+    start = 2
+    if version >= FLEXIBLE:
+        start = next(place for place, byte in enumerate(name, 1) if byte < 0x80)
+    text = name[start:].decode()[:_MAX_NAME]
+    return text if text.isprintable() else ascii(text)
 
 
 def any_failed(results: Results) -> Outcome | None:
