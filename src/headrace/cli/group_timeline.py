@@ -9,6 +9,7 @@ from headrace.cli.failures import CommandError
 from headrace.cli.group_layout import Name, Prose, moment, print_table, seconds
 from headrace.cli.http_side import http_side
 from headrace.cli.output import Cell, Column
+from headrace.wording import listed
 
 _NO_REASON: Final = "not provided"
 """The broker's text if a client gives no reason (KIP-800)."""
@@ -98,7 +99,9 @@ def _namer(members: Iterable[Mapping[str, Any]]) -> Callable[[Mapping[str, Any]]
 
 
 def _rebalance_row(each: Mapping[str, Any], name: Callable[[Mapping[str, Any]], str], on_terminal: bool) -> list[Cell]:
-    changes = "; ".join(f"{verb} {_listed([*map(name, each[field])])}" for field, verb in _VERBS.items() if each[field])
+    changes = "; ".join(
+        f"{verb} {listed(map(name, each[field]), len(each[field]))}" for field, verb in _VERBS.items() if each[field]
+    )
     waited = "; ".join(
         f"{name(member)} {seconds(member['ms'] / 1000, on_terminal)} ({phase['phase']})"
         for phase in each["phases"]
@@ -114,10 +117,6 @@ def _rebalance_row(each: Mapping[str, Any], name: Callable[[Mapping[str, Any]], 
         changes or each["reason"],
         waited or None,
     ]
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names) if len(names) <= 3 else f"{', '.join(names[:3])} and {len(names) - 3} more"
 
 
 def _name(member: Mapping[str, Any]) -> str:

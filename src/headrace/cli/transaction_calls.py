@@ -1,6 +1,7 @@
 """The requests of `headrace transactions`, over the wire: Apache Kafka answers them too. Failures are CommandErrors."""
 
 import difflib
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -9,6 +10,7 @@ from typing import TypeVar
 from headrace.cli.cluster import Cluster
 from headrace.cli.failures import CommandError
 from headrace.cli.python_admin import python_admin, until_coordinated
+from headrace.wording import listed
 
 T = TypeVar("T")
 
@@ -28,6 +30,7 @@ STATES = (
 _OPEN = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 _A_REQUEST = 500
 """Partitions or transactional ids in one request, as in Kafka's own tool."""
+_PARTITION = re.compile(r"TopicPartition\(topic='(?P<topic>[^']+)', partition=(?P<partition>\d+)\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +169,7 @@ def describe_producers(
             except (NotLeaderForPartitionError, UnknownTopicOrPartitionError) as error:
                 where = "the leader" if broker is None else f"broker {broker}"
                 raise CommandError(
-                    f"describing producers: {where} does not have all of these partitions ({error.message})",
+                    f"describing producers: {where} does not have {_refused_of(error, asked)} ({error.message})",
                     "`headrace topics describe TOPIC` shows leaders and replicas.",
                 ) from None
             for place, answer in answers.items():
@@ -184,6 +187,14 @@ def describe_producers(
                     for producer in sorted(answer.active_producers)
                 ]
     return found
+
+
+def _refused_of(error: Exception, asked: Sequence[Place]) -> str:
+    """Name the partition that kafka-python's `error` is about, or else the first ones of the request."""
+    match = _PARTITION.search(str(error))
+    places = asked if match is None else [(match["topic"], int(match["partition"]))]
+    named = listed((f"{topic} {partition}" for topic, partition in places), len(places))
+    return named if len(places) == 1 else f"all of {named}"
 
 
 def start_offsets(cluster: Cluster, transactions: Collection[Transaction]) -> Mapping[tuple[int, Place], int]:
