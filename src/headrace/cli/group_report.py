@@ -102,7 +102,7 @@ def report(
         description = described[name]
         coordinator = description.coordinator
         side = http_side(cluster, coordinator.id, coordinator.host, http)
-        seen = side.get("/groups/describe", group=name) if side else None
+        seen = side.get("/groups/describe", "member_list", group=name) if side else None
         members = _members(description, seen)
         assumed = seen.get("assumed_reset", EARLIEST) if seen else assumed_reset(cluster, coordinator.id, reset)
         if seen and reset not in (None, assumed):
@@ -237,7 +237,8 @@ def _partitions_seen(seen: Mapping[str, Any], members: Sequence[MemberReport]) -
 
 def _rebalances(side: HttpSide, group: str, count: int) -> list[dict[str, Any]]:
     now_ms = clock.now_ms()
-    found = side.get("/groups/timeline", group=group, **{"from": now_ms - 7 * DAY_MS}, to=now_ms, limit=2000)
+    since_ms = now_ms - 7 * DAY_MS
+    found = side.get("/groups/timeline", "rebalances", group=group, **{"from": since_ms}, to=now_ms, limit=2000)
     return list(found["rebalances"][-count:]) if found and count else []
 
 

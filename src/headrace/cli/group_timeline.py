@@ -44,7 +44,10 @@ def timeline(cluster: Cluster, group: str, since_ms: int, now_ms: int, limit: in
             f"no broker at {cluster.bootstrap} serves the history of groups",
             "Set headrace.http.listener on a Headrace broker, or give the address of its listener with --http.",
         )
-    found: dict[str, Any] = side.get("/groups/timeline", group=group, **{"from": since_ms}, to=now_ms, limit=limit)
+    path = "/groups/timeline"
+    found: dict[str, Any] | None = side.get(path, "events", group=group, **{"from": since_ms}, to=now_ms, limit=limit)
+    if found is None:
+        raise side.invalid(f"it does not know {path}")
     if described is None and not found["events"]:
         raise group_calls.missing_group(cluster, group)
     return found

@@ -2,6 +2,7 @@
 
 import ipaddress
 import json
+from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode
@@ -25,22 +26,33 @@ class HttpSide:
         # Never reach a broker through the environment's proxy.
         self._opener = build_opener(ProxyHandler({}))
 
-    def get(self, path: str, **query: object) -> Any:
-        """Return the decoded JSON, or None for status 404. Raises CommandError."""
+    def get(self, path: str, expected: str, **query: object) -> Any:
+        """Return the JSON object, which has the field `expected`; None for status 404. Raises CommandError."""
         asked = urlencode({name: value for name, value in query.items() if value is not None})
         try:
             with self._opener.open(f"http://{self.address}{path}?{asked}", timeout=_TIMEOUT_S) as answer:
-                return json.load(answer)
+                found = json.load(answer)
+            if not isinstance(found, dict) or expected not in found:
+                raise ValueError(f"it has no '{expected}', so it is not of a Headrace broker")
+            return found
         except HTTPError as error:
             if error.code == 404:
                 return None
             raise CommandError(f"http://{self.address}{path}: {error.code} {error.reason}") from None
-        except (URLError, OSError, ValueError) as error:
-            reason = error.reason if isinstance(error, URLError) else error
-            raise CommandError(
-                f"no valid reply from the broker's HTTP listener at {self.address}: {reason}",
-                f"Check the broker's {_SETTING}, or give the address with --http.",
-            ) from None
+        except (URLError, OSError, HTTPException, ValueError, RecursionError) as error:
+            raise self.invalid(error.reason if isinstance(error, URLError) else error) from None
+
+    def invalid(self, reason: object) -> CommandError:
+        """Return the error for a reply that a Headrace broker does not give."""
+        return CommandError(
+            f"no valid reply from the broker's HTTP listener at {self.address}: {_one_line(reason)}",
+            f"Check the broker's {_SETTING}, or give the address with --http.",
+        )
+
+
+def _one_line(reason: object) -> str:
+    text = " ".join(str(reason).split())
+    return text if text.isprintable() and text else type(reason).__name__
 
 
 def http_side(cluster: Cluster, broker_id: int, host: str, named: str | None) -> HttpSide | None:

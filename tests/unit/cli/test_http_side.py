@@ -1,6 +1,15 @@
+from collections.abc import Callable
+from http.client import BadStatusLine, IncompleteRead, InvalidURL
+from io import BytesIO
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
-from headrace.cli.http_side import _address
+from headrace.cli import group_calls, group_timeline
+from headrace.cli.cluster import Cluster
+from headrace.cli.failures import CommandError
+from headrace.cli.http_side import HttpSide, _address
 
 
 @pytest.mark.parametrize(
@@ -19,3 +28,49 @@ from headrace.cli.http_side import _address
 )
 def test_the_address_is_reachable_from_the_client(listener: str | None, broker_host: str, expected: str | None) -> None:
     assert _address(listener, broker_host) == expected
+
+
+class Elsewhere(HttpSide):
+    """The HTTP listener of another server, which gives this answer."""
+
+    def __init__(self, answer: bytes | Exception) -> None:
+        super().__init__("h:1")
+        self._opener = cast(Any, SimpleNamespace(open=_giving(answer)))
+
+
+def _giving(answer: bytes | Exception) -> Callable[..., BytesIO]:
+    def give(*_: object, **__: object) -> BytesIO:
+        if isinstance(answer, Exception):
+            raise answer
+        return BytesIO(answer)
+
+    return give
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (BadStatusLine("SSH-2.0\r\n"), "SSH-2.0"),
+        (BadStatusLine("\0\0"), "BadStatusLine"),
+        (IncompleteRead(b"", 5), "IncompleteRead(0 bytes read, 5 more expected)"),
+        (InvalidURL("nonnumeric port: 'x'"), "nonnumeric port: 'x'"),
+        (b"[]", "it has no 'events', so it is not of a Headrace broker"),
+        (b"{}", "it has no 'events', so it is not of a Headrace broker"),
+        (b"null", "it has no 'events', so it is not of a Headrace broker"),
+        (b"<html>", "Expecting value: line 1 column 1 (char 0)"),
+        pytest.param(b"[" * 100_000, "maximum recursion depth exceeded", id="deep"),
+    ],
+)
+def test_the_answer_of_another_server_is_an_error(answer: bytes | Exception, reason: str) -> None:
+    with pytest.raises(CommandError) as raised:
+        Elsewhere(answer).get("/groups/timeline", "events")
+    assert raised.value.what.startswith(f"no valid reply from the broker's HTTP listener at h:1: {reason}")
+    assert "\n" not in raised.value.what
+
+
+def test_a_server_without_timelines_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    described = SimpleNamespace(coordinator=SimpleNamespace(id=1, host="h"))
+    monkeypatch.setattr(group_calls, "describe_groups", lambda *_: {"g": described})
+    monkeypatch.setattr(HttpSide, "get", lambda *_, **__: None)
+    with pytest.raises(CommandError, match="at h:1: it does not know /groups/timeline"):
+        group_timeline.timeline(cast(Cluster, None), "g", 0, 1, 10, "h:1")
