@@ -48,7 +48,7 @@ def from_json_line(line: bytes, now_ms: int) -> Record:
     """
     try:
         fields = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise MalformedRecordError(f"not JSON: {error}") from None
     if not isinstance(fields, dict):
         raise MalformedRecordError('not a JSON object; for example {"key": "k", "value": "v"}')

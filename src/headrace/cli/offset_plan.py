@@ -102,7 +102,7 @@ def _from_json(text: str, path: str) -> dict[str, dict[Place, int]]:
             new = entry["new"] if "new" in entry else entry["offset"]
             group = str(document.get("group", "")) if isinstance(document, dict) else str(entry.get("group", ""))
             offsets.setdefault(group, {})[str(entry["topic"]), int(entry["partition"])] = int(new)
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise CommandError(f"{path} is not JSON: {error}", _JSON_HINT) from None
     except (ValueError, KeyError, TypeError, AttributeError):
         lack = f", entry {number}: expected 'topic', 'partition' and 'offset'" if number else " has no list of offsets"

@@ -78,6 +78,7 @@ def test_headers_may_be_an_object_and_a_timestamp_text() -> None:
     ("line", "message_pattern"),
     [
         ("{", "not JSON"),
+        pytest.param("[" * 100_000, "not JSON", id="deep"),
         ("[1]", "not a JSON object"),
         ('{"vaule": "v"}', "unknown field 'vaule'"),
         ('{"value": 1}', "'value' must be a string"),

@@ -18,6 +18,7 @@ CLUSTER: Any = SimpleNamespace(partitions=lambda _: [0])
     ("text", "problem"),
     [
         ("[1", " is not JSON: "),
+        pytest.param("[" * 100_000, " is not JSON: ", id="deep"),
         ("{}", " has no list of offsets"),
         (
             '[{"topic": "t", "partition": 0, "offset": 1}, {"topic": "t"}]',

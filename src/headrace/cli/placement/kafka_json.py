@@ -26,7 +26,7 @@ def parsed(text: str, name: str) -> dict[Place, tuple[int, ...]]:
     """Parse a plan, and return the replicas of every partition; errors mention the file `name`. Raises CommandError."""
     try:
         content = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CommandError(f"{name} is not JSON: {error}", _HINT) from None
     if not isinstance(content, dict) or not isinstance(content.get("partitions"), list):
         raise CommandError(f"{name} has no list of partitions", _HINT)

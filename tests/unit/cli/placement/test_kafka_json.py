@@ -39,6 +39,7 @@ def test_a_plan_without_moves_is_json_too() -> None:
     ("text", "problem"),
     [
         ("no", "plan.json is not JSON"),
+        pytest.param("[" * 100_000, "plan.json is not JSON", id="deep"),
         ("[]", "plan.json has no list of partitions"),
         ('{"version": 2, "partitions": []}', "version 2"),
         ('{"version": 1, "partitions": []}', "contains no partitions"),
