@@ -135,6 +135,7 @@ def test_options_of_a_command_replace_those_of_the_file(path: Path) -> None:
         ("[jobs.archive]\ntopic = []", "topic must be the name of a topic or a list"),
         ('[jobs.archive]\ntopic = "a b"', "'a b' cannot be a topic's name"),
         ("[cluster", "is not TOML"),
+        pytest.param(f"a = {'[' * 100_000}", "is not TOML", id="deep"),
     ],
 )
 def test_what_is_wrong_in_a_file_is_named(tmp_path: Path, text: str, message: str) -> None:

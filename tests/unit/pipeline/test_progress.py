@@ -118,6 +118,25 @@ def test_no_job_has_run_in_a_new_lake(tmp_path: Path) -> None:
     assert status.read(str(tmp_path), datetime.now(UTC)) == []
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[]",
+        "7",
+        '{"updated": "2026-01-01T12:00:00Z"}',
+        json.dumps({**asdict(NEW), "updated": "yesterday"}),
+        json.dumps({**asdict(NEW), "updated": 5}),
+        pytest.param("[" * 100_000, id="deep"),
+    ],
+)
+def test_a_damaged_progress_is_named(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "status" / "views.json"
+    file.parent.mkdir()
+    file.write_text(text)
+    with pytest.raises(PipelineError, match=f"^cannot read {file}: "):
+        status.read(str(tmp_path), datetime.now(UTC))
+
+
 def test_status_of_remote_checkpoints_names_the_topic() -> None:
     with pytest.raises(PipelineError, match=r"headrace\.pipeline\.progress"):
         status.read("s3a://bucket/checkpoints", datetime.now(UTC))

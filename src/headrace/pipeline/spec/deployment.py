@@ -135,7 +135,7 @@ def load(path: Path, bootstrap: str = DEFAULT_BOOTSTRAP) -> Deployment:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise PipelineError(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise PipelineError(f"{path} is not TOML: {error}") from None
     try:
         return parse(table, path.resolve().parent, bootstrap)

@@ -1,7 +1,6 @@
 """Read the progress of the jobs from the files of the driver, without Spark."""
 
 import json
-from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -10,6 +9,9 @@ from headrace.pipeline.errors import PipelineError
 
 _LOST_S: Final = 30.0
 """A driver whose file is older is lost; drivers write every 5 s."""
+_COUNTS: Final = frozenset(("batch", "lag", "rows_per_s", "state_rows", "late_rows", "quarantined_rows"))
+_TEXTS: Final = frozenset(("job", "state", "updated", "watermark", "last_failure", "next_retry"))
+"""The fields that the command prints."""
 _ACTIVE: Final = ("blocked", "running", "waiting")
 
 
@@ -31,18 +33,20 @@ def read(checkpoints: str, now: datetime) -> list[dict[str, Any]]:
             "`headrace consume headrace.pipeline.progress --until-end`"
         )
     path = Path(place.removeprefix("file:").replace("//", "/"))
-    return [_seen_at(_parsed(file), now) for file in sorted(path.glob("*.json"))]
+    return [_read(file, now) for file in sorted(path.glob("*.json"))]
 
 
-def _parsed(file: Path) -> dict[str, Any]:
+def _read(file: Path, now: datetime) -> dict[str, Any]:
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        return _seen_at(json.loads(file.read_text(encoding="utf-8")), now)
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         raise PipelineError(f"cannot read {file}: {error}") from None
-    return dict(found)
 
 
-def _seen_at(progress: Mapping[str, Any], now: datetime) -> dict[str, Any]:
+def _seen_at(progress: object, now: datetime) -> dict[str, Any]:
+    """Return the progress with its age. Raises ValueError and TypeError for anything else."""
+    if not isinstance(progress, dict) or not progress.keys() >= _COUNTS | _TEXTS:
+        raise ValueError("it is not the progress of a job")
     age = max(0.0, (now - datetime.fromisoformat(progress["updated"])).total_seconds())
     state = "lost" if progress["state"] in _ACTIVE and age > _LOST_S else progress["state"]
     return {**progress, "state": state, "age_s": round(age, 1)}
