@@ -23,7 +23,8 @@ _ACLS: Final = "/kafka-acl"
 class ZooKeeperTree:
     """A ZooKeeper session, as a context manager. `address` is `zookeeper.connect`: host:port,host:port/path.
 
-    Entering it raises KafkaError(request_timed_out) if ZooKeeper does not answer.
+    Raises KafkaError: invalid_request for another form, and request_timed_out if ZooKeeper does not answer when it is
+    entered.
     """
 
     def __init__(self, address: str) -> None:
@@ -33,7 +34,11 @@ class ZooKeeperTree:
         servers, slash, chroot = address.partition("/")
         self._root = f"/{chroot}" if slash and chroot else ""
         logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # our errors say more
-        self._client: Any = KazooClient(hosts=servers, timeout=_CONNECT_TIMEOUT_S)
+        try:
+            self._client: Any = KazooClient(hosts=servers, timeout=_CONNECT_TIMEOUT_S)
+        except ValueError as error:
+            what = f"'{address}' is not an address of ZooKeeper, HOST:PORT or HOST:PORT/PATH: {error}"
+            raise KafkaError(ErrorCode.invalid_request, what) from None
 
     def __enter__(self) -> Self:
         from kazoo.handlers.threading import KazooTimeoutError
