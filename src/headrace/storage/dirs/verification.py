@@ -6,6 +6,7 @@ a log at the same time, its last batch may appear incomplete.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from stat import S_ISREG
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -14,6 +15,7 @@ from headrace.storage.dirs.meta_properties import FILE_NAME as META_PROPERTIES
 from headrace.storage.dirs.partition_dir import STRAY_SUFFIX, parse_name, stray_advice
 from headrace.storage.dirs.partition_metadata import FILE_NAME as PARTITION_METADATA
 from headrace.storage.dirs.partition_metadata import read_topic_id
+from headrace.storage.files.atomic_file import UnusableFileError
 from headrace.storage.files.checkpoint import (
     CLEANER_OFFSET_FILE,
     HIGH_WATERMARK_FILE,
@@ -162,7 +164,10 @@ def verify_partition(directory: Path) -> Verified:
 def _verify_segment(directory: Path, base: int, limit: int, findings: list[Finding]) -> int:
     """Check a log file and its indexes, append the damage to `findings`, and return the file's size in bytes."""
     path = segment_file(directory, base, LOG_SUFFIX)
-    segment = Segment(directory, base, size=path.stat().st_size, index_size=0, time_index_size=0, now_ms=0)
+    status = path.stat()
+    if not S_ISREG(status.st_mode):  # opening a FIFO would block
+        raise UnusableFileError(path, "is not a regular file")
+    segment = Segment(directory, base, size=status.st_size, index_size=0, time_index_size=0, now_ms=0)
     segment.open_read_only()
     batches: dict[int, int] = {}
     position, offset = 0, base

@@ -1,3 +1,4 @@
+import os
 from functools import cache
 from pathlib import Path
 
@@ -75,6 +76,14 @@ def test_indexes_snapshots_and_epochs_are_checked(log: Log) -> None:
         "00000000000000000006.snapshot",
         "leader-epoch-checkpoint",
     }
+
+
+def test_a_fifo_in_place_of_a_segment_is_reported_without_opening_it(tmp_path: Path) -> None:
+    path = tmp_path / "00000000000000000000.log"
+    os.mkfifo(path)
+    verified = verify_partition(tmp_path)
+    assert [(finding.file, finding.offset) for finding in verified.findings] == [(path, 0)]
+    assert "is not a regular file" in verified.findings[0].what
 
 
 def test_the_command_prints_damage_and_exits_with_1(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
