@@ -111,10 +111,14 @@ def _config(named: Path | None) -> Path | None:
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Convert PipelineErrors to CommandErrors."""
+    """Convert PipelineErrors, and OSErrors of a file, to CommandErrors."""
     from headrace.pipeline.errors import PipelineError
 
     try:
         yield
     except PipelineError as error:
         raise CommandError(str(error)) from None
+    except OSError as error:
+        if error.filename is None:  # not of a file, for example a closed pipe
+            raise
+        raise CommandError(f"cannot use {error.filename}: {(error.strerror or str(error)).lower()}") from None
