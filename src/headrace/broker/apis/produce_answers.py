@@ -101,7 +101,7 @@ def _decoded(name: bytes, version: int, name_of: TopicNames) -> str:
     start = 2
     if version >= FLEXIBLE:
         start = next(place for place, byte in enumerate(name, 1) if byte < 0x80)
-    text = name[start:].decode()[:_MAX_NAME]
+    text = name[start:].decode(errors="replace")[:_MAX_NAME]
     return text if text.isprintable() else ascii(text)
 
 
