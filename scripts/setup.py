@@ -9,6 +9,7 @@ import hashlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -102,6 +103,8 @@ def run(*command: str | Path, hint: str) -> None:
             ).returncode
         except FileNotFoundError:
             status = 127
+    if status in (-signal.SIGINT, 128 + signal.SIGINT):
+        raise KeyboardInterrupt  # Ctrl-C ends the command and is raised in the main thread: no step goes on without it
     if status:
         tail = log.read_bytes()[start:].decode(errors="replace").splitlines()[-12:]
         shown = " ".join(str(part) for part in command[:4])
@@ -264,7 +267,7 @@ def npm_packages() -> None:
 def steps() -> list[Step]:
     """Return all steps; under CI, without the archive of Spark's classes.
 
-    It saves an eighth of a start of Spark, so it pays after ten starts. CI has four.
+    Making it takes the processor time that it saves in ten starts of Spark. CI has four.
     """
     return [step for step in all_steps() if step.name != SPARK_CLASSES or not os.environ.get("CI")]
 
@@ -352,25 +355,28 @@ def attempt(step: Step) -> tuple[float, str]:
     step.log.write_bytes(b"")
     try:
         step.run()
-    except MissingError as error:
+    except (MissingError, OSError) as error:
         return time.monotonic() - started, str(error)
     step.stamp.write_text(step.fingerprint())
     return time.monotonic() - started, ""
 
 
 def attempt_all(steps: Sequence[Step]) -> dict[str, str]:
-    """Run steps, each as soon as its predecessors have ended. Return what is missing, by step."""
+    """Run the steps that are not done, each as soon as its predecessors have ended. Return what is missing, by step."""
     by_name = {step.name: step for step in steps}
-    order = TopologicalSorter({step.name: [name for name in step.after if name in by_name] for step in steps})
+    todo = {step.name for step in steps if not step.is_done()}
+    order = TopologicalSorter({step.name: step.after for step in steps})
     order.prepare()
     running: dict[Future[tuple[float, str]], str] = {}
     missing: dict[str, str] = {}
     number = 0
     with ThreadPoolExecutor() as threads:
         while order.is_active():
-            if ready := order.get_ready():
-                say(f"setup: starting {', '.join(ready)}")
-            running |= {threads.submit(attempt, by_name[name]): name for name in ready}
+            ready = order.get_ready()
+            order.done(*(name for name in ready if name not in todo))
+            if starting := [name for name in ready if name in todo]:
+                say(f"setup: starting {', '.join(starting)}")
+            running |= {threads.submit(attempt, by_name[name]): name for name in starting}
             for ended in wait(running, return_when=FIRST_COMPLETED).done:
                 name = running.pop(ended)
                 order.done(name)
@@ -378,7 +384,7 @@ def attempt_all(steps: Sequence[Step]) -> dict[str, str]:
                 if why:
                     missing[name] = why
                 number += 1
-                say(f"setup {number}/{len(steps)}: {name}: {'missing' if why else f'{seconds:.1f} s'}")
+                say(f"setup {number}/{len(todo)}: {name}: {'missing' if why else f'{seconds:.1f} s'}")
     return missing
 
 
@@ -388,13 +394,13 @@ def main() -> int:
         return 1
     for directory in ("stamps", "logs", "jars"):
         (BUILD / directory).mkdir(parents=True, exist_ok=True)
-    todo = [step for step in steps() if not step.is_done()]
-    if not todo:
+    every = steps()
+    if all(step.is_done() for step in every):
         say("setup: everything is in place")
         return 0
     say(f"setup: using Python {sys.version.split()[0]} from {Path(sys.executable).resolve().parent}")
     try:
-        missing = attempt_all(todo)
+        missing = attempt_all(every)
     except KeyboardInterrupt:
         say("setup: interrupted; the next run continues with the steps that are not done")
         return 130

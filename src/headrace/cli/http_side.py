@@ -27,16 +27,16 @@ class HttpSide:
         self._opener = build_opener(ProxyHandler({}))
 
     def get(self, path: str, expected: str, **query: object) -> Any:
-        """Return the JSON object, which has the field `expected`; None for status 404. Raises CommandError."""
+        """Return the JSON object, which has the field `expected`; None for the broker's 404. Raises CommandError."""
         asked = urlencode({name: value for name, value in query.items() if value is not None})
         try:
             with self._opener.open(f"http://{self.address}{path}?{asked}", timeout=_TIMEOUT_S) as answer:
                 found = json.load(answer)
             if not isinstance(found, dict) or expected not in found:
-                raise ValueError(f"it has no '{expected}', so it is not of a Headrace broker")
+                raise ValueError(f"without the field '{expected}', it is not from a Headrace broker")
             return found
         except HTTPError as error:
-            if error.code == 404:
+            if error.code == 404 and _is_of_headrace(error):
                 return None
             raise CommandError(f"http://{self.address}{path}: {error.code} {error.reason}") from None
         except (URLError, OSError, HTTPException, ValueError, RecursionError) as error:
@@ -48,6 +48,15 @@ class HttpSide:
             f"no valid reply from the broker's HTTP listener at {self.address}: {_one_line(reason)}",
             f"Check the broker's {_SETTING}, or give the address with --http.",
         )
+
+
+def _is_of_headrace(error: HTTPError) -> bool:
+    """Return False for the error page of another server."""
+    try:
+        body = json.load(error)
+    except (OSError, HTTPException, ValueError, RecursionError):
+        return False
+    return isinstance(body, dict) and body.keys() == {"error", "message"}
 
 
 def _one_line(reason: object) -> str:

@@ -321,7 +321,7 @@ def _parse(head: bytes) -> _Request:
         fields = parse_qsl(parts.query, keep_blank_values=True, max_num_fields=_MAX_QUERY_FIELDS, errors="strict")
         path = unquote(parts.path, errors="strict")
     except ValueError:
-        problem = f"the URL is not valid UTF-8, or has more than {_MAX_QUERY_FIELDS} parameters"
+        problem = f"the URL is malformed, not UTF-8, or has more than {_MAX_QUERY_FIELDS} parameters"
         raise HttpError(HTTPStatus.BAD_REQUEST, problem) from None
     if method not in ("GET", "HEAD"):
         raise HttpError(HTTPStatus.METHOD_NOT_ALLOWED, f"{method} is not supported: use GET or HEAD")

@@ -67,6 +67,10 @@ def test_the_error_of_a_request_without_acks_names_the_first_failed_partitions(v
     assert several == (
         f"a Produce with acks=0 failed for one-1, {long}-1, {long}-2 and 1,000 more: another broker leads it"
     )
+    too_large = failed(9, KafkaError(ErrorCode.message_too_large, "a batch is too large"))
+    first = fails("one", 4)
+    first[1].append(too_large)
+    assert error_of(first) == "a Produce with acks=0 failed for one-4: another broker leads it"
     unknown = "AAAAAAAAAAAAAAAAAAAAAw" if version == 13 else r"'a\n\x1b'"
     names.clear()
     assert error_of(fails("a\n\x1b", 0)) == f"a Produce with acks=0 failed for {unknown}-0: another broker leads it"

@@ -1,8 +1,10 @@
 from collections.abc import Callable
+from email.message import Message
 from http.client import BadStatusLine, IncompleteRead, InvalidURL
 from io import BytesIO
 from types import SimpleNamespace
 from typing import Any, cast
+from urllib.error import HTTPError
 
 import pytest
 
@@ -54,9 +56,9 @@ def _giving(answer: bytes | Exception) -> Callable[..., BytesIO]:
         (BadStatusLine("\0\0"), "BadStatusLine"),
         (IncompleteRead(b"", 5), "IncompleteRead(0 bytes read, 5 more expected)"),
         (InvalidURL("nonnumeric port: 'x'"), "nonnumeric port: 'x'"),
-        (b"[]", "it has no 'events', so it is not of a Headrace broker"),
-        (b"{}", "it has no 'events', so it is not of a Headrace broker"),
-        (b"null", "it has no 'events', so it is not of a Headrace broker"),
+        (b"[]", "without the field 'events', it is not from a Headrace broker"),
+        (b"{}", "without the field 'events', it is not from a Headrace broker"),
+        (b"null", "without the field 'events', it is not from a Headrace broker"),
         (b"<html>", "Expecting value: line 1 column 1 (char 0)"),
         pytest.param(b"[" * 100_000, "maximum recursion depth exceeded", id="deep"),
     ],
@@ -66,6 +68,16 @@ def test_the_answer_of_another_server_is_an_error(answer: bytes | Exception, rea
         Elsewhere(answer).get("/groups/timeline", "events")
     assert raised.value.what.startswith(f"no valid reply from the broker's HTTP listener at h:1: {reason}")
     assert "\n" not in raised.value.what
+
+
+def test_only_the_404_of_a_broker_is_an_answer() -> None:
+    def answer(body: bytes) -> Elsewhere:
+        return Elsewhere(HTTPError("http://h:1/", 404, "Not Found", Message(), BytesIO(body)))
+
+    assert answer(b'{"error": "Not Found", "message": "no group g"}').get("/groups/describe", "members") is None
+    for page in (b"<html>", b"[]", b'{"detail": "Not Found"}'):
+        with pytest.raises(CommandError, match="http://h:1/groups/describe: 404 Not Found"):
+            answer(page).get("/groups/describe", "members")
 
 
 def test_a_server_without_timelines_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

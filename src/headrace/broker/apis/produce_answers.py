@@ -83,13 +83,13 @@ def _reply(results: Results, acks: int, version: int, name_of: TopicNames) -> Ra
         return RawReply((_encode(results, version),))
     if failed := any_failed(results):
         # As in Kafka: without a reply, closing the connection is the only sign of failure.
-        where = _failed_partitions(results, version, name_of)
+        where = _partitions_with(failed.error, results, version, name_of)
         return InvalidRequestError(f"a Produce with acks=0 failed for {where}: {failed.message}")
     return NO_REPLY
 
 
-def _failed_partitions(results: Results, version: int, name_of: TopicNames) -> str:
-    failed = [(name, outcome.partition) for name, outcomes in results for outcome in outcomes if outcome.error]
+def _partitions_with(error: int, results: Results, version: int, name_of: TopicNames) -> str:
+    failed = [(name, outcome.partition) for name, outcomes in results for outcome in outcomes if outcome.error == error]
     return listed((f"{_decoded(name, version, name_of)}-{index}" for name, index in failed), len(failed))
 
 

@@ -17,7 +17,7 @@ _HOTTEST: Final = (
     "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
 )
 FOR_FEW_ROWS: Final = "-XX:TieredStopAtLevel=1"
-"""Java option for a driver that processes few rows and exits: without the optimizing compiler, it starts faster."""
+"""Java option for the driver of few rows or of tests: without the optimizing compiler, it starts faster."""
 _HIDDEN: Final = "(?i)secret|password|passphrase|token|access[.]?key|jaas|keystore[.]key"
 
 

@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 class DoomedDirs:
     """Directories to be removed, with their due times in ms."""
 
-    def __init__(self, found: Iterable[Path]) -> None:
+    def __init__(self, found: Iterable[Path] = ()) -> None:
         """Begin with the directories `found`, which an earlier process left."""
         self._waiting: list[tuple[int | None, Path]] = [(None, path) for path in found]
 

@@ -59,6 +59,7 @@ class FoundPartitions:
         for excluded in [found for found, place in self.partitions.items() if place.parent is directory]:
             del self.partitions[excluded]
             self.promoted = [other for other in self.promoted if other != excluded]
+        self.doomed = [path for path in self.doomed if path.parent != directory.path]
 
     def promote(self) -> dict[LogDir, OSError]:
         """Rename copies that replace their originals. Return the log directories whose disks failed.
@@ -155,7 +156,7 @@ class FoundPartitions:
 
 
 def find_partitions(directories: Iterable[LogDir]) -> FoundPartitions:
-    """Find the partitions in `directories`, without changing anything.
+    """Find the partitions in `directories`, without changing anything; those that cannot be listed are `unreadable`.
 
     Raises KafkaError(kafka_storage_error) if a partition is in two directories.
     """

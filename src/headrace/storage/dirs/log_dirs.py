@@ -45,7 +45,7 @@ class LogDirs:
         self.logs: dict[TopicPartition, Log] = {}
         self._places = found.partitions
         self._unsynced: set[Path] = set()
-        self._doomed = DoomedDirs(found.doomed)
+        self._doomed = DoomedDirs()
         self._unopened: dict[LogDir, set[TopicPartition]] = {directory: set() for directory in owned.working}
         for topic_partition, (directory, _) in found.partitions.items():
             self._unopened[directory].add(topic_partition)
@@ -94,6 +94,7 @@ class LogDirs:
         self.owned.leave_out(failed)
         for unusable in failed:
             self.found.leave_out(unusable)
+        self._doomed = DoomedDirs(self.found.doomed)
         for directory in self.owned.working:
             self._opened(directory)
 

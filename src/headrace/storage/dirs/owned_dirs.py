@@ -85,6 +85,8 @@ class OwnedDirs:
         """
         for directory, error in unusable.items():
             self.offline[directory.path] = reason_of(error, directory.path)
+            if directory.taken_over and is_disk_failure(error):
+                self.distrust(directory)
             directory.unlock()
         self.working = tuple(directory for directory in self.working if directory not in unusable)
         self.disk_space = {directory.path: self.disk_space[directory.path] for directory in self.working}

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from headrace.errors import ErrorCode, KafkaError
+from headrace.storage.dirs.log_dir import BOOT_FILE
 from headrace.storage.dirs.log_dirs import LogDirs
-from headrace.storage.dirs.partition_dir import future_name, replaced_name
+from headrace.storage.dirs.partition_dir import DELETE_SUFFIX, future_name, replaced_name
 from headrace.storage.files.atomic_file import sync_directory
 from headrace.types import TopicPartition
 
@@ -102,6 +103,8 @@ class TestInterruptedMove:
     def test_a_disk_that_fails_before_its_completion_is_offline(
         self, a: Path, b: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        deleted = b / f"gone-0.{ID}{DELETE_SUFFIX}"
+        deleted.mkdir()
         sync = failing(sync_directory, errno.EIO, b)
         monkeypatch.setattr("headrace.storage.dirs.found_partitions.sync_directory", sync)
 
@@ -109,6 +112,10 @@ class TestInterruptedMove:
 
         assert dirs.directories == (a,)
         assert list(dirs.partitions()) == [TopicPartition("t", 0)]
+        assert (b / BOOT_FILE).read_text() == "an fsync failed\n"
+        for now_ms in (0, 3_600_000):
+            dirs.remove_deleted_files(now_ms)
+        assert deleted.exists()
         dirs.close({})
 
     def test_a_file_with_the_partitions_name_prevents_the_start(self, a: Path, b: Path) -> None:

@@ -9,8 +9,9 @@ from headrace.pipeline.errors import PipelineError
 
 _LOST_S: Final = 30.0
 """A driver whose file is older is lost; drivers write every 5 s."""
-_COUNTS: Final = frozenset(("batch", "lag", "rows_per_s", "state_rows", "late_rows", "quarantined_rows"))
-_TEXTS: Final = frozenset(("job", "state", "updated", "watermark", "last_failure", "next_retry"))
+_TEXTS: Final = ("job", "state", "updated", "watermark", "last_failure", "next_retry")
+_COUNTS: Final = ("batch", "lag", "rows_per_s", "state_rows", "late_rows", "quarantined_rows")
+_FIELDS: Final = frozenset((*_TEXTS, *_COUNTS))
 """The fields that the command prints."""
 _ACTIVE: Final = ("blocked", "running", "waiting")
 
@@ -45,7 +46,7 @@ def _read(file: Path, now: datetime) -> dict[str, Any]:
 
 def _seen_at(progress: object, now: datetime) -> dict[str, Any]:
     """Return the progress with its age. Raises ValueError and TypeError for anything else."""
-    if not isinstance(progress, dict) or not progress.keys() >= _COUNTS | _TEXTS:
+    if not isinstance(progress, dict) or not progress.keys() >= _FIELDS:
         raise ValueError("it is not the progress of a job")
     age = max(0.0, (now - datetime.fromisoformat(progress["updated"])).total_seconds())
     state = "lost" if progress["state"] in _ACTIVE and age > _LOST_S else progress["state"]
