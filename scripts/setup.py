@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextvars import ContextVar
 from graphlib import TopologicalSorter
@@ -240,6 +240,10 @@ def jars(pom: Path, directory: Path) -> Callable[[], None]:
     return copy
 
 
+def jar_step(name: str, pom: Path, directory: Path, *, after: str) -> Step:
+    return Step(name, jars(pom, directory), after=[after], inputs=[pom], outputs=[directory])
+
+
 def spark_classes() -> None:
     hint = "Spark did not start, or Java did not archive its classes. Without the archive, Spark starts more slowly."
     run(PYTHON, ROOT / "scripts" / "spark_classes.py", hint=hint)
@@ -286,13 +290,10 @@ def all_steps() -> list[Step]:
         ),
         Step("Java", java, programs=["java"]),
         Step("Programs for tests", programs, programs=list(PROGRAMS)),
-        Step(
-            "Spark's Kafka connector and Delta Lake",
-            jars(SPARK_POM, spark),
-            after=["Programs for tests"],
-            inputs=[SPARK_POM],
-            outputs=[spark],
-        ),
+        # One Maven at a time: they share ~/.m2.
+        jar_step("Spark's Kafka connector and Delta Lake", SPARK_POM, spark, after="Programs for tests"),
+        jar_step("Kafka's own tools", KAFKA_POM, kafka, after="Spark's Kafka connector and Delta Lake"),
+        jar_step("Kafka with ZooKeeper", KAFKA_39_POM, kafka_39, after="Kafka's own tools"),
         Step(
             SPARK_CLASSES,
             spark_classes,
@@ -300,21 +301,6 @@ def all_steps() -> list[Step]:
             inputs=[LOCK, SPARK_POM, ROOT / "scripts" / "spark_classes.py"],
             outputs=[spark.with_suffix(".jsa")],
             holds=lambda: is_newer(spark.with_suffix(".jsa"), *spark.glob("*.jar"), *VENV.glob(SPARK_JARS)),
-        ),
-        # One Maven at a time: they share ~/.m2.
-        Step(
-            "Kafka's own tools",
-            jars(KAFKA_POM, kafka),
-            after=["Spark's Kafka connector and Delta Lake"],
-            inputs=[KAFKA_POM],
-            outputs=[kafka],
-        ),
-        Step(
-            "Kafka with ZooKeeper",
-            jars(KAFKA_39_POM, kafka_39),
-            after=["Kafka's own tools"],
-            inputs=[KAFKA_39_POM],
-            outputs=[kafka_39],
         ),
         Step(
             "Kafka's classes",
@@ -361,10 +347,8 @@ def attempt(step: Step) -> tuple[float, str]:
     return time.monotonic() - started, ""
 
 
-def attempt_all(steps: Sequence[Step]) -> dict[str, str]:
-    """Run the steps that are not done, each as soon as its predecessors have ended. Return what is missing, by step."""
-    by_name = {step.name: step for step in steps}
-    todo = {step.name for step in steps if not step.is_done()}
+def attempt_all(todo: Mapping[str, Step], steps: Sequence[Step]) -> dict[str, str]:
+    """Run `todo`, each step as soon as its predecessors in `steps` have ended. Return what is missing, by step."""
     order = TopologicalSorter({step.name: step.after for step in steps})
     order.prepare()
     running: dict[Future[tuple[float, str]], str] = {}
@@ -376,7 +360,7 @@ def attempt_all(steps: Sequence[Step]) -> dict[str, str]:
             order.done(*(name for name in ready if name not in todo))
             if starting := [name for name in ready if name in todo]:
                 say(f"setup: starting {', '.join(starting)}")
-            running |= {threads.submit(attempt, by_name[name]): name for name in starting}
+            running |= {threads.submit(attempt, todo[name]): name for name in starting}
             for ended in wait(running, return_when=FIRST_COMPLETED).done:
                 name = running.pop(ended)
                 order.done(name)
@@ -395,12 +379,13 @@ def main() -> int:
     for directory in ("stamps", "logs", "jars"):
         (BUILD / directory).mkdir(parents=True, exist_ok=True)
     every = steps()
-    if all(step.is_done() for step in every):
+    todo = {step.name: step for step in every if not step.is_done()}
+    if not todo:
         say("setup: everything is in place")
         return 0
     say(f"setup: using Python {sys.version.split()[0]} from {Path(sys.executable).resolve().parent}")
     try:
-        missing = attempt_all(every)
+        missing = attempt_all(todo, every)
     except KeyboardInterrupt:
         say("setup: interrupted; the next run continues with the steps that are not done")
         return 130
