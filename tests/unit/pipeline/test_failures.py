@@ -3,24 +3,12 @@ from typing import Any
 import pytest
 
 pytest.importorskip("pyspark")
-from py4j.protocol import Py4JJavaError, Py4JNetworkError
+from py4j.protocol import Py4JNetworkError
 from pyspark.errors import AnalysisException
 
 from headrace.pipeline.engine.monitoring import failures
 from headrace.pipeline.errors import PipelineError
-
-
-class JavaError(Py4JJavaError):  # type: ignore[misc]
-    """An error of Java with this text; None if the Java process has ended."""
-
-    def __init__(self, text: str | None) -> None:
-        self._text = text
-
-    def __str__(self) -> str:
-        if self._text is None:
-            raise Py4JNetworkError("connection refused")
-        return self._text
-
+from tests.unit.pipeline.java_errors import JavaError
 
 CALLED = "An error occurred while calling o57.commit."
 

@@ -3,17 +3,13 @@ from typing import Any
 import pytest
 
 pytest.importorskip("pyspark")
-from py4j.protocol import Py4JError, Py4JJavaError
+from py4j.protocol import Py4JError
 from pyspark.errors import IllegalArgumentException
 
 from headrace.pipeline.engine import run
 from headrace.pipeline.errors import PipelineError
+from tests.unit.pipeline.java_errors import JavaError
 from tests.unit.pipeline.memory_files import MemoryFiles
-
-
-class ReadOnlyFiles(MemoryFiles):
-    def write(self, uri: str, text: str) -> None:
-        raise OSError(30, "Read-only file system")
 
 
 def check(files: Any) -> None:
@@ -26,21 +22,8 @@ def test_a_check_leaves_nothing() -> None:
     assert files.names("/lake") == files.names("/checkpoints") == []
 
 
-def test_a_lake_that_cannot_be_written_is_named() -> None:
-    with pytest.raises(PipelineError, match="cannot write to /lake: read-only file system"):
-        check(ReadOnlyFiles({}))
-
-
-class JavaError(Py4JJavaError):  # type: ignore[misc]
-    def __init__(self) -> None:
-        """Do not ask the Java process for the exception."""
-
-    def __str__(self) -> str:
-        return "An error occurred while calling o57.create.\n: java.nio.file.AccessDeniedException: s3a://b/lake"
-
-
 class RefusedFiles(MemoryFiles):
-    """Files of Hadoop, which fail with this error."""
+    """Files that cannot be written because of this error."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__({})
@@ -53,11 +36,17 @@ class RefusedFiles(MemoryFiles):
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
-        (JavaError(), "java.nio.file.AccessDeniedException: s3a://b/lake"),
+        (OSError(30, "Read-only file system"), "read-only file system"),
+        (
+            JavaError(
+                "An error occurred while calling o57.create.\n: java.nio.file.AccessDeniedException: s3a://b/lake"
+            ),
+            "java.nio.file.AccessDeniedException: s3a://b/lake",
+        ),
         (IllegalArgumentException("bucket is null/empty"), "bucket is null/empty"),
     ],
 )
-def test_a_lake_that_hadoop_cannot_write_is_named(error: Exception, reason: str) -> None:
+def test_a_lake_that_cannot_be_written_is_named(error: Exception, reason: str) -> None:
     with pytest.raises(PipelineError) as raised:
         check(RefusedFiles(error))
     assert str(raised.value) == f"cannot write to /lake: {reason}"
