@@ -153,7 +153,7 @@ def fill_venv() -> None:
     )
     run(PYTHON, "-m", "pip", "install", "-q", "--require-hashes", "-r", uv_lock, hint=hint)
     try:
-        sync = ("pip", "sync", "--compile-bytecode", "--python", PYTHON, "--require-hashes", LOCK)
+        sync = ("pip", "sync", "--python", PYTHON, "--require-hashes", LOCK)
         run(VENV / "bin" / "uv", *sync, hint=hint)
     except MissingError:
         # pip reads settings (mirrors, certificates) that uv ignores.

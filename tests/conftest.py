@@ -23,13 +23,20 @@ _OWN_SPARK: Final = (
     "tests/pipeline/test_exactly_once",
     "tests/pipeline/test_standalone",
     "tests/pipeline/test_demo",
-    "tests/pipeline/test_tutorial",
     "tests/pipeline/test_run_command",
 )
 """Files whose tests start Spark in processes of their own."""
 _SHARED_SPARK: Final = "tests/pipeline"
 _SHARED_BROKERS: Final = ("tests/cluster/clients", "tests/parity")
 """Directories whose tests share brokers, among them Kafka."""
+_SHARED_TOOLS: Final = (
+    "tests/clients/test_kafka_tools",
+    "tests/clients/test_dump_log",
+    "tests/clients/test_group_admin",
+    "tests/broker/test_transactions",
+    "tests/adoption/test_from_kraft",
+)
+"""Files that run many of Kafka's tools, in one JVM per worker."""
 _SHARED_SCHEMAS: Final = (
     "tests/unit/wire/test_bounds",
     "tests/unit/wire/test_encoder",
@@ -99,7 +106,7 @@ def _place(file: str) -> int:
 
 
 class _Files(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
-    """Gives each file to one worker, and all files that share a Spark session, Kafka brokers or schemas to one.
+    """Gives each file to one worker, and all that share a Spark session, Kafka brokers or tools, or schemas, to one.
 
     Simulations go to any worker, test by test.
 
@@ -112,6 +119,8 @@ class _Files(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
         for directory in _SHARED_BROKERS:
             if nodeid.startswith(directory):
                 return directory
+        if nodeid.startswith(_SHARED_TOOLS):
+            return _SHARED_TOOLS[0]
         if nodeid.startswith(_SHARED_SCHEMAS):
             return _SHARED_SCHEMAS[0]
         if nodeid.startswith(_SHARE_NOTHING):

@@ -1,7 +1,6 @@
 """Kafka's DumpLogSegments finds no errors in the files of `headrace.storage`."""
 
 import re
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -16,7 +15,8 @@ from headrace.storage.log.producers.producer_snapshot import ProducerEntry, writ
 from headrace.storage.log.segment import Segment
 from headrace.types import TopicPartition
 from headrace.wire.compression import Codec
-from tests.support.kafka_process import kafka_jars
+from tests.clients.drivers.java_driver import DUMP_LOG
+from tests.support.kafka_tools import shared_tools
 from tests.unit.storage.cleaner.compaction import Table
 from tests.unit.storage.logs import NOW, SMALL, append, open_log
 
@@ -28,18 +28,16 @@ pytestmark = pytest.mark.java
 def dump(directory: Path, *options: str, suffixes: tuple[str, ...] = (".log", ".index", ".timeindex")) -> str:
     """Run the tool on all files with the suffixes and return its output."""
     files = ",".join(str(path) for path in sorted(directory.iterdir()) if path.suffix in suffixes)
-    command = ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m", "-cp", f"{kafka_jars()}/*"]
-    command += ["org.apache.kafka.tools.DumpLogSegments", "--files", files, *options]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
-    assert result.returncode == 0, f"{result.stdout}\n{result.stderr}"
-    assert "isvalid: false" not in result.stdout
+    result = shared_tools().run(DUMP_LOG, "--files", files, *options)
+    assert result.status == 0, f"{result.printed}\n{result.errors}"
+    assert "isvalid: false" not in result.printed
     # the tool prints this for the first record of every segment that does not begin at 0
     complaints = re.sub(
-        r"^Non-consecutive offsets in .*\n  -1 is followed by .*\n", "", result.stderr, flags=re.MULTILINE
+        r"^Non-consecutive offsets in .*\n  -1 is followed by .*\n", "", result.errors, flags=re.MULTILINE
     )
     for complaint in COMPLAINTS:
         assert complaint not in complaints, complaints
-    return result.stdout
+    return result.printed
 
 
 def fill(log: Log) -> None:

@@ -10,6 +10,7 @@ from tests.clients.drivers.java_driver import GET_OFFSETS, TOPICS
 from tests.clients.test_kafka_tools import CONFIGS, CONSUMER_GROUPS, LOG_DIRS
 from tests.cluster.trio import ELECT, REASSIGN, Trio
 from tests.cluster.twins import Twins, directories, sizeless
+from tests.support.java_gateway import JavaGateway
 from tests.support.kafka_process import kafka_jars
 from tests.support.kafka_tools import KafkaTools
 from tests.support.waiting import wait_for
@@ -23,9 +24,9 @@ FIRST_MS = 1_700_000_000_000
 @pytest.fixture(scope="module", params=["4.3", "3.9"])
 def twins(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Twins]:
     """New clusters for each version of the tools."""
-    tools = KafkaTools(kafka_jars() if request.param == "4.3" else zookeeper_jars())
+    java = JavaGateway(kafka_jars() if request.param == "4.3" else zookeeper_jars())
     try:
-        twins = Twins(tmp_path_factory.mktemp("twins"), tools)
+        twins = Twins(tmp_path_factory.mktemp("twins"), KafkaTools(java))
         try:
             # Coordinators are shown, so they must be the same brokers.
             twins.create("__consumer_offsets", (1, 2, 3), (2, 3, 1), (3, 1, 2), **{"cleanup.policy": "compact"})
@@ -33,7 +34,7 @@ def twins(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
         finally:
             twins.close()
     finally:
-        tools.close()
+        java.close()
 
 
 # Topics

@@ -20,13 +20,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    tolerate_open_sockets(items, Path(__file__).parent)
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            # seconds on an idle machine, minutes on a busy one
-            item.add_marker(pytest.mark.timeout(900))
-            if importlib.util.find_spec("pyspark") is None:
-                item.add_marker(pytest.mark.skip(reason="the extra headrace[pipeline] is not installed"))
+    own = [item for item in items if item.nodeid.startswith("tests/pipeline/")]
+    tolerate_open_sockets(own)
+    for item in own:
+        # seconds on an idle machine, minutes on a busy one
+        item.add_marker(pytest.mark.timeout(900))
+    if importlib.util.find_spec("pyspark") is None:
+        for item in own:
+            item.add_marker(pytest.mark.skip(reason="the extra headrace[pipeline] is not installed"))
 
 
 @pytest.fixture(scope="session")

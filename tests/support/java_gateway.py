@@ -14,7 +14,7 @@ import py4j.java_gateway
 import py4j.protocol
 import pytest
 
-from tests.support.kafka_process import kafka_jars
+from tests.support.kafka_process import kafka_jars, shared_classes
 
 _OPTIONS: Final = (
     "-Xmx192M",
@@ -35,8 +35,10 @@ class JavaGateway:
         from py4j.java_gateway import GatewayParameters
         from py4j.java_gateway import JavaGateway as Gateway
 
-        class_path = f"{jars or kafka_jars()}/*:{_py4j_jar()}"
-        command = ["java", *_OPTIONS, "-cp", class_path, "py4j.GatewayServer", "--die-on-broken-pipe", "0"]
+        jars = jars or kafka_jars()
+        class_path = ("-cp", f"{jars}/*:{_py4j_jar()}")
+        server = ("py4j.GatewayServer", "--die-on-broken-pipe", "0")
+        command = ["java", *_OPTIONS, *shared_classes(jars), *class_path, *server]
         # With `--die-on-broken-pipe`, the JVM exits when its standard input closes, so it never outlives the test.
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL

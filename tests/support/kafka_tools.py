@@ -1,18 +1,15 @@
 """Kafka's command-line tools in one JVM: after the first, a tool takes a tenth of a second."""
 
-import atexit
 import re
 import threading
 from functools import cache
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 from unittest.mock import patch
 
 import py4j.protocol
 from py4j.protocol import Py4JJavaError
 
-from tests.support.java_gateway import JavaGateway
-from tests.support.kafka_process import kafka_jars
+from tests.support.java_gateway import JavaGateway, shared_gateway
 
 _EXIT: Final = "java.lang.IndexOutOfBoundsException"
 """Thrown by tools instead of exiting: the only exceptions that can be made of a number are the likes of this one."""
@@ -26,12 +23,12 @@ class Output(NamedTuple):
 
 
 class KafkaTools:
-    """Runs the main methods of tools. Skips the test if Java, the jars or py4j's jar are missing."""
+    """Runs the main methods of tools in a JVM, whose output they get."""
 
-    def __init__(self, jars: Path) -> None:
+    def __init__(self, java: JavaGateway) -> None:
         self._lock = threading.Lock()
-        self._java = JavaGateway(jars)
-        jvm = self._java.jvm
+        self._java = java
+        jvm = java.jvm
         self._printed = jvm.java.io.ByteArrayOutputStream()
         self._errors = jvm.java.io.ByteArrayOutputStream()
         # Scala's println keeps the stream that it finds first.
@@ -68,9 +65,6 @@ class KafkaTools:
         printed, errors = (_TRACE.sub("", stream.toString()) for stream in (self._printed, self._errors))
         return Output(status, printed, errors)
 
-    def close(self) -> None:
-        self._java.close()
-
     def _throw_instead_of_exiting(self) -> None:
         """Let `Exit.exit(status)` note the status and throw an exception, without any Java source."""
         jvm = self._java.jvm
@@ -96,7 +90,5 @@ class KafkaTools:
 
 @cache
 def shared_tools() -> KafkaTools:
-    """Return the tools of Kafka 4.3 for all tests in this process."""
-    tools = KafkaTools(kafka_jars())
-    atexit.register(tools.close)
-    return tools
+    """Return the tools of Kafka 4.3 for all tests in this process. Skips the test as JavaGateway does."""
+    return KafkaTools(shared_gateway())

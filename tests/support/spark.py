@@ -3,7 +3,6 @@
 import base64
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -40,9 +39,8 @@ def log_records(spark: "SparkSession", lines: Sequence[str | bytes | None]) -> "
     return records.selectExpr("'access-log' AS topic", "0 AS partition", "offset", "unbase64(encoded) AS value")
 
 
-def tolerate_open_sockets(items: Iterable[pytest.Item], directory: Path) -> None:
-    """Ignore the open sockets that `collect()` leaves to the garbage collector, for tests in `directory`."""
+def tolerate_open_sockets(items: Iterable[pytest.Item]) -> None:
+    """Ignore the open sockets that `collect()` leaves to the garbage collector."""
     for item in items:
-        if directory in item.path.parents:
-            item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
-            item.add_marker(pytest.mark.filterwarnings("ignore:.*socket:pytest.PytestUnraisableExceptionWarning"))
+        item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
+        item.add_marker(pytest.mark.filterwarnings("ignore:.*socket:pytest.PytestUnraisableExceptionWarning"))

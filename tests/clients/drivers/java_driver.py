@@ -5,7 +5,6 @@ Producers and members of groups are processes. Tools that end by themselves shar
 
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,11 +20,10 @@ from tests.clients.drivers.contract import (
 )
 from tests.clients.drivers.line_process import LineProcess
 from tests.clients.drivers.observer import committed_records, wait_for_commit
+from tests.support.kafka_process import shared_classes
 from tests.support.kafka_tools import shared_tools
 
 JARS: Final = Path(os.environ.get("HEADRACE_KAFKA_JARS") or Path(__file__).parents[3] / ".build" / "jars" / "kafka")
-CLASSES: Final = JARS.parent / "kafka-tools.jsa"
-"""Archive of Kafka's loaded and verified classes, which halves the start time of a tool."""
 # For a JVM that lives for a second: little compilation, no parallel garbage collection, no JVM output on stdout
 JVM_OPTIONS: Final = (
     "-XX:TieredStopAtLevel=1",
@@ -37,6 +35,7 @@ JVM_OPTIONS: Final = (
 
 CONSOLE_PRODUCER: Final = "org.apache.kafka.tools.ConsoleProducer"
 CONSOLE_CONSUMER: Final = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+DUMP_LOG: Final = "org.apache.kafka.tools.DumpLogSegments"
 GET_OFFSETS: Final = "org.apache.kafka.tools.GetOffsetShell"
 TOPICS: Final = "org.apache.kafka.tools.TopicCommand"
 
@@ -50,26 +49,7 @@ def java_command(tool: str, *arguments: str) -> list[str]:
         raise MissingClientError("no java: install a Java 17 runtime")
     if not any(JARS.glob("kafka-tools-*.jar")):
         raise MissingClientError(f"no Kafka tools in {JARS}: `make setup` fetches them (or set HEADRACE_KAFKA_JARS)")
-    shared = [f"-XX:SharedArchiveFile={CLASSES}"] if classes_are_current() else []
-    return ["java", *JVM_OPTIONS, *shared, "-cp", f"{JARS}/*", tool, *arguments]
-
-
-def classes_are_current() -> bool:
-    """Return True if CLASSES matches the jars and Java; a JVM silently ignores other archives."""
-    sources = [*JARS.glob("*.jar"), Path(shutil.which("java") or "java").resolve()]
-    return CLASSES.exists() and CLASSES.stat().st_mtime > max(source.stat().st_ctime for source in sources)
-
-
-def archive_classes(bootstrap: str) -> None:
-    """Run a tool to create CLASSES unless it is current; safe in concurrent processes."""
-    if classes_are_current():
-        return
-    unfinished = CLASSES.with_suffix(f".{os.getpid()}")
-    command = java_command(TOPICS, "--bootstrap-server", bootstrap, "--list")
-    command.insert(1, f"-XX:ArchiveClassesAtExit={unfinished}")
-    subprocess.run(command, capture_output=True, timeout=2 * DEADLINE_S, check=True)
-    if unfinished.exists():
-        unfinished.replace(CLASSES)
+    return ["java", *JVM_OPTIONS, *shared_classes(JARS), "-cp", f"{JARS}/*", tool, *arguments]
 
 
 def run_tool(tool: str, *arguments: str) -> str:
@@ -82,7 +62,6 @@ def run_tool(tool: str, *arguments: str) -> str:
 class JavaDriver:
     def __init__(self, bootstrap: str) -> None:
         java_command(TOPICS)
-        archive_classes(bootstrap)
         self._bootstrap = bootstrap
 
     def create_topic(self, topic: str, partitions: int) -> None:
