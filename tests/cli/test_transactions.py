@@ -104,7 +104,7 @@ def test_a_long_list_shows_age_and_timeout(headrace: Headrace, topic: str) -> No
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (("list", "--state", "open"), "'open' is not a state of a transaction"),
+        (("list", "--state", "open"), "'open' is not a transaction state"),
         (("list", "--longer-than", "long"), "'long' is not a duration"),
         (("list", "--pattern", "["), "do not accept the pattern '['"),
         (("abort", "orders:0", "--yes"), "give either --start-offset or --producer-id"),

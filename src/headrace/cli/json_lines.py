@@ -100,7 +100,7 @@ def _headers(value: Any) -> list[tuple[str, bytes | None]]:
     if not isinstance(pairs, list) or not all(
         isinstance(pair, (list, tuple)) and len(pair) == 2 and isinstance(pair[0], str) for pair in pairs
     ):
-        raise MalformedRecordError("'headers' is not a list of [name, value] pairs")
+        raise MalformedRecordError("'headers' must be a list of [name, value] pairs or an object")
     for name, _ in pairs:
         if not is_utf8(name):
             raise MalformedRecordError(f"the header name '{printable(name)}' contains an unpaired surrogate")

@@ -121,6 +121,6 @@ def _compare(found: "dict[str, Differences]", json: bool) -> None:
     if wrong:
         raise CommandError(
             f"tables that differ from the report: {', '.join(wrong)}",
-            "Sessions are written when they have ended. Run the jobs until they have read all events, with the same "
-            "parameters as the report.",
+            "Run the jobs until they have read all events, with the same parameters as the report. Sessions that have "
+            "not ended yet are missing from their table.",
         )

@@ -371,7 +371,7 @@ def _known_state(text: str) -> str:
     for name in STATES:
         if name.lower() == wanted:
             return name
-    raise usage_error(f"'{text}' is not a state of a transaction", f"The states are {', '.join(STATES)}.")
+    raise usage_error(f"'{text}' is not a transaction state", f"The states are {', '.join(STATES)}.")
 
 
 def _beginning_at(cluster: "Cluster", place: "Place", offset: int) -> "Producer":

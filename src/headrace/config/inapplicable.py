@@ -137,7 +137,7 @@ _IDLE: Final[tuple[tuple[str, str], ...]] = (
     ("log.flush.start.offset.checkpoint.interval.ms", "log start offsets are written with the recovery points"),
     ("log.local.retention.", "tiered storage is not supported"),
     ("max.connection.creation.rate", _QUOTAS),
-    ("max.connections.per.ip.overrides", _QUOTAS),
+    ("max.connections.per.ip.overrides", "max.connections.per.ip applies to every address"),
     ("metric.reporters", "metrics are fetched over HTTP (headrace.http.listener)"),
     ("metrics.", "rates are not exported; Prometheus computes them from counters"),
     ("num.io.threads", _ONE_THREAD),
@@ -162,7 +162,7 @@ _IDLE: Final[tuple[tuple[str, str], ...]] = (
     ),
     ("ssl.", _PLAINTEXT),
     ("super.users", _PLAINTEXT),
-    ("transaction.state.log.load.buffer.size", "transactional ids are read in chunks of 1 MiB"),
+    ("transaction.state.log.load.buffer.size", "transactions are read in chunks of 1 MiB"),
 )
 """Name prefixes and the reasons why such settings have no effect; a test keeps the list complete."""
 

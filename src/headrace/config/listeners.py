@@ -42,7 +42,9 @@ def parse_listeners(key: str, texts: Sequence[str], *, leave_out: Collection[str
         name, separator, address = text.partition("://")
         host, colon, port = address.rpartition(":")
         if not name or not separator or not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
-            raise ConfigError(key, text, "must be NAME://host:port, such as PLAINTEXT://127.0.0.1:9092")
+            raise ConfigError(
+                key, text, "must be NAME://host:port with a port up to 65535, such as PLAINTEXT://127.0.0.1:9092"
+            )
         listener = Listener(name.upper(), host.removeprefix("[").removesuffix("]"), int(port))
         if any(other.name == listener.name for other in listeners):
             raise ConfigError(key, text, f"listener name {listener.name} is used twice")

@@ -1,4 +1,7 @@
-"""Metrics of the controller in a cluster with ZooKeeper. Brokers that are not the controller export zeros."""
+"""Metrics of the controller in a cluster with ZooKeeper.
+
+On other brokers, gauges of the cluster's state are 0; counters and times keep the values of earlier terms.
+"""
 
 from collections.abc import Iterable
 from typing import Final

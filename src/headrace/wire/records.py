@@ -191,7 +191,10 @@ def records_of(header: rb.BatchHeader, body: Buffer) -> Iterator[Record]:
             size, position = get_varint(body, position)
             end = position + size
             if size < 0 or end > len(body):
-                raise KafkaError(ErrorCode.corrupt_message, "a record is longer than its batch")
+                raise KafkaError(
+                    ErrorCode.corrupt_message,
+                    f"a record has size {size}, but {len(body) - position} bytes of its batch are left",
+                )
             timestamp_delta, after = get_varint(body, position + 1, 64)
             offset_delta, after = get_varint(body, after)
             key, after = _nullable_bytes(body, after, end)
@@ -208,7 +211,7 @@ def records_of(header: rb.BatchHeader, body: Buffer) -> Iterator[Record]:
             )
             position = end
     except IndexError as error:
-        raise KafkaError(ErrorCode.corrupt_message, f"a record cannot be read: {error}") from error
+        raise KafkaError(ErrorCode.corrupt_message, "the batch ends within a record") from error
     if position != len(body):
         raise KafkaError(
             ErrorCode.corrupt_message, f"the batch contains more than the declared {header.record_count} records"

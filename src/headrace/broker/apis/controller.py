@@ -173,8 +173,8 @@ class ControllerApis:
     ) -> tuple[list[TopicPartition], list[TopicPartition]]:
         """Return the partitions that exist, without duplicates, and those that do not.
 
-        The lookup has pauses, because a request may name many partitions that do not exist. The machine then handles
-        those that exist without a pause.
+        The lookup pauses between chunks, because a request may name many partitions that do not exist. The machine then
+        handles the existing ones in one go.
         """
         term = self._candidate.current()
         existing: dict[TopicPartition, None] = {}

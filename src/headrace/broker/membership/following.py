@@ -127,7 +127,7 @@ class MemberFetchers:
         self.failures.add(partition.topic_partition)
 
     def figures(self) -> Iterable[FetcherFigures]:
-        """Yield the figures of all fetchers, under the names of Kafka's threads."""
+        """Yield the figures of all fetchers, each named like Kafka's fetcher thread."""
         for (leader, number), fetcher in self._fetchers.all.items():
             yield FetcherFigures(
                 f"ReplicaFetcherThread-{number}-{leader}",

@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 class WatchedStore(MetadataStore, Protocol):
-    """A store that other processes write to. A lost connection ends all watches without a call."""
+    """A store that other processes write to. A lost connection ends all watches without calling `changed`."""
 
     @property
     def session(self) -> int:

@@ -16,7 +16,7 @@ _PARTITIONS_A_STEP: Final = 1000
 
 
 def update_of(request: Any, image: MetadataImage) -> Steps[UpdateMetadata]:
-    """Return the changes that a request of version 8 makes to `image`.
+    """Return the changes that an UpdateMetadata request of version 8 makes to `image`.
 
     If the topic id has changed, the topic was deleted and created again: its old partitions are dropped.
     """

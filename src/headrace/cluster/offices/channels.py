@@ -30,7 +30,10 @@ class Channels:
         answered: Callable[[Send, Any], None],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        """`request` encodes an order; `answered` is called with the order and the reply, which has `reply_type`."""
+        """Call `answered` with each order and its reply.
+
+        `request` encodes an order; `reply_type` returns the class of the reply to an encoded one.
+        """
         self._client_id = client_id
         self._listener = listener
         self._timeout_s = timeout_s

@@ -305,8 +305,8 @@ class Query:
                 if error.args[0].code() != KafkaError._UNSUPPORTED_FEATURE:
                     raise
             log.warning(
-                "%s: the cluster has no transactions. Results are still published once, but run the job in one driver "
-                "only: nothing stops a second one",
+                "%s: the cluster does not support transactions. Results are still published exactly once if only one "
+                "driver runs the job; nothing stops a second one",
                 self.job.name,
             )
         plain = LedgerPublisher(cluster, self.job.name, prefix=self._around.prefix, reached=self._reached)

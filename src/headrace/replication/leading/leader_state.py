@@ -185,7 +185,7 @@ class LeaderState:
     def refused(self, proposal: Proposal, error: ErrorCode) -> bool:
         """Handle a rejection. Return True if the proposal has to be sent again.
 
-        Return to the previous ISR only if the controller has certainly not applied the change. Otherwise the change
+        The previous ISR is restored only if the controller has certainly not applied the change. Otherwise the change
         stays pending until it is sent again or LeaderAndIsr arrives.
         """
         if self.pending is not proposal:

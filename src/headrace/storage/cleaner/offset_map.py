@@ -220,7 +220,10 @@ def _offsets(columns: RecordColumns, headers: Sequence[BatchHeader]) -> Integers
 
 
 class _Entries(NamedTuple):
-    """For each record, the digest of its key, and twice its offset from `first_offset`, plus 1 if it has no value."""
+    """For each record, the digest of its key (`high`, `low`) and its place.
+
+    The place is twice the offset from the map's `first_offset`, plus 1 if the record has no value.
+    """
 
     high: Words
     low: Words

@@ -156,7 +156,9 @@ class FoundPartitions:
 
 
 def find_partitions(directories: Iterable[LogDir]) -> FoundPartitions:
-    """Find the partitions in `directories`, without changing anything; those that cannot be listed are `unreadable`.
+    """Find the partitions in `directories`, without changing anything.
+
+    Directories that cannot be listed become `unreadable`.
 
     Raises KafkaError(kafka_storage_error) if a partition is in two directories.
     """

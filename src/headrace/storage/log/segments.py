@@ -105,7 +105,7 @@ class Segments:
                     for position, header in segment.headers(found[0]):
                         yield segment, position, header
             except KafkaError as error:
-                log.warning("Skipping the rest of %s after damage: %s", segment.path, error)
+                log.warning("The scan of batch headers skips the rest of %s, which is damaged: %s", segment.path, error)
 
     def headers_before(self, offset: int, index_entries: int) -> Iterator[BatchHeader]:
         """Yield the headers of the batches before `offset`, beginning `index_entries` index entries earlier."""
