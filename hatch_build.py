@@ -1,7 +1,8 @@
 """Compile the record checks with mypyc if there is a C compiler; otherwise the wheel is pure Python.
 
 `HEADRACE_COMPILE`: `1` compiles or fails, `0` does not compile, `auto` (the default) compiles if possible. Editable
-installs compile only with `1`, because compiled modules do not follow changes of the source.
+installs do not compile, because compiled modules do not follow changes of the source. `python hatch_build.py`, which
+`make setup` runs, compiles into the source tree.
 """
 
 import os
@@ -34,7 +35,7 @@ _UNCOMPILED: Final = "record checks are interpreted, which is slower"
 
 
 class CompileHook(BuildHookInterface[Any]):
-    """Adds the compiled modules to a wheel, or to the source tree of an editable install."""
+    """Adds the compiled modules to a wheel, and removes those in the source tree of an editable install."""
 
     _temporary: tempfile.TemporaryDirectory[str] | None = None
 
@@ -46,54 +47,47 @@ class CompileHook(BuildHookInterface[Any]):
         return wish == "1" or (wish == "auto" and has_compiler())
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        is_editable = version == "editable"
-        if is_editable:
-            for built in Path(self.root, "src").rglob(f"*{_SUFFIX}"):
-                built.unlink()
-            if os.environ.get("HEADRACE_COMPILE") != "1":
-                return
+        if version == "editable":
+            remove_compiled(Path(self.root))
+            return
         if not self._is_wanted():
             self.app.display_warning(f"headrace: no C compiler; {_UNCOMPILED}")
             return
         # The build of a wheel does not touch the source tree, which running processes may use.
         self._temporary = tempfile.TemporaryDirectory()
         library = Path(self._temporary.name, "lib")
-        failure = self._compile(Path(self._temporary.name))
+        failure = compile_modules(Path(self.root), Path(self._temporary.name))
         if failure and os.environ.get("HEADRACE_COMPILE") == "1":
             raise RuntimeError(failure)
         if failure:
             self.app.display_warning(f"headrace: compiling failed; {_UNCOMPILED}")
             return
         for built in library.rglob(f"*{_SUFFIX}"):
-            place = built.relative_to(library)
-            if is_editable:
-                _replace(built, Path(self.root, "src", place))
-            else:
-                build_data["force_include"][str(built)] = str(place)
-        if not is_editable:
-            build_data["pure_python"] = False
-            build_data["infer_tag"] = True
+            build_data["force_include"][str(built)] = str(built.relative_to(library))
+        build_data["pure_python"] = False
+        build_data["infer_tag"] = True
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002
         if self._temporary is not None:
             self._temporary.cleanup()
 
-    def _compile(self, directory: Path) -> str:
-        """Compile into `lib` in `directory`. Return the compiler's output if it failed, else an empty string."""
-        (directory / "setup.py").write_text(_SETUP)
-        (directory / "mypy.ini").write_text("[mypy]\nstrict = true\nfollow_imports = silent\n")
-        options = "\n".join([f"--config-file={directory / 'mypy.ini'}", *COMPILED])
-        command: list[str | Path] = [
-            sys.executable,
-            directory / "setup.py",
-            options,
-            directory / "c",
-            "build_ext",
-            "-q",
-        ]
-        command += ["--build-lib", directory / "lib", "--build-temp", directory / "tmp"]
-        done = subprocess.run(command, cwd=Path(self.root, "src"), capture_output=True, text=True, check=False)
-        return done.stdout + done.stderr if done.returncode else ""
+
+def compile_modules(root: Path, directory: Path) -> str:
+    """Compile into `lib` in `directory`. Return the compiler's output if it failed, else an empty string."""
+    (directory / "setup.py").write_text(_SETUP)
+    (directory / "mypy.ini").write_text("[mypy]\nstrict = true\nfollow_imports = silent\n")
+    options = "\n".join([f"--config-file={directory / 'mypy.ini'}", *COMPILED])
+    command: list[str | Path] = [
+        sys.executable,
+        directory / "setup.py",
+        options,
+        directory / "c",
+        "build_ext",
+        "-q",
+    ]
+    command += ["--build-lib", directory / "lib", "--build-temp", directory / "tmp"]
+    done = subprocess.run(command, cwd=root / "src", capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr if done.returncode else ""
 
 
 def has_compiler() -> bool:
@@ -105,3 +99,24 @@ def _replace(source: Path, target: Path) -> None:
     new = target.with_suffix(".new")
     shutil.copy2(source, new)
     new.replace(target)
+
+
+def remove_compiled(root: Path) -> None:
+    for built in Path(root, "src").rglob(f"*{_SUFFIX}"):
+        built.unlink()
+
+
+def compile_in_place(root: Path) -> str:
+    """Compile into the source tree. Return the compiler's output if it failed, else an empty string."""
+    with tempfile.TemporaryDirectory() as temporary:
+        failure = compile_modules(root, Path(temporary))
+        if failure:
+            remove_compiled(root)
+        library = Path(temporary, "lib")
+        for built in library.rglob(f"*{_SUFFIX}"):
+            _replace(built, root / "src" / built.relative_to(library))
+    return failure
+
+
+if __name__ == "__main__":
+    sys.exit(compile_in_place(Path(__file__).resolve().parent) or 0)

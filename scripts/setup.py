@@ -158,33 +158,19 @@ def fill_venv() -> None:
     except MissingError:
         # pip reads settings (mirrors, certificates) that uv ignores.
         run(PYTHON, "-m", "pip", "install", "-q", "--require-hashes", "-r", LOCK, hint=hint)
-    install_headrace()
+    install = ("pip", "install", "--python", PYTHON, "--no-deps", "--no-build-isolation", "-e", ROOT)
+    run(VENV / "bin" / "uv", *install, hint="Could not install Headrace.")
     # Brokers start fast only with byte code, which PYTHONDONTWRITEBYTECODE would prevent.
     run(PYTHON, "-m", "compileall", "-q", ROOT / "src", hint="Could not compile Headrace's own modules.")
 
 
-def install_headrace() -> None:
-    """Install Headrace in editable mode; compile the record checks if there is a C compiler."""
-    compile_wish = os.environ.setdefault("HEADRACE_COMPILE", str(int(any(map(shutil.which, ("cc", "gcc", "clang"))))))
-    install = (
-        VENV / "bin" / "uv",
-        "pip",
-        "install",
-        "--python",
-        PYTHON,
-        "--no-deps",
-        "--no-build-isolation",
-        "-e",
-        ROOT,
-    )
+def compile_record_checks() -> None:
+    if not any(map(shutil.which, ("cc", "gcc", "clang"))):
+        return
     try:
-        run(*install, hint="Could not install Headrace.")
+        run(PYTHON, ROOT / "hatch_build.py", hint="Compiling failed.")
     except MissingError:
-        if compile_wish != "1":
-            raise
         say(f"setup: compiling failed, so record checks are slower ({log_of_step.get()})")
-        os.environ["HEADRACE_COMPILE"] = "0"
-        run(*install, hint="Could not install Headrace.")
 
 
 def locked(package: str) -> str:
@@ -277,15 +263,18 @@ def steps() -> list[Step]:
 
 
 def all_steps() -> list[Step]:
-    pyproject = ROOT / "pyproject.toml"
     spark, kafka, kafka_39 = (BUILD / "jars" / name for name in ("spark", "kafka", "kafka-3.9"))
     npm_lock = NODE_CLIENTS / "package-lock.json"
+    packages, installed = [LOCK, ROOT / "pyproject.toml"], [VENV / "bin" / "headrace"]
     return [
+        Step("Python packages", python_packages, inputs=packages, outputs=installed, holds=venv_is_of_this_python),
+        # Installing the packages removes compiled code, so this step has the same conditions and more.
         Step(
-            "Python packages",
-            python_packages,
-            inputs=[LOCK, pyproject, ROOT / "hatch_build.py", RECORD_CHECKS],
-            outputs=[VENV / "bin" / "headrace"],
+            "Compiled record checks",
+            compile_record_checks,
+            after=["Python packages"],
+            inputs=[*packages, ROOT / "hatch_build.py", RECORD_CHECKS],
+            outputs=installed,
             holds=venv_is_of_this_python,
         ),
         Step("Java", java, programs=["java"]),
