@@ -69,8 +69,8 @@ def test_a_directory_of_no_topic_is_set_aside_with_its_files(tmp_path: Path, cap
     assert (stray / "00000000000000000000.log").stat().st_size > 0
     assert str(stray) in caplog.text
     assert not (tmp_path / "left-over-0").exists()
-    assert "The cluster has no left-over-0 with topic id " in caplog.text
-    assert "The cluster has no older-0. " in caplog.text
+    assert "The cluster has no partition left-over-0 with topic id " in caplog.text
+    assert "The cluster has no partition older-0. " in caplog.text
 
 
 def test_a_recreated_topic_does_not_get_the_old_files(tmp_path: Path) -> None:

@@ -276,7 +276,7 @@ def paths(value: Any, path: str = "") -> set[str]:
         ("/groups/describe", 400, "the parameter group is required, for example ?group=my-group"),
         ("/groups/describe?group=nobody", 404, "group nobody does not exist; /groups lists all groups"),
         ("/groups/history?group=g&from=yesterday", 400, "from must be a whole number, not 'yesterday'"),
-        ("/groups/history?group=g&from=2&to=1", 400, "from (2) is after to (1)"),
+        ("/groups/history?group=g&from=2&to=1", 400, "'from' (2) is later than 'to' (1)"),
         ("/groups/timeline?group=g&limit=0", 400, "limit must be from 1 to 5000"),
         ("/groups/timeline?group=g&since=1", 400, "unknown parameter 'since'; known: from, group, limit, to"),
     ],

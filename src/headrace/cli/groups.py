@@ -390,9 +390,9 @@ def delete_offsets(
                 "Stop these members first.",
             )
         if error is not None:
-            raise CommandError(f"cannot delete the offset of group '{group}' for {topic} {partition}: {error}")
+            raise CommandError(f"cannot delete the offset of group '{group}' for {topic}:{partition}: {error}")
         if not quiet:
-            output.tell(f"Deleted the offset of group {group} for {topic} {partition}")
+            output.tell(f"Deleted the offset of group {group} for {topic}:{partition}")
 
 
 def _connect(bootstrap: str) -> "Cluster":

@@ -41,7 +41,7 @@ def print_moves(state: State, moves: Sequence[Move]) -> None:
 
 
 def summary(moves: Sequence[Move]) -> str:
-    """Return a sentence without a period: '4 replicas of 3 partitions to copy (1.2 GB)'."""
+    """Sum up the moves in a phrase, such as '4 replicas of 3 partitions to copy (1.2 GB)'."""
     copied = [move for move in moves if move.added]
     parts = []
     if copied:

@@ -193,7 +193,7 @@ def _refused_of(error: Exception, asked: Sequence[Place]) -> str:
     """Name the partition that kafka-python's `error` is about, or else the first ones of the request."""
     match = _PARTITION.search(str(error))
     places = asked if match is None else [(match["topic"], int(match["partition"]))]
-    named = listed((f"{topic} {partition}" for topic, partition in places), len(places))
+    named = listed((f"{topic}:{partition}" for topic, partition in places), len(places))
     return named if len(places) == 1 else f"all of {named}"
 
 
@@ -226,17 +226,17 @@ def abort(cluster: Cluster, place: Place, producer_id: int, epoch: int, coordina
     from kafka.errors import InvalidProducerEpochError, TransactionCoordinatorFencedError
 
     topic, partition = place
-    with python_admin(cluster, f"aborting in {topic} {partition}") as admin:
+    with python_admin(cluster, f"aborting in {topic}:{partition}") as admin:
         try:
             admin.abort_transaction(AbortTransactionSpec(TopicPartition(*place), producer_id, epoch, coordinator_epoch))
         except InvalidProducerEpochError:
             raise CommandError(
-                f"producer {producer_id} no longer has epoch {epoch} in {topic} {partition}",
+                f"producer {producer_id} no longer has epoch {epoch} in {topic}:{partition}",
                 f"`headrace transactions describe-producers {topic}:{partition}` shows its current epoch.",
             ) from None
         except TransactionCoordinatorFencedError:
             raise CommandError(
-                f"coordinator epoch {coordinator_epoch} is out of date in {topic} {partition}",
+                f"coordinator epoch {coordinator_epoch} is out of date for {topic}:{partition}",
                 f"`headrace transactions describe-producers {topic}:{partition}` shows the latest one.",
             ) from None
 

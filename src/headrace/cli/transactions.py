@@ -228,7 +228,7 @@ def find_hanging(
     if quiet:
         return
     for topic, partition in found.leaderless:
-        output.warn(f"{topic} {partition} has no leader and was not searched")
+        output.warn(f"{topic}:{partition} has no leader and was not searched")
     if found.hanging:
         first = found.hanging[0]
         where = f"{first.topic}:{first.partition}"
@@ -325,10 +325,10 @@ def abort(
         )
     who = f"producer {producer_id}, epoch {producer_epoch}"
     if not yes:
-        typer.confirm(f"Abort the transaction of {who}, in {topic} {partition} at {bootstrap}?", abort=True, err=True)
+        typer.confirm(f"Abort the transaction of {who}, in {topic}:{partition} at {bootstrap}?", abort=True, err=True)
     transaction_calls.abort(cluster, (topic, partition), producer_id, producer_epoch, coordinator_epoch)
     if not quiet:
-        output.tell(f"Aborted the transaction of {who}, in {topic} {partition}")
+        output.tell(f"Aborted the transaction of {who}, in {topic}:{partition}")
 
 
 def _connect(bootstrap: str) -> "Cluster":
@@ -387,4 +387,4 @@ def _beginning_at(cluster: "Cluster", place: "Place", offset: int) -> "Producer"
         hint = f"Open transactions begin at {', '.join(map(str, opened[:5]))}{' and others' * (len(opened) > 5)}."
     else:
         hint = "No transaction is open there."
-    raise CommandError(f"no open transaction begins at offset {offset} of {topic} {partition}", hint)
+    raise CommandError(f"no open transaction begins at offset {offset} of {topic}:{partition}", hint)

@@ -126,7 +126,7 @@ class ReplicaManager:
                     continue
             path = self.log_dirs.set_aside(topic_partition)
             identity = "" if found is None else f" with topic id {found}"
-            log.warning("The cluster has no %s%s. %s", topic_partition, identity, stray_advice(path))
+            log.warning("The cluster has no partition %s%s. %s", topic_partition, identity, stray_advice(path))
 
     # Leading and following
 

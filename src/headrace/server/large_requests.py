@@ -91,7 +91,7 @@ class WaitingPartitions:
         self.count = 0
 
     def reserve(self, partitions: int) -> bool:
-        """Reserve room for a waiting fetch; call `release` after the wait. Return False over the limit."""
+        """Reserve room for a waiting fetch; call `release` after the wait. Return False if there is too little."""
         if self.count + partitions <= self._limit:
             self.count += partitions
             return True

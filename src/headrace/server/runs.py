@@ -76,7 +76,7 @@ class Runs:
                 yield reply
 
     def cancel(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Cancel the replies that wait, in the next turn of the loop: a task must not be cancelled before it starts."""
+        """Cancel the waiting replies in the next turn of the loop, when their tasks have certainly started."""
         for reply in self._replies:
             if isinstance(reply, asyncio.Future | Promise):
                 loop.call_soon(reply.cancel)

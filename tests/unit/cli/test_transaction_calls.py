@@ -25,7 +25,7 @@ NINE = [("t", number) for number in range(9)]
             UnknownTopicOrPartitionError("unknown"),
             NINE,
             2,
-            "broker 2 does not have all of t 0, t 1, t 2 and 6 more (UNKNOWN_TOPIC_OR_PARTITION)",
+            "broker 2 does not have all of t:0, t:1, t:2 and 6 more (UNKNOWN_TOPIC_OR_PARTITION)",
         ),
         (
             UnknownTopicOrPartitionError("unknown"),

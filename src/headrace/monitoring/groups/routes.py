@@ -216,7 +216,7 @@ def _time_range(query: Query) -> tuple[int, int]:
     end = _number(query, "to", now_ms())
     start = _number(query, "from", end - HOUR_MS)
     if start > end:
-        raise HttpError(HTTPStatus.BAD_REQUEST, f"from ({start}) is after to ({end})")
+        raise HttpError(HTTPStatus.BAD_REQUEST, f"'from' ({start}) is later than 'to' ({end})")
     return start, end
 
 

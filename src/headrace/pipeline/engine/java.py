@@ -1,6 +1,7 @@
 """Classes of the driver's Java process.
 
-py4j resolves `jvm.org.apache.x.Y` part by part, and searches every jar for each package. A full name is found at once.
+py4j resolves `jvm.org.apache.x.Y` part by part, and searches every jar for each package.
+`java_class` passes a full name in one piece, which is found at once.
 """
 
 import logging
