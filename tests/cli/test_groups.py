@@ -288,7 +288,7 @@ def test_a_reset_creates_a_missing_group(headrace: Headrace, topic: str, group: 
 
 def test_offsets_and_groups_are_deleted(headrace: Headrace, group: str, topic: str) -> None:
     done = headrace("groups", "delete-offsets", group, f"{topic}:1", "--yes")
-    assert done.stderr == f"Deleted the offset of group {group} for {topic} 1\n"
+    assert done.stderr == f"Deleted the offset of group {group} for {topic}:1\n"
     assert offsets(headrace, group) == [4]
     assert (
         "has no offset for partition 1"

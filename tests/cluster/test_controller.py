@@ -96,7 +96,7 @@ def running(tmp_path_factory: pytest.TempPathFactory, zookeeper: str) -> Iterato
 def test_nothing_is_lost_when_controllers_and_leaders_are_killed(trio: Trio) -> None:
     trio.create("killed", (1, 2, 3), (2, 3, 1), (3, 1, 2))
     load = Load(trio, "killed", 3)
-    for _ in range(3):
+    for _ in range(2):
         load.send(1)
         controller = trio.controller()
         trio.brokers[controller].sigkill()

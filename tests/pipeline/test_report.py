@@ -44,6 +44,7 @@ def test_a_day_has_its_own_requests(spark: "SparkSession") -> None:
     assert _table(tables["status_codes"]) == [(200, 2)]
 
 
+@pytest.mark.slow
 def test_a_session_belongs_to_the_day_on_which_it_starts(spark: "SparkSession") -> None:
     from headrace.pipeline.report import report
 
@@ -63,6 +64,7 @@ def test_stateful_tables_leave_out_what_came_too_late(spark: "SparkSession") -> 
     assert _table(tables["status_codes"]) == [(200, 2)]
 
 
+@pytest.mark.slow
 def test_parameters_are_those_of_the_jobs(spark: "SparkSession") -> None:
     from headrace.pipeline.report import report
 

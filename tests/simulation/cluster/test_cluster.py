@@ -12,7 +12,7 @@ from tests.simulation.cluster.world import explain, play, shortest
 
 _SEEDS = 300
 """`make simulation` plays more."""
-_IN_THE_GATE = 20
+_IN_THE_GATE = 10
 """`make slow` plays the others."""
 _BATCH = 5
 _SEEDS_PER_FAULT = 50

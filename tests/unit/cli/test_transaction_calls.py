@@ -20,7 +20,7 @@ NINE = [("t", number) for number in range(9)]
 @pytest.mark.parametrize(
     ("error", "places", "broker", "what"),
     [
-        (NotLeaderForPartitionError(REFUSED), NINE, None, "the leader does not have t 7 (NOT_LEADER_FOR_PARTITION)"),
+        (NotLeaderForPartitionError(REFUSED), NINE, None, "the leader does not have t:7 (NOT_LEADER_FOR_PARTITION)"),
         (
             UnknownTopicOrPartitionError("unknown"),
             NINE,
@@ -31,7 +31,7 @@ NINE = [("t", number) for number in range(9)]
             UnknownTopicOrPartitionError("unknown"),
             NINE[:1],
             2,
-            "broker 2 does not have t 0 (UNKNOWN_TOPIC_OR_PARTITION)",
+            "broker 2 does not have t:0 (UNKNOWN_TOPIC_OR_PARTITION)",
         ),
     ],
 )

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from headrace.cluster import topic_changes
 from headrace.cluster.drafts import Draft
 from headrace.cluster.image import TOPIC_CONFIG, ConfigResource, MetadataImage
 from headrace.cluster.store import Create, Delete, Set
@@ -78,27 +79,33 @@ def test_invalid_topics_are_refused(arguments: dict[str, Any], code: ErrorCode) 
     assert caught.value.code == code
 
 
-ASSIGNED = tuple((index, (0,)) for index in range(5_001))
+ASSIGNED = tuple((index, (0,)) for index in range(51))
 
 
 @pytest.mark.parametrize(
     ("topics", "refused"),
     [
-        ([NewTopic("a", 9_999)], False),
-        ([NewTopic("a", 10_000)], True),
-        ([NewTopic("a", 10_001)], True),
-        ([NewTopic("a", 5_001), NewTopic("b", 5_001)], True),
-        ([NewTopic("not legal!", 5_001), NewTopic("b", 5_001)], True),
-        ([NewTopic("a", 5_000), NewTopic("b", assignments=ASSIGNED)], True),
-        ([NewTopic("a", 9_998), NewTopic("b", -1)], True),
-        ([NewTopic("a", 9_998), NewTopic("b", -5)], False),
-        ([NewTopic(f"t{number}", 1) for number in range(5_000)], False),
-        ([NewTopic(f"t{number}", 1) for number in range(5_001)], True),
-        ([NewTopic(f"t{number}", 1, configs={"retention.ms": "1"}) for number in range(3_334)], True),
-        ([NewTopic(f"t{number}", -5) for number in range(10_001)], False),
+        ([NewTopic("a", 99)], False),
+        ([NewTopic("a", 100)], True),
+        ([NewTopic("a", 101)], True),
+        ([NewTopic("a", 51), NewTopic("b", 51)], True),
+        ([NewTopic("not legal!", 51), NewTopic("b", 51)], True),
+        ([NewTopic("a", 50), NewTopic("b", assignments=ASSIGNED)], True),
+        ([NewTopic("a", 98), NewTopic("b", -1)], True),
+        ([NewTopic("a", 98), NewTopic("b", -5)], False),
+        ([NewTopic(f"t{number}", 1) for number in range(50)], False),
+        ([NewTopic(f"t{number}", 1) for number in range(51)], True),
+        ([NewTopic(f"t{number}", 1, configs={"retention.ms": "1"}) for number in range(34)], True),
+        ([NewTopic(f"t{number}", -5) for number in range(101)], False),
     ],
 )
-def test_the_limits_of_one_creation_request_equal_kafkas(topics: list[NewTopic], refused: bool) -> None:
+def test_one_creation_request_is_limited_as_in_kafka(
+    topics: list[NewTopic], refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With limits of 100; tests/parity has Kafka's."""
+    assert topic_changes.MAX_PARTITIONS_PER_REQUEST == topic_changes.MAX_RECORDS_PER_REQUEST == 10_000
+    monkeypatch.setattr(topic_changes, "MAX_PARTITIONS_PER_REQUEST", 100)
+    monkeypatch.setattr(topic_changes, "MAX_RECORDS_PER_REQUEST", 100)
     if refused:
         with pytest.raises(KafkaError) as caught:
             create_topics(Draft(cluster_of(0)), topics, BrokerConfig(), RANDOM)
