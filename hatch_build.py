@@ -1,8 +1,8 @@
 """Compile the record checks with mypyc if there is a C compiler; otherwise the wheel is pure Python.
 
 `HEADRACE_COMPILE`: `1` compiles or fails, `0` does not compile, `auto` (the default) compiles if possible. Editable
-installs do not compile, because compiled modules do not follow changes of the source. `python hatch_build.py`, which
-`make setup` runs, compiles into the source tree.
+installs do not compile, because compiled modules do not follow changes of the source. `make setup` runs this file,
+which compiles into the source tree.
 """
 
 import os
@@ -40,17 +40,13 @@ class CompileHook(BuildHookInterface[Any]):
     _temporary: tempfile.TemporaryDirectory[str] | None = None
 
     def dependencies(self) -> list[str]:
-        return [MYPY, "setuptools>=65"] if self._is_wanted() else []
-
-    def _is_wanted(self) -> bool:
-        wish = os.environ.get("HEADRACE_COMPILE", "auto")
-        return wish == "1" or (wish == "auto" and has_compiler())
+        return [MYPY, "setuptools>=65"] if is_wanted() else []
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if version == "editable":
             remove_compiled(Path(self.root))
             return
-        if not self._is_wanted():
+        if not is_wanted():
             self.app.display_warning(f"headrace: no C compiler; {_UNCOMPILED}")
             return
         # The build of a wheel does not touch the source tree, which running processes may use.
@@ -72,6 +68,11 @@ class CompileHook(BuildHookInterface[Any]):
             self._temporary.cleanup()
 
 
+def is_wanted() -> bool:
+    wish = os.environ.get("HEADRACE_COMPILE", "auto")
+    return wish == "1" or (wish == "auto" and any(map(shutil.which, ("cc", "gcc", "clang", "cl"))))
+
+
 def compile_modules(root: Path, directory: Path) -> str:
     """Compile into `lib` in `directory`. Return the compiler's output if it failed, else an empty string."""
     (directory / "setup.py").write_text(_SETUP)
@@ -87,11 +88,30 @@ def compile_modules(root: Path, directory: Path) -> str:
     ]
     command += ["--build-lib", directory / "lib", "--build-temp", directory / "tmp"]
     done = subprocess.run(command, cwd=root / "src", capture_output=True, text=True, check=False)
-    return done.stdout + done.stderr if done.returncode else ""
+    return done.stdout + done.stderr + f"compiling ended with status {done.returncode}" if done.returncode else ""
 
 
-def has_compiler() -> bool:
-    return any(map(shutil.which, ("cc", "gcc", "clang", "cl")))
+def remove_compiled(root: Path) -> None:
+    # The module itself, which imports its `__mypyc` library, goes first.
+    for built in sorted((root / "src").rglob(f"*{_SUFFIX}")):
+        built.unlink()
+
+
+def compile_in_place(root: Path) -> str:
+    """Compile into the source tree, or only remove compiled modules if that is not wanted.
+
+    Return the compiler's output if it failed, else an empty string.
+    """
+    if not is_wanted():
+        remove_compiled(root)
+        return ""
+    with tempfile.TemporaryDirectory() as temporary:
+        failure = compile_modules(root, Path(temporary))
+        remove_compiled(root)
+        library = Path(temporary, "lib")
+        for built in [] if failure else sorted(library.rglob(f"*{_SUFFIX}"), reverse=True):
+            _replace(built, root / "src" / built.relative_to(library))
+    return failure
 
 
 def _replace(source: Path, target: Path) -> None:
@@ -99,23 +119,6 @@ def _replace(source: Path, target: Path) -> None:
     new = target.with_suffix(".new")
     shutil.copy2(source, new)
     new.replace(target)
-
-
-def remove_compiled(root: Path) -> None:
-    for built in Path(root, "src").rglob(f"*{_SUFFIX}"):
-        built.unlink()
-
-
-def compile_in_place(root: Path) -> str:
-    """Compile into the source tree. Return the compiler's output if it failed, else an empty string."""
-    with tempfile.TemporaryDirectory() as temporary:
-        failure = compile_modules(root, Path(temporary))
-        if failure:
-            remove_compiled(root)
-        library = Path(temporary, "lib")
-        for built in library.rglob(f"*{_SUFFIX}"):
-            _replace(built, root / "src" / built.relative_to(library))
-    return failure
 
 
 if __name__ == "__main__":

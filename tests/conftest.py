@@ -23,6 +23,7 @@ _OWN_SPARK: Final = (
     "tests/pipeline/test_exactly_once",
     "tests/pipeline/test_standalone",
     "tests/pipeline/test_demo",
+    "tests/pipeline/test_tutorial_commands",
     "tests/pipeline/test_run_command",
 )
 """Files whose tests start Spark in processes of their own."""
@@ -106,7 +107,7 @@ def _place(file: str) -> int:
 
 
 class _Files(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
-    """Gives each file to one worker, and all that share a Spark session, Kafka brokers or tools, or schemas, to one.
+    """Gives each file to one worker, and files that share Spark, Kafka, its tools or schemas to the same one.
 
     Simulations go to any worker, test by test.
 

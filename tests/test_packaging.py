@@ -3,6 +3,7 @@
 import ast
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -190,7 +191,7 @@ importlib.util.find_spec = lambda name, *more: None if name == "pyspark" else fo
 
 
 def test_the_wheel_contains_only_the_package(tmp_path: Path) -> None:
-    """Build with the installed hatchling, without network. `make setup` compiles."""
+    """Build with the installed hatchling, without network and without compiling."""
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
     environment = {**os.environ, "HEADRACE_COMPILE": "0"}
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=100, env=environment)
@@ -204,3 +205,19 @@ def test_the_wheel_contains_only_the_package(tmp_path: Path) -> None:
     assert not any(name.endswith((".pyc", ".lock")) for name in files)
     for extra in EXTRAS:
         assert f"Provides-Extra: {extra}\n" in metadata
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="needs a C compiler")
+def test_a_compiled_wheel_is_of_this_platform(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    environment = {**os.environ, "HEADRACE_COMPILE": "1"}
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=200, env=environment)
+    (wheel,) = tmp_path.glob("*.whl")
+    assert not wheel.name.endswith("-none-any.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        compiled = [name for name in archive.namelist() if name.endswith((".so", ".pyd"))]
+    assert sorted(name.partition(".")[0] for name in compiled) == [
+        "headrace/wire/record_checks",
+        "headrace/wire/record_checks__mypyc",
+    ]

@@ -22,15 +22,14 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KillableBroker]
 
 
 @pytest.mark.java
-@pytest.mark.slow
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize(
     ("mode", "victim"),
     [
         ("group", "broker"),
-        ("assigned", "client"),
-        ("assigned", "broker"),
-        ("group", "client"),
+        pytest.param("assigned", "client", marks=pytest.mark.slow),
+        pytest.param("assigned", "broker", marks=pytest.mark.slow),
+        pytest.param("group", "client", marks=pytest.mark.slow),
     ],
 )
 def test_the_copy_equals_the_original_despite_kills(

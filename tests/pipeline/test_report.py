@@ -64,7 +64,6 @@ def test_stateful_tables_leave_out_what_came_too_late(spark: "SparkSession") -> 
     assert _table(tables["status_codes"]) == [(200, 2)]
 
 
-@pytest.mark.slow
 def test_parameters_are_those_of_the_jobs(spark: "SparkSession") -> None:
     from headrace.pipeline.report import report
 

@@ -23,7 +23,7 @@ class Output(NamedTuple):
 
 
 class KafkaTools:
-    """Runs the main methods of tools in a JVM, whose output they get."""
+    """Runs the main methods of tools in a JVM, whose output it captures."""
 
     def __init__(self, java: JavaGateway) -> None:
         self._lock = threading.Lock()

@@ -193,7 +193,7 @@ def records_of(header: rb.BatchHeader, body: Buffer) -> Iterator[Record]:
             if size < 0 or end > len(body):
                 raise KafkaError(
                     ErrorCode.corrupt_message,
-                    f"a record has size {size}, but {len(body) - position} bytes of its batch are left",
+                    f"a record declares {size} bytes, but {len(body) - position} bytes of its batch are left",
                 )
             timestamp_delta, after = get_varint(body, position + 1, 64)
             offset_delta, after = get_varint(body, after)
@@ -211,7 +211,9 @@ def records_of(header: rb.BatchHeader, body: Buffer) -> Iterator[Record]:
             )
             position = end
     except IndexError as error:
-        raise KafkaError(ErrorCode.corrupt_message, "the batch ends within a record") from error
+        raise KafkaError(
+            ErrorCode.corrupt_message, f"the batch ends before the last of its {header.record_count} declared records"
+        ) from error
     if position != len(body):
         raise KafkaError(
             ErrorCode.corrupt_message, f"the batch contains more than the declared {header.record_count} records"

@@ -96,7 +96,7 @@ class OwnedDirs:
             log.error(_UNUSABLE, directory.path, self.offline[directory.path])
 
     def unlock(self) -> None:
-        """Release the working directories. Only before `take_over`."""
+        """Release the working directories. Call it only before `take_over`."""
         for directory in self.working:
             directory.unlock()
 
