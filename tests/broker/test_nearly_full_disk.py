@@ -108,6 +108,13 @@ class Cluster:
         (value,) = [sample.value for family in families for sample in family.samples if sample.name == name]
         return value
 
+    def size_without_the_oldest_segment(self, topic: str) -> int:
+        segments = sorted((self.broker.data / f"{topic}-0").glob("*.log"))
+        try:
+            return sum(segment.stat().st_size for segment in segments[1:])
+        except FileNotFoundError:  # Retention is deleting them.
+            return DISK
+
     def times(self, words: str) -> int:
         return self.broker.log().count(words)
 
@@ -223,6 +230,8 @@ def test_producers_wait_at_the_hard_mark_and_everything_else_works(cluster: Clus
     numbers = [number for number, _ in flood.acknowledged]
     assert sorted(numbers) == list(range(len(numbers)))
     assert [offset for _, offset in sorted(flood.acknowledged)] == list(range(len(numbers)))
+    # Segments that are deleted while they are read would be missing.
+    wait_for(lambda: cluster.size_without_the_oldest_segment("t") < 8 * MIB, "the end of retention")
     kept = records_of(bootstrap, "t")
     assert kept == sorted(flood.acknowledged)[-len(kept) :]
     assert len(kept) * len(VALUE) > 4 * MIB
