@@ -82,5 +82,7 @@ def test_a_topic_created_again_stops_the_job(broker: BrokerProcess) -> None:
     admin.delete_topics(["t"])["t"].result()
     Topics(broker.bootstrap).create("t", partitions=1, config={})
     second = topics.Topics(cluster.confluent("admin")).ids(["t"])
-    with pytest.raises(PipelineError, match=f"with id {first['t']}, which was created again with id {second['t']}"):
+    with pytest.raises(
+        PipelineError, match=f"with id {first['t']}, but the topic was created again with id {second['t']}"
+    ):
         topic_ids.check(first, second, job="raw")

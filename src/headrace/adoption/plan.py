@@ -158,8 +158,8 @@ def _adopt_directories(partitions: Mapping[str, Mapping[int, FoundPartition]], c
         configs[ConfigResource(TOPIC_CONFIG, name)] = overrides
     if gaps and not config.headrace_adopt_partial:
         raise _refused(
-            f"the directories of {_listed(gaps)} are missing, but a later partition is present: list all log.dirs "
-            f"that the broker had, or start with {PARTIAL}=true to create those partitions empty"
+            f"the directories of {_listed(gaps)} are missing, but a later partition is present: set log.dirs to "
+            f"all directories that the broker had, or start with {PARTIAL}=true to create those partitions empty"
         )
     left_out = (
         "the settings of topics, which are not stored in the directories: nothing expires until retention.ms is set. "
@@ -274,8 +274,8 @@ def _check_replicas(
     if missing and not config.headrace_adopt_partial:
         names = [name for name, _ in missing]
         raise _refused(
-            f"the directories of {_listed(names)}, which belong to this broker, are missing. Restore them, list all "
-            f"log.dirs of the broker, or start with {PARTIAL}=true to create those partitions empty"
+            f"the directories of {_listed(names)}, which belong to this broker, are missing. Restore them, set "
+            f"log.dirs to all directories of the broker, or start with {PARTIAL}=true to create those partitions empty"
         )
 
 

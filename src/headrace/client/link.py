@@ -288,7 +288,12 @@ def _read(read: Callable[[bytes, int], tuple[Any, int]], data: bytes, start: int
 
 
 def _after_tags(reply: memoryview) -> int:
-    """Return the position after the header of a flexible reply. Raises LinkError if the header has tagged fields."""
-    if len(reply) <= _CORRELATION_ID.size or reply[_CORRELATION_ID.size] != 0:
+    """Return the position after the header of a flexible reply.
+
+    Raises LinkError if the header is incomplete or has tagged fields.
+    """
+    if len(reply) <= _CORRELATION_ID.size:
+        raise LinkError("the reply ends within its header")
+    if reply[_CORRELATION_ID.size] != 0:
         raise LinkError("the reply's header has tagged fields, which Kafka does not send")
     return _CORRELATION_ID.size + 1

@@ -69,7 +69,7 @@ class PreparedBatch:
         return len(self.data)
 
     def prepare(self, config: LogConfig, now_ms: int) -> None:
-        """Accept or refuse the batch. Thread-safe."""
+        """Check the batch, and keep the result or the error. Thread-safe."""
         self.config = config
         try:
             valid = validate_produced(self.data, config.max_message_bytes, None, self.unpack)
@@ -178,7 +178,9 @@ def _keyless(valid: ValidBatch) -> RecordsRefusedError:
 def _check_timestamps(valid: ValidBatch, config: LogConfig, now_ms: int, *, is_append_time: bool) -> None:
     """Check timestamps against the topic's limits.
 
-    Raises RecordsRefusedError(invalid_timestamp) beyond `message.timestamp.before.max.ms` and `after.max.ms`.
+    Raises RecordsRefusedError(invalid_timestamp) if a timestamp is outside the range that
+    `message.timestamp.before.max.ms` and `message.timestamp.after.max.ms` allow, or if the producer has set append
+    times itself although the topic sets them, or without a timestamp.
     """
     header, _, walk, _, _ = valid
     if header.attributes & LOG_APPEND_TIME_FLAG:

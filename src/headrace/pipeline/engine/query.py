@@ -288,7 +288,10 @@ class Query:
         return rows if self._stateful is not None else sources.in_one_task(rows, count)
 
     def _opened(self) -> Publisher:
-        """Fence older drivers of the job. The query's id is known only now: Spark chooses it when the query starts."""
+        """Open the publisher, which fences older drivers of the job, and return it.
+
+        Called by the first batch, because Spark chooses the query's id when the query starts.
+        """
         self._query_id = self._checkpoint.query_id() or ""
         self._publisher = self._published_by(self._around.cluster)
         return self._publisher

@@ -1,9 +1,9 @@
 """Shares the loop fairly: costly work takes turns, and the loop polls for new requests in between.
 
-A connection whose last turns were long must queue for the next one; so must all others once a poll of the sockets has
-led to too much work. The queue is served for a short time, then the loop polls the sockets again. So a client with
-cheap requests is served between any two costly requests of others. New connections have a separate queue, so that a
-crowd of them delays only other new ones.
+A connection whose last turns were long must queue for its next turn. All others must queue once the turns since the
+last poll of the sockets have taken too long. The queue is served for a short time, then the loop polls the sockets
+again. So a client with cheap requests is served between any two costly requests of others. New connections have a
+separate queue, so that a crowd of them delays only other new ones.
 """
 
 from collections import deque

@@ -46,13 +46,13 @@ def check(stored: Mapping[str, str], current: Mapping[str, str], *, job: str) ->
             continue
         state = f"was created again with id {new}" if new else "no longer exists"
         go_on = (
-            f"Either run the job with --accept-new-topic {topic}, which reads the new topic from its beginning and "
-            "keeps what was read from the old one"
+            f"Run the job with --accept-new-topic {topic} to keep what was read from the old topic and to read the new "
+            "one from its beginning"
             if new
-            else "Either create the topic and run the job with --accept-new-topic"
+            else f"Create the topic and run the job with --accept-new-topic {topic}"
         )
         raise TopicChangedError(
-            f"job {job} has read the topic {topic} with id {old}, which {state}. {go_on}; or restore the topic with "
-            f"id {old} and start the job again."
+            f"job {job} has read topic {topic} with id {old}, but the topic {state}. {go_on}. Or restore the topic "
+            f"with id {old} and start the job again."
         )
     return {**stored, **current}
