@@ -3,7 +3,6 @@
 import ast
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -16,6 +15,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from hatch_build import is_wanted
 from headrace import extras
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -190,13 +190,17 @@ importlib.util.find_spec = lambda name, *more: None if name == "pyspark" else fo
     assert "Traceback" not in result.stderr
 
 
+def build_wheel(directory: Path, *, compiled: bool) -> Path:
+    """Build with the installed hatchling, without network."""
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(directory)]
+    environment = {**os.environ, "HEADRACE_COMPILE": str(int(compiled))}
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=200, env=environment)
+    (wheel,) = directory.glob("*.whl")
+    return wheel
+
+
 def test_the_wheel_contains_only_the_package(tmp_path: Path) -> None:
-    """Build with the installed hatchling, without network and without compiling."""
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
-    environment = {**os.environ, "HEADRACE_COMPILE": "0"}
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=100, env=environment)
-    (wheel,) = tmp_path.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
+    with zipfile.ZipFile(build_wheel(tmp_path, compiled=False)) as archive:
         files = set(archive.namelist())
         (metadata,) = (archive.read(name).decode() for name in files if name.endswith(".dist-info/METADATA"))
     top = {name.partition("/")[0] for name in files}
@@ -208,12 +212,9 @@ def test_the_wheel_contains_only_the_package(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="needs a C compiler")
+@pytest.mark.skipif(not is_wanted(), reason="needs a C compiler")
 def test_a_compiled_wheel_is_of_this_platform(tmp_path: Path) -> None:
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
-    environment = {**os.environ, "HEADRACE_COMPILE": "1"}
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=200, env=environment)
-    (wheel,) = tmp_path.glob("*.whl")
+    wheel = build_wheel(tmp_path, compiled=True)
     assert not wheel.name.endswith("-none-any.whl")
     with zipfile.ZipFile(wheel) as archive:
         compiled = [name for name in archive.namelist() if name.endswith((".so", ".pyd"))]

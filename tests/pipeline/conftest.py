@@ -7,12 +7,15 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.spark import spark, tolerate_open_sockets
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 __all__ = ["spark"]
 
@@ -43,6 +46,13 @@ def access_log() -> Path:
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     with BrokerProcess(tmp_path / "broker") as process:
         yield process
+
+
+@pytest.fixture
+def commands_share_spark(spark: "SparkSession", monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let commands that run in this process use the session of the tests."""
+    monkeypatch.setattr("headrace.pipeline.engine.session.build", lambda *_, **__: spark)
+    monkeypatch.setattr("headrace.pipeline.engine.session.stop", lambda _: None)
 
 
 def run_demo(*arguments: str) -> subprocess.CompletedProcess[str]:

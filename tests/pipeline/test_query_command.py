@@ -41,10 +41,8 @@ def lake(spark: "SparkSession", tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def query(spark: "SparkSession", lake: str, monkeypatch: pytest.MonkeyPatch) -> "Query":
+def query(commands_share_spark: None, lake: str) -> "Query":
     """Run a query in the session of the tests, and return exit code, output and errors."""
-    monkeypatch.setattr("headrace.pipeline.engine.session.build", lambda *_, **__: spark)
-    monkeypatch.setattr("headrace.pipeline.engine.session.stop", lambda _: None)
 
     def run(sql: str) -> tuple[int, str, str]:
         result = CliRunner().invoke(app, ["pipeline", "query", sql, "--lake", lake])

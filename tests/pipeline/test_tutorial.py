@@ -16,16 +16,13 @@ from tests.pipeline.tutorial import commands, folder_with_files
 from tests.support.broker_process import BrokerProcess
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from headrace.testing.pipeline import Lake
 
 
+@pytest.mark.usefixtures("commands_share_spark")
 def test_the_commands_of_the_tutorial_print_what_the_page_shows(
-    spark: "SparkSession", broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.pipeline.engine.session.build", lambda *_, **__: spark)
-    monkeypatch.setattr("headrace.pipeline.engine.session.stop", lambda _: None)
     monkeypatch.setenv("HEADRACE_BOOTSTRAP", broker.bootstrap)
     monkeypatch.chdir(folder_with_files(tmp_path))
     printed = {}

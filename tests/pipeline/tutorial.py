@@ -11,7 +11,7 @@ _STEPS = [*re.finditer(rf"{_FILE}|{_SHOWN}|{_COMMAND}", _PAGE, re.MULTILINE | re
 
 
 def folder_with_files(tmp_path: Path) -> Path:
-    """Create a folder with the files that the page tells to save."""
+    """Create a folder with the files of the page."""
     folder = tmp_path / "empty"
     folder.mkdir()
     for step in _STEPS:
