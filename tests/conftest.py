@@ -1,5 +1,6 @@
 """Test order (long tests first, so that no worker ends alone with one), one worker for Spark, broker logs, fixtures."""
 
+import atexit
 import faulthandler
 import gc
 import signal
@@ -41,10 +42,12 @@ _SHARED_TOOLS: Final = (
 _SHARED_SCHEMAS: Final = (
     "tests/unit/wire/test_bounds",
     "tests/unit/wire/test_encoder",
+    "tests/unit/wire/test_fetched",
     "tests/unit/wire/test_strict_fields",
     "tests/unit/server/test_dispatch",
+    "tests/unit/broker",
 )
-"""Files that load the schemas of all versions of all APIs."""
+"""Tests that load the schemas of many versions and APIs."""
 _SHARE_NOTHING: Final = ("tests/simulation", "tests/crashes")
 """Directories whose tests take seconds of processor time each. They fill the cores until the end, one by one."""
 _ORDER: Final = (
@@ -72,6 +75,9 @@ _ORDER: Final = (
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A background shell passes SIG_IGN on, which the processes started by tests would inherit.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Python's last garbage collections would take half a second.
+atexit.register(gc.freeze)
 
 # The duration of an example depends on the machine. Each run takes other examples. The option --hypothesis-profile is
 # applied later.

@@ -24,57 +24,6 @@ def app_is_built_once() -> Iterator[None]:
         yield
 
 
-COMMANDS = [
-    ["start"],
-    ["demo"],
-    ["topics"],
-    ["topics", "list"],
-    ["topics", "create"],
-    ["topics", "describe"],
-    ["topics", "alter"],
-    ["topics", "delete"],
-    ["produce"],
-    ["consume"],
-    ["pipeline"],
-    ["pipeline", "list"],
-    ["pipeline", "describe"],
-    ["pipeline", "submit"],
-    ["pipeline", "run"],
-    ["pipeline", "status"],
-    ["pipeline", "query"],
-    ["pipeline", "audit"],
-    ["pipeline", "trace"],
-    ["pipeline", "replay-quarantine"],
-    ["pipeline", "compact"],
-    ["pipeline", "report"],
-    ["pipeline", "generate"],
-    ["verify"],
-    ["takeover"],
-    ["handover"],
-    ["transactions"],
-    ["transactions", "list"],
-    ["transactions", "describe"],
-    ["transactions", "describe-producers"],
-    ["transactions", "find-hanging"],
-    ["transactions", "abort"],
-    ["cluster"],
-    ["reassign"],
-    ["reassign", "plan"],
-    ["reassign", "execute"],
-    ["reassign", "status"],
-    ["reassign", "verify"],
-    ["reassign", "cancel"],
-    ["elect"],
-    ["groups"],
-    ["groups", "list"],
-    ["groups", "describe"],
-    ["groups", "timeline"],
-    ["groups", "reset"],
-    ["groups", "delete"],
-    ["groups", "delete-offsets"],
-]
-
-
 @pytest.mark.parametrize("option", ["--version", "-V"])
 def test_the_version_is_printed(option: str) -> None:
     result = runner.invoke(app, [option])
@@ -88,16 +37,25 @@ def test_help_lists_the_commands() -> None:
         assert name in result.output
 
 
-@pytest.mark.parametrize(
-    "command",
-    [c for c in COMMANDS if c not in (["topics"], ["groups"], ["transactions"], ["reassign"], ["pipeline"])],
-    ids=" ".join,
-)
-def test_the_help_of_every_command_has_examples(command: list[str]) -> None:
-    result = runner.invoke(app, [*command, "--help"])
+def test_every_command_has_examples_of_itself() -> None:
+    def commands(command: Any, path: str) -> Iterator[tuple[str, str]]:
+        for name, child in getattr(command, "commands", {}).items():
+            yield from commands(child, f"{path} {name}")
+        if not hasattr(command, "commands"):
+            yield path, command.epilog or ""
+
+    found = dict(commands(get_command(app), "headrace"))
+    assert len(found) > 40
+    assert [
+        path for path, epilog in found.items() if not epilog.startswith("[bold]Examples[/]") or path not in epilog
+    ] == []
+
+
+@pytest.mark.parametrize("command", ["start", "demo", "topics create", "pipeline report"])
+def test_the_help_of_a_command_ends_with_examples(command: str) -> None:
+    result = runner.invoke(app, [*command.split(), "--help"])
     assert result.exit_code == 0
-    assert "Examples" in result.output
-    assert "headrace " + " ".join(command) in result.output
+    assert f"headrace {command} " in result.output.partition("Examples")[2]
 
 
 @pytest.mark.parametrize(
@@ -144,14 +102,6 @@ def test_a_usage_error_exits_with_2(line: str, message: str) -> None:
     assert len(result.output.splitlines()) <= 2
     for foreign in ("Input should", "Value error", "Invalid value", "No such", "unable to parse"):
         assert foreign not in result.output
-
-
-def test_the_list_of_commands_is_complete() -> None:
-    def paths(command: Any, path: list[str]) -> list[list[str]]:
-        children = getattr(command, "commands", {})
-        return [path, *(item for name, child in children.items() for item in paths(child, [*path, name]))]
-
-    assert sorted(paths(get_command(app), [])[1:]) == sorted(COMMANDS)
 
 
 @pytest.mark.parametrize(

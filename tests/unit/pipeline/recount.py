@@ -13,6 +13,7 @@ _ASSET: Final = re.compile(
     r"\.(css|js|mjs|map|json|png|jpe?g|gif|svg|ico|webp|avif|bmp|woff2?|ttf|otf|eot|mp[34]|webm|swf)$|^/robots\.txt$",
     re.IGNORECASE,
 )
+_MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _GAP: Final = timedelta(minutes=30)
 
 
@@ -52,7 +53,9 @@ def _parsed(number: int, text: str) -> Line | None:
 
 @cache
 def _time(text: str) -> datetime:
-    return datetime.strptime(text, "%d/%b/%Y:%H:%M:%S %z")
+    # strptime takes five times as long
+    day, month, year, clock = re.split("[/:]", text, maxsplit=3)
+    return datetime.fromisoformat(f"{year}-{_MONTHS.index(month) + 1:02}-{day}T{clock.replace(' ', '')}")
 
 
 def sessions(lines: Iterable[Line]) -> list[list[Line]]:

@@ -72,14 +72,14 @@ def test_an_error_names_at_most_a_thousand_records() -> None:
 
 @pytest.mark.parametrize("target", ["uncompressed", "gzip", "snappy", "lz4", "zstd"])
 def test_the_size_is_checked_again_after_recompression(target: str) -> None:
-    batch = build_batch([RecordData(b"k", bytes(5_000_000), NOW)], codec=Codec.ZSTD)
+    batch = build_batch([RecordData(b"k", bytes(2_000_000), NOW)], codec=Codec.ZSTD)
     config = LogConfig(compression_type=target, max_message_bytes=len(batch))
     if target != "zstd":
         assert refusal(batch, config).code is ErrorCode.message_too_large
         prepared = PreparedBatch(batch)
         prepared.prepare(config, NOW)
         assert refusal(prepared, config).code is ErrorCode.message_too_large
-    header, stored, _ = accept(batch, LogConfig(compression_type=target, max_message_bytes=6_000_000), NOW)
+    header, stored, _ = accept(batch, LogConfig(compression_type=target, max_message_bytes=3_000_000), NOW)
     assert header.codec == Codec["NONE" if target == "uncompressed" else target.upper()]
     assert list(iter_records(stored)) == list(iter_records(batch))
 

@@ -72,6 +72,7 @@ FAULTS: dict[str, tuple[Any, str, Callable[[Any], Any]]] = {
     "followers get no orders": (Batch, "lead", _leaders_only),
 }
 RARE = {
+    "dead brokers are elected": 8,
     "dead brokers join the ISR": 19,
     "a reassignment may remove the whole ISR": 56,
     "reassignments are not resumed": 158,

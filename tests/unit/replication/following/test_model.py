@@ -24,6 +24,7 @@ RARE: Final = {
     "keep_an_epoch_without_batches": 2,
     "accept_out_of_order_batches": 4,
     "accept_damaged_batches": 11,
+    "keep_what_diverges": 10,
 }
 """The first seed to play, for faults that not every history reveals."""
 
