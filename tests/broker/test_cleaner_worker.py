@@ -1,16 +1,24 @@
-"""The cleaner process ends silently when its broker dies."""
+"""The cleaner process ends silently when its broker dies, and its errors arrive in the broker with their numbers."""
 
+import errno
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from headrace.storage.cleaner.process import CleanerProcess
 from tests.support.waiting import wait_for
+from tests.unit.storage.cleaner.compaction import TP, Table
+from tests.unit.storage.logs import NOW
 
 WORKER = [sys.executable, "-m", "headrace.storage.cleaner.worker"]
 REFUSED = b"{}\n"
 """A job that fails immediately."""
+MEMORY = Path("/proc/self/mem")
+"""Its first byte is not mapped, and a read of it fails like a read from a failed disk."""
 
 
 def test_an_incomplete_job_is_not_started() -> None:
@@ -68,3 +76,52 @@ def test_closing_an_idle_process_closes_its_pipes() -> None:
     assert process.stdin.closed
     assert process.stdout is not None
     assert process.stdout.closed
+
+
+class TestErrors:
+    @pytest.fixture
+    def process(self) -> Iterator[CleanerProcess]:
+        process = CleanerProcess()
+        yield process
+        process.close()
+
+    @pytest.fixture
+    def table(self, tmp_path: Path) -> Iterator[Table]:
+        table = Table(tmp_path / "data")
+        table.put(("a", "1"), ("a", "2"))
+        table.log.roll(NOW)
+        yield table
+        table.close()
+
+    @pytest.mark.skipif(not MEMORY.exists(), reason="needs /proc")
+    def test_a_failed_disk_takes_its_directory_offline(self, table: Table, process: CleanerProcess) -> None:
+        path = table.log.segments.ordered[0].path
+        path.unlink()
+        path.symlink_to(MEMORY)
+
+        assert table.cleaner.clean_filthiest(process)
+
+        assert table.dirs.owned.offline == {table.directory: "[Errno 5] Input/output error"}
+
+    def test_a_file_that_cannot_be_opened_fails_only_its_log(self, table: Table, process: CleanerProcess) -> None:
+        path = table.log.segments.ordered[0].path
+        path.unlink()
+        path.symlink_to(path)
+
+        assert table.cleaner.clean_filthiest(process)
+
+        assert table.cleaner.failing == {TP: f"[Errno {errno.ELOOP}] {os.strerror(errno.ELOOP)}: '{path}'"}
+        assert not table.dirs.owned.offline
+
+    def test_a_process_that_cannot_be_started_leaves_the_directory_in_use(
+        self, table: Table, process: CleanerProcess, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(*_: object, **__: object) -> None:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), "python")
+
+        monkeypatch.setattr("subprocess.Popen", fail)
+
+        assert table.cleaner.clean_filthiest(process)
+
+        assert "the cleaner process cannot be started" in table.cleaner.failing[TP]
+        assert not table.dirs.owned.offline

@@ -60,8 +60,8 @@ def _problem(port: int) -> str | None:
         (b"\x15\x03\x01\x00\x02\x02\x46\x00", "expects TLS"),
         (b"-ERR unknown command\r\n", "speaks Redis's protocol"),
         (b"\x4a\x00\x00\x00\x0a8.0.36\x00", "speaks MySQL's protocol"),
-        (b"220 mail ESMTP\r\n", "it answered '220 mail'"),
-        (b"\x00\x01\x02\x03\x04\x05\x06\x07", "it answered '0001020304050607'"),
+        (b"220 mail ESMTP\r\n", "it replied '220 mail'"),
+        (b"\x00\x01\x02\x03\x04\x05\x06\x07", "it replied '0001020304050607'"),
     ],
 )
 def test_a_foreign_protocol_is_named(answer: bytes, complaint: str) -> None:
@@ -97,7 +97,7 @@ def test_a_silent_server_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(greeting, "_PATIENCE_S", 0.1)
     monkeypatch.setattr(greeting, "_TIMEOUT_S", 0.3)
     with _port(lambda connection: None) as port:
-        assert "has not answered" in (_problem(port) or "")
+        assert "did not reply" in (_problem(port) or "")
 
 
 def test_a_slow_broker_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -212,7 +212,7 @@ def test_a_group_is_reset_only_with_execute(
 
 def test_a_reset_to_an_offset_out_of_range_warns(headrace: Headrace, group: str, topic: str) -> None:
     warning = headrace("groups", "reset", group, "--to", "7").stderr
-    assert f"{topic} 1: offset 7 does not exist; the nearest is 5" in warning
+    assert f"{topic}:1: offset 7 does not exist; the nearest is 5" in warning
     assert "Nothing was changed. Add --execute to commit these offsets." in warning
 
 

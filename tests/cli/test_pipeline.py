@@ -182,7 +182,7 @@ def test_the_submission_is_a_script(pipeline: Pipeline, folder: Path) -> None:
         ("describe my_sessions --master nowhere", 1, "'nowhere' is not a Spark master"),
         ("list --config none.toml", 1, "cannot read none.toml: no such file or directory"),
         ("list --from none.py", 1, "none.py: there is no such file"),
-        ("submit", 2, "submit needs --print\nIt only prints a command"),
+        ("submit", 2, "submit needs --print\nThe command only prints a script"),
         ("submit --print --deploy-mode here", 2, "--deploy-mode 'here': must be client or cluster"),
         ("submit --print my_sesions", 1, "there is no job 'my_sesions'"),
         ("compact views", 2, "there is no compactable table 'views'"),

@@ -47,7 +47,7 @@ def test_keys_and_headers(headrace: Headrace, topic: str) -> None:
 
 def test_a_line_without_the_separator_is_reported_after_earlier_lines_are_sent(headrace: Headrace, topic: str) -> None:
     failed = headrace("produce", topic, "--key-separator", ":", stdin="a:1\noops\n", status=1)
-    assert failed.stderr == "Error: standard input, line 2: no key: ':' is missing\n"
+    assert failed.stderr == "Error: standard input, line 2: no key: the separator ':' is missing\n"
     assert _consumed(headrace, topic) == ["1"]
 
 

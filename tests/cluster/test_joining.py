@@ -151,7 +151,7 @@ def test_old_message_formats_on_disk_are_refused_with_the_topic(zookeeper: ZooKe
     error = refusal(kafka.data, address)
     assert "ancient-0" in error
     assert "message format v1" in error
-    assert "copy the topic with a client to a new one" in error
+    assert "copy the topic to a new one with a client" in error
 
 
 def produce(bootstrap: str, topic: str, count: int, *, partitions: int = 1) -> None:

@@ -159,7 +159,7 @@ def test_changes_of_partitions_are_in_the_state_change_log(cluster: Cluster, sta
     (led,) = [line for line in lines if "Leader noted-0 starts at leader epoch 0 from offset 0" in line]
     (followed,) = [line for line in lines if "Follower noted-1 starts at leader epoch 0 from offset 0" in line]
     assert f"in-sync replicas [{HEADRACE}, {KAFKA}]" in led
-    assert f"its leader is {KAFKA} (controller {KAFKA} of epoch 1)" in followed
+    assert f"its leader is {KAFKA} (controller {KAFKA}, epoch 1)" in followed
     assert "noted-0" not in cluster.headrace.log()
 
 

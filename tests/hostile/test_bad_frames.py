@@ -99,7 +99,7 @@ def test_a_client_that_disconnects_inside_a_request_is_forgotten(
     with RawConnection(*address) as connection:
         connection.send(struct.pack(">i", 1000) + b"only the beginning")
         port = connection.local_port
-    log.has_warning("Closing connection", f"{address[0]}:{port}", "ended inside a request")
+    log.has_warning("Closing connection", f"{address[0]}:{port}", "disconnected in the middle of a request")
     bystander.check()
 
 

@@ -20,9 +20,9 @@ METADATA_FILE: Final = "metadata.db"
 
 
 def adoption_of(log_dirs: LogDirs, config: BrokerConfig) -> "Adoption | None":
-    """Return a plan to adopt the partitions in the log directories, or None if there is nothing to adopt.
+    """Plan and log the adoption of the partitions in the log directories. Return None if there is nothing to adopt.
 
-    Changes nothing. Raises KafkaError if the directories cannot be adopted.
+    Changes no file. Raises KafkaError if the directories cannot be adopted.
     """
     from headrace.adoption.metadata_log import find_metadata_log
 
@@ -37,7 +37,7 @@ def adoption_of(log_dirs: LogDirs, config: BrokerConfig) -> "Adoption | None":
         cluster = replay(metadata_log.records)
         if metadata_log.torn_bytes:
             log.warning(
-                "%s ends with an incomplete batch of %d bytes, which is ignored",
+                "The metadata log %s ends with an incomplete batch of %d bytes, which is ignored",
                 metadata_log.path,
                 metadata_log.torn_bytes,
             )
@@ -51,13 +51,16 @@ def adoption_of(log_dirs: LogDirs, config: BrokerConfig) -> "Adoption | None":
 
 
 def plan_adoption(log_dirs: LogDirs, cluster: "KafkaCluster | None", config: BrokerConfig) -> "Adoption":
-    """Plan the adoption of directories without Headrace's metadata; `cluster` is Kafka's metadata.
+    """Plan the adoption of directories without Headrace's metadata; `cluster` is Kafka's metadata, if present.
 
-    Raises KafkaError if they cannot be adopted.
+    Raises KafkaError if the directories cannot be adopted.
     """
     from headrace.adoption.plan import FoundPartition, adopt
 
-    log_dirs.found.check_readable()
+    failed = log_dirs.found.check_readable()
+    if failed:  # without their partitions, topics would be adopted incompletely
+        what = " and ".join(f"{directory.path}: {error}" for directory, error in failed.items())
+        raise KafkaError(ErrorCode.kafka_storage_error, f"cannot read {what}")
     found = (
         FoundPartition(
             *partition,
@@ -71,9 +74,9 @@ def plan_adoption(log_dirs: LogDirs, cluster: "KafkaCluster | None", config: Bro
 
 
 def metadata_file(directories: Sequence[Path]) -> Path:
-    """Return the path of the metadata: in the directory that has it, otherwise in the first.
+    """Return the path of the metadata file, which is in the first directory unless another one contains it.
 
-    Raises KafkaError(kafka_storage_error) if several directories have a copy: only one of them can be current.
+    Raises KafkaError(kafka_storage_error) if several directories contain a copy: only one copy can be current.
     """
     found = [directory / METADATA_FILE for directory in directories if _exists(directory / METADATA_FILE)]
     if len(found) > 1:
@@ -85,7 +88,7 @@ def metadata_file(directories: Sequence[Path]) -> Path:
 
 
 def _exists(path: Path) -> bool:
-    """Return True if the file exists. An unreadable directory is reported when it is locked."""
+    """Return True if the file exists; False in an unreadable directory, which is reported when it is locked."""
     try:
         return path.exists()
     except OSError:

@@ -23,8 +23,8 @@ _ACLS: Final = "/kafka-acl"
 class ZooKeeperTree:
     """A ZooKeeper session, as a context manager. `address` is `zookeeper.connect`: host:port,host:port/path.
 
-    Raises KafkaError: invalid_request for another form, and request_timed_out if ZooKeeper does not answer when it is
-    entered.
+    Raises KafkaError: invalid_request for a malformed address; when entered, request_timed_out if ZooKeeper does not
+    respond; when left, unknown_server_error if ZooKeeper lost or refused a request.
     """
 
     def __init__(self, address: str) -> None:
@@ -33,11 +33,11 @@ class ZooKeeperTree:
         self.address = address
         servers, slash, chroot = address.partition("/")
         self._root = f"/{chroot}" if slash and chroot else ""
-        logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # our errors say more
+        logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # our errors are more helpful
         try:
             self._client: Any = KazooClient(hosts=servers, timeout=_CONNECT_TIMEOUT_S)
         except ValueError as error:
-            what = f"'{address}' is not an address of ZooKeeper, HOST:PORT or HOST:PORT/PATH: {error}"
+            what = f"'{address}' is not a ZooKeeper address, HOST:PORT or HOST:PORT/PATH: {error}"
             raise KafkaError(ErrorCode.invalid_request, what) from None
 
     def __enter__(self) -> Self:
@@ -49,15 +49,23 @@ class ZooKeeperTree:
             self._close()
             raise KafkaError(
                 ErrorCode.request_timed_out,
-                f"ZooKeeper at {self.address} did not answer within {_CONNECT_TIMEOUT_S:.0f} s: is it running, and is "
-                "this its address (zookeeper.connect in Kafka's server.properties)?",
+                f"ZooKeeper at {self.address} did not respond within {_CONNECT_TIMEOUT_S:.0f} s: check that it is "
+                "running, and that the address is the zookeeper.connect in Kafka's server.properties",
             ) from error
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        from kazoo.exceptions import KazooException
+
         self._close()
+        if isinstance(error, KazooException):
+            raise KafkaError(
+                ErrorCode.unknown_server_error,
+                f"ZooKeeper at {self.address} lost or refused a request ({type(error).__name__}): check its log, and"
+                " run the command again",
+            ) from error
 
     def _close(self) -> None:
         self._client.stop()
@@ -112,7 +120,7 @@ def check_idle(tree: ZooKeeperTree) -> None:
 
 
 def read_cluster(tree: ZooKeeperTree) -> KafkaCluster:
-    """Read topics, settings and producer ids."""
+    """Read topics, settings and producer ids. Raises KafkaError(unsupported_version) for a topic without an id."""
     cluster = KafkaCluster(f"ZooKeeper at {tree.address}")
     deleted = set(tree.children(_DELETED))
     for name in tree.children(znodes.TOPICS):
@@ -120,7 +128,7 @@ def read_cluster(tree: ZooKeeperTree) -> KafkaCluster:
         if topic_id is None:
             raise KafkaError(
                 ErrorCode.unsupported_version,
-                f"topic {name} has no id: start Kafka 2.8 or later on the cluster once to create one (KIP-516)",
+                f"topic {name} has no id: run Kafka 2.8 or later on the cluster once, to create topic ids (KIP-516)",
             )
         if name in deleted:
             cluster.removed.add(topic_id)
@@ -145,7 +153,7 @@ def read_cluster(tree: ZooKeeperTree) -> KafkaCluster:
 
 
 def write_tree(tree: ZooKeeperTree, nodes: Mapping[str, bytes], broker_id: int) -> None:
-    """Write the tree of broker `broker_id`, the only broker of its cluster, or update an earlier version of the tree.
+    """Write or update the tree of a cluster whose only broker is `broker_id`.
 
     Raises KafkaError(inconsistent_cluster_id) if the tree belongs to another cluster or has topics of other brokers.
     """
@@ -154,8 +162,8 @@ def write_tree(tree: ZooKeeperTree, nodes: Mapping[str, bytes], broker_id: int) 
     if theirs not in (None, ours):
         raise KafkaError(
             ErrorCode.inconsistent_cluster_id,
-            f"ZooKeeper {tree.address} belongs to cluster {theirs}, not {ours}: use an empty one, or an empty path in "
-            f"it ({tree.address.partition('/')[0]}/{ours.lower()[:8]})",
+            f"ZooKeeper {tree.address} belongs to cluster {theirs}, not {ours}: use an empty ZooKeeper, or an empty "
+            f"path in this one, for example {tree.address.partition('/')[0]}/{ours.lower()[:8]}",
         )
     obsolete = list(_topics_to_remove(tree, nodes, broker_id))
     for path in sorted(nodes):

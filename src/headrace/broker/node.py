@@ -71,7 +71,7 @@ takes 50 ms for 125,000 objects."""
 
 
 class Node:
-    """One broker. After `start`, `listeners` have the bound ports."""
+    """One broker. After `start`, `listeners` contain the bound ports."""
 
     _admin: ClusterAdmin
     _changes: Sequence[Apis]
@@ -99,7 +99,7 @@ class Node:
         self.listeners: list[Listener] = []
         self.http: HttpServer | None = None
         self.adoption: Adoption | None = None
-        """The contents of directories without metadata that this broker adopts; None if there are none."""
+        """The plan to adopt log directories that have no Headrace metadata; None if there is nothing to adopt."""
         self._member: Member | None = None
         """None for a cluster of one broker."""
         self._leaders: MemberLeaders | None = None  # as `_member`
@@ -137,7 +137,7 @@ class Node:
             self._compose()
             self._start_upkeep()
             if self._member is not None:
-                # A broker that is not registered knows no topics: as in Kafka, clients that connect have to wait.
+                # A broker has no metadata before it registers: as in Kafka, clients that connect have to wait.
                 await self._member.join(self.listeners, self.failed)
             await self._serve()
             if self._member is not None:
@@ -172,7 +172,7 @@ class Node:
         """Open the log directories and bind the listeners.
 
         Check everything before the first change to directories, which may belong to another broker. `joined` is the id
-        of a cluster with ZooKeeper.
+        of the cluster if it has ZooKeeper, otherwise None.
         """
         config, opened = self.config, self._opened
         founded = founding.cluster_of(self._data_directories)
@@ -185,7 +185,7 @@ class Node:
             meta_version=1 if joined is None else 0,
         )
         if joined is not None:
-            self.log_dirs.found.check_readable()  # perhaps Kafka wrote them
+            self.log_dirs.leave_out(self.log_dirs.found.check_readable())  # Kafka may have written them
         self._settings = LiveSettings(config, self.cache)
         self._purgatory = Purgatory(self._loop)
         self.replicas = ReplicaManager(self.log_dirs, self._settings.log_config, self._purgatory)
@@ -240,7 +240,7 @@ class Node:
         self._changes = [topics, late.placement(self.cache), late.features(self.features)]
 
     async def _load_cluster(self, member: "Member") -> None:
-        """Read the settings that a member needs to start. Its partitions come from the controller later."""
+        """Read the settings that a member needs to start. The controller assigns its partitions later."""
         cache = self.cache
         cache.begin(self.log_dirs.owned.cluster_id, await member.load())
         self._settings.apply_to_broker()
@@ -397,18 +397,18 @@ class Node:
         await self.transactions.create_topic()
 
     def _led(self, topic_partition: TopicPartition) -> None:
-        """Load the coordinators' state in a partition that this broker begins to lead."""
+        """Load the coordinators' state from a partition that this broker begins to lead."""
         self.groups.led(topic_partition)
         self.transactions.led(topic_partition)
 
     def _gone_offline(self, topic_partition: TopicPartition) -> None:
-        """Stop using a partition that has failed with its disk."""
+        """Stop using a partition that has gone offline."""
         if self._fetchers is not None:
             self._fetchers.forget((topic_partition,))
         self._resigned(topic_partition)
 
     def _resigned(self, topic_partition: TopicPartition) -> None:
-        """Drop the coordinators' state in a partition that this broker no longer leads."""
+        """Unload the coordinators' state of a partition that this broker no longer leads."""
         self.groups.resigned(topic_partition)
         self.transactions.resigned(topic_partition)
 

@@ -1,6 +1,6 @@
-"""The state-change log, like Kafka's: a line when this broker starts or stops leading or following a partition.
+"""The state-change log, like Kafka's: it records when this broker starts or stops leading or following partitions.
 
-It has a separate logger, so that it can be written to a separate file (`headrace.state.change.log`).
+It has its own logger, and its own file if `headrace.state.change.log` is set.
 """
 
 import logging
@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from headrace.cluster.commands import StoppedReplica, UpdateMetadata
 from headrace.errors import ErrorCode
+from headrace.log_lines import LineFormatter
 from headrace.replication.replica import Replica
 from headrace.types import PartitionState
 from headrace.wording import count
@@ -25,7 +26,7 @@ class Issuer(NamedTuple):
     epoch: int
 
     def __str__(self) -> str:
-        return f"controller {self.id} of epoch {self.epoch}"
+        return f"controller {self.id}, epoch {self.epoch}"
 
 
 class StateChanges:
@@ -39,11 +40,11 @@ class StateChanges:
             from logging.handlers import WatchedFileHandler
 
             self._file = WatchedFileHandler(path)
-            self._file.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s"))
+            self._file.setFormatter(LineFormatter("%(asctime)s %(levelname)-7s %(message)s"))
             log.addHandler(self._file)
             log.propagate = False
         self.elected = self.followed = 0
-        """Number of times that this broker began to lead or follow a partition, also under a new leader epoch."""
+        """Number of times this broker began to lead or follow a partition, including under a new leader epoch."""
 
     def close(self) -> None:
         if self._file is not None:

@@ -52,7 +52,7 @@ def elect(
         raise usage_error(
             "an unclean election needs confirmation, and standard input is not a terminal", "Confirm with --yes."
         )
-    # The client library takes longer to load than a help page may.
+    # Imported late: loading the client library would delay the help page.
     from headrace.cli import elect_tables
     from headrace.cli.cluster import Cluster
     from headrace.cli.placement import elections
@@ -73,9 +73,11 @@ def elect(
             output.warn(elect_tables.preview_summary(planned, unclean=unclean))
         return
     if possible and unclean and not yes:
-        _show(planned, json=False, everything=False)
         number = output.count(len(possible), "partition")
-        typer.confirm(f"Elect leaders for {number}, although acknowledged records may be lost?", abort=True, err=True)
+        question = f"Elect leaders for {number}, although acknowledged records may be lost?"
+        with output.asking(json=json):
+            _show(planned, json=False, everything=False)
+            typer.confirm(question, abort=True, err=True)
     results = elections.hold(cluster, UNCLEAN if unclean else PREFERRED, planned)
     _show(results, json=json, everything=bool(places))
     if not quiet:

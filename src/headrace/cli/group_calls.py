@@ -1,6 +1,6 @@
-"""Requests about groups, over the wire; Apache Kafka answers them too. Failures are CommandErrors.
+"""Requests about groups, which Apache Kafka supports too. Failures are CommandErrors.
 
-Uses confluent-kafka for the calls that it has, otherwise kafka-python.
+Uses confluent-kafka where it has the request, otherwise kafka-python.
 """
 
 import difflib
@@ -27,7 +27,7 @@ _GROUPS_A_REQUEST = 500
 
 @dataclass(frozen=True, slots=True)
 class GroupEntry:
-    """A group in ListGroups; `type` is empty if the broker is older than Kafka 4.0 and sends none."""
+    """A group in ListGroups; `type` is empty if the broker sends none (before ListGroups version 5, KIP-848)."""
 
     name: str
     type: str
@@ -36,11 +36,11 @@ class GroupEntry:
 
 
 def list_groups(cluster: Cluster, states: Iterable[str] = (), types: Iterable[str] = ()) -> list[GroupEntry]:
-    """Return groups sorted by name. `states` and `types` select groups, unless they are empty."""
+    """Return the groups with one of `states` and one of `types`, sorted by name; an empty collection selects all."""
     wanted_states = {_known(state, STATES, "state") for state in states}
     wanted_types = {_known(item, TYPES, "type") for item in types}
     with python_admin(cluster, "listing groups") as admin:
-        # confluent-kafka has no name for the states of the consumer protocol.
+        # confluent-kafka cannot represent the states of the consumer protocol.
         found = admin.list_groups()
     entries = (
         GroupEntry(
@@ -133,7 +133,8 @@ def _offsets(
             found[place.topic, place.partition] = future.result().offset
         except KafkaException as error:
             if error.args[0].name() not in _NO_SUCH_PARTITION:
-                raise refused(error.args[0], cluster.bootstrap, f"listing the offsets of '{place.topic}'") from None
+                doing = f"listing the offsets of topic '{place.topic}'"
+                raise refused(error.args[0], cluster.bootstrap, doing) from None
     return found
 
 
@@ -153,7 +154,7 @@ class Unread:
     times: Mapping[Place, int]
     """Timestamp of the first record, in ms."""
     empty: Collection[Place]
-    """Partitions with only transaction markers or aborted records after the position."""
+    """Partitions that have only transaction markers or aborted records from the position on."""
 
 
 def read_on(cluster: Cluster, positions: Mapping[Place, int]) -> Unread:
@@ -167,7 +168,7 @@ def read_on(cluster: Cluster, positions: Mapping[Place, int]) -> Unread:
         enable_auto_offset_store=False,
         auto_offset_reset="earliest",
         enable_partition_eof=True,
-        # Only one record of each partition is needed.
+        # Only one record per partition is needed.
         fetch_message_max_bytes=1024,
         queued_min_messages=1,
         fetch_wait_max_ms=50,
@@ -207,13 +208,13 @@ def alter(cluster: Cluster, group: str, offsets: Mapping[Place, int]) -> None:
             failed = refused(
                 topic_partition.error,
                 cluster.bootstrap,
-                f"resetting {topic_partition.topic} {topic_partition.partition} of '{group}'",
+                f"resetting the offset of group '{group}' for {topic_partition.topic}:{topic_partition.partition}",
             )
             raise _in_use(failed, group)
 
 
 def delete(cluster: Cluster, groups: Sequence[str]) -> dict[str, CommandError | None]:
-    """Delete groups, and return the error of each, or None."""
+    """Delete groups. Return the error of each group, or None."""
     futures = cluster.admin.delete_consumer_groups(list(groups), request_timeout=REQUEST_TIMEOUT_S)
     results: dict[str, CommandError | None] = {}
     for group in groups:
@@ -229,7 +230,7 @@ def delete(cluster: Cluster, groups: Sequence[str]) -> dict[str, CommandError | 
 
 
 def delete_offsets(cluster: Cluster, group: str, places: Collection[Place]) -> dict[Place, str | None]:
-    """Delete committed offsets (KIP-496), and return the name of Kafka's error for each, or None."""
+    """Delete committed offsets (KIP-496). Return the name of the Kafka error of each partition, or None."""
     from kafka import TopicPartition as KafkaPythonPartition
     from kafka.errors import GroupIdNotFoundError, NoError, NonEmptyGroupError
 
@@ -265,4 +266,4 @@ def _known(text: str, names: Sequence[str], what: str) -> str:
     for name in names:
         if name.lower() == wanted:
             return name
-    raise CommandError(f"'{text}' is not a valid group {what}", f"Valid: {', '.join(names)}.", 2)
+    raise CommandError(f"'{text}' is not a valid group {what}", f"Valid values: {', '.join(names)}.", 2)

@@ -14,6 +14,7 @@ from headrace.cli.help_pages import Command, Group, examples
 from headrace.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, Quiet
 from headrace.cli.output import Column
 from headrace.cli.positions import parse_moment
+from headrace.wording import listed
 
 if TYPE_CHECKING:
     from headrace.cli.cluster import Cluster
@@ -22,7 +23,7 @@ app = typer.Typer(cls=Group, no_args_is_help=True, help="List, describe, reset a
 
 
 class Reset(StrEnum):
-    """An auto.offset.reset that lag can assume."""
+    """Values of `--assume-reset`."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -57,7 +58,7 @@ Http = Annotated[
         "groups that are rebalancing",
         "headrace groups list --state PreparingRebalance --state CompletingRebalance",
         "groups by lag, the largest last",
-        "headrace groups list --lag | sort -t'\t' -nk5",
+        "headrace groups list --lag | sort -t$'\\t' -nk5",
     ),
 )
 def list_groups(
@@ -70,10 +71,16 @@ def list_groups(
     type: Annotated[
         list[str] | None,
         typer.Option(
-            "--type", "-t", metavar="TYPE", show_default=False, help="Only classic or consumer groups; repeatable."
+            "--type",
+            "-t",
+            metavar="TYPE",
+            show_default=False,
+            help="Only groups of this type, for example consumer; repeatable.",
         ),
     ] = None,
-    lag: Annotated[bool, typer.Option("--lag", "-l", help="Also show members and lag, which takes longer.")] = False,
+    lag: Annotated[
+        bool, typer.Option("--lag", "-l", help="Also show the number of members and the lag; slower.")
+    ] = False,
     assume_reset: AssumedReset = None,
     json: Json = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -125,7 +132,7 @@ def list_groups(
     epilog=examples(
         "members, offsets, lag, and the latest rebalances",
         "headrace groups describe billing",
-        "the partitions that are more than a minute behind",
+        "partitions that lag by more than a minute",
         "headrace groups describe billing --json | jq '.[0].partitions[] | select(.lag_seconds > 60)'",
     ),
 )
@@ -180,7 +187,7 @@ def timeline(
 ) -> None:
     """Show a group's history: members that joined, left, timed out or were fenced, and rebalances.
 
-    A Headrace broker keeps this for a week and serves it over HTTP; Apache Kafka does not.
+    A Headrace broker keeps the history, by default for a week, and serves it over HTTP; Apache Kafka does not.
     """
     now_ms = clock.now_ms()
     try:
@@ -193,7 +200,7 @@ def timeline(
     if json:
         output.print_json(found)
     elif not found["events"] and output.stdout_is_terminal():
-        output.warn(f"No events of group '{group}' in the requested time. Try --since 7d.")
+        output.warn(f"No events of group '{group}' in the requested period. Try --since 7d.")
     elif rebalances:
         group_timeline.print_rebalances(found["rebalances"])
     else:
@@ -203,11 +210,11 @@ def timeline(
 @app.command(
     cls=Command,
     epilog=examples(
-        "show what would change, without doing it",
+        "preview the new offsets",
         "headrace groups reset billing --to earliest",
-        "do it",
+        "commit them",
         "headrace groups reset billing --to 2026-11-21T09:00 --topic orders --execute",
-        "two hours back; ten records forward, in one partition",
+        "to two hours ago; ten records forward in one partition",
         "headrace groups reset billing --to 2h\nheadrace groups reset billing --shift-by 10 --topic orders:3",
         "save the current offsets, and restore them later",
         "headrace groups reset billing --to current --json > before.json\n"
@@ -223,7 +230,7 @@ def reset(
             metavar="WHERE",
             show_default=False,
             help="earliest, latest, current, an offset (42), a number of records before the end (-10), a time "
-            "(2026-11-21T09:30, @MILLISECONDS) or a duration ago (15m, 2h, 1d).",
+            "(2026-11-21T09:30, @MILLISECONDS) or a duration before now (15m, 2h, 1d).",
         ),
     ] = None,
     shift_by: Annotated[
@@ -275,11 +282,9 @@ def reset(
         raise group_calls.missing_group(cluster, group)
     members = described.members if described else []
     if members and execute:
-        clients = ", ".join(
-            sorted({f"{member.client_id} at {member.host.removeprefix('/')}" for member in members})[:3]
-        )
+        clients = sorted({f"{member.client_id} at {member.host.removeprefix('/')}" for member in members})
         raise CommandError(
-            f"group '{group}' has {output.count(len(members), 'member')}: {clients}",
+            f"group '{group}' has {output.count(len(members), 'member')}: {listed(clients, len(clients))}",
             "Stop its members first; otherwise they would commit their own offsets.",
         )
     steps = group_reset.steps(cluster, group, target, shift_by, from_file, selection)
@@ -291,7 +296,7 @@ def reset(
     for step in steps:
         if step.new != step.wanted:
             output.tell(
-                f"{step.topic} {step.partition}: offset {step.wanted:,} does not exist; the nearest is {step.new:,}"
+                f"{step.topic}:{step.partition}: offset {step.wanted:,} does not exist; the nearest is {step.new:,}"
             )
     if execute:
         output.tell(f"Reset group {group}: {output.count(len(steps), 'partition')}")
@@ -304,7 +309,7 @@ def reset(
 @app.command(
     cls=Command,
     epilog=examples(
-        "ask first",
+        "with confirmation",
         "headrace groups delete billing",
         "in a script",
         "headrace groups delete billing --yes --if-exists",
@@ -362,7 +367,7 @@ def delete_offsets(
     quiet: Quiet = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Delete a group's committed offsets for topics that none of its members reads."""
+    """Delete a group's committed offsets for topics that no member is subscribed to."""
     from headrace.cli.offset_plan import missing_places, parse_selection
 
     selection = parse_selection(topics, "TOPIC")
@@ -396,7 +401,7 @@ def delete_offsets(
 
 
 def _connect(bootstrap: str) -> "Cluster":
-    # Importing the client library takes longer than a help page may.
+    # Imported late: loading the client library would delay the help page.
     from headrace.cli.cluster import Cluster
 
     return Cluster.connect(bootstrap)

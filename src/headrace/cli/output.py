@@ -10,7 +10,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass
 from typing import IO, Final
 
@@ -19,7 +19,7 @@ from headrace.cli.failures import CommandError
 
 Cell = str | int | None
 _UNLIMITED: Final = 10_000
-"""Columns of a pipe or file, where no line is folded."""
+"""Width for a pipe or file, where no line is to be folded."""
 count = wording.count
 
 
@@ -36,7 +36,7 @@ def is_terminal(stream: IO[str]) -> bool:
 
 
 def _is_styled(stream: IO[str]) -> bool:
-    """Return True if the stream takes bold and colours (https://no-color.org)."""
+    """Return True if text on the stream may be bold and coloured (https://no-color.org)."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
@@ -83,6 +83,12 @@ def write_lines(*lines: str) -> None:
         sys.stdout.flush()
 
 
+def asking(*, json: bool) -> AbstractContextManager[object]:
+    """Wrap a question and its table. With `json` they go to standard error, because only JSON may be on stdout."""
+    # The question is wrapped too: typer writes its last character to sys.stdout even with err=True.
+    return redirect_stdout(sys.stderr) if json else nullcontext()
+
+
 @contextmanager
 def writing() -> Iterator[None]:
     """Wrap writes to standard output. Raises CommandError if one fails; BrokenPipeError passes through."""
@@ -92,7 +98,7 @@ def writing() -> Iterator[None]:
         discard(sys.stdout)
         raise
     except SystemExit as ended:
-        # rich exits the process itself if it prints to a broken pipe.
+        # rich raises SystemExit if it prints to a broken pipe.
         if isinstance(ended.__context__, BrokenPipeError):
             raise ended.__context__ from None
         raise
@@ -103,14 +109,14 @@ def writing() -> Iterator[None]:
 
 
 def discard(stream: IO[str]) -> None:
-    """Drop the buffer of the stream; otherwise Python would fail again when it flushes at exit."""
+    """Redirect the stream to /dev/null; otherwise Python would fail again when it flushes the buffer at exit."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, stream.fileno())
     os.close(null)
 
 
 def tell(text: str) -> None:
-    """Print a message to standard error; it is dropped if that fails."""
+    """Print a message to standard error; drop it if the write fails."""
     try:
         sys.stderr.write(text + "\n")
         sys.stderr.flush()

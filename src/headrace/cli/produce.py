@@ -86,7 +86,7 @@ def produce(
             metavar="TEXT",
             show_default=False,
             rich_help_panel=_LINES,
-            help="Text that stands for a null key or value.",
+            help="Text that means a null key or value.",
         ),
     ] = None,
     partition: Annotated[
@@ -104,7 +104,7 @@ def produce(
         typer.Option(
             "--timestamp",
             metavar="TIME",
-            show_default="now",
+            show_default="the line's own, or now",
             help="Timestamp of all records: 2026-11-21T09:30:00Z, @MILLISECONDS or 15m ago.",
         ),
     ] = None,
@@ -120,12 +120,12 @@ def produce(
             "--acks",
             rich_help_panel=_DELIVERY,
             metavar="0|1|all",
-            help="Wait for no acknowledgement, the leader's, or that of all in-sync replicas.",
+            help="Acknowledgements to wait for: none, the leader's, or those of all in-sync replicas.",
         ),
     ] = Acks.ALL,
     idempotent: Annotated[
         bool,
-        typer.Option("--idempotent", rich_help_panel=_DELIVERY, help="No duplicates and no reordering after retries."),
+        typer.Option("--idempotent", rich_help_panel=_DELIVERY, help="Prevent duplicates and reordering by retries."),
     ] = False,
     timeout: Annotated[
         float,
@@ -151,7 +151,7 @@ def produce(
             "JSON lines have their own keys and nulls.",
         )
     if key is not None and key_separator is not None:
-        raise usage_error("--key and --key-separator cannot be combined", "Give only one of them.")
+        raise usage_error("--key and --key-separator cannot be combined")
     if keep_partitions and (not jsonl or partition is not None):
         raise usage_error("--keep-partitions needs --jsonl, and cannot be combined with --partition")
     if key_separator == "":
@@ -159,7 +159,7 @@ def produce(
     if idempotent and acks is not Acks.ALL:
         raise usage_error(f"--idempotent needs --acks all, not {acks.value}")
 
-    # Importing the client library takes longer than a help page may.
+    # Imported late: loading the client library would delay the help page.
     from headrace.cli.cluster import Cluster
     from headrace.cli.record_sources import LineFormat, open_sources
     from headrace.cli.sending import Defaults, SenderOptions, send
@@ -187,7 +187,10 @@ def produce(
 
 
 def _check_topic(cluster: "Cluster", topic: str, partition: int | None, create: bool) -> None:
-    """Raise CommandError if the topic or partition does not exist: a typing error must not create a topic."""
+    """Raise CommandError if the topic or partition does not exist: a typing error must not create a topic.
+
+    With `create`, create the topic instead.
+    """
     from confluent_kafka.admin import NewTopic
 
     if not cluster.exists(topic):

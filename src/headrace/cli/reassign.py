@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 app = typer.Typer(cls=Group, no_args_is_help=True, help="Move replicas between brokers.")
 
 File = Annotated[str, typer.Argument(metavar="FILE", show_default=False, help="A plan, in Kafka's JSON format.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 KeepThrottle = Annotated[bool, typer.Option("--keep-throttle", help="Do not remove throttles.")]
 Reverse = Annotated[
     str | None,
@@ -36,7 +36,7 @@ Reverse = Annotated[
         "headrace reassign plan --output plan.json",
         "add a broker and retire another one",
         "headrace reassign plan --add 4 --retire 1 --output plan.json --reverse back.json",
-        "three replicas of two topics",
+        "three replicas per partition for two topics",
         "headrace reassign plan --topics orders,payments --replication-factor 3 --output plan.json",
     ),
 )
@@ -125,7 +125,7 @@ def plan(
 @app.command(
     cls=Command,
     epilog=examples(
-        "ask first, show the progress, and remove the throttle at the end",
+        "with confirmation and a progress bar; removes the throttle at the end",
         "headrace reassign execute plan.json --throttle 50MB --watch",
         "in a script",
         "headrace reassign execute plan.json --throttle 50MB --yes",
@@ -174,8 +174,9 @@ def execute(
     if reverse is not None:
         _write(reverse, kafka_json.written({place: state.partitions[place].original for place in targets}))
     if moves and not yes:
-        reassign_tables.print_moves(state, moves)
-        typer.confirm(f"Start at {bootstrap}: {reassign_tables.summary(moves)}?", abort=True, err=True)
+        with output.asking(json=json):
+            reassign_tables.print_moves(state, moves)
+            typer.confirm(f"Start at {bootstrap}: {reassign_tables.summary(moves)}?", abort=True, err=True)
     refused = execution.start(cluster, state, moves, rate)
     started = [move for move in moves if move.place not in refused]
     if json and not watch:
@@ -243,7 +244,7 @@ def verify(
 ) -> None:
     """Compare the cluster with a plan; if no partition is moving, remove the replication throttles.
 
-    Exit code 3: a partition is still moving, or has other replicas than planned.
+    The exit code is 3 if a partition is still moving, or if its replicas are not as planned.
     """
     targets = _read(file)
     _verify(_connect(bootstrap), targets, keep_throttle=keep_throttle, json=json, quiet=quiet)
@@ -252,7 +253,7 @@ def verify(
 @app.command(
     cls=Command,
     epilog=examples(
-        "all moves, after asking",
+        "all moves, with confirmation",
         "headrace reassign cancel",
         "some partitions, in a script",
         "headrace reassign cancel orders:0-3 payments --yes",
@@ -297,8 +298,9 @@ def cancel(
         if selection.takes(partition.place) and (planned is None or partition.place in planned)
     ]
     if moving and not yes:
-        overview_tables.print_moving(state, moving)
-        typer.confirm(f"Cancel the moves of {output.count(len(moving), 'partition')}?", abort=True, err=True)
+        with output.asking(json=json):
+            overview_tables.print_moving(state, moving)
+            typer.confirm(f"Cancel the moves of {output.count(len(moving), 'partition')}?", abort=True, err=True)
     refused: dict[Place, Refusal] = {}
     if moving:
         state, refused = execution.cancel(cluster, [partition.place for partition in moving])
@@ -347,7 +349,7 @@ def _verify(
     elif not quiet:
         reassign_tables.print_outcomes(outcomes)
     if not quiet:
-        throttled = "; throttles are removed" if clear else ""
+        throttled = "; removed the throttles" if clear else ""
         output.tell(f"{reassign_tables.outcome_summary(outcomes)}{throttled}")
     if any(outcome.state != execution.DONE for outcome in outcomes):
         raise typer.Exit(UNHEALTHY)
@@ -430,16 +432,15 @@ def _check_can_ask(doing: str, *, yes: bool) -> None:
 def _read(file: str) -> "dict[Place, tuple[int, ...]]":
     from headrace.cli.placement import kafka_json
 
+    name, quoted = ("standard input", "standard input") if file == "-" else (file, f"'{file}'")
+    hint = "`headrace reassign plan --output FILE` writes a plan."
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise CommandError(
-            f"cannot read '{file}': {reason}", "`headrace reassign plan --output FILE` makes a plan."
-        ) from None
+        raise CommandError(f"cannot read {quoted}: {(error.strerror or str(error)).lower()}", hint) from None
     except UnicodeDecodeError:
-        raise CommandError(f"{file} is not UTF-8", "`headrace reassign plan --output FILE` makes a plan.") from None
-    return kafka_json.parsed(text, "standard input" if file == "-" else file)
+        raise CommandError(f"{name} is not UTF-8", hint) from None
+    return kafka_json.parsed(text, name)
 
 
 def _write(file: str, text: str) -> None:

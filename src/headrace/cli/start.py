@@ -14,6 +14,7 @@ from headrace import __version__
 from headrace.cli.start_args import StartOptions
 from headrace.config import BrokerConfig, ConfigError, load
 from headrace.errors import KafkaError
+from headrace.log_lines import LineFormatter
 from headrace.wording import printable
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ _FEWEST_FILES: Final = 48
 """Descriptors for a broker without topics or clients, plus a reserve."""
 _NEVER: Final = 2**63 - 1
 _SWITCH_INTERVAL_S: Final = 0.0005
-"""Time for which another thread may keep the GIL when the event loop needs it back after a system call."""
+"""Time that another thread may keep the GIL while the event loop waits for it after a system call."""
 
 log = logging.getLogger(__name__)
 
@@ -39,11 +40,9 @@ def run(options: StartOptions) -> int:
     gc.disable()  # start-up creates no garbage; the node enables the collector once it serves
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     try:
-        logging.basicConfig(
-            level=_log_level(),
-            format="%(asctime)s %(levelname)-7s %(name)s  %(message)s",
-            stream=sys.stderr,
-        )
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(LineFormatter("%(asctime)s %(levelname)-7s %(name)s  %(message)s"))
+        logging.basicConfig(level=_log_level(), handlers=[handler])
         _allow_many_files()
         config = _configuration(options)
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
@@ -107,7 +106,7 @@ def _configuration(options: StartOptions) -> BrokerConfig:
 def settings_text(path: str, timeout_s: float = _PIPE_TIMEOUT_S) -> str:
     """Return the text of a settings file: UTF-8, or else Latin-1, as Java reads properties files.
 
-    It may be a pipe, whose writer may pause for up to `timeout_s`. Raises OSError.
+    The file may be a pipe, whose writer may pause for up to `timeout_s`. Raises OSError.
     """
     # Opening a pipe without a writer would block.
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0) as file:
@@ -154,14 +153,15 @@ async def _serve(config: BrokerConfig, *, until_eof: bool) -> None:
     try:
         print(banner(node), flush=True)
     except OSError as error:
-        # A closed pipe or a full disk is no reason not to serve.
+        # Serve even if standard output is a closed pipe, or a file on a full disk.
         log.warning("Cannot write to standard output: %s", error.strerror or error)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     failed = loop.create_task(node.failed.wait())
     failed.add_done_callback(lambda _: stopped.set())
     await stopped.wait()
     if node.failed.is_set():
-        # Exit at once, as Kafka halts: nothing can be written, and closing could damage another process's files.
+        # Exit immediately, as Kafka does. The log directories may have failed, or belong to another process by now:
+        # closing the logs could damage them.
         logging.shutdown()
         os._exit(1)
     failed.cancel()
@@ -184,7 +184,7 @@ async def _joined(node: "Node", stopped: asyncio.Event) -> bool:
 
 
 def _stop_at_eof(loop: asyncio.AbstractEventLoop, stopped: asyncio.Event) -> None:
-    """Set `stopped` at the end of standard input. Raises ConfigError if it is a file."""
+    """Set `stopped` at the end of standard input. Raises ConfigError if standard input is a file."""
     stdin = 0  # sys.stdin is None if it is closed
 
     def readable() -> None:

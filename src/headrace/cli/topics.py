@@ -173,7 +173,10 @@ def describe(topics: Topics, json: Json = False, bootstrap: Bootstrap = DEFAULT_
 @app.command(
     cls=Command,
     epilog=examples(
-        "ask first", "headrace topics delete orders", "in a script", "headrace topics delete orders --yes --if-exists"
+        "with confirmation",
+        "headrace topics delete orders",
+        "in a script",
+        "headrace topics delete orders --yes --if-exists",
     ),
 )
 def delete(
@@ -227,7 +230,7 @@ def alter(
             max=MAX_PARTITIONS,
             show_default=False,
             metavar="N",
-            help="New number of partitions; it cannot shrink.",
+            help="New number of partitions, greater than the current one.",
         ),
     ] = None,
     config: Config = None,
@@ -250,6 +253,12 @@ def alter(
     settings |= dict.fromkeys(delete_config or ())
     cluster = _connect(bootstrap)
     before = len(cluster.describe([topic])[0].partitions)
+    if partitions is not None and partitions <= before:
+        # Checked before the settings are changed, so that the command does not do half of its work.
+        raise CommandError(
+            f"topic '{topic}' already has {output.count(before, 'partition')}; the number can only grow",
+            "To have fewer, create another topic and copy the records.",
+        )
     if settings:
         own = _own_settings(cluster, topic, delete_config or ())
         _alter_configs(cluster, topic, settings)
@@ -257,13 +266,13 @@ def alter(
             for name, value in settings.items():
                 output.tell(f"{topic}: {name} {_changed(value, was_set=name in own)}")
     if partitions is not None:
-        _add_partitions(cluster, topic, before, partitions)
+        _add_partitions(cluster, topic, partitions)
         if not quiet:
             output.tell(f"{topic}: {output.count(partitions, 'partition')}, up from {before:,}")
 
 
 def _connect(bootstrap: str) -> "Cluster":
-    # Importing the client library takes longer than a help page may.
+    # Imported late: loading the client library would delay the help page.
     from headrace.cli.cluster import Cluster
 
     return Cluster.connect(bootstrap)
@@ -294,9 +303,9 @@ def _create(
 
 
 def _own_settings(cluster: "Cluster", topic: str, deleted: Sequence[str]) -> set[str]:
-    """Return the settings of the topic itself. Raises CommandError if one of `deleted` does not exist.
+    """Return the names of the settings that are set on the topic, or none if no setting is to be deleted.
 
-    Brokers, including Kafka's, ignore the deletion of an unknown setting.
+    Raises CommandError if one of `deleted` does not exist: brokers, including Kafka's, ignore such a deletion.
     """
     from confluent_kafka.admin import ConfigResource, ConfigSource, ResourceType
 
@@ -319,7 +328,7 @@ def _own_settings(cluster: "Cluster", topic: str, deleted: Sequence[str]) -> set
 def _changed(value: str | None, *, was_set: bool) -> str:
     if value is not None:
         return f"is now {value}"
-    return "is the default again" if was_set else "was not set; it is the default"
+    return "has its default again" if was_set else "was not set on the topic"
 
 
 def _alter_configs(cluster: "Cluster", topic: str, settings: dict[str, str | None]) -> None:
@@ -336,14 +345,9 @@ def _alter_configs(cluster: "Cluster", topic: str, settings: dict[str, str | Non
     cluster.answer(futures[resource], f"changing topic '{topic}'")
 
 
-def _add_partitions(cluster: "Cluster", topic: str, before: int, partitions: int) -> None:
+def _add_partitions(cluster: "Cluster", topic: str, partitions: int) -> None:
     from confluent_kafka.admin import NewPartitions
 
-    if partitions <= before:
-        raise CommandError(
-            f"topic '{topic}' already has {output.count(before, 'partition')}; the number can only grow",
-            "To have fewer, create another topic and copy the records.",
-        )
     futures = cluster.admin.create_partitions([NewPartitions(topic, partitions)], request_timeout=10.0)
     cluster.answer(futures[topic], f"adding partitions to topic '{topic}'")
 

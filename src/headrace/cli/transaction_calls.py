@@ -1,4 +1,4 @@
-"""The requests of `headrace transactions`, over the wire: Apache Kafka answers them too. Failures are CommandErrors."""
+"""The requests of `headrace transactions`, which Apache Kafka supports too. Failures are CommandErrors."""
 
 import difflib
 import re
@@ -31,6 +31,10 @@ _OPEN = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 _A_REQUEST = 500
 """Partitions or transactional ids in one request, as in Kafka's own tool."""
 _PARTITION = re.compile(r"TopicPartition\(topic='(?P<topic>[^']+)', partition=(?P<partition>\d+)\)")
+
+
+class CannotListError(CommandError):
+    """The brokers do not support ListTransactions, which Apache Kafka has since version 3.0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +90,7 @@ def list_transactions(
     longer_than_ms: int | None = None,
     pattern: str | None = None,
 ) -> list[Listing]:
-    """Ask all coordinators for transactional ids. Return those that pass every filter, sorted."""
+    """Return the transactional ids of all coordinators that pass every filter, sorted."""
     from kafka.errors import KafkaConnectionError, UnknownError, UnsupportedVersionError
 
     with python_admin(cluster, "listing transactions") as admin:
@@ -100,13 +104,19 @@ def list_transactions(
                 )
             )
         except UnsupportedVersionError:
+            # The filters by state and producer id are as old as the request.
+            if pattern is None and longer_than_ms is None:
+                raise CannotListError(
+                    f"the brokers at {cluster.bootstrap} cannot list transactions",
+                    "This needs Apache Kafka 3.0 or later.",
+                ) from None
             option, since = ("--pattern", "4.1") if pattern is not None else ("--longer-than", "3.8")
             raise CommandError(
                 f"the brokers at {cluster.bootstrap} cannot filter transactions by {option}",
                 f"This needs Apache Kafka {since} or later. List all transactions and filter the output.",
             ) from None
         except (UnknownError, KafkaConnectionError):
-            # kafka-python has no name for INVALID_REGULAR_EXPRESSION, and Apache Kafka closes the connection instead.
+            # kafka-python has no class for INVALID_REGULAR_EXPRESSION; Apache Kafka closes the connection instead.
             if pattern is None:
                 raise
             raise CommandError(
@@ -132,7 +142,7 @@ def describe_transactions(cluster: Cluster, ids: Sequence[str]) -> dict[str, Tra
             try:
                 answers = until_coordinated(partial(admin.describe_transactions, asked))
             except TransactionalIdNotFoundError:
-                # If one of them has expired, the whole call fails: ask for them one by one.
+                # If an id has expired, the whole request fails: describe the ids one by one.
                 answers = {}
                 for transactional_id in asked:
                     try:
@@ -156,7 +166,7 @@ def describe_transactions(cluster: Cluster, ids: Sequence[str]) -> dict[str, Tra
 def describe_producers(
     cluster: Cluster, places: Collection[Place], broker: int | None = None
 ) -> dict[Place, list[Producer]]:
-    """Return the producers of each partition, as known to its leader or to the replica on `broker`."""
+    """Return the producers of each partition, from its leader or from the replica on `broker`."""
     from kafka import TopicPartition
     from kafka.errors import NotLeaderForPartitionError, UnknownTopicOrPartitionError
 
@@ -190,7 +200,7 @@ def describe_producers(
 
 
 def _refused_of(error: Exception, asked: Sequence[Place]) -> str:
-    """Name the partition that kafka-python's `error` is about, or else the first ones of the request."""
+    """Name the partition that kafka-python's `error` names, or else the first ones of the request."""
     match = _PARTITION.search(str(error))
     places = asked if match is None else [(match["topic"], int(match["partition"]))]
     named = listed((f"{topic}:{partition}" for topic, partition in places), len(places))
@@ -198,7 +208,7 @@ def _refused_of(error: Exception, asked: Sequence[Place]) -> str:
 
 
 def start_offsets(cluster: Cluster, transactions: Collection[Transaction]) -> Mapping[tuple[int, Place], int]:
-    """Return each transaction's first offset, by producer id and partition; empty if a partition is unavailable."""
+    """Return the first offsets of transactions, by producer id and partition; empty if a partition is unavailable."""
     places = {place for transaction in transactions for place in transaction.places}
     try:
         producers = describe_producers(cluster, places) if places else {}
@@ -213,7 +223,10 @@ def start_offsets(cluster: Cluster, transactions: Collection[Transaction]) -> Ma
 
 
 def holder(cluster: Cluster, place: Place, producer_id: int) -> Transaction | None:
-    """Return the producer's transaction whose coordinator will write a marker to the partition, or None."""
+    """Return the producer's transaction whose coordinator will write a marker to the partition, or None.
+
+    Raises CannotListError if the brokers are too old to tell.
+    """
     listings = list_transactions(cluster, producer_ids=[producer_id])
     described = describe_transactions(cluster, [listing.transactional_id for listing in listings])
     return next((item for item in described.values() if place in item.places), None)
@@ -242,13 +255,13 @@ def abort(cluster: Cluster, place: Place, producer_id: int, epoch: int, coordina
 
 
 def missing_id(cluster: Cluster, transactional_id: str) -> CommandError:
-    """Return the error for a transactional id that does not exist, suggesting a similar one that does."""
+    """Return the error for a transactional id that does not exist, with a similar id as a suggestion."""
     known = [transaction.transactional_id for transaction in list_transactions(cluster)]
     near = difflib.get_close_matches(transactional_id, known, n=1, cutoff=0.6)
     hint = f"Did you mean '{near[0]}'? " if near else ""
     return CommandError(
         f"transactional id '{transactional_id}' does not exist at {cluster.bootstrap}",
-        f"{hint}`headrace transactions list` shows all; unused ids expire.",
+        f"{hint}`headrace transactions list` shows all ids; unused ids expire.",
     )
 
 

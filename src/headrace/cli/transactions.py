@@ -1,4 +1,4 @@
-"""`headrace transactions`: see which transactions are open, and end those that hang."""
+"""`headrace transactions`: list and describe transactions, and abort hanging ones."""
 
 import sys
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from headrace.cli.offset_plan import Selection
     from headrace.cli.transaction_calls import Place, Producer
 
-app = typer.Typer(cls=Group, no_args_is_help=True, help="List and describe transactions, and end those that hang.")
+app = typer.Typer(cls=Group, no_args_is_help=True, help="List and describe transactions, and abort hanging ones.")
 
 _MAX_INT64 = 2**63 - 1
 
@@ -33,7 +33,7 @@ Broker = Annotated[
         metavar="ID",
         min=0,
         show_default="each partition's leader",
-        help="Ask the replicas on this broker.",
+        help="Query the replicas on this broker.",
     ),
 ]
 
@@ -44,7 +44,7 @@ Broker = Annotated[
     epilog=examples(
         "open for more than a minute, with age and timeout",
         "headrace transactions list --longer-than 1m --long",
-        "those of one application",
+        "open transactions of one application",
         "headrace transactions list --pattern 'billing-.*' --state Ongoing",
     ),
 )
@@ -60,19 +60,22 @@ def list_transactions(
             min=0,
             metavar="ID",
             show_default=False,
-            help="Only ids of this producer; repeatable.",
+            help="Only ids with this producer id; repeatable.",
         ),
     ] = None,
     longer_than: Annotated[
         str | None,
         typer.Option(
-            "--longer-than", metavar="DURATION", show_default=False, help="Only if open for longer: 90s, 15m, 2h."
+            "--longer-than",
+            metavar="DURATION",
+            show_default=False,
+            help="Only if open for longer than this: 90s, 15m, 2h.",
         ),
     ] = None,
     pattern: Annotated[
         str | None,
         typer.Option(
-            "--pattern", metavar="REGEX", show_default=False, help="Only ids that match this expression completely."
+            "--pattern", metavar="REGEX", show_default=False, help="Only ids that match this expression as a whole."
         ),
     ] = None,
     long: Annotated[bool, typer.Option("--long", "-l", help="Also show age, timeout and partition count.")] = False,
@@ -96,7 +99,7 @@ def list_transactions(
     described = None
     if long:
         described = transaction_calls.describe_transactions(cluster, [listing.transactional_id for listing in listings])
-        # Ids that expired since they were listed.
+        # Leave out ids that have expired since they were listed.
         listings = [listing for listing in listings if listing.transactional_id in described]
     if json:
         output.print_json(
@@ -105,7 +108,7 @@ def list_transactions(
             else [asdict(listing) for listing in listings]
         )
     elif not listings and output.stdout_is_terminal():
-        filtered = " like that" if state or producer_id or longer_than or pattern else ""
+        filtered = " with these properties" if state or producer_id or longer_than or pattern else ""
         output.tell(f"No transactional ids{filtered} at {bootstrap}.")
     else:
         transaction_tables.print_listings(listings, described)
@@ -187,7 +190,7 @@ def describe_producers(
     epilog=examples(
         "in the whole cluster",
         "headrace transactions find-hanging",
-        "in one topic, on one broker's replicas, after an hour",
+        "in one topic, on one broker's replicas, without a record for an hour",
         "headrace transactions find-hanging orders --broker 1 --longer-than 1h",
     ),
 )
@@ -204,7 +207,7 @@ def find_hanging(
         typer.Option(
             "--longer-than",
             metavar="DURATION",
-            help="Skip transactions with a record younger than this; use at least the longest timeout of any producer.",
+            help="Skip transactions with a record younger than this; give at least the longest transaction timeout.",
         ),
     ] = "15m",
     json: Json = False,
@@ -232,7 +235,7 @@ def find_hanging(
     if found.hanging:
         first = found.hanging[0]
         where = f"{first.topic}:{first.partition}"
-        output.warn(f"`headrace transactions abort {where} --start-offset {first.start_offset}` ends the first one.")
+        output.warn(f"`headrace transactions abort {where} --start-offset {first.start_offset}` aborts the first one.")
     else:
         output.tell(f"No hanging transactions in {output.count(found.searched, 'partition')}.")
 
@@ -240,11 +243,11 @@ def find_hanging(
 @app.command(
     cls=Command,
     epilog=examples(
-        "asks first",
+        "with confirmation",
         "headrace transactions abort orders:3 --start-offset 1234",
         "in a script",
         "headrace transactions abort orders:3 --start-offset 1234 --yes",
-        "on brokers older than Kafka 3.0",
+        "by producer instead of offset",
         "headrace transactions abort orders:3 --producer-id 17 --producer-epoch 0 --coordinator-epoch 2",
     ),
 )
@@ -267,7 +270,7 @@ def abort(
             min=0,
             metavar="ID",
             show_default=False,
-            help="Instead of --start-offset, together with --producer-epoch.",
+            help="Producer of the transaction; give it with --producer-epoch, instead of --start-offset.",
         ),
     ] = None,
     producer_epoch: Annotated[
@@ -278,7 +281,7 @@ def abort(
             max=2**15 - 1,
             metavar="N",
             show_default=False,
-            help="Epoch of that producer.",
+            help="Epoch of the producer in this partition.",
         ),
     ] = None,
     coordinator_epoch: Annotated[
@@ -288,10 +291,10 @@ def abort(
             min=0,
             max=2**31 - 1,
             metavar="N",
-            help="With --producer-id: at least the coordinator epoch of the producer's last marker.",
+            help="With --producer-id: epoch of the new marker, at least the one of the producer's last marker.",
         ),
     ] = 0,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     quiet: Quiet = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
@@ -312,11 +315,17 @@ def abort(
     if start_offset is not None:
         found = _beginning_at(cluster, (topic, partition), start_offset)
         producer_id, producer_epoch = found.producer_id, found.epoch
-        # 0 if the producer has no marker yet, as in Kafka's tool: no coordinator has a lower epoch.
+        # As in Kafka's tool, 0 if the producer has no marker yet: no coordinator epoch is lower.
         coordinator_epoch = found.coordinator_epoch or 0
     assert producer_id is not None
     assert producer_epoch is not None
-    known = transaction_calls.holder(cluster, (topic, partition), producer_id)
+    known = None
+    try:
+        known = transaction_calls.holder(cluster, (topic, partition), producer_id)
+    except transaction_calls.CannotListError as error:
+        # Older brokers can abort it nevertheless.
+        if not quiet:
+            output.warn(f"Cannot check whether this transaction is hanging: {error.what}. {error.hint}")
     if known is not None and not quiet:
         output.warn(
             f"This transaction is not hanging: its coordinator will end it ('{known.transactional_id}', "
@@ -332,7 +341,7 @@ def abort(
 
 
 def _connect(bootstrap: str) -> "Cluster":
-    # The client library takes longer to load than a help page may.
+    # Imported late: loading the client library would delay the help page.
     from headrace.cli.cluster import Cluster
 
     return Cluster.connect(bootstrap)
@@ -386,5 +395,5 @@ def _beginning_at(cluster: "Cluster", place: "Place", offset: int) -> "Producer"
     if opened:
         hint = f"Open transactions begin at {', '.join(map(str, opened[:5]))}{' and others' * (len(opened) > 5)}."
     else:
-        hint = "No transaction is open there."
+        hint = "No transaction is open in this partition."
     raise CommandError(f"no open transaction begins at offset {offset} of {topic}:{partition}", hint)

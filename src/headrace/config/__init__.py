@@ -8,7 +8,7 @@ from headrace.config.broker_settings import BROKER_SETTINGS, check_dynamic, know
 from headrace.config.definition import ConfigError, Setting, Value
 from headrace.config.listeners import Listener
 from headrace.config.properties import parse_assignments, parse_environment, parse_properties
-from headrace.config.topic import TOPIC_SETTINGS, parse_topic_overrides, topic_values
+from headrace.config.topic import TOPIC_SETTINGS, parse_topic_overrides, topic_value, topic_values
 
 __all__ = [
     "BROKER_SETTINGS",
@@ -21,6 +21,7 @@ __all__ = [
     "check_dynamic",
     "load",
     "parse_topic_overrides",
+    "topic_value",
     "topic_values",
 ]
 

@@ -1,7 +1,7 @@
 """Settings that are accepted but have no effect, and the reasons.
 
-Lists Kafka's settings up to 4.3 that Headrace does not need, so that an existing server.properties works while misspelt
-keys are still reported. Also lists the settings in the tables that Headrace does not use yet.
+Lists the settings of Kafka 4.3 and earlier that Headrace does not need, so that an existing server.properties works
+while misspelt keys are still reported. Also lists the settings in the tables that Headrace does not use yet.
 """
 
 from typing import Final
@@ -23,7 +23,7 @@ REASONS: Final[tuple[tuple[str, str], ...]] = (
     ("sasl.kerberos.", "SASL/GSSAPI is not supported"),
     ("", "Headrace does not need it"),
 )
-"""Key prefixes and the reasons why such keys are ignored; the first match counts."""
+"""Key prefixes, and why keys with them are ignored; the first match counts."""
 
 _NAMES: Final = """
     advertised.host.name advertised.port alter.config.policy.class.name
@@ -117,7 +117,7 @@ INAPPLICABLE: Final[frozenset[str]] = frozenset(_NAMES.split())
 
 _PLAINTEXT: Final = "all listeners are PLAINTEXT, without authentication"
 _ONE_THREAD: Final = "one thread serves connections, requests and groups"
-_QUOTAS: Final = "quotas are not supported"
+_QUOTAS: Final = "client quotas are not supported"
 
 _IDLE: Final[tuple[tuple[str, str], ...]] = (
     ("allow.everyone.if.no.acl.found", _PLAINTEXT),
@@ -136,7 +136,7 @@ _IDLE: Final[tuple[tuple[str, str], ...]] = (
     ("log.dir.failure.timeout.ms", "a failed log directory takes its partitions offline at once"),
     ("log.flush.start.offset.checkpoint.interval.ms", "log start offsets are written with the recovery points"),
     ("log.local.retention.", "tiered storage is not supported"),
-    ("max.connection.creation.rate", _QUOTAS),
+    ("max.connection.creation.rate", "the connection rate is not limited"),
     ("max.connections.per.ip.overrides", "max.connections.per.ip applies to every address"),
     ("metric.reporters", "metrics are fetched over HTTP (headrace.http.listener)"),
     ("metrics.", "rates are not exported; Prometheus computes them from counters"),
@@ -156,19 +156,21 @@ _IDLE: Final[tuple[tuple[str, str], ...]] = (
         "controller.socket.timeout.ms and replica.socket.timeout.ms limit requests to other brokers",
     ),
     ("sasl.", _PLAINTEXT),
+    ("share.", "share groups are not supported"),
     (
         "socket.connection.setup.timeout.",
         "controller.socket.timeout.ms and replica.socket.timeout.ms include the time to connect",
     ),
     ("ssl.", _PLAINTEXT),
+    ("streams.", "the streams group protocol is not supported"),
     ("super.users", _PLAINTEXT),
     ("transaction.state.log.load.buffer.size", "transactions are read in chunks of 1 MiB"),
 )
-"""Name prefixes and the reasons why such settings have no effect; a test keeps the list complete."""
+"""Name prefixes, and why settings with them have no effect. A test checks the list for broker and topic settings."""
 
 
 def why_idle(name: str) -> str | None:
-    """Return why a known setting has no effect; None for a setting that has an effect."""
+    """Return why the setting `name` has no effect; None if it has one."""
     return next((reason for prefix, reason in _IDLE if name.startswith(prefix)), None)
 
 
@@ -179,7 +181,7 @@ def explained(setting: Setting) -> str:
 
 
 def why_inapplicable(key: str) -> str | None:
-    """Return the reason why `key` is ignored, or None for other keys."""
+    """Return why `key` is ignored; None if it is not in INAPPLICABLE."""
     if key not in INAPPLICABLE:
         return None
     return next(reason for prefix, reason in REASONS if key.startswith(prefix))

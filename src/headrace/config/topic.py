@@ -1,4 +1,4 @@
-"""The topic settings of Kafka 4.3, with the broker settings for their defaults.
+"""The topic settings of Kafka 4.3, with the broker settings that provide their defaults.
 
 Names, types, limits and defaults are Kafka's; see https://kafka.apache.org/documentation/#topicconfigs.
 """
@@ -221,7 +221,7 @@ TOPIC_SETTINGS: Final[dict[str, Setting]] = table(
         "min.insync.replicas",
         INT,
         1,
-        "Minimum number of in-sync replicas, including the leader, for a produce with acks=all.",
+        "Minimum number of in-sync replicas, including the leader, for a write with acks=all.",
         at_least(1),
         synonyms=("min.insync.replicas",),
     ),
@@ -237,13 +237,13 @@ TOPIC_SETTINGS: Final[dict[str, Setting]] = table(
         "remote.log.delete.on.disable",
         BOOLEAN,
         False,
-        "Delete tiered data when tiering is disabled for the topic.",
+        "Delete a topic's data in tiered storage when remote.storage.enable is set to false.",
     ),
     Setting(
         "remote.storage.enable",
         BOOLEAN,
         False,
-        "Move old segments to tiered storage. Headrace has none, so only false is allowed.",
+        "Move old segments to tiered storage, which Headrace does not support: only false is allowed.",
         Check("false (tiered storage is not supported)", lambda v: v is False),
     ),
     Setting(
@@ -311,7 +311,7 @@ TOPIC_SETTINGS: Final[dict[str, Setting]] = table(
     ),
 )
 _MS: Final = {"hours": 3_600_000, "minutes": 60_000}
-"""Milliseconds of the units at the end of broker settings' names."""
+"""Milliseconds per unit, by the last part of a broker setting's name."""
 
 
 def parse_topic_overrides(overrides: Mapping[str, str]) -> dict[str, Value]:
@@ -348,6 +348,12 @@ def topic_values(broker: "BrokerConfig", overrides: Mapping[str, str]) -> dict[s
     return values
 
 
+def topic_value(broker: "BrokerConfig", overrides: Mapping[str, str], name: str) -> Value:
+    """Return a single setting of a topic, by its name in Kafka, like `topic_values`."""
+    own = _readable({name: overrides[name]}) if name in overrides else {}
+    return own[name] if name in own else inherited(broker, TOPIC_SETTINGS[name])
+
+
 def _readable(overrides: Mapping[str, str]) -> dict[str, Value]:
     values: dict[str, Value] = {}
     for key, text in overrides.items():
@@ -359,7 +365,7 @@ def _readable(overrides: Mapping[str, str]) -> dict[str, Value]:
 
 
 def inherited(broker: "BrokerConfig", setting: Setting) -> Value:
-    """Return the value that a topic inherits, times in ms: of the first broker synonym that has one, or the default."""
+    """Return the value of the first broker synonym that has one, or the default. Times are converted to ms."""
     for synonym in setting.synonyms:
         value = broker.value(synonym)
         if value is not None:

@@ -1,6 +1,6 @@
 """The group coordinator of one broker: passes requests of members and administrators to its shards.
 
-A shard is a partition of `__consumer_offsets`, which the hash of a group's id determines. Its pure state decides every
+The hash of a group id determines its shard, a partition of `__consumer_offsets`. The shard's pure state decides every
 request, and the runtime executes the decision. Independent of the wire protocol and of authorization.
 """
 
@@ -42,7 +42,7 @@ _OFFSETS_AT_ONCE: Final = 500
 """Offsets of deleted topics to remove without a pause."""
 
 NoteObserver: TypeAlias = Callable[[str, Note, int], None]
-"""Called with the group id, the event and its time (ms) for every event of a group; must return at once."""
+"""Called with the group id, the event and its time (ms) for every event of a group; must not block."""
 
 
 def _ignore(group_id: str, note: Note, now_ms: int) -> None:
@@ -52,8 +52,8 @@ def _ignore(group_id: str, note: Note, now_ms: int) -> None:
 class GroupCoordinator:
     """Passes requests about groups to the shards that this broker leads, and executes their decisions.
 
-    Methods for requests may raise KafkaError: not_coordinator, coordinator_load_in_progress. Those that write also
-    raise the errors of an append.
+    Methods for requests may raise KafkaError: invalid_group_id (an empty id), not_coordinator,
+    coordinator_load_in_progress. Those that write also raise the errors of an append.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class GroupCoordinator:
     # Members
 
     def join(self, group_id: str, request: Join) -> None:
-        """Like `GroupTable.join`. Also raises KafkaError: invalid_group_id, invalid_session_timeout."""
+        """Like `GroupTable.join`. Also raises KafkaError(invalid_session_timeout)."""
         self._check_join(group_id, request)
         shard = self._shards.of(group_id)
         self._runtime.carry_out(shard, group_id, shard.state.table.join(group_id, request, self._clock.wall_ms()))
@@ -236,6 +236,8 @@ class GroupCoordinator:
         for shard in self._shards.loaded():
             for group_id in shard.state.offsets.group_ids():
                 for decision in chunks(shard.state.decide_topics_deleted(topics, group_id), _OFFSETS_AT_ONCE):
+                    if not self._shards.leads(shard):
+                        break  # the groups have moved to another coordinator
                     try:
                         self._shards.append_and_replay(shard, decision)
                     except KafkaError as error:
@@ -264,7 +266,7 @@ class GroupCoordinator:
         return self._shards.of(group_id).state.table.consumer(group_id)
 
     def groups(self) -> Iterator[Group]:
-        """Yield every group of this broker."""
+        """Yield every group of this broker. Raises KafkaError(coordinator_load_in_progress)."""
         for shard in self._shards.all():
             yield from shard.state.groups.values()
 

@@ -19,6 +19,8 @@ _LOGGED: Final = (Happening.FENCED, Happening.UPGRADED, Happening.DOWNGRADED, Ha
 """Events that are logged as separate lines."""
 _LONG_S: Final = 60.0
 """A rebalance that keeps restarting for this long is logged before it ends."""
+_SAME_EVENT_S: Final = 0.1
+"""Maximum time from a member's time-out to the rebalance that it starts."""
 _MOST_NAMED: Final = 3
 _MOST_CHARACTERS: Final = 300
 """Limit for texts that clients provide."""
@@ -39,7 +41,7 @@ class RebalanceLog:
     def __init__(self) -> None:
         self._open: dict[str, _Rebalance] = {}
         self._sizes: dict[str, int] = {}
-        """By group: its number of members when it was last stable, if it had any."""
+        """By group: the number of members when it was last stable or loaded; absent if 0."""
         self._timed_out: tuple[str, float, list[str]] = ("", 0.0, [])
         """The group, time and names of the last members to time out outside a rebalance; their removal starts one."""
 
@@ -69,7 +71,7 @@ class RebalanceLog:
         rebalance = self._open.get(group_id)
         if rebalance is None:
             self._open[group_id] = rebalance = _Rebalance(now, _cause(note), now)
-            if self._timed_out[:2] == (group_id, now):
+            if self._has_timed_out(group_id, now):
                 rebalance.timed_out += self._timed_out[2]
             return
         rebalance.starts += 1
@@ -119,10 +121,15 @@ class RebalanceLog:
         rebalance = self._open.get(group_id)
         if rebalance is not None:
             rebalance.timed_out.append(member)
-        elif self._timed_out[:2] == (group_id, now):
+        elif self._has_timed_out(group_id, now):
             self._timed_out[2].append(member)
         else:
             self._timed_out = group_id, now, [member]
+
+    def _has_timed_out(self, group_id: str, now: float) -> bool:
+        """True if members of the group timed out just before `now`."""
+        group, at, _ = self._timed_out
+        return group == group_id and now - at < _SAME_EVENT_S
 
 
 class _Line:

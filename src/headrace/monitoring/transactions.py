@@ -12,15 +12,15 @@ from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
 
 _LATE_MS: Final = 5 * 60 * 1000
-"""A transaction is late if it outlives the largest timeout by more than this, as in Kafka."""
+"""A transaction is late if it stays open for longer than transaction.max.timeout.ms plus this, as in Kafka."""
 
 
 def coordinator(ids: Sequence[TransactionMetadata]) -> Iterable[Family]:
-    """Yield the transactional ids by state, and the age of the oldest open transaction."""
+    """Yield the number of transactional ids by state, and the age of the oldest open transaction."""
     yield Family("headrace_transactions", "Transactional ids of this coordinator, by state.", partial(_by_state, ids))
     yield Family(
         "headrace_transactions_oldest_open_seconds",
-        "Age of the oldest transaction without all of its markers; 0 if none is open.",
+        "Age of the oldest transaction whose markers are not all written; 0 if none is open.",
         partial(_oldest, ids, now_ms()),
     )
 
@@ -30,7 +30,7 @@ def partitions(replicas: ReplicaManager, max_timeout_ms: int) -> Iterable[Family
     waiting = [partition for partition in replicas.partitions() if partition.transactions.first_offset is not None]
     yield Family(
         "kafka_cluster_partition_laststableoffsetlag",
-        "Offsets from the last stable offset to the high watermark, of partitions with open transactions.",
+        "Distance in offsets from the last stable offset to the high watermark, in partitions with open transactions.",
         partial(_distances, waiting),
     )
     late_before = now_ms() - max_timeout_ms - _LATE_MS
@@ -61,5 +61,6 @@ def _oldest(ids: Iterable[TransactionMetadata], now: int) -> Iterator[tuple[Mapp
 def _distances(waiting: Iterable[Partition]) -> Iterator[tuple[Mapping[str, str], float]]:
     for item in waiting:
         topic, number = item.topic_partition
-        distance = item.high_watermark - item.last_stable_offset
+        last_stable_offset = item.last_stable_offset  # read first: both may grow meanwhile
+        distance = item.high_watermark - last_stable_offset
         yield {"topic": topic, "partition": str(number)}, distance

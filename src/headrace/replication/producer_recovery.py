@@ -5,6 +5,7 @@ from typing import Final
 
 from headrace.errors import KafkaError
 from headrace.replication.producer_state import ProducerState
+from headrace.storage.log.indexes.index import CorruptIndexError
 from headrace.storage.log.log import Log
 from headrace.storage.log.producers.open_transactions import OpenTransactions
 from headrace.storage.log.producers.producer_snapshot import CorruptSnapshotError, read_snapshot, snapshots
@@ -36,7 +37,7 @@ def recover_producers(opened: Log, high_watermark: int) -> tuple[ProducerState, 
         if entries:
             try:
                 state.recall(opened.segments.headers_before(offset, _RECALLED_INDEX_ENTRIES))
-            except KafkaError as error:
+            except (KafkaError, CorruptIndexError) as error:
                 log.warning(
                     "%s: its latest batches cannot be read, so retries of idempotent producers may be refused: %s",
                     opened.topic_partition,

@@ -105,8 +105,8 @@ def flip(path: Path) -> None:
             cut_first_of_two,
             "follows 0{20}.log, which ends within a batch",
         ),
-        (lambda quorum: cut(quorum.snapshot(1, b"a")), "ends within the snapshot"),
-        (lambda quorum: quorum.snapshot(1, b"a", footer=False), "ends within the snapshot"),
+        (lambda quorum: cut(quorum.snapshot(1, b"a")), "is an incomplete snapshot"),
+        (lambda quorum: quorum.snapshot(1, b"a", footer=False), "is an incomplete snapshot"),
         (
             lambda quorum: (quorum.segment(0, batch(0, b"a")), (quorum.directory / f"{5:020}.snapshot").touch()),
             "ends at offset 1, but was longer before",

@@ -101,8 +101,8 @@ class TestFromACluster:
     @pytest.mark.parametrize(
         ("cluster", "there", "message"),
         [
-            (cluster_of(HERE), [*found(0), *found(1)], "contain t-1, which the cluster's metadata does not"),
-            (cluster_of(HERE), found(0, topic_id=OTHER_ID), "contain t-0, which the cluster's metadata does not"),
+            (cluster_of(HERE), [*found(0), *found(1)], "contain t-1, but the cluster's metadata does not"),
+            (cluster_of(HERE), found(0, topic_id=OTHER_ID), "contain t-0, but the cluster's metadata does not"),
             (cluster_of(HERE, HERE), found(0), "directories of t-1, which belong to this broker, are missing"),
             (cluster_of(HERE, KafkaPartition((7,), 0, (OTHER_ID,))), found(0), "t-1 is in the log directory with id"),
             (cluster_of(HERE, KafkaPartition((8,), 0)), found(0), "only other brokers have t-1"),

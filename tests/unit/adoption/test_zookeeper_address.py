@@ -1,5 +1,8 @@
 """The address of ZooKeeper in commands."""
 
+from types import SimpleNamespace
+from typing import NoReturn
+
 import pytest
 
 from headrace.adoption.zookeeper_tree import ZooKeeperTree
@@ -10,5 +13,24 @@ pytest.importorskip("kazoo")
 
 @pytest.mark.parametrize("address", ["", "::", "127.0.0.1:abc"])
 def test_a_malformed_address_is_refused_with_the_form(address: str) -> None:
-    with pytest.raises(KafkaError, match=f"^'{address}' is not an address of ZooKeeper, HOST:PORT or HOST:PORT/PATH: "):
+    with pytest.raises(KafkaError, match=f"^'{address}' is not a ZooKeeper address, HOST:PORT or HOST:PORT/PATH: "):
         ZooKeeperTree(address)
+
+
+def test_a_lost_connection_is_an_error_of_the_command() -> None:
+    from kazoo.exceptions import ConnectionLoss
+
+    def lose(_: str) -> NoReturn:
+        raise ConnectionLoss
+
+    tree = ZooKeeperTree("127.0.0.1:1")
+    closed: list[str] = []
+    tree._client = SimpleNamespace(
+        start=lambda timeout: None,
+        get=lose,
+        stop=lambda: closed.append("stop"),
+        close=lambda: closed.append("close"),
+    )
+    with pytest.raises(KafkaError, match=r"lost or refused a request \(ConnectionLoss\)"), tree:
+        tree.cluster_id()
+    assert closed == ["stop", "close"]

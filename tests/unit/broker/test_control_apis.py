@@ -541,7 +541,7 @@ async def test_changes_of_partitions_are_logged_with_controller_and_epochs(
     await broker.assign(OWN, 2)
     await broker.stop(3, delete=True)
     lines = [record.getMessage() for record in caplog.records if record.name == LOGGER]
-    issuer = "(controller 1 of epoch 3)"
+    issuer = "(controller 1, epoch 3)"
     assert lines == [
         f"Metadata: 1 topic changed, 0 deleted {issuer}",
         (

@@ -204,8 +204,14 @@ async def test_other_batches_of_a_transactional_producer_need_no_transaction(bro
 
 async def test_verification_can_be_switched_off(broker: Broker) -> None:
     broker.config.transaction_partition_verification_enable = False
-    assert await broker.produce(batch()) == [ErrorCode.none]
+    assert await broker.produce(batch(), version=VERSION_1) == [ErrorCode.none]
     assert broker.coordinator.calls == []
+
+
+async def test_without_verification_partitions_of_a_version_2_producer_are_still_added(broker: Broker) -> None:
+    broker.config.transaction_partition_verification_enable = False
+    assert await broker.produce(batch()) == [ErrorCode.none]
+    assert broker.coordinator.calls == [("x", 4, 3, ["t-0"], True)]
 
 
 async def test_requests_of_many_partitions_are_verified_too(broker: Broker) -> None:

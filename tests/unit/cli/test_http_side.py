@@ -56,9 +56,9 @@ def _giving(answer: bytes | Exception) -> Callable[..., BytesIO]:
         (BadStatusLine("\0\0"), "BadStatusLine"),
         (IncompleteRead(b"", 5), "IncompleteRead(0 bytes read, 5 more expected)"),
         (InvalidURL("nonnumeric port: 'x'"), "nonnumeric port: 'x'"),
-        (b"[]", "without the field 'events', it is not from a Headrace broker"),
-        (b"{}", "without the field 'events', it is not from a Headrace broker"),
-        (b"null", "without the field 'events', it is not from a Headrace broker"),
+        (b"[]", "it has no field 'events', so it is not from a Headrace broker"),
+        (b"{}", "it has no field 'events', so it is not from a Headrace broker"),
+        (b"null", "it has no field 'events', so it is not from a Headrace broker"),
         (b"<html>", "Expecting value: line 1 column 1 (char 0)"),
         pytest.param(b"[" * 100_000, "maximum recursion depth exceeded", id="deep"),
     ],
@@ -84,5 +84,5 @@ def test_a_server_without_timelines_is_an_error(monkeypatch: pytest.MonkeyPatch)
     described = SimpleNamespace(coordinator=SimpleNamespace(id=1, host="h"))
     monkeypatch.setattr(group_calls, "describe_groups", lambda *_: {"g": described})
     monkeypatch.setattr(HttpSide, "get", lambda *_, **__: None)
-    with pytest.raises(CommandError, match="at h:1: it does not know /groups/timeline"):
+    with pytest.raises(CommandError, match="at h:1: /groups/timeline does not exist there"):
         group_timeline.timeline(cast(Cluster, None), "g", 0, 1, 10, "h:1")

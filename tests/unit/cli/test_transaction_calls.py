@@ -7,14 +7,27 @@ from typing import Any, cast
 
 import pytest
 from kafka import TopicPartition
-from kafka.errors import NotLeaderForPartitionError, UnknownTopicOrPartitionError
+from kafka.errors import IncompatibleBrokerVersion, NotLeaderForPartitionError, UnknownTopicOrPartitionError
+from typer.testing import CliRunner
 
 from headrace.cli import transaction_calls
 from headrace.cli.cluster import Cluster
 from headrace.cli.failures import CommandError
+from headrace.cli.main import app
 
 REFUSED = f"DescribeProducersRequest failed for {TopicPartition('t', 7)}: None"
 NINE = [("t", number) for number in range(9)]
+OLD: Any = SimpleNamespace(bootstrap="b:1", partitions=lambda *_: [0])
+
+
+@contextmanager
+def old_admin(*_: object) -> Iterator[Any]:
+    """The admin client for brokers without the requested version of ListTransactions."""
+
+    def list_transactions(**_: object) -> None:
+        raise IncompatibleBrokerVersion("ListTransactionsRequest")
+
+    yield SimpleNamespace(list_transactions=list_transactions)
 
 
 @pytest.mark.parametrize(
@@ -49,3 +62,40 @@ def test_a_broker_without_a_partition(
     with pytest.raises(CommandError) as raised:
         transaction_calls.describe_producers(cast(Cluster, None), places, broker)
     assert raised.value.what == f"describing producers: {what}"
+
+
+@pytest.mark.parametrize(
+    ("filters", "what", "since"),
+    [
+        ({}, "list transactions", "3.0"),
+        ({"states": ["Ongoing"]}, "list transactions", "3.0"),
+        ({"producer_ids": [7], "states": ["Ongoing"]}, "list transactions", "3.0"),
+        ({"longer_than_ms": 0}, "filter transactions by --longer-than", "3.8"),
+        ({"longer_than_ms": 5, "states": ["Ongoing"]}, "filter transactions by --longer-than", "3.8"),
+        ({"pattern": "a.*"}, "filter transactions by --pattern", "4.1"),
+        ({"pattern": "a.*", "longer_than_ms": 5}, "filter transactions by --pattern", "4.1"),
+    ],
+)
+def test_brokers_that_are_too_old_to_list(
+    filters: dict[str, Any], what: str, since: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transaction_calls, "python_admin", old_admin)
+    with pytest.raises(CommandError) as raised:
+        transaction_calls.list_transactions(OLD, **filters)
+    assert raised.value.what == f"the brokers at b:1 cannot {what}"
+    assert f"Apache Kafka {since} or later" in str(raised.value.hint)
+    # Nothing is left to filter if the brokers cannot list transactions.
+    assert ("filter the output" in str(raised.value.hint)) == bool({"pattern", "longer_than_ms"} & set(filters))
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_a_transaction_is_aborted_on_brokers_that_cannot_list_it(quiet: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    aborted: list[Any] = []
+    monkeypatch.setattr(transaction_calls, "python_admin", old_admin)
+    monkeypatch.setattr(transaction_calls, "abort", lambda _, *given: aborted.append(given))
+    monkeypatch.setattr(Cluster, "connect", lambda _: OLD)
+    line = "transactions abort t:0 --producer-id 7 --producer-epoch 2 --yes --bootstrap b:1"
+    result = CliRunner().invoke(app, [*line.split(), *["--quiet"] * quiet])
+    assert result.exit_code == 0
+    assert aborted == [(("t", 0), 7, 2, 0)]
+    assert ("whether this transaction is hanging" in result.stderr) == (not quiet)

@@ -168,7 +168,7 @@ async def test_an_unknown_address_fails_the_call() -> None:
     peer = Peer(answer)
     link = Link(lambda: None, client_id="me", loop=peer.loop, api_versions=False)
 
-    with pytest.raises(LinkError, match="address is not known"):
+    with pytest.raises(LinkError, match="address is unknown"):
         await ask(link)
 
 
@@ -243,7 +243,7 @@ async def test_a_reply_that_nobody_asked_for_closes_the_connection_without_overw
 async def test_a_malformed_reply_fails_the_call() -> None:
     peer = Peer(lambda request: answer(request) + b"more")
 
-    with pytest.raises(LinkError, match="4 bytes too many"):
+    with pytest.raises(LinkError, match="4 bytes too long"):
         await ask(link_to(peer))
 
 

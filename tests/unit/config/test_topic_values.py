@@ -1,6 +1,6 @@
 import pytest
 
-from headrace.config import TOPIC_SETTINGS, BrokerConfig, ConfigError, parse_topic_overrides, topic_values
+from headrace.config import TOPIC_SETTINGS, BrokerConfig, ConfigError, parse_topic_overrides, topic_value, topic_values
 from headrace.config.group import check_group_limits, parse_client_metrics, parse_group_overrides
 
 HOUR = 3_600_000
@@ -47,6 +47,17 @@ def test_settings_of_another_version_of_kafka_are_used_as_far_as_they_can_be_rea
     values = topic_values(BrokerConfig(), of_3_9)
     assert (values["segment_bytes"], values["cleanup_policy"]) == (1000, ("delete",))
     assert values["retention_ms"] == 168 * HOUR
+
+
+@pytest.mark.parametrize(
+    ("broker", "topic", "expected"),
+    [("true", None, True), ("true", "false", False), ("false", " TRUE", True), ("true", "?", True)],
+)
+def test_one_setting_is_read_like_all(broker: str, topic: str | None, expected: bool) -> None:
+    name = "unclean.leader.election.enable"
+    config, overrides = BrokerConfig({name: broker}), {} if topic is None else {name: topic}
+    assert topic_value(config, overrides, name) is expected
+    assert topic_values(config, overrides)["unclean_leader_election_enable"] is expected
 
 
 def test_the_hidden_segment_size_has_no_lower_limit() -> None:

@@ -37,6 +37,19 @@ def test_a_restarted_rebalance_is_one_line(lines: pytest.LogCaptureFixture) -> N
     ]
 
 
+def test_members_whose_time_out_starts_a_rebalance_are_named(lines: pytest.LogCaptureFixture) -> None:
+    """Each reading of a clock returns a later time."""
+    log = RebalanceLog()
+    log.note("g", note(Happening.TIMED_OUT, "no heartbeat", member="m"), 2, 10.0)
+    log.note("g", note(Happening.REBALANCING, "removing member m"), 2, 10.000_1)
+    log.note("g", note(Happening.STABLE, "2 members"), 2, 10.5)
+    log.note("g", note(Happening.REBALANCING, "adding member n"), 3, 10.6)
+    log.note("g", note(Happening.STABLE, "3 members"), 3, 11.0)
+    first, second = messages(lines)
+    assert first.endswith("Timed out: app (no heartbeat)")
+    assert "Timed out" not in second
+
+
 def test_a_group_that_keeps_rebalancing_is_logged_once_a_minute(lines: pytest.LogCaptureFixture) -> None:
     log = RebalanceLog()
     for second in range(0, 150, 10):

@@ -123,7 +123,10 @@ def test_options_of_a_command_replace_those_of_the_file(path: Path) -> None:
         ('[cluster]\nclient.id = "x"', '[cluster] bootstrap is missing: write bootstrap = "HOST:PORT"'),
         ('[spark]\nmaster = "sparc"', "'sparc' is not a Spark master"),
         ('[spark]\nmaster = { env = "M" }', "[spark] master must be text"),
-        ('[spark]\nsql.session.timeZone = "CET"', "spark.sql.session.timeZone cannot be changed: results depend on it"),
+        (
+            '[spark]\nsql.session.timeZone = "CET"',
+            "spark.sql.session.timeZone cannot be changed: results or secrets depend on it",
+        ),
         ('[spark]\nhadoop.fs.s3a.secret.key = "hunter2"', "hadoop.fs.s3a.secret.key is a secret in plain text"),
         ("[jobs]\nsessions = 5", "[jobs.sessions] must be a table"),
         ("[jobs.sessions]\ngap = 5", "[jobs.sessions] there is no key 'gap'"),

@@ -114,6 +114,6 @@ def test_a_master_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(SparkSession.Builder, "getOrCreate", start)
     before = signal.getsignal(signal.SIGINT), signal.signal
-    with pytest.raises(PipelineError, match=r"Spark did not start on spark://h:1: stopped \(see its messages\)$"):
+    with pytest.raises(PipelineError, match=r"Spark did not start on spark://h:1: stopped \(see Spark's messages\)$"):
         session.build(Deployment.default(), master="spark://h:1")
     assert (signal.getsignal(signal.SIGINT), signal.signal) == before

@@ -106,7 +106,7 @@ def _printed(report: dict[str, Any]) -> list[str]:
 
 def test_the_results_show_every_part_once() -> None:
     lines = _printed(REPORT)
-    assert lines[0].startswith("1,234 requests of 5 clients, 1 line quarantined")
+    assert lines[0].startswith("1,234 requests from 5 clients, 1 line quarantined")
     for line in (
         "800 views of 1 page",
         "200 1,200 2015-05-17 1,234 5",
@@ -127,7 +127,7 @@ def test_the_chart_has_a_gap_for_an_hour_without_requests() -> None:
 
 def test_a_log_without_lines_has_no_tables() -> None:
     assert [line for line in _printed(EMPTY) if line] == [
-        "0 requests of 0 clients, 0 lines quarantined; 0 results published, in 12 s",
+        "0 requests from 0 clients, 0 lines quarantined; 0 results published, in 12 s",
         "0 views of 0 pages",
     ]
 

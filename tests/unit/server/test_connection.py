@@ -344,7 +344,7 @@ async def test_a_connection_that_ends_within_a_request_is_logged(peer: Peer, cap
         peer.socket.close()
         await peer.closed.wait()
 
-    assert "ended inside a request" in caplog.text
+    assert "disconnected in the middle of a request" in caplog.text
 
 
 async def test_a_large_request_waits_for_memory_and_small_ones_do_not() -> None:
@@ -511,7 +511,7 @@ async def test_over_the_limit_of_unsent_replies_the_connection_with_the_most_is_
 
     assert [item.connection.is_closed for item in peers] == [False, True, False]
     assert len(caplog.messages) == 1
-    assert "it does not read its replies" in caplog.text
+    assert "the client does not read its replies" in caplog.text
     assert unsent.total < 4_000_000
 
     assert len(await peers[0].receive(1_200_000)) == 1_200_000

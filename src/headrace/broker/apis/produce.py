@@ -92,7 +92,7 @@ class ProduceApi:
         leader_of: LeaderOf | None = None,
         turns: Turns | None = None,
     ) -> None:
-        """`leader_of` finds leaders on other brokers, and `turns` holds replies to followers; None without others."""
+        """`leader_of` finds leaders on other brokers; None without others. `turns` can hold replies to followers."""
         self._leader_of = leader_of
         self._turns = turns
         self._replicas = replicas
@@ -146,7 +146,7 @@ class ProduceApi:
         return await self._append_many(requests, prepared)
 
     def _config_of(self, context: RequestContext, topic: Any) -> LogConfig | None:
-        """Return the config of a topic in a request; None if this broker does not have its first partition."""
+        """Return the config of a requested topic; None if this broker does not lead its first requested partition."""
         name = topic.name if context.api_version < TOPIC_IDS else self._topic_name(topic.topic_id)
         if name is None or not topic.partition_data:
             return None
@@ -172,8 +172,8 @@ class ProduceApi:
                     break
         is_lone = len(requests) == 1 and requests[0][1].acks == ALL_REPLICAS and _is_small(waiting)
         if is_lone and self._turns is not None:
-            # The producer waits for the followers, so send them its records at once. Others have more to send: in the
-            # loop's next turn, one reply has the records of several requests.
+            # The producer waits for the followers, so send them its records at once. Other producers may send more:
+            # in the next turn of the event loop, one reply contains the records of several requests.
             self._turns.hold_replies()
             try:
                 self._append(waiting, incomplete)
@@ -300,7 +300,7 @@ class ProduceApi:
         incomplete: Sequence[_Incomplete],
         completions: Sequence[Promise[Completed]],
     ) -> Promise[Replies]:
-        """Like `_once_complete`, in the turn of the loop in which the last append completes."""
+        """Like `_once_complete`, but within the turn of the event loop in which the last append completes."""
         began_ns = time.time_ns()
 
         def replies(_: object) -> Replies:
@@ -383,7 +383,8 @@ class ProduceApi:
         elif error.code is not ErrorCode.unknown_topic_or_partition and not isinstance(
             error, NoRoomError | OfflineError
         ):
-            _refusals.refused(f"{name}-{index}", context, error)
+            partition = f"partition {index} of an unknown topic" if name is None else f"{name}-{index}"
+            _refusals.refused(partition, context, error)
         return failed(index, error, log_start_offset, leader)
 
 
@@ -394,7 +395,7 @@ def _error_of_internal(verdict: Verdict | None, name: str, index: int) -> KafkaE
 
 
 def _is_small(waiting: _Waiting) -> bool:
-    """Return True for a single batch of few bytes."""
+    """Return True for a single batch of at most SMALL_READ bytes."""
     if len(waiting) != 1:
         return False
     [[batch, *others]] = waiting.values()

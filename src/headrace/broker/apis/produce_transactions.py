@@ -1,6 +1,6 @@
 """Verify transactional batches of Produce requests with the coordinator before the append.
 
-Most need no verification, because the partition has the transaction open (KIP-98, KIP-890).
+Most need no verification, because the transaction is already open in the partition (KIP-98, KIP-890).
 """
 
 import asyncio
@@ -68,7 +68,7 @@ class _Question(NamedTuple):
 
 
 class _Begun(NamedTuple):
-    """A request that waits for the coordinator's reply."""
+    """A request whose verification has begun; `question` is None if verification is disabled."""
 
     question: _Question | None
     version: int
@@ -126,7 +126,7 @@ class TransactionVerification:
         backoff_s = self._config.add_partitions_to_txn_retry_backoff_ms / 1000
         deadline = time.monotonic() + self._config.add_partitions_to_txn_retry_backoff_max_ms / 1000
         while time.monotonic() < deadline and (again := [key for key, _ in filter(_is_concurrent, known.items())]):
-            # The previous transaction is ending, usually sooner than a client would retry.
+            # The previous transaction is ending. It usually ends before a client would retry.
             await asyncio.sleep(backoff_s)
             for question in again:
                 known[question] = await _answer(self._ask(question, asked[question]))
@@ -141,7 +141,7 @@ class TransactionVerification:
     def _begin(self, context: RequestContext, request: Any) -> _Begun | Verdict | None:
         """Begin to verify the transactional batches of a request.
 
-        Return None if it has none, or the verdict if it can be given at once.
+        Return None for a request without transactional batches, or a verdict for an invalid request.
         """
         found = _Batches()
         for topic in request.topic_data:
@@ -194,15 +194,16 @@ class TransactionVerification:
         if len(found.producers) > 1:
             return _SEVERAL_PRODUCERS
         version = context.api_version
-        if not self._config.transaction_partition_verification_enable:
+        adds = version >= _ADDS
+        if not adds and not self._config.transaction_partition_verification_enable:
             return new_tuple(_Begun, (None, version, {}, dict.fromkeys(found.first, UNVERIFIED)))
         [(producer_id, producer_epoch)] = found.producers
-        asked = request.transactional_id, producer_id, producer_epoch, version >= _ADDS, context.sender
+        asked = request.transactional_id, producer_id, producer_epoch, adds, context.sender
         question = new_tuple(_Question, asked)
         return new_tuple(_Begun, (question, version, {}, {}))
 
     def _start(self, begun: _Begun, first: Mapping[TopicPartition, int]) -> None:
-        """Start to verify the batches; `first` has their first sequence numbers. Add guards and errors to `begun`."""
+        """Start to verify partitions; `first` has their first sequence numbers. Add guards and errors to `begun`."""
         question, _, errors, guards = begun
         if question is None:
             return
@@ -232,7 +233,7 @@ class _Batches:
         self.producers: set[tuple[int, int]] = set()
         """Producer ids and epochs."""
         self.is_nameless = False
-        """True if the request has such batches, but no transactional id."""
+        """True if the request has transactional batches, but no transactional id."""
 
 
 def _transactional(topic: Any) -> bool:
@@ -281,7 +282,7 @@ def _producer_error(code: ErrorCode, version: int) -> KafkaError:
     if code is ErrorCode.invalid_txn_state:
         return KafkaError(code, "Partition was not added to the transaction")
     if code in _RETRIABLE or (code is ErrorCode.concurrent_transactions and version < _ADDS):
-        # Older producers do not retry the coordinator's errors.
+        # As in Kafka: producers retry this error, but not the coordinator's errors.
         return KafkaError(
             ErrorCode.not_enough_replicas,
             f"Unable to verify the partition has been added to the transaction. Underlying error: {code.name.upper()}",

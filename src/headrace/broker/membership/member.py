@@ -38,7 +38,7 @@ from headrace.cluster.producer_id_blocks import ProducerIdBlocks
 from headrace.cluster.store import StoreError, StoreUnavailableError
 from headrace.cluster.stores.zookeeper import SessionChange, ZooKeeperStore
 from headrace.cluster.topic_names import TRANSACTION_STATE
-from headrace.config import BrokerConfig, ConfigError, Listener
+from headrace.config import BrokerConfig, ConfigError, Listener, topic_value
 from headrace.coordinator.runtime.partitioner import partition_for
 from headrace.errors import ErrorCode, KafkaError
 from headrace.monitoring.controller import controller
@@ -48,7 +48,7 @@ from headrace.server.context import RequestContext
 from headrace.types import TopicPartition
 
 _PATIENCE_S = 5.0
-"""Time to wait beyond the session timeout until a registration from before a crash has expired."""
+"""Time to wait, after the session timeout, for the registration from before a crash to expire."""
 _RETRY_S = 1.0
 
 log = logging.getLogger(__name__)
@@ -123,7 +123,7 @@ class Member:
         return await self._configs.load()
 
     async def join(self, listeners: Sequence[Listener], failed: asyncio.Event) -> None:
-        """Register with the bound ports. From now on the controller connects and sends commands.
+        """Register with the bound ports. The controller then connects and sends commands.
 
         `failed` is set if another broker takes the id after the session has expired. Raises
         KafkaError(duplicate_broker_registration).
@@ -150,7 +150,7 @@ class Member:
         )
 
     def fetchers(self, executor: Executor) -> MemberFetchers:
-        """Return the fetchers of the partitions that this broker follows. `executor` waits for disks."""
+        """Return the fetchers of the partitions that this broker follows. `executor` flushes logs."""
         self._fetchers = MemberFetchers(
             self._config,
             executor,
@@ -209,7 +209,7 @@ class Member:
             self._cache.note_configs(configs)
 
     def note_failed_directory(self) -> None:
-        """Notify the controller, which then asks for the offline partitions (KIP-112)."""
+        """Notify the controller, which then finds the offline partitions with LeaderAndIsr (KIP-112)."""
         self._has_failed_directory = True
         self._wake()
 
@@ -254,7 +254,7 @@ class Member:
         )
 
     async def leave(self) -> None:
-        """Ask the controller to move leadership to other brokers, within the configured attempts."""
+        """Ask the controller to move leadership to other brokers, unless this is disabled or ZooKeeper unreachable."""
         if self._config.controlled_shutdown_enable and self.broker_epoch >= 0 and self._is_connected:
             if self._fetchers is not None:
                 self._fetchers.is_leaving = True
@@ -283,8 +283,7 @@ class Member:
                 term.note_unclean(None)
 
     def _may_be_unclean(self, topic: str) -> bool:
-        value = self._cache.topic_config(topic).get("unclean.leader.election.enable")
-        return self._config.unclean_leader_election_enable if value is None else value == "true"
+        return topic_value(self._config, self._cache.topic_config(topic), "unclean.leader.election.enable") is True
 
     def _balance(self) -> tuple[float, int] | None:
         config = self._config
@@ -318,7 +317,7 @@ class Member:
         self._news.set()
 
     async def _follow(self) -> None:
-        """Register again after the session has expired, and follow changed settings."""
+        """Register again after the session has expired, apply changed settings, and report failed directories."""
         while True:
             await self._news.wait()
             self._news.clear()
@@ -340,7 +339,7 @@ class Member:
             except Exception as error:
                 if self._store.is_closed:
                     return
-                # Without another attempt this broker would never register again, and stay dead for the others.
+                # Without a retry, this broker might never register again, and other brokers would treat it as dead.
                 if isinstance(error, StoreError):
                     log.error("Cannot follow changes in ZooKeeper; trying again in %g s: %s", _RETRY_S, error)
                 else:
@@ -370,7 +369,7 @@ class Member:
             patience_s=config.zookeeper_session_timeout_ms / 1000 + _PATIENCE_S,
         )
         self._session = session
-        log.info("Registered as broker %d, with epoch %d", config.node_id, self.broker_epoch)
+        log.info("Registered as broker %d with broker epoch %d", config.node_id, self.broker_epoch)
 
 
 def inter_broker_listener(config: BrokerConfig) -> str:
@@ -383,5 +382,5 @@ def inter_broker_listener(config: BrokerConfig) -> str:
             raise ConfigError("listeners", str(listener), "other brokers cannot reach it: set advertised.listeners")
     if all(listener.name != name for listener in listeners):
         setting = "advertised.listeners" if advertised else "listeners"
-        raise ConfigError(setting, ",".join(map(str, listeners)), f"must contain {name}, the listener for brokers")
+        raise ConfigError(setting, ",".join(map(str, listeners)), f"must contain {name}, the inter-broker listener")
     return name

@@ -1,6 +1,6 @@
 """Changes to topics and settings that a broker makes without being the controller, written as Kafka's brokers do.
 
-The controller notices new topics in ZooKeeper, and informs all brokers. Only the controller makes other changes.
+The controller notices new topics in ZooKeeper, and sends them to all brokers. Only the controller makes other changes.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ from headrace.cluster.admin import Alteration
 from headrace.cluster.drafts import Draft
 from headrace.cluster.failures import StoreFailures
 from headrace.cluster.image import BROKER_CONFIG, TOPIC_CONFIG, ConfigResource, MetadataImage, TopicImage
+from headrace.cluster.loading import decoded
 from headrace.cluster.store import BadVersionError, Create, MetadataStore, NodeExistsError, Operation, Set
 from headrace.cluster.topic_changes import NewTopic
 from headrace.config import BrokerConfig
@@ -44,7 +45,7 @@ class MemberAdmin:
         return [await self._created(NewTopic(name), ErrorCode.leader_not_available) for name in names]
 
     async def create_internal_topic(self, name: str) -> TopicImage:
-        """Return the internal topic of that name; write its assignment if it is missing.
+        """Return the internal topic `name`; write its nodes if it is missing.
 
         The replication factor is never lowered; otherwise the first broker of a cluster would create the topic with one
         replica. Raises KafkaError: coordinator_not_available until the controller has elected leaders, or the
@@ -59,7 +60,7 @@ class MemberAdmin:
     async def _created(self, new: NewTopic, created: ErrorCode) -> KafkaError:
         """Write the topic, and return the error that makes the client retry, with the code `created`."""
         if not self._image().brokers:
-            # A broker that has just started knows no topics yet; the requested one probably exists.
+            # A broker that has just started has no metadata yet; the requested topic probably exists.
             return KafkaError(created, "The controller has not sent metadata to this broker yet: try again.")
         draft = Draft(self._image())
         try:
@@ -93,6 +94,7 @@ class MemberAdmin:
                     Create(znodes.topic_path(topic.name), assignment),
                 ]
             )
+            self._failures.note_written()
         except NodeExistsError:
             is_deleting = await self._store.exists(znodes.deletion_path(topic.name)) is not None
             state = (
@@ -127,7 +129,8 @@ class MemberAdmin:
         path = znodes.config_path(resource)
         while True:
             (node,) = await self._store.get_many([path])
-            data = znodes.encode_config(alteration({} if node is None else znodes.decode_config(node.data)))
+            current = {} if node is None else decoded(path, znodes.decode_config, node.data)
+            data = znodes.encode_config(alteration(current))
             if validate_only:
                 return
             write: Operation = Create(path, data) if node is None else Set(path, data, node.stat.version)

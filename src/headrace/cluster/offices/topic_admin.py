@@ -1,8 +1,8 @@
 """Create, grow and delete topics at the request of clients, on the broker that is the controller.
 
-As in Kafka, these requests only write nodes that any broker may write, which the controller watches. The controller
-itself adds partitions, because it also writes the topic's node when it moves replicas. The reply waits until this
-broker announces the change to clients.
+As in Kafka, creations and deletions only write nodes that any broker may write, and the controller watches them.
+Partitions are added by the controller itself, because it also writes the topic's node when it moves replicas. The reply
+waits until this broker announces the change to clients.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class ClusterTopicAdmin:
-    """Changes the topics of a cluster. All methods raise KafkaError(not_controller) on other brokers."""
+    """Changes the topics of a cluster. All changes raise KafkaError(not_controller) on other brokers."""
 
     def __init__(
         self,
@@ -167,6 +167,7 @@ class ClusterTopicAdmin:
             await self._store.multi([Create(znodes.deletion_path(name))])
         except NodeExistsError:
             return  # it is being deleted
+        self._failures.note_written()
 
     async def led_by(self, leaders: Mapping[TopicPartition, int], timeout_s: float) -> list[TopicPartition]:
         """Wait until this broker announces these leaders. Return the partitions that lack them after the timeout."""

@@ -1,6 +1,6 @@
 """The metadata store on ZooKeeper, through kazoo, which runs in its own threads.
 
-Reads whose answer is lost are repeated. A write whose answer is lost is read back, and repeated only if it was not
+If a reply is lost with the connection, a read is repeated; a write is repeated only if the nodes show that it was not
 applied. While no server can be reached, calls wait.
 """
 
@@ -49,18 +49,16 @@ _REFUSALS: Final[dict[type[Exception], type[StoreError]]] = {
     kazoo_errors.NoChildrenForEphemeralsError: StoreError,
 }
 _LOST: Final = (kazoo_errors.ConnectionLoss, kazoo_errors.SessionExpiredError, kazoo_errors.SessionMovedError)
-"""The request may have been executed."""
+"""Errors after which the request may have been executed."""
 _RECONNECTION: Final = {"max_tries": -1, "delay": 0.1, "max_delay": 1.0}
-"""Seconds. kazoo's default is a pause of up to a minute."""
+"""Delays in seconds; kazoo's default maximum is a minute."""
 _CONSEQUENTIAL: Final = (kazoo_errors.RolledBackError, kazoo_errors.RuntimeInconsistency)
 """kazoo's results for the operations before and after the one that failed, whose own result has the reason."""
 
 _MANY: Final = 10
-"""Fewer nodes are read with one request per node."""
+"""Minimum number of nodes to read with one request; fewer nodes take a request each."""
 _READ_AT_ONCE: Final = 500
-"""Maximum nodes in one request, whose reply may have 1 MB (jute.maxbuffer)."""
-
-log = logging.getLogger(__name__)
+"""Maximum number of nodes in one request: a reply is limited to 1 MB (jute.maxbuffer)."""
 
 
 class SessionChange(Enum):
@@ -94,7 +92,8 @@ class ZooKeeperStore(MetadataStore):
     """
 
     def __init__(self, address: str, *, session_timeout_ms: int, loop: asyncio.AbstractEventLoop) -> None:
-        logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # this module logs the same with more details
+        # The broker logs changes of the session with more details.
+        logging.getLogger("kazoo").setLevel(logging.CRITICAL)
         self.address = address
         self._loop = loop
         self._client: Any = KazooClient(
@@ -111,20 +110,25 @@ class ZooKeeperStore(MetadataStore):
         self.on_change: Callable[[SessionChange], None] = lambda _: None
 
     async def connect(self, timeout_s: float) -> None:
-        """Begin a session, and create the root. Raises StoreUnavailableError if no server answers in time."""
+        """Begin a session, and create the root.
+
+        Raises StoreUnavailableError if no server answers in time, or if the root cannot be created.
+        """
         try:
             await asyncio.to_thread(self._client.start_async)
             async with asyncio.timeout(timeout_s):
                 await self._connected.wait()
                 root = await self.exists("/")
-        except (TimeoutError, KazooTimeoutError, ValueError, OSError) as error:
+            if root is None:
+                await asyncio.to_thread(self._create_root)
+        except (TimeoutError, KazooTimeoutError, ValueError, OSError, kazoo_errors.KazooException) as error:
             await self.close()
+            problem = f"did not answer within {timeout_s:g} s"
+            if not isinstance(error, (TimeoutError, KazooTimeoutError)):
+                problem = f"refused the connection or {self._client.chroot or '/'} ({type(error).__name__}: {error})"
             raise StoreUnavailableError(
-                self.address,
-                f"ZooKeeper did not answer within {timeout_s:g} s: check zookeeper.connect and the ZooKeeper servers",
+                self.address, f"ZooKeeper {problem}: check zookeeper.connect and the ZooKeeper servers"
             ) from error
-        if root is None:
-            await asyncio.to_thread(self._create_root)
 
     def _create_root(self) -> None:
         """Create the path of `zookeeper.connect`, with all nodes above it, which are outside the client's root."""
@@ -212,7 +216,7 @@ class ZooKeeperStore(MetadataStore):
         return lambda _: self._post(changed)
 
     async def _read(self, path: str, request: Callable[[], Any]) -> Any:
-        """Send a request, and repeat it until it is answered."""
+        """Send a request, and repeat it until a reply arrives."""
         while True:
             answer = await self._send(request())
             if not isinstance(answer, _Lost):
@@ -281,7 +285,10 @@ class ZooKeeperStore(MetadataStore):
         ]
 
     async def _read_back(self, path: str, sent: Sent) -> list[Done] | None:
-        """Return the results of a write if it was applied. If not, it never will be: the session has moved."""
+        """Return the results of a write; None if it was not applied.
+
+        In that case it never will be, because the session has moved to another connection.
+        """
         await self._reconnected(path)
         # This server may lack a write that another one has applied; after a sync it has all earlier writes.
         await self._read(path, lambda: self._client.sync_async("/"))
@@ -300,7 +307,7 @@ class ZooKeeperStore(MetadataStore):
     # Between the threads
 
     def _send(self, pending: Any) -> "asyncio.Future[Any]":
-        """Return a future of the answer to a request: kazoo's finished result, or _Lost."""
+        """Return a future with kazoo's finished result for the request, or with _Lost."""
         future: asyncio.Future[Any] = self._loop.create_future()
         if self._closed:
             future.set_result(_Lost("the session was closed"))

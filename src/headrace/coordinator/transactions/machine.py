@@ -1,11 +1,11 @@
 """Decisions about transactional ids: requests go in; records, effects and the reply come out (KIP-98, KIP-890).
 
 Pure and stateless: every function gets the id's metadata and the time. PREPARE_COMMIT or PREPARE_ABORT decides
-irrevocably how a transaction ends; its markers are effects. When all are written, `complete` writes the last record.
+irrevocably how a transaction ends. Its markers are effects; after all of them, `complete` writes the last record.
 While a transaction is prepared, requests get CONCURRENT_TRANSACTIONS.
 
-Epochs: with transaction version 1 only InitProducerId raises them; with version 2 every commit and abort does, so that
-late requests of a transaction cannot affect the next one.
+Epochs: with transaction version 1, only InitProducerId and timeouts raise them; with version 2, every commit and abort
+does too, so that late requests of a transaction cannot affect the next one.
 """
 
 from collections.abc import Iterable
@@ -31,7 +31,7 @@ from headrace.types import TopicPartition
 State: TypeAlias = TransactionState
 
 EPOCH_BUMP_VERSION: Final = 2
-"""The `transaction.version` from which every end raises the epoch."""
+"""The `transaction.version` from which every commit or abort raises the epoch."""
 _ENDED: Final = frozenset({State.COMPLETE_COMMIT, State.COMPLETE_ABORT})
 
 
@@ -79,7 +79,7 @@ def init_producer_id(
 ) -> Result[ProducerIdentity]:
     """Assign a producer its id and an epoch that fences its predecessors; `expected` is its current identity (KIP-360).
 
-    An open transaction is aborted first, and the producer has to retry. `version` is the cluster's.
+    An open transaction is aborted first, and the producer has to retry. `version` is the `transaction.version`.
     Raises NeedsProducerIdError.
     """
     if metadata is None:
@@ -115,7 +115,7 @@ def init_producer_id(
 
 def _require_id(fresh_id: int | None) -> int:
     if fresh_id is None:
-        raise NeedsProducerIdError
+        raise NeedsProducerIdError("no producer id is available")
     return fresh_id
 
 
@@ -143,7 +143,7 @@ def _fence(
 def _ended(
     name: str, metadata: TransactionMetadata, *, commit: bool, fresh_id: int | None, now_ms: int
 ) -> Result[ProducerIdentity]:
-    """Prepare a commit or abort with the next epoch (transaction version 2), and a new producer id if none is left."""
+    """Prepare a commit or abort with the next epoch, or a new producer id after the last (transaction version 2)."""
     next_id = _require_id(fresh_id) if metadata.is_exhausted else NO_PRODUCER_ID
     changed = _moved(
         metadata,

@@ -28,7 +28,7 @@ class Visitors:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Referrers:
     site: str = ""
-    """Your own hosts, separated by commas. Each also stands for the same host with `www.` in front."""
+    """Your own hosts, separated by commas, with or without `www.`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +100,7 @@ def referrers(events: "DataFrame", params: Referrers) -> "DataFrame":
     """Count requests by the host that referred to the site.
 
     `kind` is `internal` for the hosts of the site, `external` for others, `missing` without a referrer, and `unknown`
-    for one that is not a URL; the last two have an empty `host`.
+    for a referrer that is not a URL. `host` is empty for the last two.
     """
     from pyspark.sql import functions as sf
 
@@ -114,10 +114,10 @@ def referrers(events: "DataFrame", params: Referrers) -> "DataFrame":
         .when(sf.col("host").isin(own), "internal")
         .otherwise("external")
     )
-    # First by host: the kind is then found once for each host and not for each request.
-    hosts = events.groupBy(day().alias("day"), "referer").agg(sf.count("*").alias("requests"))
+    # Group by referrer first, so that its host and kind are computed once and not for each request.
+    by_referrer = events.groupBy(day().alias("day"), "referer").agg(sf.count("*").alias("requests"))
     return (
-        hosts.withColumn("host", host_of("referer"))
+        by_referrer.withColumn("host", host_of("referer"))
         .groupBy("day", kind.alias("kind"), "host")
         .agg(sf.sum("requests").alias("requests"))
     )
@@ -134,8 +134,8 @@ def referrers(events: "DataFrame", params: Referrers) -> "DataFrame":
 def sessions(events: "DataFrame", params: Sessions) -> "DataFrame":
     """Group the requests of each client into sessions: first and last request, requests, and distinct pages viewed.
 
-    Spark merges two session windows if one ends when the other starts, so that a request exactly at the gap belongs to
-    the session. A stream emits a session when the watermark reaches its end.
+    Spark merges two session windows if one ends when the other starts, so a request exactly one gap later belongs to
+    the session. A stream emits a session once the watermark is one gap past its last request.
     """
     from pyspark.sql import functions as sf
 
@@ -201,7 +201,7 @@ def top_pages(page_views: "DataFrame", params: TopPages) -> "DataFrame":
 
     pages = page_views.groupBy("page").agg(sf.sum("views").alias("views"))
     best = pages.orderBy(sf.desc("views"), sf.asc("page")).limit(params.count)
-    # The limit keeps few rows, which become one array: a window over all rows makes Spark warn.
+    # Rank the few remaining rows in one array, because Spark logs a warning for a window over all rows.
     order = sf.struct((-sf.col("views")).alias("order"), "page", "views")
     ranked = best.agg(sf.sort_array(sf.collect_list(order)).alias("pages"))
     return ranked.select(sf.posexplode("pages").alias("position", "page")).select(

@@ -22,11 +22,11 @@ _OUT_OF_DATE: Final = (
 )
 """The controller has a newer state, and will send it."""
 _UNKNOWN: Final = (ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id, ErrorCode.invalid_request)
-"""The controller does not know this partition state, and will send its own."""
+"""The controller does not have this partition state, and will send its own."""
 
 
 class Leadership(Protocol):
-    """The part of LeaderAndIsr about a partition that this broker leads."""
+    """The fields of LeaderAndIsr for a partition that this broker leads."""
 
     @property
     def leader_epoch(self) -> int: ...
@@ -40,7 +40,7 @@ class Leadership(Protocol):
 
 @final
 class Follower:
-    """A follower's state, as its fetches show it. Offsets are -1 and times 0 before the first fetch."""
+    """A follower's state, derived from its fetches. Offsets are -1 and times 0 before the first fetch."""
 
     __slots__ = (
         "broker_epoch",
@@ -58,12 +58,12 @@ class Follower:
         self.leader_end_at_fetch = UNKNOWN_OFFSET
         """The leader's log end at the latest fetch."""
         self.caught_up_ms = 0
-        """The latest time at which the follower had reached the leader's log end of that time."""
+        """The latest time at which the follower had all records that the leader's log then had."""
         self.broker_epoch = UNKNOWN_EPOCH
 
 
 class Proposal(NamedTuple):
-    """An ISR change to send to the controller. `isr` holds broker ids and their epochs, -1 if unknown."""
+    """An ISR change to send to the controller. `isr` contains broker ids and their epochs, -1 if unknown."""
 
     leader_epoch: int
     partition_epoch: int
@@ -123,7 +123,6 @@ class LeaderState:
         self.maximal_isr: frozenset[int] = frozenset()
         """The in-sync replicas and those that may have joined: the high watermark waits for all of them."""
         self.pending: Proposal | None = None
-        self._needs_newer = False
 
     @property
     def replica_count(self) -> int:
@@ -309,7 +308,7 @@ class LeaderState:
         """
         if len(self.isr) < min_insync_replicas and not self.has_enough_in_sync(min_insync_replicas):
             return UNKNOWN_OFFSET
-        if self._is_leaving:  # another controller may still elect it, and it cannot fetch any more
+        if self._is_leaving:  # a new controller may still elect that member, which cannot fetch any more
             return UNKNOWN_OFFSET
         end = self.own_end
         for replica, follower in self.followers.items():

@@ -15,6 +15,7 @@ from headrace.storage.cleaner.job import CleanedGroup, CleaningJob, LastRecord, 
 from headrace.storage.cleaner.process import CleanerProcess, CleaningFailedError
 from headrace.storage.dirs.log_dirs import LogDirs
 from headrace.storage.files.atomic_file import sync_directory
+from headrace.storage.files.disk_failures import is_disk_failure
 from headrace.storage.log.indexes.index import CorruptIndexError
 from headrace.storage.log.log import CleaningAbortedError, Log
 from headrace.storage.log.producers.producer_snapshot import ProducerEntry
@@ -136,7 +137,7 @@ class LogCleaner:
         self.looked_at_ms = now_ms()
         """The time of the last search for a log to compact."""
         self.max_dirty_ratio = 0.0
-        """The maximum over all logs in the last search."""
+        """The maximum over the logs that the last search considered."""
 
     def clean_filthiest(self, process: CleanerProcess) -> bool:
         """Compact the log with the largest ratio of dirty bytes; return False if none needs it. Call it in a thread."""
@@ -151,6 +152,8 @@ class LogCleaner:
         except CleaningAbortedError as error:
             log.info("Compaction of %s was aborted and will start again: %s", topic_partition, error)
         except (CleaningFailedError, CorruptIndexError, KafkaError, OSError) as error:
+            # not `cleanable.log.directory`: the log may have moved to another disk
+            self._log_dirs.note_failure(job.directory.parent, error)
             self._failed(cleanable.log, str(error))
         else:
             if self.failing.pop(topic_partition, None) is not None:
@@ -178,6 +181,7 @@ class LogCleaner:
             try:
                 dirt = dirt_of(candidate, self._log_dirs.cleaned_upto(topic_partition), now)
             except (KafkaError, CorruptIndexError, OSError) as error:
+                self._log_dirs.note_failure(candidate.log.directory.parent, error)
                 self._failed(candidate.log, str(error))
                 continue
             if dirt is None:
@@ -189,6 +193,8 @@ class LogCleaner:
                     found.append((candidate, dirt))
                 else:
                     self._failed(candidate.log, reason)
+        # an error above may have taken a whole log directory offline
+        found = [pair for pair in found if self._log_dirs.is_here(pair[0].log)]
         if not found:
             return None
         cleanable, dirt = max(found, key=lambda pair: pair[1].ratio)
@@ -196,7 +202,7 @@ class LogCleaner:
         return cleanable, dirt, self._job_for(cleanable, dirt, now)
 
     def _lack_of_space(self, cleanable: Log, segments: Iterable[Segment]) -> str | None:
-        """Return an error text if the disk lacks space for a cleaned segment next to its sources, else None."""
+        """Return the reason if the disk lacks space for a cleaned segment in addition to its sources, else None."""
         directory = cleanable.directory.parent
         space = self._log_dirs.owned.disk_space.get(directory)
         _, free = self._log_dirs.owned.space(directory)
@@ -205,7 +211,7 @@ class LogCleaner:
         needed = min(sum(segment.size for segment in segments), cleanable.config.segment_bytes) + space.hard // 2
         if free >= needed:
             return None
-        return f"it may need {needed} bytes before it frees any, but {directory} has only {free}: free some space there"
+        return f"it may need {needed} bytes before it frees any, but {directory} has {free}: free some space there"
 
     def _job_for(self, cleanable: Compactable, dirt: Dirt, now: int) -> CleaningJob:
         config = cleanable.log.config
@@ -245,12 +251,14 @@ class LogCleaner:
             if by_base and (reason := self._lack_of_space(cleaned, by_base.values())) is not None:
                 raise CleaningAbortedError(reason)
 
-        # recovery would take the gaps that compaction leaves for lost records if they were after the recovery point
+        # compaction leaves gaps, and recovery treats gaps after its recovery point as lost records: raise that first
         cleaned.flusher.flush_rolled()
         self._log_dirs.save_bounds(cleaned)
         try:
             end_offset, unreadable = process.clean(job, swap)
         except (CleaningFailedError, OSError) as error:
+            if is_disk_failure(error):
+                raise
             if self._on_loop(lambda: not set(by_base.values()).issubset(cleaned.segments.ordered)):
                 raise CleaningAbortedError(f"segments were deleted or replaced meanwhile ({error})") from error
             raise

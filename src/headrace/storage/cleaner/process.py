@@ -1,16 +1,16 @@
 """The broker's side of the cleaner process, whose code is `worker`.
 
 In the broker, a cleaner would hold the GIL for milliseconds at a time: see
-docs/decisions/012-compaction-in-a-process.md. The protocol is lines of JSON: a job; `cleaned` for a group of segments,
-answered by `swapped`; finally `end_offset` or `error`. The process ends when its standard input closes, so it cannot
-outlive the broker.
+docs/decisions/012-compaction-in-a-process.md. The broker sends a job as a line of JSON. The process replies with a line
+`cleaned` for every group of segments, and waits for `swapped` after each; its last line is `end_offset` or `error`. It
+ends when its standard input closes, so it cannot outlive the broker.
 """
 
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from threading import Lock
 from typing import IO, Any, Final
@@ -27,7 +27,7 @@ class CleaningFailedError(Exception):
 
 
 class CleanerProcess:
-    """A process that is started by the first job, reused by later ones, and ended by `close` or a failure."""
+    """A process that the first job starts and later jobs reuse, until `end`, `close` or a failure."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -38,7 +38,8 @@ class CleanerProcess:
     def clean(self, job: CleaningJob, swap: Callable[[CleanedGroup], None]) -> CleanedLog:
         """Run the job, and call `swap` for every group when it is written. Blocks.
 
-        Raises CleaningFailedError, CleaningAbortedError after `close`, OSError, and the exceptions of `swap`.
+        Raises CleaningFailedError, CleaningAbortedError after `close`, OSError if the job could not read or write the
+        log, and the exceptions of `swap`.
         """
         process = self._start()
         try:
@@ -54,7 +55,7 @@ class CleanerProcess:
                     )
                 answer: dict[str, Any] = json.loads(line)
                 if "error" in answer:
-                    raise CleaningFailedError(answer["error"])
+                    raise _error_of(answer)
                 if "end_offset" in answer:
                     return CleanedLog(int(answer["end_offset"]), dict(answer["unreadable"]))
                 base_offsets, *numbers = answer["cleaned"]
@@ -77,14 +78,17 @@ class CleanerProcess:
                 _close_pipes(self._process)
                 self._process = None
             if self._process is None:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-m", _WORKER],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    start_new_session=True,  # only the broker handles Ctrl-C
-                    # numpy's linear algebra, which is not used, would start a thread per processor
-                    env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
-                )
+                try:
+                    self._process = subprocess.Popen(
+                        [sys.executable, "-m", _WORKER],
+                        stdin=subprocess.PIPE,
+                        stdout=subprocess.PIPE,
+                        start_new_session=True,  # only the broker handles Ctrl-C
+                        # numpy's linear algebra, which is not used, would start a thread per processor
+                        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+                    )
+                except OSError as error:  # not an error of the log's disk
+                    raise CleaningFailedError(f"the cleaner process cannot be started: {error}") from error
             self._has_job = True
             return self._process
 
@@ -126,6 +130,12 @@ def _write_line(pipe: IO[bytes] | None, line: bytes) -> None:
         pipe.flush()
     except BrokenPipeError:
         raise CleaningFailedError("the cleaner process has died") from None
+
+
+def _error_of(answer: Mapping[str, Any]) -> CleaningFailedError | OSError:
+    if answer.get("errno") is None:
+        return CleaningFailedError(answer["error"])
+    return OSError(answer["errno"], answer["error"], answer["path"])
 
 
 def _job_fields(job: CleaningJob) -> dict[str, Any]:

@@ -58,7 +58,11 @@ def _do_jobs(check: Callable[[], None]) -> None:
             answer = _do(_job(json.loads(line)), check)
         except BrokenPipeError:
             raise
-        except (KafkaError, OSError) as error:
+        except OSError as error:
+            # the broker needs the number: some errors take the log directory offline
+            path = None if error.filename is None else str(error.filename)
+            answer = {"error": error.strerror or str(error), "errno": error.errno, "path": path}
+        except KafkaError as error:
             answer = {"error": str(error)}
         except (MemoryError, ValueError, LookupError, struct.error) as error:
             # malformed records that should never have been stored; continue with other logs

@@ -54,12 +54,13 @@ class FoundPartitions:
     unreadable: dict[LogDir, OSError] = field(default_factory=dict)
     _topic_ids: dict[TopicPartition, UUID | None] = field(default_factory=dict)
 
-    def leave_out(self, directory: LogDir) -> None:
-        """Drop the partitions of an unusable log directory."""
-        for excluded in [found for found, place in self.partitions.items() if place.parent is directory]:
-            del self.partitions[excluded]
-            self.promoted = [other for other in self.promoted if other != excluded]
-        self.doomed = [path for path in self.doomed if path.parent != directory.path]
+    def leave_out(self, directories: Iterable[LogDir]) -> None:
+        """Drop the partitions of unusable log directories."""
+        for directory in directories:
+            for excluded in [found for found, place in self.partitions.items() if place.parent is directory]:
+                del self.partitions[excluded]
+                self.promoted = [other for other in self.promoted if other != excluded]
+            self.doomed = [path for path in self.doomed if path.parent != directory.path]
 
     def promote(self) -> dict[LogDir, OSError]:
         """Rename copies that replace their originals. Return the log directories whose disks failed.
@@ -85,16 +86,23 @@ class FoundPartitions:
             log.warning("%s: completed an interrupted move to %s", topic_partition, parent.path)
         return failed
 
-    def check_readable(self) -> None:
+    def check_readable(self) -> dict[LogDir, OSError]:
         """Check that Headrace can serve every partition of directories that Kafka has written.
 
-        Raises KafkaError for the first that it cannot serve: kafka_storage_error, unsupported_for_message_format.
+        Return the log directories whose disks failed. Raises KafkaError for the first partition that it cannot serve
+        for another reason: kafka_storage_error, unsupported_for_message_format.
         """
-        for _, path in self.partitions.values():
+        failed: dict[LogDir, OSError] = {}
+        for parent, path in self.partitions.values():
+            if parent in failed:
+                continue
             try:
                 check_partition(path)
             except OSError as error:
-                raise KafkaError(ErrorCode.kafka_storage_error, f"cannot read {path}: {error}") from error
+                if not is_disk_failure(error):
+                    raise KafkaError(ErrorCode.kafka_storage_error, f"cannot read {path}: {error}") from error
+                failed[parent] = error
+        return failed
 
     def topic_id(self, topic_partition: TopicPartition) -> UUID | None:
         """Return the topic id stored in the partition's directory; None if it has none.
@@ -131,7 +139,7 @@ class FoundPartitions:
         )
 
     def note_topic_id(self, topic_partition: TopicPartition, topic_id: UUID) -> None:
-        """Store the topic id in a partition's directory that lacks it after a crash, or because an old Kafka wrote it.
+        """Store the topic id in a partition's directory that has none: after a crash, or if Kafka before 2.8 wrote it.
 
         Raises KafkaError(kafka_storage_error).
         """

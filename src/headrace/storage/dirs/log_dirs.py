@@ -34,8 +34,8 @@ log = logging.getLogger(__name__)
 class LogDirs:
     """Owns the directories from `open` to `close`, and the logs that are loaded or created in between.
 
-    `owned` has the directories; logs of failed ones are not in `logs`. Methods that block on the disk, and may run in
-    a thread, say so.
+    `owned` has the directories; logs of failed ones are not in `logs`. Methods that block on the disk say so; they may
+    run in a thread.
     """
 
     def __init__(self, owned: OwnedDirs, found: FoundPartitions) -> None:
@@ -84,19 +84,20 @@ class LogDirs:
             raise
 
     def take_over(self) -> None:
-        """Make the directories this broker's; call this before loading logs.
+        """Claim the directories for this broker; call this before loading logs.
 
         Raises KafkaError(kafka_storage_error) if none is writable, or an interrupted move cannot be completed.
         """
-        for unusable in self.owned.take_over():
-            self.found.leave_out(unusable)
-        failed = self.found.promote()
-        self.owned.leave_out(failed)
-        for unusable in failed:
-            self.found.leave_out(unusable)
+        self.found.leave_out(self.owned.take_over())
+        self.leave_out(self.found.promote())
         self._doomed = DoomedDirs(self.found.doomed)
         for directory in self.owned.working:
             self._opened(directory)
+
+    def leave_out(self, failed: Mapping[LogDir, OSError]) -> None:
+        """Take directories offline before a log is opened. Raises KafkaError(kafka_storage_error) if none is left."""
+        self.owned.leave_out(failed)
+        self.found.leave_out(failed)
 
     @property
     def directories(self) -> tuple[Path, ...]:
@@ -162,9 +163,9 @@ class LogDirs:
 
     @staticmethod
     def _is_gapless(directory: LogDir, topic_partition: TopicPartition) -> bool:
-        """Return True if no compaction, which leaves gaps, can have passed the recovery point.
+        """Return True if no compaction can have left gaps after the recovery point.
 
-        Headrace's never does, but Kafka's may have, and the recovery point itself may be lost.
+        Headrace compacts only offsets before it. Kafka may have compacted later ones; a recovery point may be lost.
         """
         if not directory.known:
             return False
@@ -193,8 +194,8 @@ class LogDirs:
     def create(self, topic_partition: TopicPartition, topic_id: UUID, config: LogConfig, *, now_ms: int) -> Log:
         """Create a partition and its log, in the preferred log directory or the one with the fewest partitions.
 
-        It survives a power failure after `sync_names`. Raises KafkaError(kafka_storage_error) on failure, and if the
-        log already exists.
+        The partition survives a power failure after `sync_names`. Raises KafkaError(kafka_storage_error) on failure,
+        and if the log already exists.
         """
         if topic_partition in self._places:
             raise KafkaError(
@@ -313,7 +314,7 @@ class LogDirs:
         self._unsynced.add(directory)
 
     def doom(self, path: Path, due_ms: int) -> None:
-        """Schedule the removal of a directory without a log for `due_ms`."""
+        """Schedule a directory that no log uses for removal at `due_ms`."""
         self._doomed.add(path, due_ms)
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
@@ -357,7 +358,7 @@ class LogDirs:
             try:
                 loaded.flusher.flush_rolled()
             except KafkaError as error:
-                # the files of a log that was deleted in the meantime have other names
+                # ignore a log that was deleted in the meantime: its files have been renamed
                 if self.logs.get(topic_partition) is loaded:
                     failure = error
         if failure is not None:
@@ -409,7 +410,7 @@ class LogDirs:
         if self.owned.fail(directory, reason):
             for topic_partition, loaded in tuple(self.logs.items()):
                 if loaded.directory.parent == directory:
-                    del self.logs[topic_partition]
+                    self.logs.pop(topic_partition, None)
             self.on_failure(directory, reason)
 
     def abandon(self, topic_partition: TopicPartition) -> None:
@@ -420,7 +421,7 @@ class LogDirs:
     # -- closing -------------------------------------------------------------------------------------------------------
 
     def close(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
-        """Close every log, mark directories without errors as cleanly shut down, and unlock all.
+        """Close every log, mark directories whose logs have all been closed as cleanly shut down, and unlock all.
 
         Directories that were not taken over stay unchanged.
         """

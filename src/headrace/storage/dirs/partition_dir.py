@@ -68,7 +68,7 @@ def stray_advice(stray: Path) -> str:
     name = stray.name.removesuffix(STRAY_SUFFIX).rpartition(".")[0]
     place = stray.with_name(name)
     return (
-        f"{stray} has records that are not served: the cluster had no such partition when it was set aside. To serve"
+        f"{stray} has records that are not served: it was set aside when the cluster had no such partition. To serve"
         f" them, create the topic if it is missing and stop the broker; then mv '{place}'"
         f" '{place.parent.with_name(name + '.aside')}', mv '{stray}' '{place}', rm '{place}/partition.metadata', and"
         f" start the broker. If you do not need them, remove the directory: rm -r '{stray}'"
@@ -83,6 +83,7 @@ def check_partition(directory: Path) -> None:
     """
     for path in (directory, *directory.iterdir()):
         if not os.access(path, os.R_OK | os.W_OK):
+            path.stat()  # raises the error of a failed disk, which os.access hides
             raise KafkaError(
                 ErrorCode.kafka_storage_error,
                 f"no permission to read and write {path}: run the broker as its owner, or change the owner with chown",

@@ -1,5 +1,6 @@
 """Atomic replacement of small files, so that readers see either the old or the new content; syncing and removing."""
 
+import errno
 import os
 from pathlib import Path
 from stat import S_ISREG
@@ -31,7 +32,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Make writes of other descriptors to `path` survive a power failure."""
+    """Make writes to `path` through other descriptors survive a power failure."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -40,7 +41,7 @@ def sync_file(path: Path) -> None:
 
 
 def read_file(path: Path) -> bytes:
-    """Read a small file whole, with few system calls: a start reads several of them per partition.
+    """Read a whole small file with few system calls: startup reads several files per partition.
 
     Raises OSError with the file name, or its subclass UnusableFileError for files that would block or fill the memory.
     """
@@ -75,16 +76,20 @@ def copy_file(source: Path, target: Path) -> None:
 
 
 def _next_data(descriptor: int, position: int, size: int) -> int:
+    """Return where the next data begins, or `position` if that is unknown."""
     try:
         return os.lseek(descriptor, position, os.SEEK_DATA)
-    except OSError:  # only a hole up to the end
-        return size
+    except AttributeError:  # this system cannot tell
+        return position
+    except OSError as error:
+        # ENXIO: only a hole up to the end; others: this file system cannot tell
+        return size if error.errno == errno.ENXIO else position
 
 
 def replace_file(path: Path, data: bytes, *, sync: bool = True) -> None:
     """Replace the content of `path`; with `sync` the change survives a power failure.
 
-    On OSError, the old content remains.
+    After an OSError, the file has the old content, or the new content if only the sync of the directory failed.
     """
     temporary = path.with_name(path.name + ".tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
@@ -102,7 +107,7 @@ def replace_file(path: Path, data: bytes, *, sync: bool = True) -> None:
 
 
 def remove_tree(directory: Path) -> None:
-    """Remove a directory as far as possible; the next start removes the rest."""
+    """Remove a directory, ignoring errors; the next start removes the rest."""
     # imported late: shutil loads the libraries of all archive formats, which slows the start of a broker
     from shutil import rmtree
 

@@ -15,6 +15,7 @@ from headrace.storage.files.atomic_file import sync_directory
 from headrace.storage.files.checkpoint import CorruptCheckpointError
 from headrace.storage.log.config import LogConfig
 from headrace.storage.log.flusher import LogFlusher
+from headrace.storage.log.indexes.index import CorruptIndexError
 from headrace.storage.log.indexes.txn_index import AbortedTransaction
 from headrace.storage.log.leader_epochs import FILE_NAME as LEADER_EPOCHS_FILE
 from headrace.storage.log.leader_epochs import EpochEntry, LeaderEpochs, read_entries
@@ -92,7 +93,7 @@ class Log:
         `kernel_survived` (the machine has not restarted since the last write) it reads only what the indexes do not
         cover. With `gapless` (nothing after the recovery point was compacted) it also detects that a segment has lost
         whole batches at its end. Raises KafkaError: kafka_storage_error if the disk fails,
-        unsupported_for_message_format, corrupt_message for an invalid control batch.
+        unsupported_for_message_format, corrupt_message if a transaction index must be rebuilt from damaged batches.
         """
         try:
             entries = read_entries(directory / LEADER_EPOCHS_FILE)
@@ -242,11 +243,11 @@ class Log:
     def truncate_to(self, offset: int) -> None:
         """Delete the batch that contains `offset`, and everything after it.
 
-        Raises KafkaError: kafka_storage_error, and the errors of `Segment.find`.
+        Raises KafkaError: kafka_storage_error, and those of `Segment.find`.
         """
         if offset >= self.log_end_offset:
             try:
-                # A leader may be replaced before the first append of its epoch; then no other broker knows the epoch.
+                # Drop epochs without records: if a leader is replaced before its first append, no other has its epoch.
                 self.leader_epochs.truncate_from_end(self.log_end_offset)
             except OSError as error:
                 raise self.state.storage_error("truncate", error) from error
@@ -263,7 +264,7 @@ class Log:
             # a power failure must not bring the old data back after newly written batches
             self.segments.active.file.sync()
             self._end_at(end_offset)
-        except OSError as error:
+        except (OSError, CorruptIndexError) as error:
             raise self.state.storage_error("truncate", error) from error
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
@@ -429,7 +430,7 @@ class Log:
             segment.close_file()
 
     def move(self, directory: Path) -> None:
-        """Use the new path of the log's directory."""
+        """Use the new path of the log's directory, which was renamed or copied."""
         self.state.directory = directory
         self.leader_epochs.path = directory / LEADER_EPOCHS_FILE
         for segment in self.segments.ordered:

@@ -31,7 +31,7 @@ class LogReader:
 
         The region has at most `max_bytes` bytes and may end within a batch, but not within its first: if that is
         larger than `max_bytes`, it is returned whole with `min_one_batch`, otherwise not at all. Return None if no
-        batch qualifies. Raises KafkaError: offset_out_of_range, kafka_storage_error, and the errors of `Segment.find`.
+        batch qualifies. Raises KafkaError: offset_out_of_range, kafka_storage_error, and those of `Segment.find`.
         """
         state = self._state
         end_offset = state.log_end_offset
@@ -65,7 +65,7 @@ class LogReader:
             if size <= 0 or size > available:
                 return None
             return FileSlice(segment.file, position, size)
-        except OSError as error:
+        except (OSError, CorruptIndexError) as error:
             raise state.storage_error("read", error) from error
 
     def offset_for_timestamp(self, timestamp: int) -> tuple[int, int, int] | None:
@@ -96,11 +96,9 @@ class LogReader:
                 time.sleep(_PAUSE_S)
                 if attempts and (state.segments.ordered is not segments or isinstance(error, FileNotFoundError)):
                     continue
-                if isinstance(error, OSError):
-                    raise state.storage_error("read", error) from error
-                if isinstance(error, CorruptIndexError):
-                    raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
-                raise
+                if isinstance(error, KafkaError):
+                    raise
+                raise state.storage_error("read", error) from error
 
     def aborted_transactions(self, offset: int, part: FileSlice) -> list[AbortedTransaction]:
         """Return the aborted transactions in `part`, which was read for `offset`, for READ_COMMITTED clients (KIP-98).
@@ -110,11 +108,11 @@ class LogReader:
         state = self._state
         try:
             return state.segments.aborted_transactions(offset, part, state.log_end_offset)
-        except OSError as error:
+        except (OSError, CorruptIndexError) as error:
             raise state.storage_error("read transactions of", error) from error
 
 
 def _limit_in(segment: Segment, segments: Segments, upto_offset: int) -> int:
-    """Return the position in `segment` before which a read up to `upto_offset` must stop."""
+    """Return the end position in `segment` of a read up to `upto_offset`."""
     found = segments.locate(upto_offset)
     return found[1] if found is not None and found[0] is segment else segment.size

@@ -5,8 +5,9 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Final
 
-from headrace.errors import KafkaError
+from headrace.errors import ErrorCode, KafkaError
 from headrace.storage.files.log_file import FileSlice
+from headrace.storage.log.indexes.index import CorruptIndexError
 from headrace.storage.log.indexes.txn_index import AbortedTransaction
 from headrace.storage.log.segment import Segment
 from headrace.wire.batch import BatchHeader
@@ -75,7 +76,7 @@ class Segments:
         return None
 
     def appended(self, offset: int, segment: Segment, position: int) -> None:
-        """Remember the position of the newest batches, where readers that had caught up continue."""
+        """Remember the position of the newest batches, where caught-up readers continue."""
         self._tail = offset, segment, position
 
     def remember(self, offset: int, segment: Segment, position: int) -> None:
@@ -96,7 +97,8 @@ class Segments:
     def batches(self, from_offset: int) -> Iterator[tuple[Segment, int, BatchHeader]]:
         """Yield the segment, position and header of every batch from the one that contains `from_offset` on.
 
-        After damage, continue with the next segment.
+        After damage, continue with the next segment. Raises OSError, and KafkaError(kafka_storage_error) for a damaged
+        offset index, which would hide undamaged batches.
         """
         for segment in self.ordered[self.floor(from_offset) :]:
             try:
@@ -104,11 +106,16 @@ class Segments:
                 if found is not None:
                     for position, header in segment.headers(found[0]):
                         yield segment, position, header
+            except CorruptIndexError as error:
+                raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
             except KafkaError as error:
                 log.warning("The scan of batch headers skips the rest of %s, which is damaged: %s", segment.path, error)
 
     def headers_before(self, offset: int, index_entries: int) -> Iterator[BatchHeader]:
-        """Yield the headers of the batches before `offset`, beginning `index_entries` index entries earlier."""
+        """Yield the headers of the batches before `offset`, beginning `index_entries` index entries earlier.
+
+        Raises the errors of `Segment.find`.
+        """
         parts = []
         last = self.ordered[self.floor(offset)]
         for segment in reversed(self.ordered[: self.floor(offset) + 1]):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from headrace.errors import ErrorCode, KafkaError
 from headrace.storage.log.config import LogConfig
+from headrace.storage.log.indexes.index import CorruptIndexError
 from headrace.storage.log.segments import Segments
 from headrace.types import TopicPartition
 
@@ -35,14 +36,16 @@ class LogState:
         self.log_end_offset = 0
         self.segments = Segments([])
         self.truncations = 0
-        """The number of truncations and moves since the log was opened; earlier reads may be outdated."""
+        """The number of truncations and moves since the log was opened. Reads from before a change may be outdated."""
         self.on_disk_error: Callable[[LogState, OSError], None] = _ignore
         """Called with every disk error, in the thread in which it occurred."""
 
-    def storage_error(self, action: str, error: OSError) -> KafkaError:
-        """Report `error` to `on_disk_error`, and return the KafkaError(kafka_storage_error) to raise instead."""
-        self.on_disk_error(self, error)
-        reason = os.strerror(error.errno) if error.errno else str(error)
+    def storage_error(self, action: str, error: OSError | CorruptIndexError) -> KafkaError:
+        """Report an OSError to `on_disk_error`, and return the KafkaError(kafka_storage_error) to raise instead."""
+        reason = str(error)
+        if isinstance(error, OSError):
+            self.on_disk_error(self, error)
+            reason = os.strerror(error.errno) if error.errno else reason
         return KafkaError(
             ErrorCode.kafka_storage_error, f"cannot {action} {self.topic_partition} in {self.directory}: {reason}"
         )

@@ -28,11 +28,11 @@ def test_the_versions_are_those_of_kafkas_followers(setting: str, fetch: int, li
 @pytest.mark.parametrize(
     ("setting", "reason"),
     [
-        ("3.3", "too old: Headrace supports 3.4 to 3.9; raise it on all brokers first"),
-        ("0.10.2", "too old"),
-        ("4.0-IV0", "too new: Kafka 3.9 is the last version with ZooKeeper"),
-        ("3.10", "too new"),
-        ("3.9-IV1", "does not exist"),
+        ("3.3", "must be 3.4 to 3.9: raise it on all brokers first"),
+        ("0.10.2", "raise it on all brokers first"),
+        ("4.0-IV0", "must be 3.4 to 3.9, the last version with ZooKeeper: use the value of the other brokers"),
+        ("3.10", "the last version with ZooKeeper"),
+        ("3.9-IV1", "must be at most IV0"),
         ("latest", "must be a version of Kafka"),
     ],
 )

@@ -1,5 +1,7 @@
 import json
+import logging
 from random import Random
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -8,6 +10,7 @@ from headrace.cluster.drafts import Draft
 from headrace.cluster.failures import StoreFailures
 from headrace.cluster.image import GROUP_CONFIG, TOPIC_CONFIG, ConfigResource, MetadataImage
 from headrace.cluster.membership.member_admin import MemberAdmin
+from headrace.cluster.store import StoreUnavailableError
 from headrace.cluster.topic_changes import NewTopic, create_topic
 from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode, KafkaError
@@ -103,3 +106,29 @@ async def test_groups_have_no_settings(tree: WatchedMemory) -> None:
     (result,) = await admin_of(tree).alter_configs([(ConfigResource(GROUP_CONFIG, "g"), lambda _: {"b": "2"})])
     assert isinstance(result, KafkaError)
     assert result.code is ErrorCode.invalid_request
+
+
+async def test_settings_that_cannot_be_read_are_an_error_of_their_resource(tree: WatchedMemory) -> None:
+    await tree.create("/config/topics/t", b"garbage")
+    other = ConfigResource(TOPIC_CONFIG, "u")
+    malformed, changed = await admin_of(tree).alter_configs(
+        [(T, lambda _: {"retention.ms": "1"}), (other, lambda _: {"retention.ms": "2"})]
+    )
+    assert malformed is not None
+    assert malformed.code is ErrorCode.kafka_storage_error
+    assert "/config/topics/t" in str(malformed)
+    assert changed is None
+
+
+async def test_the_end_of_a_failure_is_logged_by_the_next_creation(
+    tree: WatchedMemory, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    admin = admin_of(tree)
+    with monkeypatch.context() as patch:
+        patch.setattr(tree, "multi", AsyncMock(side_effect=StoreUnavailableError("h:1", "lost")))
+        await admin.auto_create(["t"])
+    assert "Topics and settings cannot be changed: " in caplog.text
+    assert "can be changed again" not in caplog.text
+    await admin.auto_create(["t"])
+    assert "Topics and settings can be changed again" in caplog.text

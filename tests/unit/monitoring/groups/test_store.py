@@ -140,7 +140,7 @@ def test_a_damaged_file_is_moved_away_and_replaced(path: Path, damage: str, capl
         store.prune(NOW)
     assert store.samples("g", "t", NOW + 1000, NOW + 1000).changes == [(NOW + 1000, b"new")]
     assert store.resets == 1
-    assert "moved it to" in caplog.text
+    assert "renaming it to" in caplog.text
     assert list(path.parent.glob("*.damaged-*"))
     store.close()
 

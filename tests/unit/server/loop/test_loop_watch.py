@@ -20,7 +20,7 @@ async def test_a_request_that_blocks_the_loop_is_logged_once(caplog: pytest.LogC
 
     (record,) = caplog.records
     assert "METADATA v12 of 345 bytes from client id greedy at 192.0.2.9:7" in record.getMessage()
-    assert "held the event loop for 200 ms" in record.getMessage()
+    assert "blocked the event loop for 200 ms" in record.getMessage()
     assert watch.holds == {"METADATA": 3}
 
 
@@ -34,7 +34,7 @@ async def test_other_work_that_blocks_the_loop_is_logged(caplog: pytest.LogCaptu
     watch.stop()
 
     assert watch.holds[OTHER] == 1
-    assert "Work other than a single long request held the event loop" in caplog.text
+    assert "Work other than a single long request blocked the event loop" in caplog.text
     (longest,) = watch.quantiles(1.0)
     assert longest > 0.25
 

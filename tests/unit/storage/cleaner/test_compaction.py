@@ -1,19 +1,23 @@
 """A compacted log has the last record of every key, at its offset and in order."""
 
 import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.storage.cleaner.log_cleaner import RETRY_MS, CleanerSettings
+from headrace.storage.cleaner.log_cleaner import RETRY_MS, CleanerSettings, Compactable, Dirt, dirt_of
 from headrace.storage.dirs.disk_space import Marks
+from headrace.storage.log.log import Log
 from headrace.storage.log.producers.producer_snapshot import ProducerEntry
 from headrace.storage.log.segment_files import SNAPSHOT_SUFFIX
+from headrace.types import TopicPartition
 from headrace.wire.batch import DELETE_HORIZON_FLAG, batch_crc_ok
 from headrace.wire.compression import Codec
 from headrace.wire.records import batch_headers
@@ -316,6 +320,83 @@ class TestFailures:
         monkeypatch.setattr(Path, "unlink", fail)
         assert table.compact()
         assert table.dirs.owned.offline == {table.directory: "[Errno 5] Input/output error"}
+
+    @pytest.mark.parametrize(
+        "function",
+        [
+            "log_cleaner.sync_directory",
+            "log_cleaner._open_cleaned",
+            "log_cleaner.dirt_of",
+            "segments_io.sync_file",
+        ],
+    )
+    def test_a_disk_that_fails_takes_its_directory_offline(
+        self, table: Table, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, function: str
+    ) -> None:
+        table.put(("a", "1"), ("a", "2"))
+        table.log.roll(NOW)
+        monkeypatch.setattr(f"headrace.storage.cleaner.{function}", failing(errno.EIO))
+        table.compact()
+        assert table.dirs.owned.offline == {table.directory: "[Errno 5] Input/output error"}
+        assert "will be retried" not in caplog.text
+
+    def test_a_disk_that_fails_when_the_swap_is_complete_takes_its_directory_offline(
+        self, table: Table, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        table.put(("a", "1"), ("a", "2"))
+        table.log.roll(NOW)
+        finish_swap = Log.finish_swap
+
+        def finish(*args: Any) -> None:
+            finish_swap(*args)
+            monkeypatch.setattr("headrace.storage.cleaner.log_cleaner.sync_directory", failing(errno.EIO))
+
+        monkeypatch.setattr(Log, "finish_swap", finish)
+        assert table.compact()
+        assert table.dirs.owned.offline == {table.directory: "[Errno 5] Input/output error"}
+
+    def test_no_log_of_a_directory_that_fails_during_the_search_is_compacted(
+        self, table: Table, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        table.put(("a", "1"), ("a", "2"))
+        table.log.roll(NOW)
+        other = table.dirs.create(TopicPartition("other", 0), UUID(int=2), table.log.config, now_ms=NOW)
+        candidate = Compactable(other, 0, lambda: ())
+        monkeypatch.setattr(table.cleaner, "_logs", lambda: [*table._logs(), candidate])
+
+        def dirt(cleanable: Compactable, cleaned_upto: int | None, now_ms: int) -> Dirt | None:
+            if cleanable is candidate:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return dirt_of(cleanable, cleaned_upto, now_ms)
+
+        monkeypatch.setattr("headrace.storage.cleaner.log_cleaner.dirt_of", dirt)
+        assert not table.compact()
+        assert list(table.dirs.owned.offline) == [table.directory]
+
+    @pytest.mark.parametrize("function", ["log_cleaner.sync_directory", "segments_io.sync_file"])
+    def test_a_full_disk_is_retried_after_a_minute(
+        self, table: Table, monkeypatch: pytest.MonkeyPatch, function: str
+    ) -> None:
+        table.put(("a", "1"), ("a", "2"))
+        table.log.roll(NOW)
+        with monkeypatch.context() as patch:
+            patch.setattr(f"headrace.storage.cleaner.{function}", failing(errno.ENOSPC))
+            assert table.compact()
+        assert table.cleaner.failing == {TP: "[Errno 28] No space left on device"}
+        assert not table.compact()
+        table.now += RETRY_MS
+        assert table.compact()
+        assert not table.dirs.owned.offline
+        assert table.pairs() == [(1, b"a", b"2")]
+
+
+def failing(code: int) -> Callable[..., Any]:
+    """Return a function that fails with this number of an OSError."""
+
+    def fail(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    return fail
 
 
 def test_reads_and_writes_are_throttled(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,3 +125,60 @@ class TestInterruptedMove:
         with pytest.raises(KafkaError, match="cannot complete an interrupted move"):
             dirs.take_over()
         dirs.close({})
+
+
+class TestDirectoriesOfKafka:
+    """The first start reads the beginning of every segment."""
+
+    @pytest.fixture(params=["listing", "opening", "access"])
+    def fail(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+        """A function that makes the disk of a partition directory fail."""
+
+        def fail(partition: Path) -> None:
+            segment = partition / f"{0:020}.log"
+            segment.write_bytes(b"")
+            if request.param == "listing":
+                monkeypatch.setattr(Path, "iterdir", failing(Path.iterdir, errno.EIO, partition))
+            elif request.param == "opening":
+                monkeypatch.setattr(Path, "open", failing(Path.open, errno.EIO, segment))
+            else:
+                access = os.access
+                monkeypatch.setattr(os, "access", lambda path, mode: path != segment and access(path, mode))
+                monkeypatch.setattr(Path, "stat", failing(Path.stat, errno.EIO, segment))
+
+        return fail
+
+    def test_one_whose_disk_fails_is_offline(
+        self,
+        a: Path,
+        b: Path,
+        fail: Callable[[Path], None],
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        fail(b / "t-1")
+        dirs = LogDirs.survey([a, b], broker_id=0)
+
+        dirs.leave_out(dirs.found.check_readable())
+
+        assert dirs.directories == (a,)
+        assert list(dirs.partitions()) == [TopicPartition("t", 0)]
+        assert list(dirs.owned.offline) == [b]
+        assert f"Log directory {b} cannot be used" in caplog.text
+        dirs.take_over()
+        dirs.close({})
+        monkeypatch.undo()
+        assert [path.name for path in b.iterdir()] == ["t-1"]
+
+    def test_no_start_is_possible_if_all_disks_fail(self, b: Path, fail: Callable[[Path], None]) -> None:
+        fail(b / "t-1")
+        dirs = LogDirs.survey([b], broker_id=0)
+        with pytest.raises(KafkaError, match="Input/output error"):
+            dirs.leave_out(dirs.found.check_readable())
+
+    def test_another_error_prevents_the_start(self, a: Path, b: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(Path, "iterdir", failing(Path.iterdir, errno.EMFILE, b / "t-1"))
+        dirs = LogDirs.survey([a, b], broker_id=0)
+        with pytest.raises(KafkaError, match=f"cannot read {b / 't-1'}"):
+            dirs.found.check_readable()
+        dirs.close({})

@@ -1,5 +1,6 @@
 """A FIFO or a huge file in place of a small file neither blocks a start nor fills the memory."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -60,3 +61,30 @@ def test_a_copy_keeps_the_holes_of_a_file(tmp_path: Path) -> None:
 
     assert target.read_bytes() == source.read_bytes()
     assert target.stat().st_blocks * 512 < 5 << 20
+
+
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOTSUP, errno.EIO])
+def test_a_copy_is_complete_on_file_systems_that_cannot_find_holes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    lseek = os.lseek
+
+    def seek(descriptor: int, position: int, whence: int) -> int:
+        if whence == os.SEEK_DATA:
+            raise OSError(code, os.strerror(code))
+        return lseek(descriptor, position, whence)
+
+    monkeypatch.setattr(os, "lseek", seek)
+    check_copy(tmp_path)
+
+
+def test_a_copy_is_complete_on_systems_that_cannot_find_holes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "SEEK_DATA")
+    check_copy(tmp_path)
+
+
+def check_copy(directory: Path) -> None:
+    source, target = directory / "source", directory / "target"
+    source.write_bytes(bytes(3 << 20) + b"data" + bytes(3 << 20) + b"end")
+    copy_file(source, target)
+    assert target.read_bytes() == source.read_bytes()

@@ -6,7 +6,11 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import ErrorCode, KafkaError
+from headrace.replication.producer_recovery import recover_producers
+from headrace.storage.log.indexes.txn_index import AbortedTransaction
 from headrace.storage.log.log import Log
+from headrace.storage.log.producers.producer_snapshot import ProducerEntry, write_snapshot
+from headrace.storage.log.segment_files import INDEX_SUFFIX
 from tests.unit.storage.logs import NOW, append, offsets, open_log, read_all
 
 
@@ -170,3 +174,47 @@ def test_a_lost_end_after_the_recovery_point_is_logged(log: Log, caplog: pytest.
         f"{damaged.path} ends at offset {damaged.base_offset}, but the next segment begins at {following.base_offset}"
     )
     assert message in caplog.text
+
+
+class TestAnIndexTruncatedByAnotherProgram:
+    """Only the partition fails."""
+
+    @pytest.fixture
+    def middle(self, log: Log) -> int:
+        """An offset in the middle of a segment, whose position only the index of the segment has."""
+        segment, following = log.segments.ordered[1:3]
+        segment.index.path.write_bytes(b"")
+        return (segment.base_offset + following.base_offset) // 2
+
+    def test_fails_reads(self, log: Log, middle: int) -> None:
+        with pytest.raises(KafkaError, match=f"{INDEX_SUFFIX} has been truncated by another program") as caught:
+            log.reader.read(middle, 1000, upto_offset=80)
+        assert caught.value.code is ErrorCode.kafka_storage_error
+
+    def test_fails_reads_up_to_the_high_watermark(self, log: Log, middle: int) -> None:
+        with pytest.raises(KafkaError, match="truncated by another program"):
+            log.reader.read(log.segments.ordered[1].base_offset, 1000, upto_offset=middle)
+
+    def test_fails_reads_of_aborted_transactions(self, log: Log) -> None:
+        part = log.reader.read(0, 1000, upto_offset=80)
+        assert part is not None
+        first = log.segments.ordered[0]
+        first.txn_index.append(AbortedTransaction(1, 0, 1, 0))
+        first.index.path.write_bytes(b"")
+        with pytest.raises(KafkaError, match="truncated by another program"):
+            log.reader.aborted_transactions(0, part)
+
+    def test_fails_truncations(self, log: Log, middle: int) -> None:
+        with pytest.raises(KafkaError, match="truncated by another program") as caught:
+            log.truncate_to(middle)
+        assert caught.value.code is ErrorCode.kafka_storage_error
+
+    def test_fails_scans_and_is_not_skipped_like_damaged_batches(self, log: Log, middle: int) -> None:
+        with pytest.raises(KafkaError, match="truncated by another program"):
+            list(log.segments.batches(middle))
+
+    def test_fails_the_recovery_of_producers(self, log: Log, middle: int, caplog: pytest.LogCaptureFixture) -> None:
+        write_snapshot(log.directory, middle, [ProducerEntry(1, 0, 0, 1, 1, NOW, -1, -1).packed()], sync=False)
+        with pytest.raises(KafkaError, match="truncated by another program"):
+            recover_producers(log, 80)
+        assert "its latest batches cannot be read" in caplog.text

@@ -336,7 +336,7 @@ def test_data_older_than_message_format_2_is_refused_and_unchanged(directory: Pa
     old = bytes(8) + len(message).to_bytes(4, "big") + message
     path = directory / "00000000000000000000.log"
     path.write_bytes(old)
-    with pytest.raises(KafkaError, match=r"message format v1 .* copy the topic with a client") as raised:
+    with pytest.raises(KafkaError, match=r"message format v1 .* copy the topic to a new one") as raised:
         open_log(directory)
     assert raised.value.code == ErrorCode.unsupported_for_message_format
     assert path.read_bytes() == old
