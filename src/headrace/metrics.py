@@ -12,10 +12,9 @@ Samples: TypeAlias = Iterable[tuple[Mapping[str, str], float]]
 
 
 class Family(NamedTuple):
-    """All samples of one metric; times are in the unit at the end of the name.
+    """All samples of one metric. The name ends with the unit; `monitoring/http.py` adds `_total` to that of a counter.
 
-    If `samples` is a function (for many samples), it runs in a thread and may read only immutable state. Prometheus
-    adds `_total` to the name of a counter.
+    If there are many samples, `samples` is a function. It runs in a thread, while the state that it reads may change.
     """
 
     name: str

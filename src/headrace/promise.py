@@ -1,7 +1,7 @@
-"""A result that arrives later, and is passed on in the call that sets it.
+"""A future whose callbacks run inside the call that sets its result.
 
-The callbacks of an asyncio future run in the next turn of the event loop, and a task that awaits it one turn later: on
-the path of acks=all these turns take as long as the work.
+An asyncio future runs its callbacks only in the next iteration of the event loop. On the path of acks=all, the extra
+iterations take as long as the work.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class Promise(Awaitable[T], Generic[T]):
-    """Has the methods of a future. All methods belong to the event loop."""
+    """Has the methods of an asyncio future. Not thread-safe: call them on the event loop."""
 
     __slots__ = ("_callbacks", "_error", "_result")
 
@@ -34,7 +34,7 @@ class Promise(Awaitable[T], Generic[T]):
         return isinstance(self._error, asyncio.CancelledError)
 
     def result(self) -> T:
-        """Return the result, or raise the error. Call it only when done."""
+        """Return the result, or raise the error. Call this only when done."""
         if self._error is not None:
             raise self._error
         return cast(T, self._result)
@@ -43,11 +43,11 @@ class Promise(Awaitable[T], Generic[T]):
         return self._error
 
     def set_result(self, result: T) -> None:
-        """Pass the result on. Does nothing if done, as after `cancel`."""
+        """Set the result and run the callbacks. Does nothing if already done, for example cancelled."""
         self._end(result, None)
 
     def set_exception(self, error: BaseException) -> None:
-        """Pass an error on. Does nothing if done."""
+        """Set an error and run the callbacks. Does nothing if already done."""
         self._end(_PENDING, error)
 
     def _end(self, result: object, error: BaseException | None) -> None:
@@ -60,21 +60,24 @@ class Promise(Awaitable[T], Generic[T]):
     def _call(self, callback: "Callable[[Promise[T]], object]") -> None:
         try:
             callback(self)
-        except Exception:  # the caller serves another client than the callback
-            log.exception("Passing a result on failed: this is a bug, please report it")
+        except Exception:  # must not reach the caller, which may serve another client
+            log.exception("A callback of a promise failed: this is a bug, please report it")
 
     def cancel(self) -> None:
         self.set_exception(asyncio.CancelledError())
 
     def add_done_callback(self, callback: "Callable[[Promise[T]], object]") -> None:
-        """Call `callback` with this promise when it is done: at once if it is."""
+        """Call `callback` with this promise once it is done; at once if it already is."""
         if self.done():
             self._call(callback)
         else:
             self._callbacks.append(callback)
 
     def then(self, convert: "Callable[[Promise[T]], U]") -> "Promise[U]":
-        """Return a promise of `convert(self)`, or of the error that it raises. To cancel it cancels this one."""
+        """Return a promise of the result of `convert(self)`, or of the error that it raises.
+
+        Cancelling it also cancels this promise.
+        """
         converted = _Converted(self, convert)
         self.add_done_callback(converted.convert)
         return converted
@@ -97,7 +100,7 @@ def _wake(future: asyncio.Future[None], _: object) -> None:
 
 
 class _Converted(Promise[U]):
-    """The outcome of another promise, converted."""
+    """A promise of the converted result of another one."""
 
     __slots__ = ("_convert", "_source")
 

@@ -1,7 +1,7 @@
-"""Split long work into slices of time, so that other clients are served in between.
+"""Split long work into time slices, so that other clients are served in between.
 
-Such work is a generator that yields wherever it may be interrupted, and returns its result. A coroutine that works long
-between its awaits uses a `Pace`.
+Such work is a generator that yields wherever it may be interrupted, and returns its result. A coroutine that computes
+for long between two awaits uses a `Pace`.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ H = TypeVar("H", bound=Hashable)
 Steps: TypeAlias = Generator[None, None, T]
 
 SLICE_S: Final = 0.005
-"""Maximum time for which one slice holds the event loop."""
+"""A slice ends at the first `yield` after this time."""
 
 _COUNTED_AT_ONCE: Final = 1000
 
@@ -45,7 +45,7 @@ def run_slice(steps: Steps[T]) -> Finished[T] | None:
 
 
 def in_slices(steps: Steps[T]) -> T | Steps[T]:
-    """Return the result if one slice is enough for it, else the remaining steps."""
+    """Run one slice. Return the result if the steps have finished, else the remaining steps."""
     try:
         next(steps)
     except StopIteration as end:  # nearly always: there is little to do
@@ -56,7 +56,7 @@ def in_slices(steps: Steps[T]) -> T | Steps[T]:
 
 
 async def finish(steps: Steps[T]) -> T:
-    """Run the steps to their end, slice by slice, from the event loop's next turn on. Return the result.
+    """Run one slice in each iteration of the event loop, starting with the next one, and return the result.
 
     Closes the steps if it is cancelled.
     """
@@ -86,7 +86,7 @@ class Pace:
 
 
 async def counted(items: Iterable[H]) -> Counter[H]:
-    """Count the occurrences of each item, in slices."""
+    """Count the occurrences of each item; yield to the event loop after every slice."""
     times: Counter[H] = Counter()
     pace = Pace()
     for some in chunks(items, _COUNTED_AT_ONCE):

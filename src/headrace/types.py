@@ -4,10 +4,10 @@ import uuid
 from typing import Any, NamedTuple, TypeAlias
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
-"""Contiguous bytes that can be sliced and written without a copy."""
+"""Contiguous bytes."""
 
 Request: TypeAlias = Any
-"""A decoded request: an instance of the schema class of its version. Only the wire package names these classes."""
+"""A decoded request: an instance of kio's class for this API and version."""
 
 
 class TopicPartition(NamedTuple):
@@ -31,11 +31,11 @@ class PartitionState(NamedTuple):
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     is_new: bool
-    """True if no replica has ever had a log of this partition."""
+    """True if the broker that receives this state should not have a log of the partition yet."""
     controller_epoch: int = 0
     """The epoch of the controller that elected the leader."""
     partition_epoch: int = 0
-    """The version of the state (partition epoch). A change to the ISR must be based on the latest one."""
+    """The version of the state, which a change to the ISR must name."""
     adding_replicas: tuple[int, ...] = ()
     removing_replicas: tuple[int, ...] = ()
     """Replicas that a reassignment adds and removes (KIP-455)."""
@@ -44,4 +44,4 @@ class PartitionState(NamedTuple):
 
 
 new_tuple = tuple.__new__
-"""`new_tuple(SomeNamedTuple, values)` skips the class's constructor, which is several times slower: for hot paths."""
+"""`new_tuple(SomeNamedTuple, values)` skips the constructor of the class, which is too slow for hot paths."""

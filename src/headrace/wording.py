@@ -13,13 +13,13 @@ def count(number: int, noun: str, plural: str | None = None) -> str:
 
 
 def listed(names: Iterable[str], total: int) -> str:
-    """Return 'a, b, c and 5 more' for `total` names; takes only the first three."""
+    """Return 'a, b, c and 5 more' for `total` names. Consumes only the first three."""
     more = total - _SHOWN
     return ", ".join(islice(names, _SHOWN)) + (f" and {more:,} more" if more > 0 else "")
 
 
 def is_utf8(text: str) -> bool:
-    """Return False for text with an unpaired surrogate, which Python makes of arguments that are not UTF-8."""
+    """Return False for text with an unpaired surrogate, as in a command-line argument that is not UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -28,7 +28,7 @@ def is_utf8(text: str) -> bool:
 
 
 def printable(text: str) -> str:
-    r"""Return the text with escapes such as \xff for the bytes of an argument that are not UTF-8."""
+    r"""Return the text of an argument, with escapes such as \xff for bytes that are not UTF-8."""
     try:
         return text.encode(errors="surrogateescape").decode(errors="backslashreplace")
     except UnicodeEncodeError:

@@ -1,6 +1,6 @@
-"""Move directories between Headrace and Kafka 3.x with ZooKeeper, including the metadata that is not in them.
+"""Move directories between Headrace and Kafka 3.x with ZooKeeper, including the metadata.
 
-Neither broker may be running.
+Neither Headrace nor Kafka may be running.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ _ZOOKEEPER_VERSION: Final = 0
 def hand_over(directories: Sequence[Path], zookeeper: str) -> tuple[int, str, int]:
     """Hand the directories over to Kafka with ZooKeeper. Return the broker id, cluster id and number of topics.
 
-    Writes topics, settings and producer ids to ZooKeeper. Can be repeated after a failure. Raises KafkaError.
+    Writes topics, settings and producer ids to ZooKeeper. Raises KafkaError, after which the call can be repeated.
     """
     broker_id = stored_broker_id(directories)
     metadata = metadata_file(directories)
@@ -73,8 +73,8 @@ def take_over(directories: Sequence[Path], zookeeper: str, config: BrokerConfig)
     if _cluster_id(metadata) is not None:
         raise KafkaError(
             ErrorCode.kafka_storage_error,
-            f"{metadata} exists: Headrace already uses this directory, so start the broker without a takeover. Only if "
-            f"Kafka has used the directory since then, move {metadata.name} away and take the directory over again",
+            f"{metadata} exists: Headrace already uses this directory. Start the broker without a takeover. If Kafka "
+            f"has used the directory since then, move {metadata.name} away and take the directory over again",
         )
     config.take_node_id(broker_id)
     with ZooKeeperTree(zookeeper) as tree:
@@ -82,8 +82,8 @@ def take_over(directories: Sequence[Path], zookeeper: str, config: BrokerConfig)
         if cluster_id is None:
             raise KafkaError(
                 ErrorCode.inconsistent_cluster_id,
-                f"ZooKeeper {zookeeper} contains no Kafka cluster: give the address and path in zookeeper.connect of "
-                "Kafka's server.properties",
+                f"ZooKeeper {zookeeper} contains no Kafka cluster: give the value of zookeeper.connect in Kafka's "
+                "server.properties, including its path",
             )
         check_idle(tree)
         cluster = read_cluster(tree)

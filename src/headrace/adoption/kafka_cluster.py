@@ -10,7 +10,7 @@ from headrace.cluster.image import ConfigResource
 class KafkaPartition(NamedTuple):
     """A partition of the Kafka cluster.
 
-    `directories` has the id of each replica's log directory, in the order of `replicas`; empty if they are unknown.
+    `directories` has the ids of the replicas' log directories, in the order of `replicas`; empty if unknown.
     """
 
     replicas: tuple[int, ...]
@@ -19,7 +19,7 @@ class KafkaPartition(NamedTuple):
 
 
 class KafkaCluster:
-    """The metadata of a Kafka cluster, filled in by its readers; `source` describes its origin to the operator."""
+    """The metadata of a Kafka cluster. `source` tells the operator where it was read."""
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -31,4 +31,4 @@ class KafkaCluster:
         self.next_producer_id: int | None = None
         self.features: dict[str, int] = {}
         self.left_behind: Counter[str] = Counter()
-        """The number of ACLs and other objects that cannot be adopted, by kind."""
+        """Number of ACLs and other objects that cannot be adopted, by kind."""

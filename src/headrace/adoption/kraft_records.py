@@ -56,7 +56,7 @@ _NOT_ADOPTABLE: Final = {
 _REMOVALS: Final = {19: 18, 22: 11, 26: 10}
 """Records that remove an ACL, a credential or a token."""
 _IGNORED: Final = frozenset({0, 1, 7, 8, 17, 20, 21, 27, 28})
-"""Registrations of brokers and controllers, and records that do not matter for a single replica."""
+"""Registrations of brokers and controllers, and other records that a broker with the only replicas does not need."""
 
 
 def replay(values: Iterable[bytes]) -> KafkaCluster:
@@ -111,7 +111,7 @@ def _apply(cluster: KafkaCluster, value: bytes) -> None:
         except (KeyError, StopIteration, UnicodeDecodeError) as error:
             raise KafkaError(
                 ErrorCode.corrupt_message,
-                f"a metadata record of type {kind} refers to an unknown topic or partition, or is not UTF-8: {error!r}",
+                f"a metadata record of type {kind} names an unknown topic or partition, or is not UTF-8: {error!r}",
             ) from error
 
 
@@ -189,7 +189,10 @@ class _Reader:
 
     @classmethod
     def of_record(cls, data: bytes) -> "_Reader":
-        """Return a reader positioned after the frame of a record, with its type in `kind`."""
+        """Return a reader positioned at the first field of a record, after reading its `kind` and `version`.
+
+        Raises KafkaError(unsupported_version) for a record of a newer Kafka.
+        """
         reader = cls(data)
         if (frame := reader.uvarint()) != _FRAME_VERSION:
             raise KafkaError(

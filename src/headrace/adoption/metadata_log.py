@@ -1,6 +1,6 @@
 """Read the metadata log of a KRaft quorum from a directory written by Kafka.
 
-It is a partition's log whose beginning may be replaced by a snapshot (`<end offset>-<epoch>.checkpoint`, KIP-630).
+It is the log of a partition. A snapshot (`<end offset>-<epoch>.checkpoint`, KIP-630) may replace its beginning.
 """
 
 import re
@@ -24,7 +24,7 @@ _SNAPSHOT_FOOTER: Final = b"\x00\x00\x00\x04"
 class MetadataLog(NamedTuple):
     """A metadata log: `records` are the values, in order.
 
-    After a crash, the last file may end with `torn_bytes` of an incomplete batch.
+    After a crash, the last file may end with an incomplete batch, of `torn_bytes` bytes.
     """
 
     path: Path
@@ -36,8 +36,8 @@ class MetadataLog(NamedTuple):
 def find_metadata_log(owned: OwnedDirs, elsewhere: Path | None = None) -> MetadataLog | None:
     """Return the metadata log in one of the directories, or in `elsewhere`.
 
-    None if there is none, or it was adopted before. Raises KafkaError(kafka_storage_error) if it is damaged or cannot
-    be read.
+    Return None if there is no such log, or if it was adopted before. Raises KafkaError if it is damaged or cannot be
+    read.
     """
     if any(directory.was_adopted for directory in owned.working):
         return None
@@ -55,8 +55,8 @@ def find_metadata_log(owned: OwnedDirs, elsewhere: Path | None = None) -> Metada
 def read_metadata_log(log_directory: Path, *, clean_shutdown: bool) -> MetadataLog | None:
     """Return the metadata log, or None if the log directory has none.
 
-    Raises OSError if a file cannot be read, and KafkaError(kafka_storage_error) if a part is missing or damaged, except
-    for an incomplete last batch after a crash.
+    An incomplete last batch is tolerated after a crash. Raises OSError if a file cannot be read, and KafkaError if a
+    part is missing (kafka_storage_error) or damaged.
     """
     directory = log_directory / DIRECTORY
     if not directory.is_dir():
@@ -94,7 +94,7 @@ def read_metadata_log(log_directory: Path, *, clean_shutdown: bool) -> MetadataL
 
 
 def _batches(path: Path, data: bytes) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield all complete batches. Raises KafkaError for a damaged one, unless it is the incomplete last one."""
+    """Yield the position and header of all complete batches. Raises KafkaError if one before the last is damaged."""
     position = 0
     while position + HEADER_SIZE <= len(data):
         header = parse_header(data, position)
@@ -128,13 +128,13 @@ def _snapshot_records(path: Path) -> list[bytes]:
             keys = [record.key for record in records_of(header, uncompressed_body(header, data, position))]
             is_whole = _SNAPSHOT_FOOTER in keys
     if not is_whole or end != len(data):
-        raise _damaged(path, f"ends within the snapshot, at byte {len(data)}")
+        raise _damaged(path, f"is an incomplete snapshot, of {len(data)} bytes")
     return records
 
 
 def _damaged(path: Path, what: str) -> KafkaError:
     return KafkaError(
         ErrorCode.kafka_storage_error,
-        f"the metadata log of the Kafka cluster is damaged: {path} {what}; nothing was changed. Restore the "
-        "directory from a backup, or start Kafka on it, which fetches the log from its quorum, and stop it cleanly",
+        f"the metadata log of the Kafka cluster is damaged: {path} {what}. Nothing was changed. Restore the directory "
+        "from a backup, or start Kafka on it, wait until it has fetched the log from its quorum, and stop it cleanly",
     )

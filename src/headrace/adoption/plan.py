@@ -1,6 +1,6 @@
 """Decide how to adopt directories without Headrace's metadata, such as Kafka's. Pure.
 
-If the directories cannot be adopted, an error says what to do, before anything is changed.
+If the directories cannot be adopted, an error says what to do. Nothing has been changed at this point.
 """
 
 import uuid
@@ -33,7 +33,7 @@ _SHOWN: Final = 5
 _NO_CONTROLLER_YET: Final = 0
 """The controller epoch of states not written by a controller."""
 _KEEP_EVERYTHING: Final[Mapping[str, str]] = {"retention.ms": "-1", "retention.bytes": "-1"}
-"""For a topic with unknown settings: deletions by default retention could not be undone."""
+"""For a topic with unknown settings, because records that the default retention deletes cannot be restored."""
 _TRANSACTION_VERSION: Final = "transaction.version"
 _COMPACT: Final[Mapping[str, str]] = {"cleanup.policy": "compact"}
 
@@ -41,7 +41,7 @@ _COMPACT: Final[Mapping[str, str]] = {"cleanup.policy": "compact"}
 class FoundPartition(NamedTuple):
     """A partition in a log directory. `topic_id` is None and `leader_epoch` -1 if its files do not contain them.
 
-    `is_compacted` is True if a cleaner has a checkpoint of it.
+    `is_compacted` is True if the checkpoint file of the log cleaner lists it.
     """
 
     topic: str
@@ -53,18 +53,18 @@ class FoundPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adoption:
-    """The contents of a new metadata store. `left_out` has a line for everything found and not adopted."""
+    """The contents of a new metadata store. `left_out` has a line for each thing that was found but not adopted."""
 
     source: str
     topics: tuple[TopicImage, ...] = ()
     configs: Mapping[ConfigResource, Mapping[str, str]] = field(default_factory=dict)
     next_producer_id: int | None = None
     features: Mapping[str, int] = field(default_factory=dict)
-    """Finalized levels; empty for a cluster that has none."""
+    """Finalized feature levels; empty if the cluster has none."""
     left_out: tuple[str, ...] = ()
 
     def summary(self) -> str:
-        """Return the numbers of topics, partitions and settings, and their source, for the operator."""
+        """Describe the adoption to the operator: numbers of topics, partitions and settings, and their source."""
         partitions = sum(len(topic.partitions) for topic in self.topics)
         settings = sum(map(len, self.configs.values()))
         return (
@@ -79,10 +79,10 @@ def adopt(
     config: BrokerConfig,
     directory_ids: Collection[uuid.UUID],
 ) -> Adoption:
-    """Plan the adoption of log directories (with the ids `directory_ids`) whose only replica is this broker.
+    """Plan the adoption of log directories (with the ids `directory_ids`); this broker becomes the only replica.
 
-    `cluster` is Kafka's metadata, if present; without it, topics keep all records until they get settings. Raises
-    KafkaError if the directories cannot be adopted.
+    `cluster` is Kafka's metadata, if present. Without it, retention deletes nothing until the topics get settings.
+    Raises KafkaError if the directories cannot be adopted.
     """
     partitions: dict[str, dict[int, FoundPartition]] = {}
     for item in found:
@@ -94,7 +94,7 @@ def adopt(
 
 
 def adopted(adoption: Adoption, broker_id: int) -> list[Operation]:
-    """Return the operations that write the adoption to a new metadata store, which has only the fixed nodes."""
+    """Return the operations that write the adoption to a new metadata store, which contains only the fixed nodes."""
     operations: list[Operation] = []
     for resource, values in adoption.configs.items():
         if resource.kind != TOPIC_CONFIG:
@@ -121,7 +121,7 @@ def _state_nodes(topic: TopicImage) -> list[Operation]:
 
 
 def _features(cluster: KafkaCluster) -> Mapping[str, int]:
-    """Return the levels of supported features. Kafka stores none for a feature that is not in use."""
+    """Return the levels of supported features. Kafka stores no level for a feature that is not in use."""
     if not cluster.features:
         return {}
     return {_TRANSACTION_VERSION: cluster.features.get(_TRANSACTION_VERSION, 0)}
@@ -140,7 +140,7 @@ def _adopt_directories(partitions: Mapping[str, Mapping[int, FoundPartition]], c
         if len(ids) > 1:
             raise _refused(
                 f"the directories of topic {name} have different topic ids ({', '.join(sorted(map(str, ids)))}): some "
-                "belong to a deleted topic of the same name. Move those away"
+                "belong to a deleted topic of the same name. Move the deleted topic's directories away"
             )
         topic_id = ids.pop() if ids else new_topic_id(taken)
         if topic_id in taken:
@@ -159,7 +159,7 @@ def _adopt_directories(partitions: Mapping[str, Mapping[int, FoundPartition]], c
     if gaps and not config.headrace_adopt_partial:
         raise _refused(
             f"the directories of {_listed(gaps)} are missing, but a later partition is present: set log.dirs to "
-            f"all directories that the broker had, or start with {PARTIAL}=true to create those partitions empty"
+            f"all directories of the broker, or start with {PARTIAL}=true to create the missing partitions empty"
         )
     left_out = (
         "the settings of topics, which are not stored in the directories: nothing expires until retention.ms is set. "
@@ -236,8 +236,8 @@ def _check_known(partitions: Mapping[str, Mapping[int, FoundPartition]], cluster
                 unknown.append(f"{name}-{index}")
     if unknown:
         raise _refused(
-            f"the directories contain {_listed(unknown)}, which the cluster's metadata does not. Move away partitions "
-            "of other clusters; if they belong to this one, the metadata is incomplete: restore it from a backup"
+            f"the directories contain {_listed(unknown)}, but the cluster's metadata does not. Move away partitions of "
+            "other clusters; if the partitions belong to this one, restore the metadata from a backup"
         )
 
 
@@ -263,7 +263,7 @@ def _check_replicas(
         raise _refused(
             f"the directory belongs to one of several brokers: {', and '.join(what)}. Move all partitions to "
             f"broker {config.node_id} alone first (kafka-reassign-partitions.sh) and stop it cleanly, or start with "
-            f"{PARTIAL}=true to use only the replicas in it; partitions without one start empty"
+            f"{PARTIAL}=true to use only the replicas in the directory; partitions without a replica start empty"
         )
     for name, directory in missing:
         if directory is not None and directory not in directory_ids:
@@ -275,7 +275,7 @@ def _check_replicas(
         names = [name for name, _ in missing]
         raise _refused(
             f"the directories of {_listed(names)}, which belong to this broker, are missing. Restore them, set "
-            f"log.dirs to all directories of the broker, or start with {PARTIAL}=true to create those partitions empty"
+            f"log.dirs to all directories of the broker, or start with {PARTIAL}=true to create the partitions empty"
         )
 
 

@@ -1,4 +1,4 @@
-"""This broker's addresses for clients: the advertised ones, or else the address that a client has connected to."""
+"""This broker's addresses for clients: the advertised ones, or else the address that the client connected to."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -18,7 +18,7 @@ class Endpoint(NamedTuple):
 
 
 def broker_image(config: BrokerConfig, listeners: Sequence[Listener]) -> BrokerImage:
-    """Return this broker's registration; `listeners` have the bound ports."""
+    """Return this broker's registration; `listeners` contain the bound ports."""
     return BrokerImage(
         config.node_id,
         tuple(

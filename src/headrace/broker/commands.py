@@ -1,4 +1,4 @@
-"""Execute a controller's commands on this broker, in order: logs are opened before clients learn of partitions."""
+"""Execute a controller's commands on this broker, in order: logs must be open before clients see the partitions."""
 
 import asyncio
 import logging
@@ -88,9 +88,9 @@ class Commands:
     async def lead_and_follow(
         self, states: Sequence[PartitionState], issuer: Issuer
     ) -> dict[TopicPartition, ErrorCode]:
-        """Lead or follow partitions. Return an error code per partition, as in LeaderAndIsr."""
+        """Lead or follow partitions. Return an error code per partition, for the reply to LeaderAndIsr."""
         async with self.in_order:
-            # A new controller repeats the states of all partitions, most of which are known.
+            # A new controller sends the states of all partitions, although most are unchanged.
             pace = Pace()
             results: dict[TopicPartition, ErrorCode] = {}
             accepted, replaced = [], []
@@ -118,7 +118,7 @@ class Commands:
             return results
 
     def _check(self, state: PartitionState) -> ErrorCode:
-        # Any client can send the request, and the name becomes a directory's.
+        # Any client can send the request, and the topic name becomes part of a path.
         if not topic_names.is_valid(state.topic) or state.partition < 0:
             return ErrorCode.invalid_topic_exception
         if not state.topic_id.int:  # from a controller before Kafka 2.8
@@ -141,8 +141,9 @@ class Commands:
     ) -> dict[TopicPartition, ErrorCode]:
         """Open or create logs, and return the errors. Set aside the logs of `replaced`, whose topics were deleted.
 
-        A controller sends no StopReplica to a broker without a session. If the topic is created again meanwhile, a
-        Kafka broker refuses to lead the new topic, and accepts records for the deleted one, until it restarts.
+        A controller sends no StopReplica to a broker whose ZooKeeper session has expired. If a topic is deleted and
+        created again during that time, a Kafka broker refuses to lead the new topic, and accepts records for the
+        deleted one, until it restarts.
         """
         errors: dict[TopicPartition, ErrorCode] = {}
         for state in states:
@@ -190,7 +191,7 @@ class Commands:
         return errors
 
     async def stop(self, replicas: Sequence[StoppedReplica], issuer: Issuer) -> dict[TopicPartition, ErrorCode]:
-        """Stop replicas, and delete some. Return an error code per partition, as in StopReplica."""
+        """Stop replicas, and delete some. Return an error code per partition, for the reply to StopReplica."""
         async with self.in_order:
             results: dict[TopicPartition, ErrorCode] = {}
             withdrawn: list[TopicPartition] = []
@@ -209,7 +210,7 @@ class Commands:
             return results | await loop.run_in_executor(self._executor, self._delete, withdrawn)
 
     def _stop(self, stopping: Sequence[StoppedReplica], issuer: Issuer) -> list[TopicPartition]:
-        """Stop replicas. Return those whose files have to be deleted, which takes longer and needs a thread."""
+        """Stop replicas. Return those whose files the caller must delete, in a thread because that is slow."""
         if self.following is not None:
             self.following.forget([stopped.topic_partition for stopped in stopping])
         self.changes.stopped(issuer, stopping)
@@ -226,9 +227,8 @@ class Commands:
     async def resign_moved(self, topics: Iterable[TopicImage]) -> None:
         """Stop leading partitions that were moved to other brokers, or whose topic was created again. Keep their logs.
 
-        StopReplica usually follows, but a controller sends none to a broker that is not registered when its replicas
-        are moved. A Kafka broker then leads them until its next start, and loses the acks=1 records of clients with
-        old metadata.
+        StopReplica usually follows, but not if this broker was unregistered when its replicas were moved. A Kafka
+        broker then leads them until its next start, and loses the acks=1 records of clients with old metadata.
         """
         pace = Pace()
         for topic in topics:
@@ -238,7 +238,7 @@ class Commands:
                 led = self._replicas.find(topic.name, index)
                 if led is not None and (led.leader_epoch < partition.leader_epoch or led.topic_id != topic.topic_id):
                     log.info(
-                        "%s is now on brokers %s: this broker no longer leads it, and keeps its log until StopReplica",
+                        "%s is now on brokers %s: this broker no longer leads it, but keeps its log until StopReplica",
                         led.topic_partition,
                         list(partition.replicas),
                     )

@@ -47,12 +47,12 @@ def leader_in(cache: MetadataCache) -> LeaderOf:
 
 
 def put_leader(out: bytearray, leader: CurrentLeader, tag: int) -> None:
-    """Append the tagged field CurrentLeader of a partition, which has number `tag`."""
+    """Append a partition's CurrentLeader, the tagged field with number `tag`."""
     out += _TAG.pack(tag, _TAG_SIZE, leader.broker_id, leader.leader_epoch, 0)
 
 
 def put_endpoints(out: bytearray, leaders: Iterable[CurrentLeader]) -> None:
-    """Append the tagged fields at the end of a reply: the addresses of these leaders, if there are any."""
+    """Append the tagged fields at the end of a reply: NodeEndpoints with the leaders' addresses, or none."""
     nodes = {leader.broker_id: leader for leader in leaders}
     if not nodes:
         out.append(0)

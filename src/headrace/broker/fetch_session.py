@@ -15,18 +15,18 @@ NO_SESSION: Final = 0
 FULL_EPOCH: Final = -1
 """Session epoch of a fetch outside any session."""
 INITIAL_EPOCH: Final = 0
-"""Session epoch of a full fetch that asks for a session."""
+"""Session epoch of a full fetch that requests a new session."""
 EVICTABLE_AFTER_MS: Final = 120_000
 """Idle time after which a session may be evicted for a new one."""
 MAX_PARTITIONS: Final = 200_000
-"""Maximum number of partitions in all sessions, about 100 MB. Beyond it, fetches get no session, as in Kafka when all
+"""Maximum number of partitions in all sessions, about 100 MB. Further fetches get no session, as in Kafka when all
 slots are taken: their clients must name all partitions in every request."""
 
 READ_ALL_AFTER_MS: Final = 5000
-"""Read all partitions of a session this often: retention changes log start offsets without notifying sessions."""
+"""Interval between reads of all partitions of a session: retention changes log start offsets without notifying it."""
 
 PartitionKey: TypeAlias = tuple[str | int, int]
-"""Topic name, or from version 13 on the number of the topic id, which Python hashes faster than a UUID; partition."""
+"""Topic name and partition. Since Fetch version 13, the topic id as an int, because Python hashes UUIDs slowly."""
 
 
 class FetchPartition:
@@ -132,7 +132,7 @@ class FetchSession:
                     self.news.unwatch(wanted)
 
     def read_all(self, isolation: int, now_ms: int) -> None:
-        """Make all partitions ready, and set `read_all_at_ms`. Call this at that time or for a new isolation level."""
+        """Make all partitions ready. Call this when `read_all_at_ms` has passed or the isolation level changes."""
         self.isolation = isolation
         self.read_all_at_ms = now_ms + READ_ALL_AFTER_MS
         self.ready = dict.fromkeys(self.partitions.values())
@@ -169,8 +169,8 @@ class FetchSessions:
     ) -> tuple[FetchSession, bool]:
         """Return the session of a request, and True if the reply is incremental.
 
-        If there is no room, a new session replaces an idle one; a follower's may also replace a consumer's. If there
-        is none to replace, the new session has id 0.
+        If there is no room, a new session replaces an idle one; a follower's may also replace a consumer's. If no
+        session can be replaced, the new one has id 0.
 
         Raises KafkaError: fetch_session_id_not_found, invalid_fetch_session_epoch, fetch_session_topic_id_error.
         """

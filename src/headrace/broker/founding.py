@@ -1,4 +1,4 @@
-"""Find the cluster that data directories belong to, create the metadata of a new cluster, or join a cluster."""
+"""Check which cluster the log directories belong to, before a broker founds or joins one."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 
 def cluster_of(directories: Sequence[Path]) -> str | None:
-    """Return the cluster id in the metadata file, which is used if `meta.properties` is lost; None if there is none."""
+    """Return the cluster id in the metadata file, or None. It is valid even if `meta.properties` is lost.
+
+    Raises KafkaError(kafka_storage_error) if the file cannot be read.
+    """
     try:
         return founded_cluster(metadata_file(directories)) if directories else None
     except StoreError as error:
@@ -29,19 +32,19 @@ def cluster_of(directories: Sequence[Path]) -> str | None:
 
 
 def refuse_without_metadata(owned: OwnedDirs) -> None:
-    """Raise KafkaError if the metadata is missing but may be in a log directory that is missing, too."""
+    """Raise KafkaError if the metadata, which no working log directory contains, may be in a missing one."""
     reason = owned.why_metadata_may_be_elsewhere()
     if reason is not None:
         raise KafkaError(
             ErrorCode.kafka_storage_error,
             f"{METADATA_FILE}, which contains the cluster's topics, is in none of the working log directories, and"
             f" {reason}. Restore that directory and start again. If it is lost for good, remove it from log.dirs: the"
-            " topics in the other directories are then served with default settings",
+            " topics in the other directories are then served with default settings, but keep all records",
         )
 
 
 def refuse_own_metadata(directories: Sequence[Path], founded: str | None) -> None:
-    """Raise KafkaError if the directories belong to a cluster of one broker, so that it cannot join another."""
+    """Raise KafkaError if the directories belong to a one-broker cluster: they cannot be used in another cluster."""
     if founded is not None:
         raise KafkaError(
             ErrorCode.inconsistent_cluster_id,
@@ -62,7 +65,10 @@ def first_operations(adoption: "Adoption | None", node_id: int) -> Sequence[Oper
 def new_member(
     config: BrokerConfig, zookeeper: str, cache: "MetadataCache", loop: "asyncio.AbstractEventLoop"
 ) -> "Member":
-    """Return a member of the cluster at `zookeeper`, not yet connected. Raises ConfigError if kazoo is missing."""
+    """Return a member of the cluster at `zookeeper`, not yet connected.
+
+    Raises ConfigError if kazoo is missing, or if the settings do not allow this broker to join.
+    """
     try:
         from headrace.broker.membership.member import Member
     except ModuleNotFoundError as error:

@@ -28,8 +28,8 @@ LEAST_UNPACKED: Final = 1024
 MAX_COMPRESSED_AT_ONCE: Final = 64 * 1024
 """Bytes of records to recompress on the event loop in one turn."""
 MAX_WAITING: Final = 64 * 1024 * 1024
-"""Bytes of batches that may wait for the thread, and of a request's recompressed batches. Further batches are
-refused with a retriable error. A single batch may be larger."""
+"""Maximum bytes of all batches that wait for the thread, and of the recompressed batches of one `prepare`. Further
+batches are refused with a retriable error. A single batch may be larger."""
 _FLAGS: Final = 22
 """Position of the low byte of a batch's attributes, which contains the codec."""
 _FLAGS_SLICE: Final = slice(_FLAGS, _FLAGS + 1)
@@ -79,7 +79,7 @@ class LargeBatches:
         return self._classify(requests)
 
     def _any_codec(self, requests: Requests) -> bool:
-        """Return True if a topic has a codec of its own. A topic in several requests is looked up once."""
+        """Return True if a topic sets its own codec (`compression.type`). Look up a topic in several requests once."""
         found: set[str | UUID] = set()
         for context, request in requests:
             by_name = context.api_version < TOPIC_IDS
@@ -189,7 +189,7 @@ async def _in_thread(batch: PreparedBatch, config: LogConfig) -> None:
     try:
         await asyncio.shield(work)
     except asyncio.CancelledError:
-        # The thread stops after the current piece, and handles the next batch.
+        # The thread stops after the current piece; wait until it can handle the next batch.
         batch.is_abandoned = True
         await asyncio.wait([work])
         raise

@@ -14,7 +14,7 @@ MAX_LINES: Final = 100
 
 
 class RefusalLog:
-    """Logs at most MAX_LINES refusals per second. The next line contains the number of those that were not logged."""
+    """Logs at most MAX_LINES refusals per second. The next line counts the refusals that were not logged."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

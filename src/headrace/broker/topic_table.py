@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from headrace.coordinator.groups.expressions import TopicExpressions
 
 _SLICE_S: Final = 0.002
-"""Time to match expressions without a pause, and length of the pause."""
+"""Seconds to match expressions before a pause of the same length."""
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class TopicTable:
         return self._cache.version
 
     def matching(self, regex: str) -> tuple[str, ...] | None:
-        """Return the topics whose whole name matches, sorted; None if matching takes longer: retry later."""
+        """Return the topics whose whole name matches, sorted; None while matching continues in the background."""
         if self._expressions is None:
             from headrace.coordinator.groups.expressions import TopicExpressions
 
@@ -58,7 +58,7 @@ class TopicTable:
             await asyncio.wait([self._work])
 
     def _topic_names(self) -> Collection[str]:
-        """Return the topics that an expression may match: as in Kafka, all but internal ones."""
+        """Return the topics that an expression may match: as in Kafka, all except internal ones."""
         return [name for name in self._cache.image.topics if name not in INTERNAL_TOPICS]
 
 

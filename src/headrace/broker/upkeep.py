@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 DELETED_FILES_CHECK_MS: Final = 1000
 FAILURE_CHECK_MS: Final = 1000
 FIRST_RETENTION_MS: Final = 30_000
-"""Latest first run of retention, as in Kafka: a broker that restarts often must delete old data, too."""
+"""Maximum delay of the first retention run, as in Kafka: a broker that restarts often must delete old data, too."""
 _LONGEST_PAUSE_S: Final = 86_400.0
 
 
@@ -39,9 +39,10 @@ class Upkeep:
         slow: bool = False,
         first_ms: int = 86_400_000,
     ) -> None:
-        """Run `work` periodically, in a thread if it is `slow`. Otherwise it may return a function to run in a thread.
+        """Run `work` every `pause_ms()`, but at least once a day; the first time after `first_ms` at the latest.
 
-        A failure is logged and does not stop later runs. The first run starts after `first_ms` at the latest.
+        `slow` work runs in a thread; other work may return a function to run in a thread. A failure is logged and does
+        not stop later runs.
         """
         self._tasks.append(self._loop.create_task(self._repeat(name, pause_ms, work, slow, first_ms / 1000)))
 

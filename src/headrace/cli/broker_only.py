@@ -1,4 +1,4 @@
-"""The command line without typer: runs `headrace start`; for other commands, names the missing packages."""
+"""The command line without typer: prints the version, the usage or an error. `__main__` runs valid `start` commands."""
 
 import sys
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ Usage: headrace start [--data DIR] [--listen HOST:PORT] [--config FILE] [--set K
 Starts a broker; Ctrl-C stops it.
 """
 _EXTRAS: Final = {"demo": "pipeline", "takeover": "zookeeper", "handover": "zookeeper"}
-"""Extras of commands that need more than `cli`; both include it."""
+"""Extras of commands that need more than `cli`; both extras include `cli`."""
 _OTHER_COMMANDS: Final = f"The other commands and the help pages need packages that are not installed: {install('cli')}"
 
 

@@ -1,6 +1,6 @@
 """Access to a cluster through confluent-kafka. Failures are CommandErrors.
 
-librdkafka's own log is dropped: it repeats what the errors say.
+librdkafka's own log is dropped, because it repeats the errors.
 """
 
 import logging
@@ -31,7 +31,7 @@ T = TypeVar("T")
 REQUEST_TIMEOUT_S = 10.0
 _CONNECT_TIMEOUT_S = 3.0
 _ALIVE_S = 3.0
-"""A broker that takes longer to answer counts as lost."""
+"""A broker that takes longer to reply counts as lost."""
 _KAFKA_PORT = 9092
 
 _silent = logging.getLogger("headrace.cli.librdkafka")
@@ -55,7 +55,7 @@ def client_config(
 
 
 def topic_exists(client: Consumer | Producer, topic: str) -> bool | None:
-    """Return True if the brokers know the topic; None if no broker answers within `_ALIVE_S`."""
+    """Return False if the topic does not exist, None if no broker replies within `_ALIVE_S`, otherwise True."""
     try:
         found = client.list_topics(topic, timeout=_ALIVE_S).topics.get(topic)
     except KafkaException:
@@ -65,7 +65,7 @@ def topic_exists(client: Consumer | Producer, topic: str) -> bool | None:
 
 def leader_of(partition: TopicPartitionInfo) -> int | None:
     """Return the id of the broker that leads a partition; None if it has no leader."""
-    leader: Node | None = partition.leader  # against its type
+    leader: Node | None = partition.leader  # None without a leader, contrary to its type
     return None if leader is None or leader.id < 0 else leader.id
 
 
@@ -78,7 +78,7 @@ class Offsets:
 
 
 class Cluster:
-    """The cluster at `bootstrap`. Every method raises CommandError."""
+    """The cluster at `bootstrap`. The methods raise CommandError if a request fails."""
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
@@ -86,7 +86,7 @@ class Cluster:
 
     @classmethod
     def connect(cls, bootstrap: str) -> Self:
-        """Return the cluster once a broker answers at one of the addresses."""
+        """Return the cluster if a broker replies at one of the addresses. Raises CommandError."""
         _check_that_a_broker_answers(bootstrap)
         return cls(bootstrap)
 
@@ -128,12 +128,12 @@ class Cluster:
         return True
 
     def create(self, topic: NewTopic) -> None:
-        """Create a topic and wait until the brokers know it, at most REQUEST_TIMEOUT_S."""
+        """Create a topic and wait until it is in the brokers' metadata, at most REQUEST_TIMEOUT_S."""
         futures = self.admin.create_topics(
             [topic], operation_timeout=REQUEST_TIMEOUT_S, request_timeout=REQUEST_TIMEOUT_S
         )
         self.answer(futures[topic.topic], f"creating topic '{topic.topic}'")
-        # Kafka's controller answers before its brokers have heard of the topic.
+        # Kafka's controller replies before the topic is in the metadata of the other brokers.
         deadline = time.monotonic() + REQUEST_TIMEOUT_S
         while not self.exists(topic.topic) and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -178,11 +178,11 @@ class Cluster:
 
 
 class UnknownTopicError(CommandError):
-    """The topic does not exist, which the caller may expect."""
+    """The topic does not exist; a separate class, because some callers expect it."""
 
 
 def _check_that_a_broker_answers(bootstrap: str) -> None:
-    """Raise CommandError with the reasons if no broker answers; librdkafka would retry silently."""
+    """Raise CommandError with the reasons if no broker replies; librdkafka would retry silently."""
     reasons = []
     hint = "Start a broker with `headrace start`, or name another one with --bootstrap or HEADRACE_BOOTSTRAP."
     for address in bootstrap.split(","):
@@ -196,7 +196,7 @@ def _check_that_a_broker_answers(bootstrap: str) -> None:
         except ConnectionRefusedError:
             reasons.append(f"nothing is listening on {address}")
         except TimeoutError:
-            reasons.append(f"{address} does not answer")
+            reasons.append(f"the connection to {address} timed out")
         except socket.gaierror:
             reasons.append(f"unknown host '{host}'")
         except OSError as error:

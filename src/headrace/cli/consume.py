@@ -23,7 +23,7 @@ EPILOG = examples(
     "headrace consume access-log --from=-10 --until-end",
     "the last 15 minutes as JSON",
     "headrace consume orders --from 15m --until-end --jsonl | jq .key",
-    "as a member of a group: continues from the committed offsets",
+    "as a member of a group, from the committed offsets",
     "headrace consume orders --group billing",
     "a format of your own",
     "headrace consume orders --format '{time} {key}: {value}'",
@@ -41,8 +41,8 @@ def consume(
             "--from",
             metavar="WHERE",
             help="Start: beginning, end, an offset (42), a number of records before the end (-10), a time "
-            "(2026-11-21T09:30, @MILLISECONDS) or a duration ago (15m, 2h). With --group: only for partitions without "
-            "a committed offset.",
+            "(2026-11-21T09:30, @MILLISECONDS) or a duration before now (15m, 2h). With --group: only for partitions "
+            "without a committed offset.",
         ),
     ] = "beginning",
     partition: Annotated[
@@ -117,7 +117,7 @@ def consume(
 ) -> None:
     """Print the records of a topic, one per line.
 
-    Exits with 1 if --timeout or --until-end stops it before it has read --max-messages records.
+    The exit code is 1 if --timeout or --until-end stops it before it has read --max-messages records.
     """
     printed = (print_timestamp, print_partition, print_offset, print_headers, print_key)
     columns = [name for name, wanted in zip(_COLUMNS, printed, strict=True) if wanted]
@@ -127,10 +127,10 @@ def consume(
             "Give --jsonl, --format TEMPLATE, or any of the --print-... options.",
         )
     if group is not None and partition is not None:
-        raise usage_error("--group and --partition cannot be combined", "A group assigns its partitions itself.")
+        raise usage_error("--group and --partition cannot be combined", "A group assigns partitions to its members.")
     formatter = _formatter(jsonl, template, columns, separator, null)
 
-    # Importing the client library takes longer than a help page may.
+    # Imported late: loading the client library would delay the help page.
     from headrace.cli.cluster import Cluster
     from headrace.cli.reading import Reading, read
 

@@ -29,7 +29,7 @@ EPILOG = examples(
     "headrace demo --input access.log --data ./demo",
     "sessions end after ten minutes",
     "headrace demo --input access.log --set sessions.gap='10 minutes'",
-    "the totals for a program",
+    "the totals as JSON",
     "headrace demo --input access.log --json | jq .status",
 )
 _JSON_KEYS: Final = (
@@ -120,7 +120,7 @@ def demo(
             prefix=prefix,
             overrides=tuple(overrides or ()),
         )
-        # A wrong option is an error before anything starts.
+        # Check the options before anything starts.
         demo_jobs(bootstrap=bootstrap or "", lake=place, prefix=prefix, overrides=plan.overrides)
         with View(console) as view:
             state, report = Demo(plan, view.show).run()
@@ -145,7 +145,7 @@ def demo(
 
 
 def _headrace() -> str:
-    # The way this process was started: a virtual environment need not be on the path.
+    # Name the program as this process was started: its virtual environment may not be on the path.
     return sys.argv[0] if Path(sys.argv[0]).name == "headrace" else f"{sys.executable} -m headrace"
 
 

@@ -19,7 +19,7 @@ TAKEOVER_EPILOG = examples(
     "headrace start --data /var/lib/kafka",
 )
 HANDOVER_EPILOG = examples(
-    "to Kafka 3.9 with ZooKeeper, after `headrace start` has been stopped",
+    "to Kafka 3.9 with ZooKeeper, after stopping `headrace start`",
     "headrace handover --data /var/lib/kafka --zookeeper localhost:2181",
     "then, with zookeeper.connect in the file",
     "kafka-server-start.sh server.properties",
@@ -31,7 +31,7 @@ Data = Annotated[
 ]
 ZooKeeper = Annotated[
     str,
-    typer.Option("--zookeeper", metavar="HOST:PORT", show_default=False, help="Kafka's zookeeper.connect."),
+    typer.Option("--zookeeper", metavar="HOST:PORT", show_default=False, help="Value of Kafka's zookeeper.connect."),
 ]
 
 

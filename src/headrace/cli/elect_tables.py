@@ -43,8 +43,8 @@ def as_json(elections: Sequence[Election]) -> list[dict[str, Any]]:
 def preview_summary(elections: Sequence[Election], *, unclean: bool) -> str:
     count = Counter(one.state for one in elections)
     if not count[POSSIBLE] and not count[IMPOSSIBLE]:
-        rest = "have a leader" if unclean else "are led by their preferred replicas"
-        return f"No election is needed: all of {output.count(len(elections), 'partition')} {rest}."
+        rest = "with a leader" if unclean else "led by their preferred replicas"
+        return f"No election is needed ({output.count(len(elections), 'partition')}, all {rest})."
     impossible = f"; {count[IMPOSSIBLE]:,} impossible" if count[IMPOSSIBLE] else ""
     text = f"{output.count(count[POSSIBLE], 'election')} possible{impossible}. Nothing was changed."
     return f"{text} Add --execute to elect these leaders." if count[POSSIBLE] else text

@@ -1,6 +1,6 @@
 """Failures of commands: an exception with the reason and a hint, and texts for Kafka's errors.
 
-Exit codes: 0 done, 1 failed, 2 usage error, 3 not in the wanted state, 130 stopped with Ctrl-C.
+Exit codes: 0 success, 1 failure, 2 usage error, 3 cluster not in the expected state, 130 stopped with Ctrl-C.
 """
 
 import difflib
@@ -17,7 +17,7 @@ INTERRUPTED = 130
 
 
 class CommandError(Exception):
-    """Ends the command: `what` went wrong, and optionally a `hint` about what to do."""
+    """Ends the command: `what` says what is wrong, and the optional `hint` what to do."""
 
     def __init__(self, what: str, hint: str | None = None, exit_code: int = FAILED) -> None:
         super().__init__(what)
@@ -52,7 +52,7 @@ def missing_topic(topic: str, bootstrap: str, known: Iterable[str], create: str 
 
 
 def refused(error: "KafkaError", bootstrap: str, doing: str) -> CommandError:
-    """Return the error of a broker or the client library while `doing` something ('creating topic x')."""
+    """Convert an error that a broker or the client library reported while `doing` something ('creating topic x')."""
     name = error.name().lstrip("_")
     hint = _HINTS.get(name)
     if name in ("TIMED_OUT", "TRANSPORT", "ALL_BROKERS_DOWN", "MSG_TIMED_OUT", "TIMED_OUT_QUEUE"):
@@ -68,9 +68,9 @@ _HINTS = {
     "INVALID_REPLICATION_FACTOR": "The replication factor cannot exceed the number of brokers.",
     "LEADER_NOT_AVAILABLE": "A partition has no leader: `headrace cluster` shows it, and which brokers are missing.",
     "UNKNOWN_PARTITION": "`headrace topics describe TOPIC` shows its partitions.",
-    "TOPIC_AUTHORIZATION_FAILED": "The cluster's ACLs do not allow this client to do that.",
-    "CLUSTER_AUTHORIZATION_FAILED": "The cluster's ACLs do not allow this client to do that.",
-    "GROUP_AUTHORIZATION_FAILED": "The cluster's ACLs do not allow this client to use that group.",
+    "TOPIC_AUTHORIZATION_FAILED": "The cluster's ACLs do not permit this operation on the topic.",
+    "CLUSTER_AUTHORIZATION_FAILED": "The cluster's ACLs do not permit this operation on the cluster.",
+    "GROUP_AUTHORIZATION_FAILED": "The cluster's ACLs do not permit this operation on the group.",
     "NOT_ENOUGH_REPLICAS": "Fewer replicas are in sync than the topic's min.insync.replicas requires.",
 }
 

@@ -1,7 +1,7 @@
 """Find out within seconds whether a port speaks Kafka's protocol, and if not, which protocol it speaks.
 
-librdkafka retries a wrong port until a request times out, and cannot say why. Any Kafka broker answers an ApiVersions
-request without authentication.
+librdkafka retries a wrong port until a request times out, and cannot say why. Any Kafka broker replies to an
+ApiVersions request without authentication.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ _MYSQL_HANDSHAKE = 10
 
 
 def why_not_kafka(host: str, port: int, connect_timeout_s: float) -> str | None:
-    """Return what is wrong with a port ('speaks HTTP, not Kafka'), or None if a broker answers.
+    """Return what is wrong with a port ('speaks HTTP, not Kafka'), or None if a broker replies.
 
     Raises OSError if the connection fails.
     """
@@ -38,14 +38,14 @@ def why_not_kafka(host: str, port: int, connect_timeout_s: float) -> str | None:
         except OSError:
             answer = None
     if answer is None:
-        return "closes the connection instead of answering: does it expect TLS?"
+        return "closes the connection without a reply: does it expect TLS?"
     if not answer:
-        return f"accepts connections, but has not answered for {_TIMEOUT_S:.0f} s"
+        return f"accepts connections, but did not reply within {_TIMEOUT_S:.0f} s"
     return _why_not_kafkas_answer(answer)
 
 
 def _read(connection: socket.socket, timeout_s: float) -> bytes | None:
-    """Return the first 8 bytes, or fewer after a timeout; None if the server closed the connection without any."""
+    """Return the first 8 bytes, or fewer after a timeout; None if the server closed the connection without a reply."""
     data = b""
     deadline = time.monotonic() + timeout_s
     while len(data) < 8:
@@ -81,4 +81,4 @@ def _why_not_kafkas_answer(answer: bytes) -> str | None:
     if answer.startswith((b"-ERR", b"-DENIED")):
         return "speaks Redis's protocol, not Kafka's"
     text = answer.decode("ascii", "replace")
-    return f"does not speak Kafka's protocol: it answered {text if text.isprintable() else answer.hex()!r}"
+    return f"does not speak Kafka's protocol: it replied {text if text.isprintable() else answer.hex()!r}"

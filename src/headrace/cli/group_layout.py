@@ -1,6 +1,6 @@
 """Fit tables to the terminal: shorten long names in the middle, wrap sentences between words.
 
-Names stay whole in pipes and in JSON.
+In pipes and in JSON, names are complete.
 """
 
 import shutil
@@ -14,7 +14,7 @@ from headrace.cli.output import Cell, Column
 _GAP = 3
 """Spaces between two columns."""
 _NARROWEST = 8
-"""Minimum width of a name or sentence, on any terminal."""
+"""Minimum width of a column of names or sentences, even on a narrower terminal."""
 
 
 class Name(Column):
@@ -54,7 +54,7 @@ def fitted(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int
 
 
 def shortened(text: str, width: int) -> str:
-    """Cut out the middle if the text is longer than the width: ids differ at their ends."""
+    """Replace the middle of a text longer than the width by an ellipsis: ids often differ only at their ends."""
     if len(text) <= width:
         return text
     tail = (width - 1) // 2
@@ -62,7 +62,7 @@ def shortened(text: str, width: int) -> str:
 
 
 def _shares(room: int, wishes: Sequence[int], least: Sequence[int]) -> list[int]:
-    """Divide the width equally, but give no column more than it needs; the others share the rest."""
+    """Divide the width equally, but give no column more than it needs (`wishes`) or less than its minimum (`least`)."""
     shares = [0] * len(wishes)
     for place, each in enumerate(sorted(range(len(wishes)), key=wishes.__getitem__)):
         fair = max(room // (len(wishes) - place), least[each], _NARROWEST)
@@ -93,7 +93,7 @@ def _length(cell: Cell) -> int:
 
 
 def seconds(duration: float | None, on_terminal: bool) -> Cell:
-    """Format a duration: '3 min 20 s' for people, '200.000' for programs."""
+    """Format a duration: '3 min 20 s' on a terminal, otherwise '200.000' (seconds)."""
     if duration is None:
         return None
     if not on_terminal:
@@ -104,8 +104,8 @@ def seconds(duration: float | None, on_terminal: bool) -> Cell:
 
 
 def moment(time_ms: int, on_terminal: bool) -> str:
-    """Format a time: local for people, UTC for programs."""
+    """Format a time: local, without the year, on a terminal; otherwise ISO 8601 in UTC."""
     if on_terminal:
-        # A non-breaking space.
+        # The non-breaking space keeps date and time on one line.
         return datetime.fromtimestamp(time_ms // 1000).astimezone().strftime("%m-%d\u00a0%H:%M:%S")
     return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

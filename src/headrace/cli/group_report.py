@@ -1,4 +1,4 @@
-"""Gather the data that `headrace groups` shows, over the wire and over HTTP."""
+"""Gather the data that `headrace groups` shows, with Kafka requests and over HTTP."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -23,7 +23,7 @@ class MemberReport:
     instance_id: str | None
     partitions: Mapping[str, Sequence[int]]
     is_waited_for: bool | None = None
-    """True if a rebalance is waiting for it; None if unknown."""
+    """True if a rebalance is waiting for this member; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +39,11 @@ class PartitionReport:
     """Age of the oldest unread record; None if unknown."""
     member_id: str | None
     pace: float | None = None
+    """Records per second that the group commits."""
     trend: str | None = None
     catches_up_in_seconds: float | None = None
     counted_from: int | None = None
-    """The offset where lag starts: the committed one, or where the group would start."""
+    """The offset from which the lag counts: the committed offset, or the one where the group would start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,9 +89,9 @@ class GroupReport:
 def report(
     cluster: Cluster, names: Sequence[str], http: str | None, *, reset: str | None, rebalances: int
 ) -> list[GroupReport]:
-    """Report on groups, with their latest `rebalances`. Raises CommandError if a group does not exist.
+    """Report on groups, with the latest `rebalances` of each. Raises CommandError if a group does not exist.
 
-    `reset` is the auto.offset.reset to assume; None for the broker's assumption.
+    `reset` is the auto.offset.reset to assume; None means the broker's assumption.
     """
     described = group_calls.describe_groups(cluster, names)
     for name in names:
@@ -131,9 +132,9 @@ def report(
 
 
 def assumed_reset(cluster: Cluster, broker_id: int | None, reset: str | None) -> str:
-    """Return `reset` or, if it is None, the setting of the broker, or of any broker without an id.
+    """Return `reset` or, if it is None, the broker's setting; EARLIEST on Apache Kafka, which has no such setting.
 
-    Apache Kafka has no such setting: then return EARLIEST.
+    If `broker_id` is None, any broker is queried.
     """
     if reset is not None:
         return str(reset)
@@ -171,7 +172,7 @@ def _owners(members: Sequence[MemberReport]) -> dict[Place, str]:
 
 
 def _partitions(cluster: Cluster, group: str, members: Sequence[MemberReport], reset: str) -> list[PartitionReport]:
-    """Measure lag over the wire; reads records to find their age."""
+    """Measure lag with Kafka requests, and read the oldest unread records to find their age."""
     owners = _owners(members)
     committed = group_calls.committed(cluster, group)
     places = committed.keys() | owners.keys()
@@ -254,7 +255,7 @@ class GroupSummary:
 
 
 def summaries(cluster: Cluster, entries: Sequence[GroupEntry], reset: str) -> dict[str, GroupSummary]:
-    """Measure members and lag of groups, over the wire."""
+    """Count the members and measure the lag of groups, with Kafka requests."""
     described = group_calls.describe_groups(cluster, [entry.name for entry in entries])
     committed = {entry.name: group_calls.committed(cluster, entry.name) for entry in entries}
     assigned = {name: _owners(_members(description, None)).keys() for name, description in described.items()}

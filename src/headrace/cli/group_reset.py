@@ -1,4 +1,4 @@
-"""Work out and print the steps of `headrace groups reset`."""
+"""Plan and print the steps of `headrace groups reset`."""
 
 import typer
 
@@ -57,7 +57,7 @@ def steps(
         where = " in these partitions" if selection.topics else ""
         raise CommandError(
             f"group '{group}' has no committed offsets{where}",
-            "--shift-by and --to current need them: use another --to.",
+            "--shift-by and --to current need committed offsets: use another --to.",
         )
     if not places:
         raise CommandError(f"group '{group}' has no committed offsets to reset", "Name the topics with --topic.")
@@ -93,7 +93,7 @@ def _positions(
 
 
 def print_steps(group: str, steps: list[Step], *, execute: bool, json: bool) -> None:
-    """Print the steps for people, programs or `--from-file`."""
+    """Print the steps, in a pipe and as JSON in formats that `--from-file` reads."""
     if json:
         output.print_json(
             {

@@ -70,14 +70,14 @@ def _fitted(value: str, on_terminal: bool) -> str:
 
 
 def counted_from(reset: str) -> str:
-    """Say where the lag of partitions without a committed offset starts, and why."""
+    """Describe where the lag of partitions without a committed offset starts, and why."""
     return f"counted from the {'start' if reset == EARLIEST else 'end'} ({reset} assumed)"
 
 
 def _trend(group: GroupReport, on_terminal: bool) -> str:
     if not on_terminal or not group.catches_up_in_seconds:
         return str(group.trend)
-    return f"{group.trend}, in {output.seconds(group.catches_up_in_seconds)} at the current rate"
+    return f"{group.trend}; at the current rate, the lag is zero in {output.seconds(group.catches_up_in_seconds)}"
 
 
 def _member_row(member: MemberReport, on_terminal: bool) -> list[Cell]:
@@ -107,7 +107,7 @@ def _partition_row(each: PartitionReport, names: Mapping[str, str], on_terminal:
 
 
 def _short(member: MemberReport) -> str:
-    """Shorten a member's id: drop the client's name, and most of the random part."""
+    """Shorten a member id: drop the client id at its start, and most of the random part."""
     name = member.instance_id or member.client_id
     rest = member.member_id.removeprefix(f"{name}-")
     return f"{rest[:8]}…" if len(rest) > 9 else rest

@@ -47,7 +47,7 @@ def timeline(cluster: Cluster, group: str, since_ms: int, now_ms: int, limit: in
     path = "/groups/timeline"
     found: dict[str, Any] | None = side.get(path, "events", group=group, **{"from": since_ms}, to=now_ms, limit=limit)
     if found is None:
-        raise side.invalid(f"it does not know {path}")
+        raise side.invalid(f"{path} does not exist there")
     if described is None and not found["events"]:
         raise group_calls.missing_group(cluster, group)
     return found
@@ -88,7 +88,7 @@ def print_rebalances(rebalances: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _namer(members: Iterable[Mapping[str, Any]]) -> Callable[[Mapping[str, Any]], str]:
-    """Return a function that names members: with the host only if a name appears on several hosts, or in pipes."""
+    """Return a function that names members, with the host in pipes or if a name appears on several hosts."""
     hosts: dict[str, set[str]] = {}
     for member in members:
         hosts.setdefault(_name(member), set()).add(member["host"])

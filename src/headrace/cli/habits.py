@@ -1,6 +1,6 @@
-"""Spellings from Kafka's own tools and the `headrace` commands to use instead.
+"""Options and commands of Kafka's and other tools, with the `headrace` equivalents that error messages suggest.
 
-They are not accepted, so that scripts use one spelling. Pure.
+The foreign spellings are not accepted, so that all scripts use the same ones. Pure.
 """
 
 import shlex
@@ -10,7 +10,7 @@ from typing import Final
 _TOPIC: Final = "The topic is an argument: `{path} {value:TOPIC}`."
 _TOPIC_LAST: Final = "Name topics as arguments: `{path} {value:TOPIC}`."
 _GROUP: Final = "The group is an argument: `{path} {value:GROUP}`."
-_NO_CLIENT_SETTINGS: Final = "The commands have no client settings: `{path} --help` lists the options."
+_NO_CLIENT_SETTINGS: Final = "Client settings are not supported: `{path} --help` lists the options."
 _WHOLE: Final = "`headrace groups describe GROUP` prints members, offsets and state together."
 _ID: Final = "The transactional id is an argument: `{path} {value:TRANSACTIONAL_ID}`."
 _PLACE: Final = "The partition is an argument, as TOPIC:PARTITION: `{path} orders:3`."
@@ -48,7 +48,7 @@ _OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "--replication-factor": "Use `--set default.replication.factor={value:N}`.",
         "--daemon": "The broker stays in the foreground: run it under systemd, or in the background with `&`.",
         "-daemon": "The broker stays in the foreground: run it under systemd, or in the background with `&`.",
-        "-d": "Use `--data DIR`; for the background, put `&` at the end.",
+        "-d": "Use `--data DIR`; to run the broker in the background, put `&` at the end.",
     },
     "headrace consume": {
         "--topic": _TOPIC,
@@ -98,7 +98,7 @@ _OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "headrace topics create": {
         "--topic": _TOPIC_LAST,
-        "--replica-assignment": "Headrace places replicas itself: use `--partitions` and `--replication-factor`.",
+        "--replica-assignment": "The cluster places the replicas: use `--partitions` and `--replication-factor`.",
         "--command-config": _NO_CLIENT_SETTINGS,
     },
     "headrace topics describe": {
@@ -173,7 +173,7 @@ _OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "--topic": _PLACE,
         "--partition": _PLACE,
         "--force": "`--yes` aborts without asking.",
-        "--transactional-id": "This ends a transaction in one partition; only its producer can abort all of it.",
+        "--transactional-id": "This aborts in one partition; only the producer can abort the whole transaction.",
     },
     "headrace cluster": {"--interval": "`--watch` refreshes every two seconds."},
     "headrace reassign plan": {
@@ -187,7 +187,7 @@ _OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "headrace reassign execute": {
         "--reassignment-json-file": _PLAN_FILE,
         "--plan": _PLAN_FILE,
-        "--force": "`--yes` starts without asking; `--additional` starts even if other partitions are moving.",
+        "--force": "`--yes` skips the confirmation; `--additional` starts even if other partitions are moving.",
     },
     "headrace reassign verify": {
         "--reassignment-json-file": _PLAN_FILE,
@@ -399,7 +399,7 @@ def for_argument(path: str, extra: str) -> str | None:
 
 
 def _for_action(path: str, args: Sequence[str]) -> str | None:
-    """Translate `--create --topic orders` of Kafka's tool into `headrace topics create orders`."""
+    """Translate options of Kafka's tool: `--create --topic orders` becomes `headrace topics create orders`."""
     actions = _ACTIONS[path]
     words = [word for arg in args for word in (arg.split("=", 1) if arg.startswith("--") else [arg])]
     action = next((actions[word] for word in words if word in actions), None)

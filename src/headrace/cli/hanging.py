@@ -1,6 +1,6 @@
-"""Find hanging transactions: those that are open in a partition, and that no coordinator will ever end there.
+"""Find hanging transactions: they are open in a partition, but no coordinator will ever write a marker there.
 
-The rule is that of Kafka's TransactionsCommand.
+The criteria are those of Kafka's TransactionsCommand.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,7 +29,7 @@ class Hanging:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """The outcome: hanging transactions, the number of partitions searched, and those without a leader."""
+    """The hanging transactions, the number of partitions searched, and the partitions without a leader."""
 
     hanging: list[Hanging]
     searched: int
@@ -90,8 +90,8 @@ def _hanging(place: Place, producer: Producer, now_ms: int) -> Hanging:
 def partitions(cluster: Cluster, selection: Selection, broker: int | None) -> tuple[list[Place], list[Place]]:
     """Return the selected partitions (all if none are selected) that have a leader, and those that have none.
 
-    With `broker`, include only partitions with a replica there. Raises CommandError for a missing topic or
-    partition, and if `broker` has none.
+    With `broker`, return the partitions with a replica on it, and no others. Raises CommandError for a missing topic
+    or partition, and if `broker` has no replica of these partitions.
     """
     places, leaderless = [], []
     for topic in cluster.describe(list(selection.topics) or cluster.topic_names()):

@@ -1,4 +1,4 @@
-"""Gets JSON from a Headrace broker's HTTP listener: data for which Kafka's protocol has no message."""
+"""Gets JSON from a Headrace broker's HTTP listener: data that no Kafka request returns."""
 
 import ipaddress
 import json
@@ -27,13 +27,16 @@ class HttpSide:
         self._opener = build_opener(ProxyHandler({}))
 
     def get(self, path: str, expected: str, **query: object) -> Any:
-        """Return the JSON object, which has the field `expected`; None for the broker's 404. Raises CommandError."""
+        """Return the JSON object, which must have the field `expected`; None if the broker replies 404.
+
+        Raises CommandError.
+        """
         asked = urlencode({name: value for name, value in query.items() if value is not None})
         try:
             with self._opener.open(f"http://{self.address}{path}?{asked}", timeout=_TIMEOUT_S) as answer:
                 found = json.load(answer)
             if not isinstance(found, dict) or expected not in found:
-                raise ValueError(f"without the field '{expected}', it is not from a Headrace broker")
+                raise ValueError(f"it has no field '{expected}', so it is not from a Headrace broker")
             return found
         except HTTPError as error:
             if error.code == 404 and _is_of_headrace(error):
@@ -43,7 +46,7 @@ class HttpSide:
             raise self.invalid(error.reason if isinstance(error, URLError) else error) from None
 
     def invalid(self, reason: object) -> CommandError:
-        """Return the error for a reply that a Headrace broker does not give."""
+        """Return the error for a missing reply, or for one that no Headrace broker sends."""
         return CommandError(
             f"no valid reply from the broker's HTTP listener at {self.address}: {_one_line(reason)}",
             f"Check the broker's {_SETTING}, or give the address with --http.",
@@ -73,7 +76,7 @@ def http_side(cluster: Cluster, broker_id: int, host: str, named: str | None) ->
 
 
 def broker_setting(cluster: Cluster, broker_id: int, name: str) -> str | None:
-    """Return the value of a setting; None if the broker does not have it, or does not show it to this client."""
+    """Return the value of a setting; None if the broker does not have it, or if the request fails."""
     resource = ConfigResource(ResourceType.BROKER, str(broker_id))
     try:
         future = cluster.admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)[resource]

@@ -48,7 +48,7 @@ def print_list(jobs: Sequence[Mapping[str, Any]]) -> None:
 
 
 def described(job: Job, selection: Selection) -> dict[str, Any]:
-    """Return everything about a job in its deployment as an object for JSON; of secrets, only the places."""
+    """Return everything about a job in its deployment as an object for JSON; for secrets, only their sources."""
     deployment = selection.deployment
     settings = deployment.settings(job.name)
     values = deployment.params(job)
@@ -202,7 +202,7 @@ def _output(each: Output) -> dict[str, Any]:
 
 
 def _values(table: Mapping[str, Any]) -> list[str]:
-    """Return the aggregates of an additive table, such as sum(views); only Spark knows the columns of other tables."""
+    """Return the aggregates of an additive table, such as sum(views); other kinds do not declare their columns."""
     functions = {"sums": "sum", "minima": "min", "maxima": "max", "sketches": "sketch"}
     return [f"{function}({name})" for kind, function in functions.items() for name in table.get(kind, ())]
 

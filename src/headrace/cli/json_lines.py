@@ -3,7 +3,7 @@
     {"topic": "t", "partition": 0, "offset": 5, "timestamp": 1763719200000, "key": "k", "value": "v",
      "headers": [["name", "value"]]}
 
-UTF-8 bytes are strings, others `{"base64": "..."}`. null is Kafka's null, distinct from the empty string.
+UTF-8 bytes are strings, other bytes `{"base64": "..."}`. null is Kafka's null, distinct from the empty string.
 """
 
 import base64
@@ -27,7 +27,7 @@ class MalformedRecordError(ValueError):
 
 
 def to_json_line(message: "Message") -> bytes:
-    """Format a consumed record, without a line end."""
+    """Format a consumed record, without a line ending."""
     kind, timestamp = message.timestamp()
     fields = {
         "topic": message.topic(),

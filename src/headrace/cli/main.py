@@ -1,6 +1,6 @@
 """The `headrace` command line: its commands and their exit codes.
 
-Modules of commands import only cheap modules at the top; those that talk to a cluster are imported when a command runs.
+Command modules import only cheap modules at the top, and modules that talk to a cluster when a command runs.
 """
 
 import signal
@@ -90,7 +90,7 @@ def _ending() -> Iterator[None]:
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     except typer.Abort as abort:
-        # The user declined, or pressed Ctrl-C, which leaves the cursor in the line.
+        # The user declined, or pressed Ctrl-C, after which the cursor is still on the line of the prompt.
         interrupted = isinstance(abort.__context__, KeyboardInterrupt)
         output.tell("" if interrupted else "Nothing was changed.")
         raise typer.Exit(INTERRUPTED if interrupted else FAILED) from None
@@ -145,7 +145,7 @@ def headrace(
 ) -> None:
     """A partitioned, replicated commit log that any Kafka client can use.
 
-    Exit codes: 0 done, 1 failed, 2 usage error, 3 not in the wanted state, 130 stopped with Ctrl-C.
+    Exit codes: 0 success, 1 failure, 2 usage error, 3 cluster not in the expected state, 130 stopped with Ctrl-C.
     """
 
 
@@ -178,7 +178,7 @@ def start(
     ] = None,
     until_eof: Annotated[
         bool,
-        typer.Option("--until-eof", help="Stop when standard input ends, as when the parent process dies."),
+        typer.Option("--until-eof", help="Stop at the end of standard input, such as when the parent process dies."),
     ] = False,
 ) -> None:
     """Start a broker; Ctrl-C stops it.

@@ -33,12 +33,12 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Topics with their selected partitions, None for all."""
+    """The selected topics and their selected partitions; None means all partitions."""
 
     topics: Mapping[str, frozenset[int] | None]
 
     def takes(self, place: Place) -> bool:
-        """Return True if the partition is selected; an empty selection contains all."""
+        """Return True if the partition is selected; an empty selection selects all partitions."""
         if not self.topics:
             return True
         partitions = self.topics.get(place[0], frozenset())
@@ -68,7 +68,7 @@ def parse_selection(texts: Sequence[str], option: str) -> Selection:
 
 
 def plan(current: Mapping[Place, int], bounds: Mapping[Place, Offsets], wanted: Mapping[Place, int]) -> list[Step]:
-    """Return the steps to the wanted offsets, limited to the offsets in the partition."""
+    """Return the steps to the wanted offsets, clamped to the bounds of each partition."""
     return [
         Step(*place, current.get(place), min(max(offset, bounds[place].earliest), bounds[place].latest), offset)
         for place, offset in sorted(wanted.items())
@@ -76,7 +76,7 @@ def plan(current: Mapping[Place, int], bounds: Mapping[Place, Offsets], wanted: 
 
 
 def read_offsets(path: str) -> dict[str, dict[Place, int]]:
-    """Read a file of offsets, and return them by group; '' for those without a group.
+    """Read a file of offsets. Return them by group, with '' for offsets without a group.
 
     The formats are those of `headrace groups reset` (JSON or tab-separated) and the CSV that Kafka's tool exports:
     'topic,partition,offset' or 'group,topic,partition,offset'. Raises CommandError.

@@ -22,7 +22,7 @@ Bootstrap = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors to standard error.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Suppress all messages except errors.")]
 
 
 def key_and_value(text: str, option: str) -> tuple[str, str]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 EPILOG = examples(
     "brokers, the controller, and partitions with problems",
     "headrace cluster",
-    "wait until all replicas are in sync, for example before the next broker is restarted",
+    "wait until all replicas are in sync, for example before restarting the next broker",
     "until headrace cluster --quiet; do sleep 1; done",
     "partitions without a leader",
     "headrace cluster --json | jq '.partitions[] | select(.problem == \"offline\")'",
@@ -30,12 +30,14 @@ _CLEAR = "\x1b[H\x1b[2J"
 def show_cluster(
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh every two seconds, until Ctrl-C.")] = False,
     json: Json = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing; only the exit code counts.")] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print nothing except errors; the exit code is the result.")
+    ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Show brokers, the controller, partitions with missing replicas, and reassignments in progress.
 
-    Exit code 3: the controller or a broker is missing, or a replica is not in sync.
+    The exit code is 3 if the controller or a broker is missing, or if a replica is not in sync.
     """
     if watch and (json or quiet or not output.stdout_is_terminal()):
         raise usage_error(

@@ -30,7 +30,7 @@ def print_state(state: State) -> None:
 
 
 def as_json(state: State) -> dict[str, Any]:
-    """Convert the cluster for JSON, including all its partitions."""
+    """Convert the cluster for JSON, with all partitions."""
     led, hosted = _leads(state), _hosts(state)
     return {
         "cluster_id": state.cluster_id,

@@ -37,7 +37,7 @@ app.command(cls=Command, epilog=pipeline_generate.EPILOG)(pipeline_generate.gene
     epilog=examples(
         "all installed jobs",
         "headrace pipeline list",
-        "also your own jobs",
+        "with your own jobs",
         "headrace pipeline list --from my_jobs.py",
     ),
 )
@@ -45,7 +45,7 @@ def list_jobs(files: JobFiles = None, config: Config = None, json: Json = False)
     """List the jobs with their sources and outputs."""
     with pipeline_options.explained():
         selection = pipeline_options.select(config=config, files=files)
-    # Its modules would slow down every help page.
+    # Imported late: its imports would delay every help page.
     from headrace.cli import job_report
 
     jobs = job_report.listed(selection)
@@ -121,7 +121,7 @@ def submit(
 ) -> None:
     """Print the spark-submit line that runs jobs with the deployment's settings, and how to build the wheel."""
     if not print_line:
-        raise usage_error("submit needs --print", "It only prints a command; run its output: `... --print | sh`.")
+        raise usage_error("submit needs --print", "The command only prints a script; `... --print | sh` runs it.")
     if deploy_mode not in ("client", "cluster"):
         raise usage_error(f"--deploy-mode '{deploy_mode}': must be client or cluster")
     with pipeline_options.explained():

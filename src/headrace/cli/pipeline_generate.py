@@ -74,7 +74,7 @@ def generate(
             "--rate",
             metavar="N",
             show_default="2",
-            help="Lines per second of event time. With --topic, they are also sent at this rate.",
+            help="Lines per second of event time; with --topic, also the rate of sending (default: no limit).",
         ),
     ] = None,
     visitors: Annotated[
@@ -103,7 +103,7 @@ def generate(
             "--partitions",
             metavar="N",
             show_default="the topic's, or 1",
-            help="Partitions of the topic; without --topic, of the topic to which you will send the log.",
+            help="Partitions of a new topic; without --topic, of the topic to which you will send the log.",
         ),
     ] = None,
     json: Json = False,
@@ -214,7 +214,7 @@ def _partitions(bootstrap: str, topic: str, wanted: int | None) -> int:
 
 @contextmanager
 def _progress(name: str, total: int | None, *, quiet: bool) -> Iterator[Callable[[int], None]]:
-    """Show the number of lines on a terminal, a few times a second."""
+    """Show the number of lines on a terminal, at most five times a second."""
     if quiet or not output.is_terminal(sys.stderr):
         yield lambda _: None
         return

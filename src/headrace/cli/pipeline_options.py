@@ -96,7 +96,7 @@ def select(
 
 
 def read_deployment(config: Path | None, lake: str | None) -> "Deployment":
-    """Read the deployment without its jobs. Raises PipelineError."""
+    """Read the deployment, without checking the settings of its jobs. Raises PipelineError."""
     from headrace.pipeline.spec import deployment
 
     config = _config(config)

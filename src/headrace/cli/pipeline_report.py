@@ -1,4 +1,4 @@
-"""`headrace pipeline report`: the tables of a day, computed from `events` in one batch."""
+"""`headrace pipeline report`: tables of one day or all days, computed from `events` in one batch."""
 
 from dataclasses import asdict
 from datetime import date
@@ -47,7 +47,7 @@ def report(
     check: Annotated[
         bool,
         typer.Option(
-            "--check", help="Only compare with the tables that the jobs have written; exit with 1 if they differ."
+            "--check", help="Only compare with the tables that the jobs have written; exit code 1 if they differ."
         ),
     ] = False,
     config: Config = None,
@@ -59,8 +59,8 @@ def report(
 ) -> None:
     """Compute the tables of the jobs from `events` in one batch. Visitors are counted exactly, not estimated.
 
-    Sessions belong to the day on which they start. As in the jobs, sessions and crawlers
-    leave out requests that came too late.
+    Sessions belong to the day on which they start. As in the jobs, sessions and crawlers leave out requests that are
+    too late.
     """
     on = _day(day)
     with pipeline_options.explained():
@@ -121,6 +121,5 @@ def _compare(found: "dict[str, Differences]", json: bool) -> None:
     if wrong:
         raise CommandError(
             f"tables that differ from the report: {', '.join(wrong)}",
-            "Run the jobs until they have read all events, with the same parameters as the report. Sessions that have "
-            "not ended yet are missing from their table.",
+            "Run the jobs until they have read all events, with the same parameters as the report.",
         )

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 RUN_EPILOG = examples(
     "all jobs, until Ctrl-C",
     "headrace pipeline run --config pipeline.toml",
-    "two jobs, until everything now in the topics is processed",
+    "two jobs, until they have processed everything that is now in the topics",
     "headrace pipeline run events page_views --once",
     "a job of your own",
     "headrace pipeline run my_views --from my_jobs.py",
@@ -30,11 +30,11 @@ RUN_EPILOG = examples(
 STATUS_EPILOG = examples(
     "all jobs",
     "headrace pipeline status",
-    "the lag of one, for a script",
+    "the lag of one job, for a script",
     "headrace pipeline status --json | jq '.[] | select(.job == \"events\") | .lag'",
 )
 QUERY_EPILOG = examples(
-    "tables by their names alone; additive tables show their totals",
+    "tables have plain names; additive tables show their totals",
     "headrace pipeline query 'SELECT page, sum(views) FROM page_views GROUP BY page'",
     "estimate the number of visitors from a sketch",
     "headrace pipeline query 'SELECT hour, hll_sketch_estimate(visitors) FROM page_views'",
@@ -76,10 +76,10 @@ def run(
         ),
     ] = None,
 ) -> None:
-    """Run jobs on Spark until Ctrl-C, which ends them after their batches.
+    """Run jobs on Spark until Ctrl-C, which ends them after their current batches.
 
-    A failing job starts again after a delay of at most a minute; the others continue. It is not started again if only a
-    person can correct the cause or, with --once, after five failures in ten minutes.
+    A failing job is restarted after a delay of at most a minute; the others continue. It is not restarted if the cause
+    must be fixed by hand or, with --once, after five failures in ten minutes.
     """
     import logging
 
@@ -110,13 +110,13 @@ def run(
         except KafkaException as error:
             raise refused(error.args[0], selection.deployment.cluster.bootstrap, "starting the jobs") from None
     if not complete:
-        raise CommandError("a job failed", "`headrace pipeline status` shows which, and why.")
+        raise CommandError("a job failed", "`headrace pipeline status` shows the job and the reason.")
 
 
 def status(config: Config = None, lake: Lake = None, json: Json = False) -> None:
     """Show the progress of all jobs: batch, lag, rate, watermark, state, late and quarantined rows, failures.
 
-    It needs neither Spark nor the cluster: it reads files that the driver writes next to the checkpoints.
+    The command needs neither Spark nor the cluster: it reads files that the driver writes next to the checkpoints.
     """
     with pipeline_options.explained():
         deployment = pipeline_options.read_deployment(config, lake)
@@ -190,7 +190,7 @@ def _name_tables(spark: "SparkSession", deployment: "Deployment", jobs: "list[Jo
     lake = Lake(spark, deployment.lake)
     words = {word.lower() for word in re.findall(r"\w+", sql)}
     tables = lake.names()
-    # SHOW TABLES refers to all.
+    # SHOW TABLES refers to all tables.
     names = [table for table in tables if table.lower() in words or {"show", "tables"} <= words]
     outputs = {item.table: item for job in jobs for item in job.outputs if not isinstance(item, Changelog | Publish)}
     if not outputs.keys() >= set(names):
@@ -202,7 +202,7 @@ def _name_tables(spark: "SparkSession", deployment: "Deployment", jobs: "list[Jo
 
 
 def _stored_outputs(spark: "SparkSession", checkpoints: str) -> "dict[str, TableOutput]":
-    """Return the tables of all jobs that have run, whose definitions (`--from`) may be missing here."""
+    """Return the tables of all jobs that have run, because the jobs' files (`--from`) may be missing here."""
     from headrace.pipeline.engine.files import Files
     from headrace.pipeline.spec import shape
 

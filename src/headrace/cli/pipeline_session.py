@@ -20,7 +20,7 @@ _STDERR = 2
 
 @contextmanager
 def spark_session(deployment: "Deployment", master: str | None) -> "Iterator[SparkSession]":
-    """Start Spark, and stop it at the end. Raises PipelineError for errors of Spark, CommandError for the cluster's."""
+    """Start Spark, and stop it at the end. Raises PipelineError for Spark's errors, CommandError for the cluster's."""
     from headrace.pipeline import requirements
 
     requirements.check()
@@ -36,19 +36,19 @@ def spark_session(deployment: "Deployment", master: str | None) -> "Iterator[Spa
             yield spark
     except KafkaException as error:
         session.stop(spark)
-        raise refused(error.args[0], deployment.cluster.bootstrap, "asking for topics and offsets") from None
+        raise refused(error.args[0], deployment.cluster.bootstrap, "listing topics and offsets") from None
     except Exception:
         session.stop(spark)
         raise
-    # After Ctrl-C, a call of Java may still run, and another one would wait for it. Java ends with this process.
+    # Not after Ctrl-C: this call would wait for one that is still running in Java. Java ends with this process.
     session.stop(spark)
 
 
 @contextmanager
 def _quiet_children() -> Iterator[None]:
-    """Redirect the standard error of processes that start now to a file, which is shown only after an error.
+    """Redirect the standard error of child processes started here to a file, and print the file only after an error.
 
-    The JVM prints a dozen lines about itself, and uses this standard error for as long as it runs.
+    At its start, the JVM prints a dozen lines about itself. It keeps writing to the file for as long as it runs.
     """
     ours = os.dup(_STDERR)
     with tempfile.TemporaryFile("w+", errors="replace") as messages:

@@ -106,7 +106,7 @@ def _audits(tables: "Tables", deployment: "Deployment", jobs: "Sequence[Job]", *
                 )
     finally:
         log.close()
-    # Next to the metrics of the jobs.
+    # In the directory of the jobs' metrics.
     file = f"{status.directory(deployment.checkpoints)}/audit.prom"
     Files(tables.spark).write(file, metrics(audits, datetime.now(UTC)))
     return audits
@@ -192,8 +192,10 @@ def _by_partition(audit: "Audited", verdict: str) -> dict[tuple[str, str, int], 
 
 def trace(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False, help="Topic of the record.")],
-    partition: Annotated[int, typer.Argument(metavar="PARTITION", min=0, show_default=False, help="Its partition.")],
-    offset: Annotated[int, typer.Argument(metavar="OFFSET", min=0, show_default=False, help="Its offset.")],
+    partition: Annotated[
+        int, typer.Argument(metavar="PARTITION", min=0, show_default=False, help="Partition of the record.")
+    ],
+    offset: Annotated[int, typer.Argument(metavar="OFFSET", min=0, show_default=False, help="Offset of the record.")],
     config: Config = None,
     files: JobFiles = None,
     overrides: Overrides = None,
@@ -228,7 +230,7 @@ _DETAILS = ("timestamp_type", "ingest_date", "settled_before", "settled_after")
 
 
 def _print_trace(reached: "Sequence[Reached]") -> None:
-    """Print the rows, on a terminal with one column per line. Leave out the position, which the user has typed."""
+    """Print the rows; on a terminal, print each column on its own line. Omit the position: the user has typed it."""
     if not output.stdout_is_terminal():
         output.print_table(
             [output.Column("Table"), output.Column("Written"), *map(output.Column, ("Topic", "Key", "Row"))],
@@ -261,7 +263,7 @@ def replay_quarantine(
         list[str] | None,
         typer.Option("--reason", metavar="TEXT", show_default="all", help="Only records with this reason; repeatable."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count; change nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count the records.")] = False,
     config: Config = None,
     files: JobFiles = None,
     overrides: Overrides = None,
@@ -271,7 +273,7 @@ def replay_quarantine(
 ) -> None:
     """Parse quarantined records again, and move those that are valid now to the tables of their job, exactly once.
 
-    The jobs may keep running. Jobs that read these tables get the rows like new ones.
+    The jobs may keep running. Jobs that read these tables process the moved rows like new ones.
     """
     with _selected(config, files, overrides=overrides, lake=lake) as selection:
         from headrace.pipeline.engine.upkeep import replay
@@ -382,7 +384,7 @@ def _chosen(selection: Selection, names: Sequence[str] | None, suitable: "Callab
 def _selected(
     config: Any, files: Any, *, overrides: Any = None, lake: str | None = None, bootstrap: str | None = None
 ) -> Iterator[Selection]:
-    """Read the options of a command that needs Spark; turn errors of the pipeline into CommandError."""
+    """Read the options of a command that needs Spark. Convert PipelineErrors in the body to CommandErrors."""
     with pipeline_options.explained():
         selection = pipeline_options.select(
             config=config, files=files, overrides=overrides, lake=lake, bootstrap=bootstrap

@@ -45,7 +45,7 @@ class SendProgress:
         self._size += size
 
     def show(self, delivered: int) -> None:
-        """Update the line, a few times a second."""
+        """Update the line, at most five times a second."""
         now = time.monotonic()
         if not self._enabled or now - self._shown < _SHOW_EVERY_S:
             return

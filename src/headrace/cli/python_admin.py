@@ -38,7 +38,7 @@ def python_admin(cluster: Cluster, doing: str) -> Iterator[Any]:
 
 
 def until_coordinated(request: Callable[[], T]) -> T:
-    """Return the result of `request`; retry for a while if coordinators are still loading or moving."""
+    """Return the result of `request`. Retry for up to REQUEST_TIMEOUT_S while coordinators are loading or moving."""
     from kafka.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError
 
     deadline = time.monotonic() + REQUEST_TIMEOUT_S

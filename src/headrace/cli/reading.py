@@ -41,7 +41,7 @@ class Reading:
 
 @dataclass(slots=True)
 class Outcome:
-    """Totals of the records written."""
+    """Totals of the printed records, and why reading stopped."""
 
     topic: str
     records: int = 0
@@ -50,7 +50,7 @@ class Outcome:
     seconds: float = 0.0
     interrupted: bool = False
     lost: CommandError | None = None
-    """Set if the timeout passed and no broker answered: there may be more records."""
+    """Set if the timeout passed because no broker replied, or because the topic was deleted."""
 
     def summary(self) -> str:
         what = f"{output.count(self.records, 'record')} ({output.size(self.size)}) from {self.topic}"
@@ -83,7 +83,7 @@ def read(cluster: Cluster, reading: Reading, formatter: Formatter, out: BinaryIO
 
 
 class _Reader:
-    """A consumer, and the partition ends that it has not reached yet. On exit, it leaves its group and closes."""
+    """A consumer, with the end offsets that it has not reached. On exit, it leaves its group and closes."""
 
     def __init__(self, cluster: Cluster, reading: Reading, partitions: list[int]) -> None:
         self._cluster = cluster
@@ -93,7 +93,7 @@ class _Reader:
         self._cut_off = False
         self.lost: CommandError | None = None
         self._is_alone = False
-        """True if no broker answers."""
+        """True if no broker replies."""
         self._consumer = Consumer(_config(cluster.bootstrap, reading, self._on_error))
         if reading.group is None:
             self._assign(self._consumer, [TopicPartition(reading.topic, number) for number in partitions])
@@ -104,7 +104,7 @@ class _Reader:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # If no broker answers, closing takes a minute: do not wait, and do not fail.
+        # If no broker replies, closing takes a minute: leave the consumer open.
         if self._reading.group is not None and (
             self._is_alone or topic_exists(self._consumer, self._reading.topic) is None
         ):
@@ -115,8 +115,9 @@ class _Reader:
             self._consumer.close()
 
     def _leave(self) -> None:
-        """Leave the group before closing: librdkafka's close waits forever, and keeps the GIL, if an assignment
-        arrives in the meantime (its pull request 4883).
+        """Leave the group before closing.
+
+        librdkafka's close waits forever, and keeps the GIL, if an assignment arrives meanwhile (its pull request 4883).
         """
         if self._reading.group is None:
             return
@@ -144,14 +145,14 @@ class _Reader:
                 return
 
     def _check_topic(self) -> None:
-        """Set `lost` if the topic was deleted or no broker answers; otherwise there are just no new records."""
+        """Set `lost` if the topic was deleted or no broker replies; otherwise there are just no new records."""
         topic, doing = self._reading.topic, f"consuming from '{self._reading.topic}'"
         has_topic = topic_exists(self._consumer, topic)
         self._is_alone = has_topic is None
         if has_topic is None:
             self.lost = CommandError(
-                f"lost {self._cluster.bootstrap} while {doing}; there may be more records",
-                "Is the broker still running? A group continues where it stopped; without a group, use --from.",
+                f"lost the connection to {self._cluster.bootstrap} while {doing}; there may be more records",
+                "Check that a broker is running. A group continues where it stopped; without a group, use --from.",
             )
         elif not has_topic:
             self.lost = CommandError(f"topic '{topic}' was deleted while {doing}")
@@ -163,7 +164,7 @@ class _Reader:
         next_offsets = {message.partition(): message.offset() for message in messages}
         for partition, offset in next_offsets.items():
             if partition is not None and offset is not None:
-                # If another member has the partition now, committing is its task.
+                # Fails if the partition has been revoked: only its new owner may commit.
                 with contextlib.suppress(KafkaException):
                     self._consumer.store_offsets(offsets=[TopicPartition(self._reading.topic, partition, offset + 1)])
 
@@ -237,7 +238,7 @@ class _Reader:
         return starts
 
     def _report_clamping(self, known: Mapping[int, Offsets], committed: Mapping[int, int]) -> None:
-        """Print the offsets of partitions that do not have the requested offset."""
+        """Print the offsets of the partitions that do not have the requested offset."""
         if self._reading.start.start is not Start.OFFSET or self._reading.quiet:
             return
         asked = self._reading.start.number
@@ -262,7 +263,7 @@ class _Reader:
 
 
 def _keep_for_ever(consumer: Consumer) -> None:
-    """Never free a group member whose broker hangs: librdkafka would spin until the session times out."""
+    """Keep a group member whose broker hangs: while freeing it, librdkafka would spin until the session times out."""
     threading.Thread(target=lambda _: threading.Event().wait(), args=(consumer,), daemon=True).start()
 
 

@@ -14,11 +14,11 @@ from headrace.cli.placement.state import Place, total
 _EVERY_S = 1.0
 _LINE_EVERY_S = 10.0
 _GIVE_UP_S = 60.0
-"""Give up if no broker answers for this time."""
+"""Give up if no broker replies for this time."""
 
 
 def watch(cluster: Cluster, wanted: Callable[[Place], bool], *, quiet: bool) -> None:
-    """Wait until no wanted partition is moving. Raises CommandError if no broker answers for a long time."""
+    """Wait until no wanted partition is moving. Raises CommandError if no broker replies for a minute."""
     if quiet or not output.is_terminal(sys.stderr):
         _follow(cluster, wanted, _Lines(quiet=quiet))
         return
@@ -63,7 +63,7 @@ def _follow(cluster: Cluster, wanted: Callable[[Place], bool], show: Callable[[P
         try:
             state = read_state(cluster)
         except CommandError:
-            # The controller may have failed; the next one continues the moves.
+            # The controller may have failed; its successor continues the moves.
             if time.monotonic() - answered > _GIVE_UP_S:
                 raise
             time.sleep(_EVERY_S)

@@ -19,7 +19,7 @@ _MOST_ROWS = 20
 
 
 def print_moves(state: State, moves: Sequence[Move]) -> None:
-    """Print the effect of the moves on every broker, then the moves."""
+    """Print the number of replicas on every broker before and after the moves, then the moves."""
     _print_brokers(state, moves)
     output.write_lines("")
     shown = moves[:_MOST_ROWS] if output.stdout_is_terminal() else moves
@@ -105,7 +105,7 @@ def outcomes_json(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
 
 
 def outcome_summary(outcomes: Sequence[Outcome]) -> str:
-    """Return a sentence without a period: '3 partitions done, 1 still moving'."""
+    """Return a text like '3 partitions done, 1 still moving'."""
     count = Counter(one.state for one in outcomes)
     parts = [f"{output.count(count[DONE], 'partition')} done"]
     moving = len(outcomes) - count[DONE] - count[DIFFERENT]

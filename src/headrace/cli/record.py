@@ -1,4 +1,4 @@
-"""Records to produce, and the headers of consumed ones, which the client library leaves untyped."""
+"""Records to produce, and the headers of consumed records, which the client library leaves untyped."""
 
 from typing import TYPE_CHECKING, NamedTuple, cast
 
@@ -7,7 +7,7 @@ if TYPE_CHECKING:
 
 
 class Record(NamedTuple):
-    """A record. A key or value of None is Kafka's null; the producer chooses a partition or timestamp of None."""
+    """A record. A key or value of None is Kafka's null; if partition or timestamp is None, the producer chooses it."""
 
     key: bytes | None
     value: bytes | None

@@ -27,7 +27,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineFormat:
-    """Format of a line: JSON, or text with an optional key separator and a text that stands for null."""
+    """Format of a line: JSON, or text with an optional key separator and an optional text that means null."""
 
     jsonl: bool = False
     key_separator: str | None = None

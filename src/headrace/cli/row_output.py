@@ -25,7 +25,7 @@ def table(rows: "DataFrame") -> tuple[list[output.Column], list[list[output.Cell
     from pyspark.sql import functions as sf
 
     columns = [output.Column(name, number=kind in _NUMBERS) for name, kind in rows.dtypes]
-    # Spark writes times as text: as Python's objects they would be in the time zone of the machine.
+    # Spark formats the times: Python's datetime objects would be in the machine's time zone.
     numbered = rows.toDF(*(str(number) for number in range(len(columns))))
     text = [
         sf.col(name).cast("string") if kind in {"timestamp", "timestamp_ntz"} else sf.col(name)

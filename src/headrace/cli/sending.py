@@ -17,13 +17,16 @@ from headrace.cli.record_sources import LineFormat, Source, read_records
 
 _POLL_EVERY = 500
 _POLL_AFTER_S = 0.1
-"""With a slow input, failures are noticed at the next line."""
+"""With slow input, failures are checked at the first line after this time."""
 _QUEUED_RECORDS = 200_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Defaults:
-    """Options for all records. Partition and timestamp override the record's; the key is for records without a key."""
+    """Options for all records. The headers are added to the record's, and the key is for records without a key.
+
+    Partition and timestamp override the record's.
+    """
 
     key: bytes | None
     headers: list[tuple[str, bytes | None]]
@@ -54,7 +57,7 @@ class Sent:
     """By partition; empty with acks=0."""
     interrupted: bool = False
     failure: KafkaError | None = None
-    """The first error."""
+    """The first failed delivery."""
 
     def delivered(self, error: KafkaError | None, message: Message) -> None:
         """Count a record: librdkafka's delivery callback."""
@@ -117,7 +120,7 @@ def send(
         except KeyboardInterrupt:
             sent.interrupted = True
         finally:
-            # Deliver the records before a malformed line or Ctrl-C.
+            # Deliver the records that were read before a malformed line or Ctrl-C.
             _flush(producer, sent, progress)
     sent.seconds = time.monotonic() - started
     if sent.failure is not None:
@@ -132,7 +135,7 @@ def _failure(sent: Sent, failure: KafkaError, bootstrap: str, producer: Producer
         what = f"topic '{sent.topic}' was deleted while producing to it"
         return CommandError(f"{what}; {output.count(sent.records, 'record')} delivered before that")
     if failure.code() == KafkaError._MSG_TIMED_OUT and sent.records:
-        hint = "The broker stopped answering. --timeout sets the time that a record waits for an acknowledgement."
+        hint = "The broker stopped replying. --timeout sets the maximum time to wait for an acknowledgement."
     return CommandError(f"{error.what}; {output.count(sent.records, 'record')} delivered before that", hint)
 
 
@@ -145,7 +148,7 @@ def _config(bootstrap: str, options: SenderOptions) -> dict[str, Any]:
         message_timeout_ms=round(options.timeout_s * 1000),
         linger_ms=5,
         queue_buffering_max_messages=_QUEUED_RECORDS,
-        # As Kafka's own producers partition by key; librdkafka's default differs.
+        # Partition by key as Kafka's own producers do; librdkafka's default differs.
         partitioner="murmur2_random",
         # The broker enforces its own limit.
         message_max_bytes=1_000_000_000,

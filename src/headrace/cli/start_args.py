@@ -1,7 +1,7 @@
 """The options of `headrace start`, and a parser for them without expensive imports.
 
 Importing typer and rich takes longer than starting the broker. Help pages and usage errors go to typer
-(`cli/main.py`), which knows the same options: docs/decisions/020-start-without-typer.md.
+(`cli/main.py`), which declares the same options: docs/decisions/020-start-without-typer.md.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ class StartOptions:
     data: str | None = None
     """Directory for the log, as typed."""
     listen: tuple[str, int] | None = None
-    """Host (without brackets) and port; port 0 asks the system for a free one."""
+    """Host (without brackets) and port; 0 means any free port."""
     config: str | None = None
     """Path of a server.properties file, as typed."""
     settings: dict[str, str] = field(default_factory=dict)

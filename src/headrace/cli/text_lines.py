@@ -24,13 +24,13 @@ def unescape(text: str) -> str:
 
 
 def from_text_line(line: bytes, key_separator: bytes | None, null: bytes | None) -> Record:
-    """Parse a line without its end. Raises MalformedRecordError if the separator is missing."""
+    """Parse a line without its line ending. Raises MalformedRecordError if the separator is missing."""
     key: bytes | None = None
     value: bytes | None = line
     if key_separator is not None:
         key, found, value = line.partition(key_separator)
         if not found:
-            raise MalformedRecordError(f"no key: '{key_separator.decode()}' is missing")
+            raise MalformedRecordError(f"no key: the separator '{key_separator.decode()}' is missing")
     if null is not None:
         key, value = (None if data == null else data for data in (key, value))
     return Record(key, value, [])

@@ -32,7 +32,7 @@ class ConfigReport:
     name: str
     value: str | None
     source: str
-    """The level at which it is set: 'topic', 'broker' or 'cluster'."""
+    """Level at which the value is set: 'topic', 'broker' or 'cluster'."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def report(cluster: Cluster, names: Sequence[str]) -> list[TopicReport]:
     sizes = _sizes(cluster, leaders)
     reports = []
     for topic in topics:
-        # Offsets need a leader.
+        # Only a leader can return offsets.
         offsets = cluster.offsets(topic.name, leaders[topic.name])
         reports.append(
             TopicReport(

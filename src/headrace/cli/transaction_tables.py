@@ -12,12 +12,12 @@ from headrace.cli.transaction_calls import Listing, Place, Producer, Transaction
 
 _START: Final = Column("Start offset", number=True)
 _NEVER_MS: Final = 2**31 - 1
-"""The value for no timeout, in transactions with two-phase commit (KIP-939)."""
+"""Timeout of transactions with two-phase commit, which never time out (KIP-939)."""
 _COORDINATOR_EPOCH: Final = Column("Coord. epoch", number=True)
 
 
 def print_listings(listings: Sequence[Listing], described: Mapping[str, Transaction] | None) -> None:
-    """Print a line for each transactional id, with more columns if they are `described`."""
+    """Print a line for each transactional id, with more columns if `described` is given."""
     if described is None:
         print_table(
             [
@@ -77,7 +77,7 @@ def print_listings(listings: Sequence[Listing], described: Mapping[str, Transact
 
 
 def print_transactions(transactions: Sequence[Transaction], starts: Mapping[tuple[int, Place], int]) -> None:
-    """Print all details of each transactional id; `starts` has first offsets by producer id and partition."""
+    """Print all details of each transactional id; `starts` has its first offsets, by producer id and partition."""
     on_terminal = output.stdout_is_terminal()
     for index, each in enumerate(transactions):
         if index:

@@ -1,7 +1,7 @@
 """Usage errors in plain words: the option, its value, the valid values, and a suggestion.
 
-Typer validates with pydantic, whose messages do not show the value. Knows the option names of Kafka's tools only
-through `headrace.cli.habits`.
+Typer validates with pydantic, whose messages do not show the value. Suggestions for options and commands of Kafka's
+tools are in `headrace.cli.habits`.
 """
 
 import difflib
@@ -37,9 +37,9 @@ def explained(ctx: Any = None, args: Sequence[str] = ()) -> Iterator[None]:
 
 
 def check_texts(ctx: Any) -> None:
-    """Raise CommandError for arguments that crash client libraries: not UTF-8, or empty names.
+    """Raise CommandError for arguments that crash client libraries: text that is not UTF-8, and empty names.
 
-    Paths may be any bytes.
+    Paths may contain any bytes.
     """
     for param in ctx.command.get_params(ctx):
         given = ctx.params.get(param.name)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 EPILOG = examples(
     "all logs in a log directory",
     "headrace verify /var/lib/headrace",
-    "one partition, for a program",
+    "one partition, as JSON",
     "headrace verify /var/lib/headrace/orders-0 --json",
 )
 _COLUMNS = (Column("File"), Column("Byte", number=True), Column("Offset", number=True), Column("What"), Column("Do"))
@@ -48,7 +48,7 @@ class _Read:
 def verify(directory: Directories, json: Json = False) -> None:
     """Read logs from beginning to end and report damage. Changes nothing.
 
-    Exits with 1 if something is damaged. While a broker runs, the end of a log may look incomplete.
+    The exit code is 1 if something is damaged. While a broker is writing, the end of a log may appear incomplete.
     """
     from headrace.storage.dirs.verification import (
         NotALogDirectoryError,

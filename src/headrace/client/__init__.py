@@ -1,1 +1,1 @@
-"""Connections to other brokers, as a client of their listeners. Knows neither logs nor metadata."""
+"""Connections to other brokers, as a client of their listeners. Independent of logs and metadata."""

@@ -1,4 +1,4 @@
-"""One TCP connection to a broker that carries one request at a time, and receives replies into one reused buffer."""
+"""A TCP connection to a broker. It carries one request at a time, and receives replies into one reused buffer."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,18 +12,18 @@ _MAX_FRAME: Final = 2**31 - 1
 
 
 class ConnectionFailedError(Exception):
-    """The connection was closed, or the peer did not follow the protocol."""
+    """The connection was closed, or the peer violated the protocol."""
 
 
 Answered: TypeAlias = Callable[[memoryview | ConnectionFailedError], None]
-"""Called once with a reply without its size field, or with the reason why there is none.
+"""Called once with the reply, without its size field, or with an error if no valid reply arrives.
 
 The memory of the reply is valid until the next request.
 """
 
 
 class ReplyBuffer:
-    """A buffer for replies. It grows to the largest one and stays: replies to a follower are of similar size."""
+    """A buffer for replies. It never shrinks, because replies to a follower are of similar size."""
 
     __slots__ = ("content", "view")
 
@@ -32,8 +32,8 @@ class ReplyBuffer:
         self.view = memoryview(self.content)
 
     def grow(self, size: int, filled: int) -> None:
-        """Provide at least `size` bytes, and keep the first `filled` bytes."""
-        # A power of two, because every reply may be a little larger than the last one.
+        """Grow to at least `size` bytes, and keep the first `filled` bytes."""
+        # Up to a power of two, because each reply may be a little larger than the one before.
         content = bytearray(1 << (size - 1).bit_length())
         content[:filled] = self.view[:filled]
         self.content = content
@@ -41,7 +41,7 @@ class ReplyBuffer:
 
 
 class Connection(asyncio.BufferedProtocol):
-    """A connection that sends one request at a time and returns its reply."""
+    """The protocol of a connection. Only one request may be in flight at a time."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, buffer: ReplyBuffer) -> None:
         self._loop = loop
@@ -76,7 +76,7 @@ class Connection(asyncio.BufferedProtocol):
         return await reply
 
     def send(self, frame: Buffer, answered: Answered) -> None:
-        """Send a frame. `answered` gets the reply as soon as it arrives, and may send the next frame.
+        """Send a frame. `answered` is called with the reply when it arrives, and may send the next frame.
 
         Raises ConnectionFailedError.
         """
@@ -88,7 +88,7 @@ class Connection(asyncio.BufferedProtocol):
         transport.write(frame)
 
     def close(self, reason: str) -> None:
-        """Close at once; a waiting `exchange` fails with `reason`."""
+        """Close at once. A request in flight fails with `reason`."""
         transport, self._transport = self._transport, None
         if transport is not None:
             transport.abort()
@@ -129,7 +129,7 @@ class Connection(asyncio.BufferedProtocol):
         answered(self._buffer.view[_SIZE_BYTES : self._needed])
 
     def eof_received(self) -> None:
-        """Let the transport close."""
+        """Return None, so that the transport closes itself."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None

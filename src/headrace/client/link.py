@@ -1,7 +1,7 @@
 """A link to another broker: one connection, ordered requests, a timeout, and exponential back-off for reconnects.
 
-Kafka's brokers use one such connection per purpose: a follower's fetches, requests to the controller, and the
-controller's commands to a broker. The versions of most requests between brokers are fixed, without ApiVersions.
+As in Kafka, brokers use one such connection per purpose: a follower's fetches, requests to the controller, and the
+controller's commands to a broker. Most requests between brokers have a fixed version and do not need ApiVersions.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 1.0
 """Kafka's `reconnect.backoff.ms` and `reconnect.backoff.max.ms`."""
 _API_VERSIONS: Final = 3
-"""The version of ApiVersions; every broker since 2.4 answers it."""
+"""The version of ApiVersions, which every broker since Kafka 2.4 supports."""
 _HEADER: Final = Struct(">ihhih")
 _SIZE: Final = Struct(">i")
 _CORRELATION_ID: Final = Struct(">i")
@@ -33,7 +33,7 @@ Message = TypeVar("Message")
 
 
 class LinkError(Exception):
-    """The request was not answered. The other broker may have executed it."""
+    """No valid reply to a request. The other broker may have executed it."""
 
 
 Answered: TypeAlias = Callable[[memoryview | LinkError], None]
@@ -41,7 +41,7 @@ Answered: TypeAlias = Callable[[memoryview | LinkError], None]
 
 
 class Link:
-    """Sends requests to one broker. `endpoint` returns its current address, which may change; None if it is unknown.
+    """Sends requests to one broker. `endpoint` returns the broker's current host and port; None if unknown.
 
     With `api_versions`, a new connection begins with ApiVersions, and requests of unsupported versions fail.
     """
@@ -73,10 +73,10 @@ class Link:
         """Receives the reply to the request that `ask` has sent."""
         self._asked_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        """Ends a request of `ask` without a reply. One timer serves many requests: most are answered soon."""
+        """Ends a request of `ask` that gets no reply. Not set for each request, because most replies arrive soon."""
 
     async def call(self, message: Any, version: int, reply_type: type[Message]) -> Message:
-        """Send a message (of a class of kio or `wire.controls`) and return the reply. Raises LinkError.
+        """Send a message (an object of kio or `wire.controls`) and return the reply. Raises LinkError.
 
         A call waits for earlier calls. If it is cancelled while its request is in flight, the connection is closed.
         """
@@ -112,9 +112,9 @@ class Link:
         )
 
     def ask(self, api_key: int, version: int, body: Buffer, answered: Answered) -> None:
-        """Like `exchange`, but without a task: `answered` is called when the reply arrives, and may ask again.
+        """Like `exchange`, but without a task: `answered` is called when the reply arrives, and may call `ask` again.
 
-        Call it only if the link `is_ready`; nothing else may use the link until then.
+        Call it only if the link `is_ready`. Until the reply arrives, nothing else may use the link.
         """
         connection = self._connection
         assert connection is not None
@@ -139,7 +139,7 @@ class Link:
             answered(body)
 
     def _check_time(self) -> None:
-        """End a request of `ask` that had no reply in time."""
+        """Fail the request of `ask` if its reply is overdue."""
         self._timer = None
         if self._asked is None:
             return
@@ -178,7 +178,10 @@ class Link:
         return reply
 
     async def _connected(self) -> Connection:
-        """Return an open connection to the current address, after the pause that a failure requires."""
+        """Return an open connection to the current address. Opening one waits for the back-off after a failure.
+
+        Raises LinkError, ConnectionFailedError or OSError.
+        """
         connection = self._connection
         address = self._endpoint()
         if connection is not None and connection.is_open and address == self._connected_to:
@@ -191,7 +194,7 @@ class Link:
         if self._is_closed:
             raise LinkError(_CLOSED)
         if address is None:
-            raise LinkError("the broker's address is not known")
+            raise LinkError("the broker's address is unknown")
         self._connected_to = address
         _, connection = await self._loop.create_connection(lambda: Connection(self._loop, self._buffer), *address)
         self._connection = connection
@@ -219,7 +222,7 @@ class Link:
     async def _ask(
         self, connection: Connection, api_key: int, version: int, body: Buffer, *, flexible: bool
     ) -> memoryview:
-        """Return the reply with its header. Raises ConnectionFailedError."""
+        """Send a request, and return the reply with its header. Raises ConnectionFailedError."""
         reply = await connection.exchange(self._frame(api_key, version, body, flexible=flexible))
         self._check_answer(reply)
         return reply
@@ -244,7 +247,7 @@ class Link:
         """Close the connection, extend the back-off, and return the error to raise."""
         self._drop(reason)
         self._pause_s = min(max(2 * self._pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
-        # Random, so that the followers of a broker that restarts do not all connect at the same time.
+        # Random, so that the followers of a restarted broker do not all reconnect at the same time.
         self._may_connect_at = self._loop.time() + self._pause_s * random.uniform(0.8, 1.2)
         return LinkError(f"{self._peer}: {reason}")
 
@@ -258,7 +261,7 @@ _READERS: Final[dict[type, Callable[[bytes, int], tuple[Any, int]]]] = {}
 
 
 def _reader(reply_type: Any) -> Callable[[bytes, int], tuple[Any, int]]:
-    """Return the compiled reader of a class."""
+    """Return kio's compiled reader of a class, compiled once."""
     reader = _READERS.get(reply_type)
     if reader is None:
         reader = _READERS[reply_type] = entity_reader(reply_type)
@@ -266,7 +269,7 @@ def _reader(reply_type: Any) -> Callable[[bytes, int], tuple[Any, int]]:
 
 
 def _encoded(message: Any) -> bytes:
-    # Imported late: a single broker does not need them. kio caches the compiled writers.
+    # Imported here, because a single broker does not need them. kio caches the compiled writers.
     from io import BytesIO
 
     from kio.serial import entity_writer
@@ -283,7 +286,7 @@ def _read(read: Callable[[bytes, int], tuple[Any, int]], data: bytes, start: int
     except Exception as error:  # kio's readers raise errors of many types
         raise LinkError(f"the reply cannot be decoded: {error!r}") from error
     if start + size != len(data):
-        raise LinkError(f"the reply has {len(data) - start - size} bytes too many")
+        raise LinkError(f"the reply is {len(data) - start - size} bytes too long")
     return answer
 
 

@@ -1,4 +1,4 @@
-"""The port for changes to the cluster that any broker may make. The controller makes all others."""
+"""The port for changes to the cluster that any broker may make. Only the controller makes other changes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeAlias
@@ -17,7 +17,7 @@ class ClusterAdmin(Protocol):
         """Create topics with this broker's defaults. Return the topic or the error for each name. Raises KafkaError."""
 
     async def create_internal_topic(self, name: str) -> TopicImage:
-        """Return the internal topic of that name; create it if it is missing. Raises KafkaError."""
+        """Return the internal topic `name`; create it if it is missing. Raises KafkaError."""
 
     async def alter_configs(
         self, alterations: Sequence[tuple[ConfigResource, Alteration]], *, validate_only: bool = False

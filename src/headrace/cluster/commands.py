@@ -1,7 +1,7 @@
 """Commands from the controller to a broker. Pure.
 
-They mean the same as Kafka's requests of these names. A single broker's controller passes them on in its process; in a
-cluster, a broker makes them from the controller's requests.
+They correspond to Kafka's requests with the same names. A single broker's controller passes them on within the process;
+in a cluster with ZooKeeper, a broker decodes them from the controller's requests.
 """
 
 from collections.abc import Sequence
@@ -11,11 +11,11 @@ from headrace.cluster.image import BrokerImage, TopicImage
 from headrace.types import PartitionState, TopicPartition
 
 DURING_DELETION: Final = -2
-"""The leader, and the leader epoch, of a partition whose topic is being deleted."""
+"""The leader in UpdateMetadata, and the leader epoch in StopReplica, of a partition whose topic is being deleted."""
 
 
 class LeaderAndIsr(NamedTuple):
-    """Lead or follow these partitions. Sent to a broker before any client can learn of the change."""
+    """Lead or follow these partitions. Sent to a broker before clients can see the change."""
 
     partitions: Sequence[PartitionState]
 
@@ -35,7 +35,7 @@ class StoppedReplica(NamedTuple):
 
     topic_partition: TopicPartition
     leader_epoch: int = DURING_DELETION
-    """The leader epoch; a replica with a later one is not stopped. Negative epochs override all others (KIP-570)."""
+    """A replica with a later leader epoch is not stopped. A negative epoch stops every replica (KIP-570)."""
     delete: bool = True
 
 

@@ -11,7 +11,7 @@ from headrace.cluster.store import Operation
 
 
 class Draft:
-    """The topics of `base` with the changes so far, and the operations that write the changes.
+    """The topics of `base` with all changes, and the operations that write the changes.
 
     The controller adds the operations for the partitions' states.
     """

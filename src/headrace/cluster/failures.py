@@ -11,7 +11,7 @@ log = logging.getLogger(__name__)
 
 
 class StoreFailures:
-    """Converts failures of one store to KafkaErrors. All of its writers share one object, which logs a failure once."""
+    """Converts failures of a store to KafkaErrors. Its writers share one object, so that a failure is logged once."""
 
     def __init__(self) -> None:
         self._failure: str | None = None
@@ -31,7 +31,7 @@ class StoreFailures:
             yield
         except StoreError as error:
             text = str(error)
-            if not isinstance(error, StoreUnavailableError | MalformedNodeError):  # whose texts say what to do
+            if not isinstance(error, StoreUnavailableError | MalformedNodeError):  # these say what to do
                 text += ". Another process changed the metadata: restart the broker."
             if text != self._failure:
                 self._failure = text

@@ -12,11 +12,11 @@ from headrace.errors import ErrorCode, KafkaError
 
 TRANSACTION_VERSION: Final = "transaction.version"
 SUPPORTED: Final[Mapping[str, tuple[int, int]]] = {TRANSACTION_VERSION: (0, 2)}
-"""By feature: its lowest and highest level."""
+"""Lowest and highest supported level, by feature."""
 _DEFAULTS: Final = {TRANSACTION_VERSION: 2}
-"""Levels of a cluster that has never changed them."""
+"""Levels of a cluster in which they were never changed."""
 WITH_ZOOKEEPER: Final = {TRANSACTION_VERSION: 0}
-"""Levels of a cluster with ZooKeeper, in which Kafka does not know `transaction.version`."""
+"""Levels of a cluster with ZooKeeper, in which Kafka does not support `transaction.version`."""
 
 
 class UpgradeType(IntEnum):
@@ -28,7 +28,7 @@ class UpgradeType(IntEnum):
 
 
 class FeatureUpdate(NamedTuple):
-    """A level to finalize; 0 disables the feature. `upgrade_type` is not checked yet."""
+    """A level to finalize; 0 disables the feature. `upgrade_type` may be an unknown number."""
 
     feature: str
     level: int
@@ -44,7 +44,7 @@ class Features:
         self._defaults = defaults
         self.levels: dict[str, int] = dict(defaults)
         self.epoch = 0
-        """Number of changes. Clients keep the reply with the highest epoch."""
+        """Number of updates so far. Clients keep the levels with the highest epoch."""
 
     @property
     def transaction_version(self) -> int:
@@ -61,7 +61,7 @@ class Features:
         self.epoch = node.stat.version + 1
 
     def announced(self) -> dict[str, object]:
-        """Return the feature fields of ApiVersions."""
+        """Return the feature fields of an ApiVersions reply."""
         return {
             "supported_features": [
                 {"name": name, "min_version": lowest, "max_version": highest}
@@ -107,7 +107,7 @@ class Features:
         return None
 
     async def update(self, updates: list[FeatureUpdate]) -> None:
-        """Finalize checked levels. Raises KafkaError if they cannot be written."""
+        """Finalize levels that `check` has accepted. Raises KafkaError if they cannot be written."""
         levels = self.levels | {update.feature: update.level for update in updates}
         data = znodes.encode_features(levels)
         with self._failures.answering():

@@ -43,9 +43,9 @@ class PartitionImage(NamedTuple):
     isr: tuple[int, ...]
     version: int = 0
     zxid: int = -1
-    """The controller that wrote the state knew all registrations up to this transaction."""
+    """The transaction that wrote the state; -1 if unknown. Brokers with a later epoch have restarted since."""
     offline: tuple[int, ...] = ()
-    """Replicas that the controller knows to be offline: on dead brokers, or in failed log directories."""
+    """Offline replicas according to the controller: on dead brokers, or in failed log directories."""
 
 
 class Assignment(NamedTuple):
@@ -68,7 +68,7 @@ class Assignment(NamedTuple):
         return bool(self.adding or self.removing)
 
     def reassigned_to(self, target: Iterable[int]) -> "Assignment":
-        """Return the assignment during a reassignment to `target`, which replaces one in progress."""
+        """Return the assignment during a reassignment to `target`, which replaces any reassignment in progress."""
         before, after = dict.fromkeys(self.origin), dict.fromkeys(target)
         replicas = tuple(after | before)
         return Assignment(
@@ -90,11 +90,11 @@ class LeaderState(NamedTuple):
     version: int
     """The version of the node, which is the partition epoch."""
     controller_epoch: int
-    """The epoch of the controller that wrote it."""
+    """The epoch of the controller that wrote the state."""
     recovery: int = 0
     """1 while the partition recovers from an unclean election (KIP-704)."""
     zxid: int = -1
-    """The zxid of the write; -1 if this controller wrote it."""
+    """The transaction that wrote the state; -1 if this controller wrote it."""
 
     def elected(self, leader: int, isr: tuple[int, ...], *, recovery: int | None = None) -> "LeaderState":
         """Return the state under the next leader epoch. Writing it sets the version and the controller's epoch."""
@@ -115,7 +115,7 @@ class TopicImage(NamedTuple):
 
 
 class ConfigResource(NamedTuple):
-    """The owner of a set of dynamic settings; `kind` as in the tree, `name` empty for the cluster default."""
+    """The owner of a set of dynamic settings. `kind` is its path below /config; `name` is empty for the default."""
 
     kind: str
     name: str
@@ -151,7 +151,7 @@ class MetadataImage:
         return topic.topic_id if topic is not None and topic_partition.partition < len(topic.partitions) else None
 
     def is_new(self, topic_partition: TopicPartition) -> bool:
-        """Return True if the broker has not restarted since the creation of the partition: a start raises its epoch."""
+        """Return True if the broker has not restarted since the partition's creation: starts raise the leader epoch."""
         return self.topics[topic_partition.topic].partitions[topic_partition.partition].leader_epoch == 0
 
     def config(self, kind: str, name: str) -> Mapping[str, str]:

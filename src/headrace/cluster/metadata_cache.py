@@ -1,6 +1,6 @@
-"""The broker's copy of the cluster's metadata, from which all clients are answered.
+"""The broker's copy of the cluster's metadata, from which it serves all clients.
 
-UpdateMetadata and setting changes replace the whole image, so a reader that holds one sees a consistent state.
+UpdateMetadata and changed settings replace the whole image, so a reader can keep using one consistent image.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ class MetadataCache:
         return self._complete.is_set()
 
     def await_topics(self, names: Iterable[str]) -> None:
-        """Consider the cache complete only with these topics: a new controller sends the brokers first, then topics."""
+        """Treat the cache as complete only once it has these topics: a new controller sends the brokers first."""
         self._awaited = frozenset(names)
         self._check_complete()
 
@@ -55,7 +55,7 @@ class MetadataCache:
             self._complete.set()
 
     async def wait_until_complete(self) -> None:
-        """Wait for brokers and topics from the controller."""
+        """Wait until `is_complete` is True."""
         await self._complete.wait()
 
     async def apply(self, update: UpdateMetadata) -> None:
@@ -87,7 +87,7 @@ class MetadataCache:
             await listener.on_configs_changed(tuple(configs))
 
     def note_configs(self, configs: Mapping[ConfigResource, Mapping[str, str]]) -> None:
-        """Apply the settings of topics that are not visible yet, without calling the listeners."""
+        """Apply settings without calling the listeners: their topics are not visible yet."""
         if configs:
             self.image = self.image.with_configs(configs)
 

@@ -17,9 +17,10 @@ def place(
     """Return the replicas of every new partition, the preferred leader first. `brokers` maps ids to racks.
 
     Leaders are assigned round-robin from a random broker. The followers' distance from the leader grows with every
-    round, so that the load of a failed broker spreads over all others. If all brokers have racks, the replicas of a
-    partition are in different racks as far as possible. Raises KafkaError(INVALID_REPLICATION_FACTOR) if there are
-    fewer brokers than replicas.
+    round, so that the load of a failed broker spreads over all others. If all brokers have racks, every partition is
+    spread over as many racks as possible.
+
+    Raises KafkaError(INVALID_REPLICATION_FACTOR) if there are fewer brokers than replicas.
     """
     count = len(brokers)
     if replication_factor > count:
@@ -49,7 +50,7 @@ def place(
 
 
 def _alternating(racks: Mapping[int, str]) -> list[int]:
-    """Return the brokers in an order in which neighbours are in different racks, as far as possible."""
+    """Order brokers so that neighbours are in different racks where possible."""
     waiting: dict[str, list[int]] = {}
     for broker in sorted(racks, key=lambda broker: (racks[broker], broker)):
         waiting.setdefault(racks[broker], []).append(broker)
@@ -62,7 +63,10 @@ def _alternating(racks: Mapping[int, str]) -> list[int]:
 def check_manual(
     replicas: Sequence[int], brokers: Collection[int], replication_factor: int | None = None
 ) -> tuple[int, ...]:
-    """Return the replicas that a client assigns to a partition. Raises KafkaError(INVALID_REPLICA_ASSIGNMENT)."""
+    """Check replicas that a client assigns to a partition, and return them.
+
+    `replication_factor` is that of the other partitions. Raises KafkaError(INVALID_REPLICA_ASSIGNMENT).
+    """
     if not replicas:
         raise _invalid("The manual partition assignment includes an empty replica list.")
     for broker in sorted(replicas):

@@ -14,7 +14,7 @@ _MAX_PRODUCER_ID: Final = 2**63 - 1
 
 
 class ProducerIdBlocks:
-    """Allocates blocks, and writes the latest one to a node."""
+    """Allocates blocks. The store contains the latest one."""
 
     def __init__(self, store: MetadataStore, broker_id: int, failures: StoreFailures) -> None:
         self._store = store
@@ -24,7 +24,8 @@ class ProducerIdBlocks:
     async def allocate(self) -> tuple[int, int]:
         """Allocate a block of ids, and return its first id and its size.
 
-        Raises KafkaError(coordinator_load_in_progress), which producers retry, if the block cannot be written.
+        Raises KafkaError: coordinator_load_in_progress, which producers retry, if the block cannot be written;
+        unknown_server_error if no ids are left.
         """
         return await asyncio.shield(self._allocate())
 
@@ -46,7 +47,7 @@ class ProducerIdBlocks:
                 return first, PRODUCER_IDS_PER_BLOCK
 
     async def skip(self, last: int) -> None:
-        """Never allocate an id up to `last`: they are in use."""
+        """Skip all ids up to `last`, which are in use. Raises KafkaError."""
         path = znodes.PRODUCER_ID_BLOCK
         with self._failures.answering():
             node = await self._store.get(path)

@@ -1,6 +1,6 @@
-"""The metadata store port: a tree of small versioned nodes, as ZooKeeper has it.
+"""The metadata store port: a tree of small versioned nodes, like ZooKeeper's.
 
-The embedded store (one broker, one file) and ZooKeeper implement it. Its users depend on neither.
+The embedded store (one broker, one file) and ZooKeeper implement it. Code that uses the port depends on neither.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ ANY_VERSION: Final = -1
 class StoreError(Exception):
     """The store refused a request or could not serve it; `path` is the node or file in question.
 
-    A store raises nothing else for its own failures.
+    Stores raise no other exceptions for their own failures.
     """
 
     problem = "failed"
@@ -35,7 +35,7 @@ class NodeExistsError(StoreError):
 
 
 class BadVersionError(StoreError):
-    """The node does not have the version that the request names."""
+    """The node does not have the version in the request."""
 
     problem = "node has another version"
 
@@ -90,7 +90,7 @@ class Create(NamedTuple):
     """Create a node below an existing parent that is not ephemeral.
 
     An `ephemeral` node is deleted when its session ends. The store appends a ten-digit number to the path of a
-    `sequential` one; under one parent, the numbers only rise.
+    `sequential` node; below one parent, each number is larger than the last.
     """
 
     path: str
@@ -125,7 +125,7 @@ Operation: TypeAlias = Create | Set | Delete | Check
 
 
 class Done(NamedTuple):
-    """The result of an operation: the path of the node, including a sequential number, and after a Set its history."""
+    """The result of an operation. `path` includes the number of a sequential node; only a Set returns `stat`."""
 
     path: str
     stat: Stat | None = None
@@ -161,7 +161,7 @@ class MetadataStore(Protocol):
     async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
         """Replace the node's data; raises NoNodeError, BadVersionError."""
         (done,) = await self.multi((Set(path, data, version),))
-        assert done.stat is not None, "every Set returns one"
+        assert done.stat is not None, "every Set returns a stat"
         return done.stat
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:

@@ -1,6 +1,6 @@
 """Create, grow and delete topics, and change settings.
 
-Decisions are pure (`topic_changes`). Then the controller elects the new partitions' leaders (`controller/machine.py`).
+`topic_changes` decides, without I/O. The controller elects the leaders of new partitions (`controller/machine.py`).
 """
 
 import asyncio
@@ -41,7 +41,10 @@ def _uncancellable(change: Callable[_P, Coroutine[Any, Any, _R]]) -> Callable[_P
 
 
 class TopicAdmin:
-    """Changes topics and settings, one request at a time."""
+    """Changes topics and settings, one request at a time.
+
+    Methods raise KafkaError if the whole request is refused or the store cannot be written.
+    """
 
     def __init__(
         self,
@@ -72,7 +75,7 @@ class TopicAdmin:
         validate_only: bool = False,
         timeout_s: float = 0,  # noqa: ARG002  there is nothing to wait for
     ) -> list[TopicImage | KafkaError]:
-        """Create all valid topics in one durable write. Return the topic or the error for each."""
+        """Create all valid topics in one durable write, or only check them. Return the topic or the error for each."""
         from headrace.cluster import topic_changes  # imported when needed
 
         async with self._lock:
@@ -123,7 +126,7 @@ class TopicAdmin:
     ) -> list[KafkaError | None]:
         """Delete all existing topics in one durable write. Return None or the error for each name.
 
-        A topic in `ids` is deleted only if it has that id: its name may belong to another topic by now.
+        A topic in `ids` is deleted only if it has that id: a new topic may have its name by now.
         """
         from headrace.cluster import topic_changes
 
@@ -167,7 +170,7 @@ class TopicAdmin:
             return results
 
     async def create_internal_topic(self, name: str) -> TopicImage:
-        """Return the internal topic of that name; create it if it is missing. Raises KafkaError."""
+        """Return the internal topic `name`; create it if it is missing."""
         existing = self._cache.image.topics.get(name)
         if existing is not None:
             return existing

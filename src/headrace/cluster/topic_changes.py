@@ -48,7 +48,7 @@ class NewPartitions(NamedTuple):
 
 
 def check_total(topics: Sequence[NewTopic], config: BrokerConfig) -> None:
-    """Raise KafkaError(POLICY_VIOLATION) if the request asks for too many partitions."""
+    """Raise KafkaError(POLICY_VIOLATION) if a request would create too many partitions."""
     total = 0
     for new in topics:
         if new.assignments:
@@ -117,7 +117,8 @@ def create_topic(draft: Draft, new: NewTopic, config: BrokerConfig, random: Rand
 def internal_topic(name: str, config: BrokerConfig, brokers: int) -> NewTopic:
     """Return the internal topic `name` as the broker is configured to create it.
 
-    A default replication factor is lowered to the number of brokers, so that one broker is enough to start.
+    Unless set explicitly, the replication factor is at most the number of brokers, so that one broker is enough to
+    start. Raises KafkaError(INVALID_TOPIC_EXCEPTION) for another name.
     """
     if name == topic_names.GROUP_OFFSETS:
         factor = _factor("offsets.topic.replication.factor", config, brokers)
@@ -160,7 +161,7 @@ def _factor(setting: str, config: BrokerConfig, brokers: int) -> int:
 def grow_topics(
     draft: Draft, requests: Sequence[NewPartitions], random: Random
 ) -> list[tuple[TopicImage, int] | KafkaError]:
-    """Add partitions for all valid requests. Return for each the topic and its first new partition, or the error.
+    """Add partitions for all valid requests. Return the topic and its first new partition, or the error, for each.
 
     Raises KafkaError(POLICY_VIOLATION) for too many topics.
     """

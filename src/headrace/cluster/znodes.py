@@ -32,7 +32,7 @@ PERSISTENT: Final = (
     CONFIG,
     *(f"{CONFIG}/{kind}" for kind in CONFIG_KINDS),
 )
-"""Nodes of every cluster, parents before children."""
+"""The persistent nodes of a cluster in the embedded store, parents before children."""
 IN_ZOOKEEPER: Final = (
     "/consumers",
     *(path for path in PERSISTENT if path not in (f"{CONFIG}/groups", f"{CONFIG}/client-metrics")),
@@ -41,7 +41,7 @@ IN_ZOOKEEPER: Final = (
 DELETIONS: Final = "/admin/delete_topics"
 REASSIGNMENTS: Final = "/admin/reassign_partitions"
 ELECTIONS: Final = "/admin/preferred_replica_election"
-"""REASSIGNMENTS and ELECTIONS are deprecated requests, which Kafka 3.9 still executes."""
+"""REASSIGNMENTS and ELECTIONS contain deprecated requests, which Kafka 3.9 still executes."""
 ISR_CHANGES: Final = "/isr_change_notification"
 LOG_DIR_EVENTS: Final = "/log_dir_event_notification"
 CLUSTER_DEFAULT: Final = "<default>"
@@ -272,7 +272,7 @@ def decode_config(data: bytes) -> dict[str, str]:
 
 
 def encode_config_change(entity_path: str) -> bytes:
-    """Encode a notification of changed settings; `entity_path` is their path below /config."""
+    """Encode a notification of changed settings, which are in `entity_path` below /config."""
     return _encode({"version": 2, "entity_path": entity_path})
 
 

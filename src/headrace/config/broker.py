@@ -1,7 +1,7 @@
 """The settings of one broker, from all sources, as typed attributes.
 
 The sources, in order of precedence: values set at run time for this broker, values set at run time for all brokers,
-values at the start (from the file, the environment and the command line), and defaults (KIP-226).
+values given at start-up (file, environment and command line), and defaults (KIP-226).
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -38,8 +38,8 @@ class Origin(NamedTuple):
 class BrokerConfig:
     """Typed attributes, one per setting: `config.num_partitions`.
 
-    reconfigure() changes the attributes in place, so they always have the current value. `warnings` has lines about
-    keys that have no effect.
+    reconfigure() changes the attributes in place, so they always have the current value. `warnings` lists unknown keys
+    and keys that have no effect.
     """
 
     # server
@@ -263,9 +263,9 @@ class BrokerConfig:
     def __init__(
         self, properties: Mapping[str, str] | None = None, *, may_be_unknown: Collection[str] = frozenset()
     ) -> None:
-        """Apply the settings given at the start. Unknown keys in `may_be_unknown` only cause a warning.
+        """Apply the settings given at start-up. Unknown keys in `may_be_unknown` only cause a warning.
 
-        Raises ConfigError with all other unknown keys and invalid values.
+        Raises ConfigError for all other unknown keys and for invalid values.
         """
         self._static: dict[str, str] = {}
         self._cluster: Mapping[str, str] = {}
@@ -315,7 +315,7 @@ class BrokerConfig:
             )
 
     def reconfigure(self, cluster: Mapping[str, str], own: Mapping[str, str]) -> set[str]:
-        """Apply the run-time values for all brokers and for this one, and return the names of changed settings.
+        """Apply the run-time values for all brokers (`cluster`) and for this one (`own`). Return the changed settings.
 
         Values were checked when they were set. An invalid value, left by another version, is ignored.
         """
@@ -331,12 +331,12 @@ class BrokerConfig:
             self._refresh()
 
     def value(self, name: str) -> Value:
-        """Return the current value of the setting `name`. Raises KeyError if it does not exist."""
+        """Return the current value of the setting `name`. Raises KeyError for an unknown name."""
         value: Value = getattr(self, BROKER_SETTINGS[name].attribute)
         return value
 
     def is_set(self, name: str) -> bool:
-        """Return True if the value is set, even to the default."""
+        """Return True if the setting was set explicitly, even to its default."""
         return name in self._own or name in self._cluster or name in self._static
 
     def origins(self, name: str) -> list[Origin]:

@@ -22,7 +22,7 @@ LISTENER_PREFIX: Final = "listener.name."
 
 
 def find_setting(key: str) -> Setting | None:
-    """Return the setting of `key`, which may be `listener.name.<name>.<setting>`; None if there is none."""
+    """Return the setting named `key` or `listener.name.<name>.[<mechanism>.]<setting>`; None if it does not exist."""
     if key.startswith(LISTENER_PREFIX):
         parts = key.removeprefix(LISTENER_PREFIX).split(".")
         for start in (1, 2):  # after the listener's name, or after a SASL mechanism
@@ -34,12 +34,12 @@ def find_setting(key: str) -> Setting | None:
 
 
 def known_keys() -> set[str]:
-    """Return all valid keys of a server.properties, except those for one listener."""
+    """Return all valid keys of a server.properties, except `listener.name.*`."""
     return BROKER_SETTINGS.keys() | INAPPLICABLE
 
 
 def check_dynamic(key: str, text: str, *, per_broker: bool) -> None:
-    """Check that `key` may be set to `text` at run time, for one broker or for all.
+    """Check that `key` may be set to `text` at run time, for one broker (`per_broker`) or for all.
 
     Raises ConfigError if the key is unknown, read-only, or can only be set per broker, or if the value is invalid.
     """

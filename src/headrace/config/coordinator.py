@@ -90,7 +90,7 @@ COORDINATOR_SETTINGS: Final[dict[str, Setting]] = table(
         "offsets.load.buffer.size",
         INT,
         5_242_880,
-        "Bytes per read when committed offsets are loaded.",
+        "Bytes per read while the coordinator loads committed offsets.",
         at_least(1),
         importance=HIGH,
     ),
@@ -114,7 +114,7 @@ COORDINATOR_SETTINGS: Final[dict[str, Setting]] = table(
         "headrace.group.history.retention.hours",
         INT,
         168,
-        "Hours to keep the samples and the rebalance timeline.",
+        "Hours to keep the group history: samples and rebalances.",
         at_least(1),
     ),
     Setting(
@@ -128,8 +128,8 @@ COORDINATOR_SETTINGS: Final[dict[str, Setting]] = table(
         "headrace.group.lag.assumed.reset",
         STRING,
         "earliest",
-        "The auto.offset.reset that the lag assumes for partitions without a committed offset: "
-        "earliest counts all of their records, latest none. Brokers do not know the clients' setting.",
+        "auto.offset.reset to assume for the lag of partitions without a committed offset: earliest counts all of "
+        "their records, latest none. The clients' own setting is not known to brokers.",
         one_of("earliest", "latest"),
     ),
     # Classic groups
@@ -250,7 +250,7 @@ COORDINATOR_SETTINGS: Final[dict[str, Setting]] = table(
         "group.coordinator.append.linger.ms",
         INT,
         -1,
-        "Time in ms that group records wait to share a write; -1 lets the coordinator decide.",
+        "Maximum time in ms that the coordinator waits to write records together; -1 adapts the wait to the load.",
         at_least(-1),
     ),
     Setting(
@@ -332,7 +332,7 @@ COORDINATOR_SETTINGS: Final[dict[str, Setting]] = table(
         "transaction.state.log.load.buffer.size",
         INT,
         5_242_880,
-        "Bytes per read when transactions are loaded.",
+        "Bytes per read while the coordinator loads transactions.",
         at_least(1),
         importance=HIGH,
     ),

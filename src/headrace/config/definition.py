@@ -35,7 +35,7 @@ MAX_LONG: Final = 2**63 - 1
 
 
 class ConfigError(ValueError):
-    """An invalid setting: `key`, the `value`, and the `reason`; without a value, the reason is the whole message."""
+    """The setting `key` is invalid for `reason`; if `value` is None, the reason is the whole message."""
 
     def __init__(self, key: str, value: object, reason: str) -> None:
         self.key, self.value, self.reason = key, value, reason
@@ -51,7 +51,7 @@ def combined(errors: Sequence[ConfigError]) -> ConfigError:
 
 
 class Check:
-    """A condition on a value, and its description."""
+    """A condition on a value, and `allowed`, a description of the values that meet it."""
 
     __slots__ = ("allowed", "test")
 
@@ -91,8 +91,8 @@ SEGMENT_BYTES: Final = at_least(1024 * 1024)
 class Setting:
     """One row of a settings table.
 
-    `default` is a typed value. `synonyms` are settings to use, in this order, if this one has no value. A `hidden`
-    setting is shown only if it is set.
+    `default` is a typed value. If the setting has no value, its `synonyms` apply, in this order. A `hidden` setting is
+    shown only if it is set.
     """
 
     __slots__ = (
@@ -132,7 +132,7 @@ class Setting:
 
     @property
     def attribute(self) -> str:
-        """The name of the attribute with the value: `log_retention_ms` for `log.retention.ms`."""
+        """The name of the attribute that has the value: `log_retention_ms` for `log.retention.ms`."""
         return self.name.replace(".", "_")
 
     @property
@@ -141,7 +141,7 @@ class Setting:
         return self.type == PASSWORD
 
     def parse(self, text: str, *, any_number: bool = False) -> Value:
-        """Parse a value; `any_number` ignores the limits of numbers.
+        """Parse a value; with `any_number`, do not check the range of numbers.
 
         Raises ConfigError with the key, the value and the valid values.
         """
@@ -233,11 +233,11 @@ def table(*settings: Setting) -> dict[str, Setting]:
 
 
 _LONGEST_TYPO: Final = 200
-"""Maximum length of a key to compare: longer keys take too long."""
+"""Maximum characters of a key to look up: comparing longer keys takes too long."""
 
 
 def did_you_mean(key: str, known: Collection[str]) -> str:
-    """Return a sentence with the most similar key, or an empty text."""
+    """Return a sentence, with a leading space, that suggests the most similar key; an empty string if there is none."""
     import difflib  # slow to import, and needed only for mistakes
 
     if len(key) > _LONGEST_TYPO:

@@ -56,7 +56,7 @@ def _matches_clients(value: Value) -> bool:
 
 
 def _is_pattern(text: str) -> bool:
-    """Return True if the syntax of a pattern is valid. Kafka matches patterns when clients push metrics.
+    """Return True if the syntax of a pattern is valid.
 
     Non-ASCII characters are replaced first, because Python takes milliseconds to compile a range of them.
     """
@@ -121,7 +121,7 @@ GROUP_SETTINGS: Final[dict[str, Setting]] = table(
         "share.partition.max.record.locks",
         INT,
         2000,
-        "Maximum number of records of a partition that a share group may hold locked.",
+        "Maximum number of records of a partition that a share group may lock at the same time.",
         at_least(100),
     ),
     Setting(
@@ -142,7 +142,7 @@ GROUP_SETTINGS: Final[dict[str, Setting]] = table(
 )
 
 CLIENT_METRICS_SETTINGS: Final[dict[str, Setting]] = table(
-    Setting("interval.ms", INT, 300_000, "Interval in ms between the reports of a client.", between(100, 3_600_000)),
+    Setting("interval.ms", INT, 300_000, "Interval in ms between a client's reports.", between(100, 3_600_000)),
     Setting("metrics", LIST, (), "Prefixes of the metrics to report; * for all."),
     Setting(
         "match",

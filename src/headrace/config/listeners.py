@@ -9,7 +9,7 @@ PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
 class AddressInUseError(ConfigError):
-    """The address in the setting `key` is in use; `option` is the setting to change."""
+    """The address in the setting `key` is in use; `option` is the setting or command-line option to suggest."""
 
     def __init__(self, key: str, host: str, port: int, option: str) -> None:
         where = f" on {host}" if host else ""

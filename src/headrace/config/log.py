@@ -32,11 +32,11 @@ LOG_SETTINGS: Final[dict[str, Setting]] = table(
         "log.dirs",
         LIST,
         None,
-        "Directories that hold the partitions; a new partition goes to the directory with the fewest.",
+        "Directories of the partitions; a new partition goes to the directory with the fewest partitions.",
         importance=HIGH,
         synonyms=("log.dir",),
     ),
-    Setting("log.dir", LIST, None, "The directory that holds the partitions, if log.dirs is not set.", importance=HIGH),
+    Setting("log.dir", LIST, None, "Directory of the partitions, if log.dirs is not set.", importance=HIGH),
     Setting(
         "cordoned.log.dirs",
         LIST,
@@ -57,8 +57,8 @@ LOG_SETTINGS: Final[dict[str, Setting]] = table(
         "headrace.disk.soft.free.bytes",
         LONG,
         -1,
-        "Free bytes of a log directory's file system below which the broker logs a warning and sets a metric; "
-        "0 disables the mark. -1 means 1 GiB, or a tenth of a file system smaller than 10 GiB.",
+        "Soft mark: if the file system of a log directory has fewer free bytes, the broker logs a warning and sets a "
+        "metric. 0 disables the mark. -1 means 1 GiB, or a tenth of a file system smaller than 10 GiB.",
         at_least(-1),
         update=CLUSTER_WIDE,
     ),
@@ -74,9 +74,9 @@ LOG_SETTINGS: Final[dict[str, Setting]] = table(
         "headrace.disk.hard.free.bytes",
         LONG,
         -1,
-        "Free bytes of a log directory's file system below which clients' records are refused with a "
-        "retriable error, so that metadata, internal topics and compaction can use the rest; 0 disables the "
-        "mark. -1 means 256 MiB, or a twentieth of a file system smaller than 5 GiB.",
+        "Hard mark: if the file system of a log directory has fewer free bytes, clients' records are refused with a "
+        "retriable error, so that metadata, internal topics and compaction can use the rest. 0 disables the mark. "
+        "-1 means 256 MiB, or a twentieth of a file system smaller than 5 GiB.",
         at_least(-1),
         importance=HIGH,
         update=CLUSTER_WIDE,
@@ -281,7 +281,12 @@ LOG_SETTINGS: Final[dict[str, Setting]] = table(
     # Compaction
     Setting("log.cleaner.enable", BOOLEAN, True, "Enable compaction."),
     Setting(
-        "log.cleaner.threads", INT, 1, "Number of logs compacted at the same time.", at_least(0), update=CLUSTER_WIDE
+        "log.cleaner.threads",
+        INT,
+        1,
+        "Number of logs compacted at the same time; 0 disables compaction.",
+        at_least(0),
+        update=CLUSTER_WIDE,
     ),
     Setting(
         "log.cleaner.backoff.ms",
@@ -302,7 +307,7 @@ LOG_SETTINGS: Final[dict[str, Setting]] = table(
         "log.cleaner.io.buffer.size",
         INT,
         524_288,
-        "Size in bytes of the read and write buffers for compaction, divided among the cleaner threads.",
+        "Total size in bytes of the read and write buffers for compaction, divided among the cleaner threads.",
         at_least(0),
         update=CLUSTER_WIDE,
     ),
@@ -310,14 +315,14 @@ LOG_SETTINGS: Final[dict[str, Setting]] = table(
         "log.cleaner.io.buffer.load.factor",
         DOUBLE,
         0.9,
-        "Maximum load factor of the key table.",
+        "Maximum share of log.cleaner.dedupe.buffer.size that is used.",
         update=CLUSTER_WIDE,
     ),
     Setting(
         "log.cleaner.io.max.bytes.per.second",
         DOUBLE,
         1.7976931348623157e308,
-        "Maximum bytes per second that compaction reads and writes.",
+        "Maximum bytes per second that compaction reads and writes, in total.",
         update=CLUSTER_WIDE,
     ),
     Setting(

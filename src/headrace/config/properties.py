@@ -43,8 +43,8 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, str]:
 def parse_environment(environment: Mapping[str, str], known: Collection[str]) -> dict[str, str]:
     """Parse variables such as HEADRACE_LOG_RETENTION_MS: the key in capitals, with `_` for dots.
 
-    `__` stands for `_` and `___` for `-`, as in container images of Kafka. Raises ConfigError for variables that look
-    like a misspelt key of `known`; other variables are ignored, because the prefix has other uses.
+    `__` stands for `_` and `___` for `-`, as in container images of Kafka. Raises ConfigError if a variable looks like
+    a misspelling of a key in `known`. Other variables are ignored, because the prefix has other uses.
     """
     properties: dict[str, str] = {}
     misspelt: list[ConfigError] = []
@@ -82,7 +82,7 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _split(line: str) -> tuple[str, str]:
-    """Split at the first unescaped `=`, `:` or blank. Does not unescape."""
+    """Split into key and value at the first unescaped `=`, `:` or blank, without unescaping them."""
     position = 0
     while position < len(line) and line[position] not in "=: \t\f":
         position += 2 if line[position] == "\\" else 1

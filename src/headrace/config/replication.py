@@ -29,8 +29,8 @@ REPLICATION_SETTINGS: Final[dict[str, Setting]] = table(
         "zookeeper.connect",
         STRING,
         None,
-        "ZooKeeper servers of the cluster to join or create, as host:port,host:port/path; its Kafka brokers must be "
-        "3.4 to 3.9. If unset, the broker is a cluster by itself and keeps the metadata in a file.",
+        "ZooKeeper servers of the cluster to join or create, as host:port,host:port/path; its Kafka brokers must run "
+        "version 3.4 to 3.9. If unset, the broker is a cluster by itself and keeps the metadata in a file.",
         Check("host:port,host:port/path", lambda v: isinstance(v, str) and _SERVERS.fullmatch(v) is not None),
         importance=HIGH,
     ),
@@ -54,8 +54,8 @@ REPLICATION_SETTINGS: Final[dict[str, Setting]] = table(
         "inter.broker.protocol.version",
         STRING,
         "3.9-IV0",
-        "Version of the protocol between brokers of a cluster with ZooKeeper, 3.4 to 3.9: the same as on its Kafka "
-        "brokers. Ignored without zookeeper.connect.",
+        "Version of the inter-broker protocol in a cluster with ZooKeeper, from 3.4 to 3.9; set it to the value of the "
+        "other brokers. Ignored without zookeeper.connect.",
     ),
     Setting(
         "headrace.state.change.log",
@@ -69,7 +69,7 @@ REPLICATION_SETTINGS: Final[dict[str, Setting]] = table(
         "num.replica.fetchers",
         INT,
         1,
-        "Number of fetchers for each broker from which this one replicates partitions.",
+        "Number of fetchers per leader that this broker replicates from.",
         at_least(1),
         importance=HIGH,
         update=CLUSTER_WIDE,
@@ -78,24 +78,30 @@ REPLICATION_SETTINGS: Final[dict[str, Setting]] = table(
         "replica.fetch.min.bytes",
         INT,
         1,
-        "Minimum bytes of new records for which a leader answers a follower's fetch at once.",
+        "Minimum bytes of records in a fetch reply to a follower; with fewer, the leader waits for more, up to "
+        "replica.fetch.wait.max.ms.",
         importance=HIGH,
     ),
     Setting(
-        "replica.fetch.max.bytes", INT, 1_048_576, "Maximum bytes per partition in a follower's fetch.", at_least(0)
+        "replica.fetch.max.bytes",
+        INT,
+        1_048_576,
+        "Maximum bytes per partition in a fetch reply to a follower.",
+        at_least(0),
     ),
     Setting(
         "replica.fetch.response.max.bytes",
         INT,
         10_485_760,
-        "Maximum bytes of all partitions together in a follower's fetch.",
+        "Maximum bytes of all partitions in a fetch reply to a follower.",
         at_least(0),
     ),
     Setting(
         "replica.fetch.wait.max.ms",
         INT,
         500,
-        "Maximum time in ms that the leader holds a follower's fetch; must be less than replica.lag.time.max.ms.",
+        "Maximum time in ms that the leader waits for records before it replies to a follower's fetch; should be "
+        "less than replica.lag.time.max.ms.",
         importance=HIGH,
     ),
     Setting(
@@ -160,7 +166,7 @@ REPLICATION_SETTINGS: Final[dict[str, Setting]] = table(
         "leader.imbalance.per.broker.percentage",
         INT,
         10,
-        "Maximum percentage of a broker's preferred partitions that others may lead before leadership is moved back.",
+        "Maximum percentage of a broker's preferred partitions led by other brokers; above it, leadership moves back.",
         importance=HIGH,
     ),
     Setting(
@@ -173,16 +179,22 @@ REPLICATION_SETTINGS: Final[dict[str, Setting]] = table(
         "controlled.shutdown.max.retries",
         INT,
         3,
-        "Number of attempts to move leadership before the broker stops anyway.",
+        "Maximum number of attempts to move leadership, after which the broker stops anyway.",
     ),
     Setting("controlled.shutdown.retry.backoff.ms", LONG, 5000, "Time in ms between two attempts to move leadership."),
-    Setting("controller.socket.timeout.ms", INT, 30_000, "Time in ms that the controller waits for a broker's reply."),
+    Setting(
+        "controller.socket.timeout.ms",
+        INT,
+        30_000,
+        "Timeout in ms of requests between the controller and other brokers.",
+    ),
     # Quotas
     Setting(
         "leader.replication.throttled.rate",
         LONG,
         2**63 - 1,
-        "Maximum bytes per second that throttled leaders send to followers.",
+        "Maximum bytes per second that this broker sends to followers of the replicas in "
+        "leader.replication.throttled.replicas.",
         at_least(0),
         update=CLUSTER_WIDE,
     ),
@@ -190,7 +202,8 @@ REPLICATION_SETTINGS: Final[dict[str, Setting]] = table(
         "follower.replication.throttled.rate",
         LONG,
         2**63 - 1,
-        "Maximum bytes per second that throttled followers receive.",
+        "Maximum bytes per second that this broker receives for the replicas in "
+        "follower.replication.throttled.replicas.",
         at_least(0),
         update=CLUSTER_WIDE,
     ),
@@ -226,7 +239,7 @@ REPLICATION_SETTINGS: Final[dict[str, Setting]] = table(
         "controller.quota.window.num",
         INT,
         11,
-        "Number of samples kept for mutation quotas.",
+        "Number of samples kept for controller mutation quotas.",
         at_least(1),
         importance=LOW,
     ),
@@ -234,7 +247,7 @@ REPLICATION_SETTINGS: Final[dict[str, Setting]] = table(
         "controller.quota.window.size.seconds",
         INT,
         1,
-        "Length in seconds of a mutation quota sample.",
+        "Length in seconds of a controller mutation quota sample.",
         at_least(1),
         importance=LOW,
     ),

@@ -47,7 +47,7 @@ SERVER_SETTINGS: Final[dict[str, Setting]] = table(
         "broker.rack",
         STRING,
         None,
-        "Rack or zone of this broker, used to place replicas and to read from the nearest one.",
+        "Rack or zone of this broker, used to place replicas and to let consumers read from the nearest one.",
     ),
     Setting(
         "headrace.adopt.partial",
@@ -107,25 +107,24 @@ SERVER_SETTINGS: Final[dict[str, Setting]] = table(
         "socket.listen.backlog.size",
         INT,
         50,
-        "Maximum number of connections waiting to be accepted. The default is Kafka's; until it is set explicitly, "
-        "Headrace uses the system's maximum instead.",
+        "Maximum number of connections waiting to be accepted. The default shown is Kafka's; unless it is set "
+        "explicitly, Headrace uses the system's maximum.",
         at_least(1),
     ),
     Setting(
         "headrace.busy.poll.us",
         INT,
         100,
-        "Time in microseconds that the broker polls for the next request before it sleeps, while small "
-        "requests arrive in quick succession; 0 disables polling. Polling shortens round trips; use 0 if CPU "
-        "time is rationed.",
+        "Time in microseconds to poll for the next request before sleeping, while small requests arrive in quick "
+        "succession; 0 disables polling. Polling shortens round trips but uses CPU time: set 0 if that is limited.",
         between(0, 10_000),
     ),
     Setting(
         "socket.receive.buffer.bytes",
         INT,
         102_400,
-        "Receive buffer of a client's socket in bytes; -1 lets the system size it. The default is Kafka's; until it is "
-        "set explicitly, the system sizes the buffer.",
+        "Receive buffer of a client's socket in bytes; with -1 the system sizes it. The default shown is Kafka's; "
+        "unless it is set explicitly, the system sizes the buffer.",
         at_least(-1),
         importance=HIGH,
     ),
@@ -149,13 +148,13 @@ SERVER_SETTINGS: Final[dict[str, Setting]] = table(
         "queued.max.request.bytes",
         LONG,
         -1,
-        "Maximum bytes of requests in progress, above which reading pauses; -1 for 256 MiB (no limit in Kafka).",
+        "Maximum bytes of requests in progress, above which the broker stops reading; -1 for 256 MiB, unlike in Kafka.",
     ),
     Setting(
         "queued.max.requests",
         INT,
         500,
-        "Maximum number of requests in progress over all connections, above which reading pauses.",
+        "Maximum number of requests in progress, above which the broker stops reading.",
         at_least(1),
         importance=HIGH,
     ),
@@ -180,7 +179,7 @@ SERVER_SETTINGS: Final[dict[str, Setting]] = table(
         "max.connections.per.ip.overrides",
         STRING,
         "",
-        "Other limits for some addresses, as host:count pairs separated by commas.",
+        "Limits for single addresses, as host:count pairs separated by commas.",
         update=CLUSTER_WIDE,
     ),
     Setting(
@@ -208,7 +207,7 @@ SERVER_SETTINGS: Final[dict[str, Setting]] = table(
         "socket.connection.setup.timeout.max.ms",
         LONG,
         30_000,
-        "Maximum time in ms to set up a connection; failed attempts raise the timeout up to it.",
+        "Maximum time in ms to set up a connection to another broker; the timeout grows to it after failed attempts.",
     ),
     # Threads
     Setting(
@@ -303,8 +302,8 @@ SERVER_SETTINGS: Final[dict[str, Setting]] = table(
         "min.insync.replicas",
         INT,
         1,
-        "Minimum number of in-sync replicas, including the leader, for a produce with acks=all; default of "
-        "the topic setting.",
+        "Minimum number of in-sync replicas, including the leader, for a write with acks=all; default of the topic "
+        "setting.",
         at_least(1),
         importance=HIGH,
         update=CLUSTER_WIDE,
@@ -353,8 +352,8 @@ SERVER_SETTINGS: Final[dict[str, Setting]] = table(
         "headrace.http.listener",
         STRING,
         None,
-        "Address, as host:port, that serves metrics for Prometheus and JSON; a port alone means 127.0.0.1, "
-        "port 0 any free port. It is read-only and has no authentication. Off by default.",
+        "Address, as host:port, of the HTTP server for metrics (Prometheus) and JSON; a port alone means 127.0.0.1, "
+        "port 0 any free port. The server is read-only and has no authentication. Off by default.",
     ),
     Setting("metrics.num.samples", INT, 2, "Number of samples kept for a rate.", at_least(1), importance=LOW),
     Setting("metrics.sample.window.ms", LONG, 30_000, "Length of a sample in ms.", at_least(1), importance=LOW),

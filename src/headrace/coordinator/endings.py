@@ -18,7 +18,7 @@ from headrace.types import TopicPartition
 log = logging.getLogger(__name__)
 
 _SLICE_S: Final = 0.001
-"""Time for which writing markers may hold the event loop."""
+"""Maximum time that marker writes may block the event loop."""
 _RETRY_S: Final = 0.5
 """Delay before a marker or a record is retried."""
 _FEW: Final = 64
@@ -46,7 +46,7 @@ class MarkerWriter(Protocol):
     def write(
         self, partition: TopicPartition, markers: WriteMarkers, coordinator_epoch: int
     ) -> "asyncio.Future[KafkaError | None] | None":
-        """Append the marker. Return None if it is committed, otherwise a future of None (committed) or the error.
+        """Append the marker. Return None if it is committed, otherwise a future of None (once committed) or the error.
 
         Raises KafkaError: unknown_topic_or_partition (deleted), and the errors of an append.
         """
@@ -73,7 +73,7 @@ class _Ending:
 class Endings:
     """Writes the markers of prepared transactions, then calls `complete`.
 
-    `complete` writes the last record of a transaction. It raises KafkaError if the write fails, and is called again.
+    `complete` writes the last record of a transaction. If the write fails, it raises KafkaError and is called again.
     """
 
     def __init__(
@@ -199,7 +199,7 @@ class Endings:
         elif not ending.has_failed:
             ending.has_failed = True
             log.warning(
-                "Writing the marker of transactional id %s to %s failed and will be retried: %s",
+                "Cannot write the marker of transactional id %s to %s, will retry: %s",
                 ending.name,
                 partition,
                 error,
@@ -217,7 +217,7 @@ class Endings:
         try:
             self._complete(ending.shard, ending.name)
         except KafkaError as error:
-            log.warning("Cannot complete a transaction of transactional id %s; trying again: %s", ending.name, error)
+            log.warning("Cannot complete the transaction of transactional id %s, will retry: %s", ending.name, error)
             ending.retry = self._loop.call_later(_RETRY_S, self._enqueue, ending)
         else:
             del self._endings[ending.name]

@@ -65,11 +65,11 @@ class OffsetExpiry:
         self._warn(shard)
         decision = shard.state.decide_expiry(self._clock.wall_ms())
         if decision:
-            log.info("%s: removing expired offsets and groups with %s", shard.name, count(len(decision), "tombstone"))
+            log.info("%s: writing %s for expired offsets and groups", shard.name, count(len(decision), "tombstone"))
         try:
             self._shards.append_and_replay(shard, decision)
         except KafkaError as error:
-            log.error("Expired offsets of %s could not be removed and will be retried: %s", shard.name, error)
+            log.error("%s: cannot remove expired offsets, will retry at the next check: %s", shard.name, error)
 
     def _schedule(self) -> None:
         seconds = self._settings.offsets_retention_check_interval_ms / 1000

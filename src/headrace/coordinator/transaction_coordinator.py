@@ -49,14 +49,14 @@ class TransactionCoordinator:
         take_producer_id: Callable[[], int | None],
         clock: Clock,
     ) -> None:
-        """`version` returns the cluster's `transaction.version`; `take_producer_id` returns None if it has none."""
+        """`version` returns the cluster's `transaction.version`; `take_producer_id` returns None if it has no id."""
         self.settings = settings
         self._version = version
         self._take_producer_id = take_producer_id
         self._clock = clock
         self._endings = Endings(loop, clock, markers, self._complete)
         self._clients: dict[str, str] = {}
-        """The client that last began or continued a transaction of each transactional id, as far as known."""
+        """By transactional id: the last client that began or continued a transaction. Not stored in the log."""
         self._runtime: Runtime[TransactionShard] = Runtime(
             TOPIC,
             settings.partition_count,
@@ -87,7 +87,7 @@ class TransactionCoordinator:
                 self._clients.pop(name, None)
 
     def close(self) -> None:
-        """Stop writing markers, which the next start resumes."""
+        """Stop writing markers. The next start resumes it."""
         self._endings.stop()
         self._runtime.close()
 
@@ -106,7 +106,7 @@ class TransactionCoordinator:
 
         Raises NeedsProducerIdError if no producer id is available, and KafkaError: invalid_request,
         transactional_id_authorization_failed, unsupported_version, invalid_transaction_timeout,
-        concurrent_transactions, producer_fenced, and those of `_find`.
+        concurrent_transactions, producer_fenced, and those of `_find` and of an append.
         """
         if not name:
             raise KafkaError(ErrorCode.invalid_request, "a transactional id cannot be empty")
@@ -117,7 +117,7 @@ class TransactionCoordinator:
             )
         if keeps_prepared:
             raise KafkaError(
-                ErrorCode.unsupported_version, "keeping prepared transactions is not supported yet, as in Kafka"
+                ErrorCode.unsupported_version, "keeping prepared transactions (KIP-939) is not supported, as in Kafka"
             )
         if not has_two_phases and not 0 < timeout_ms <= self.settings.max_timeout_ms:
             raise KafkaError(
@@ -143,7 +143,11 @@ class TransactionCoordinator:
     def add_partitions(
         self, name: str, producer: ProducerIdentity, partitions: frozenset[TopicPartition], *, client_version: int
     ) -> None:
-        """Add partitions to a transaction. Raises KafkaError as `machine.add_partitions` and `_find` do."""
+        """Add partitions to a transaction.
+
+        Raises KafkaError: invalid_producer_id_mapping, concurrent_transactions, producer_fenced, and those of `_find`
+        and of an append.
+        """
         shard, metadata = self._find_completed(name)
         now_ms = self._clock.wall_ms()
         result = machine.add_partitions(
@@ -164,7 +168,8 @@ class TransactionCoordinator:
     def end(self, name: str, producer: ProducerIdentity, *, commit: bool, client_version: int) -> ProducerIdentity:
         """Prepare the commit or abort of a transaction. Return the producer's id and epoch for the next one.
 
-        Raises KafkaError as `machine.end` and `_find` do, and NeedsProducerIdError if no producer id is available.
+        Raises NeedsProducerIdError if no producer id is available, and KafkaError: invalid_producer_id_mapping,
+        concurrent_transactions, producer_fenced, invalid_txn_state, and those of `_find` and of an append.
         """
         shard, metadata = self._find_completed(name)
 
@@ -182,7 +187,7 @@ class TransactionCoordinator:
         return self._runtime.carry_out(shard, name, self._with_id(decide))
 
     def describe(self, name: str) -> TransactionMetadata:
-        """Return the metadata of a transactional id. While a transaction ends, it has only partitions without a marker.
+        """Return the metadata of a transactional id, without partitions that already have their marker.
 
         Raises KafkaError: transactional_id_not_found, and those of `_find`.
         """
@@ -193,7 +198,7 @@ class TransactionCoordinator:
         return metadata if missing is None else metadata._replace(partitions=missing)
 
     def note_client(self, name: str, client: str) -> None:
-        """Remember the client of an existing transactional id, to name it in the log."""
+        """Remember the client of an existing transactional id, so that log lines can name the client."""
         self._clients[name] = client
 
     def present(self) -> list[TransactionMetadata]:
@@ -204,7 +209,7 @@ class TransactionCoordinator:
         return found
 
     def all(self) -> Iterator[tuple[str, TransactionMetadata]]:
-        """Yield all ids. Raises KafkaError(coordinator_load_in_progress)."""
+        """Yield all ids with their metadata. Raises KafkaError(coordinator_load_in_progress)."""
         for shard in self._shards.all():
             yield from list(shard.state.ids.items())
 
@@ -237,7 +242,7 @@ class TransactionCoordinator:
             self._runtime.carry_out(shard, name, self._with_id(decide))
         except (KafkaError, NeedsProducerIdError) as error:
             log.warning(
-                "%s: the timed-out transaction of transactional id %s could not be aborted and will be retried: %s",
+                "%s: cannot abort the timed-out transaction of transactional id %s, will retry: %s",
                 shard.name,
                 name,
                 error,
@@ -263,16 +268,14 @@ class TransactionCoordinator:
                         self._shards.append_and_replay(shard, [(name, None)])
                         self._clients.pop(name, None)
                     except KafkaError as error:
-                        log.warning(
-                            "%s: idle transactional ids could not be removed and will be retried: %s", shard.name, error
-                        )
+                        log.warning("%s: cannot remove idle transactional ids, will retry: %s", shard.name, error)
                         break
                 yield
 
     # Decisions
 
     def _find(self, name: str) -> tuple[LedShard[TransactionShard], TransactionMetadata | None]:
-        """Return the shard and the metadata of a transactional id, the latter None if it is unknown.
+        """Return the shard of a transactional id and its metadata, which is None for an unknown id.
 
         Raises KafkaError: invalid_request, not_coordinator, coordinator_load_in_progress.
         """

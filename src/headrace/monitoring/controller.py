@@ -1,6 +1,6 @@
 """Metrics of the controller in a cluster with ZooKeeper.
 
-On other brokers, gauges of the cluster's state are 0; counters and times keep the values of earlier terms.
+On other brokers, the gauges of the cluster's state are 0. Counters and times include this broker's earlier terms.
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ _QUANTILES: Final = ("0.50", "0.75", "0.95", "0.98", "0.99", "0.999")
 
 
 def controller(candidate: Candidate) -> Iterable[Family]:
-    """Yield the state of the cluster as its controller sees it, and statistics of the controller's events."""
+    """Yield the state of the cluster, and statistics of the controller's events."""
     term = candidate.term
     context = None if term is None else term.machine.context
     yield gauge(
@@ -45,17 +45,17 @@ def controller(candidate: Candidate) -> Iterable[Family]:
     elections = [handled[name] for name in _ELECTIONS if name in handled]
     yield Family(
         "kafka_controller_controllerstats_leaderelectionrateandtimems_count",
-        "Events in which the controller elected leaders.",
+        "Handled controller events of the kinds that elect leaders.",
         [({}, sum(timing.count for timing in elections))],
     )
     yield _quantiles(
         "kafka_controller_controllerstats_leaderelectionrateandtimems",
-        "Time in ms for the last events in which the controller elected leaders.",
+        "Handling time in ms of the latest controller events of the kinds that elect leaders.",
         elections,
     )
     yield Family(
         "headrace_controller_election_seconds",
-        "Total time for events in which the controller elected leaders, including the writes to ZooKeeper.",
+        "Total handling time of controller events of the kinds that elect leaders, including writes to ZooKeeper.",
         [({}, sum(timing.total_s for timing in elections))],
         "counter",
     )
@@ -67,7 +67,7 @@ def controller(candidate: Candidate) -> Iterable[Family]:
     waited = candidate.figures.waited
     yield _quantiles(
         "kafka_controller_controllereventmanager_eventqueuetimems",
-        "Time in ms that the last events have waited in the controller's queue.",
+        "Time in ms that the latest events waited in the controller's queue.",
         [waited],
     )
     yield gauge(
@@ -89,7 +89,7 @@ def controller(candidate: Candidate) -> Iterable[Family]:
     )
     yield Family(
         "headrace_controller_unanswered_orders",
-        "Requests of the controller that a broker has not answered.",
+        "Requests of the controller to which the broker has not responded.",
         [] if term is None else [({"broker": str(broker)}, size) for broker, size in term.channels.waiting.items()],
     )
 

@@ -37,12 +37,12 @@ def log_directories(replicas: ReplicaManager) -> Iterable[Family]:
     )
     yield Family(
         "headrace_log_directory_free_bytes",
-        "Free bytes of the log directory.",
+        "Free bytes on the log directory's file system.",
         [(labels, space.free) for labels, space in spaces],
     )
     yield Family(
         "headrace_log_directory_fullness",
-        "0: enough free space, 1: below the soft mark, 2: below the hard mark, clients' records are refused.",
+        "0: enough free space; 1: below the soft mark; 2: below the hard mark, so records from clients are refused.",
         [(labels, space.room) for labels, space in spaces],
     )
 
@@ -86,7 +86,7 @@ def compaction(cleaner: "LogCleaner | None", dead_threads: int, log_dirs: LogDir
 
 
 def open_files() -> Iterable[Family]:
-    yield gauge("headrace_log_open_segment_files", "Open segment files.", len(OPEN_FILES))
+    yield gauge("headrace_log_open_segment_files", "Segment files that the broker has open.", len(OPEN_FILES))
 
 
 def loop(watch: LoopWatch) -> Iterable[Family]:
@@ -99,18 +99,16 @@ def loop(watch: LoopWatch) -> Iterable[Family]:
     )
     yield Family(
         "headrace_loop_holds",
-        "Times that a request of an API, or other work, held the event loop for 200 ms or more.",
+        "Number of times that requests of an API, or other work, blocked the event loop for 200 ms or more.",
         [({"api": api}, count) for api, count in sorted(watch.holds.items())],
         "counter",
     )
 
 
 def expiring_offsets(coordinator: GroupCoordinator) -> Iterable[Family]:
-    """Yield the groups with committed offsets that expire soon, and the seconds until their first offset expires."""
+    """Yield the number of groups whose committed offsets expire soon, and the time until the first of them expires."""
     expiring = coordinator.expiring_offsets()
-    yield gauge(
-        "headrace_groups_with_expiring_offsets", "Groups with committed offsets that expire soon.", len(expiring)
-    )
+    yield gauge("headrace_groups_with_expiring_offsets", "Groups whose committed offsets expire soon.", len(expiring))
     now = now_ms()
     yield Family(
         "headrace_group_offsets_expire_seconds",

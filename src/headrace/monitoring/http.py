@@ -1,7 +1,7 @@
 """A broker's HTTP listener: metrics for Prometheus, and JSON. Read-only.
 
-Imported only if `headrace.http.listener` is set. Routes are added by `add_json` and `add_metrics`. Minimal on purpose
-(docs/decisions/061): GET and HEAD, no request bodies, everything bounded.
+Imported only if `headrace.http.listener` is set. Minimal on purpose (docs/decisions/061): GET and HEAD, no request
+bodies, everything bounded.
 """
 
 import asyncio
@@ -36,14 +36,14 @@ JsonHandler: TypeAlias = Callable[[Query], "object | Awaitable[object]"]
 _SETTING: Final = "headrace.http.listener"
 MAX_HEAD_BYTES: Final = 8192
 MAX_ANSWERS: Final = 64
-"""Maximum number of requests in progress. A request counts until its client has read the reply."""
+"""Maximum number of requests in progress. A request counts until the socket has accepted its reply."""
 MAX_WAITING: Final = 256
-"""Maximum number of connections without a request. Large enough that a burst of connections does not evict one whose
+"""Maximum number of connections without a request. With a smaller limit, a burst of connections could evict one whose
 request has already arrived."""
 _DESCRIPTOR_SHARE: Final = 8
-"""Each limit is at most 1/8 of the process's descriptors."""
+"""Each of the two limits is at most 1/8 of the process's limit on open files."""
 REQUEST_TIMEOUT_S: Final = 30.0
-"""Time limit for receiving the next request, for a handler, and for sending the reply."""
+"""Time limit for the start of the next request, for its handler, and for sending the reply."""
 HEAD_TIMEOUT_S: Final = 10.0
 """Time limit from the first to the last byte of a request."""
 _MAX_QUERY_FIELDS: Final = 32
@@ -79,7 +79,7 @@ _Route: TypeAlias = Callable[[_Request], Awaitable[_Answer]]
 
 
 class HttpServer:
-    """Answers GET and HEAD requests."""
+    """Serves GET and HEAD requests."""
 
     def __init__(self, host: str, port: int) -> None:
         self._host = host
@@ -123,7 +123,7 @@ class HttpServer:
         self._collectors.append(collector)
 
     def bind(self) -> None:
-        """Bind the address. Raises ConfigError if it is in use or does not belong to this machine."""
+        """Bind the address. Raises AddressInUseError, or another ConfigError if the address cannot be bound."""
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         try:
             self._socket = socket.create_server((self._host, self._port), family=family)
@@ -165,7 +165,7 @@ class HttpServer:
                     await asyncio.sleep(0)
             except Exception:
                 log.exception("Collecting the metrics of %r failed: this is a bug, please report it", collector)
-        # Encoding thousands of partitions takes long: in a thread, it does not delay other requests.
+        # Encoding thousands of partitions takes long. In a thread, it does not delay other requests.
         return await asyncio.to_thread(_exposition, families, request.accept)
 
     # Connections
@@ -232,13 +232,13 @@ class HttpServer:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 begin = await reader.readexactly(1)
             async with asyncio.timeout(HEAD_TIMEOUT_S):
-                # Do not wait after an empty line (\r\n\r\n): the separator's first byte has already been read.
+                # A request that begins with \r is invalid. Do not wait for a separator whose first byte has been read.
                 rest = b"" if begin == b"\r" else await reader.readuntil(b"\r\n\r\n")
             return _parse(begin + rest), answer
         except asyncio.LimitOverrunError:
             answer = _error(
                 HttpError(
-                    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"a request may have at most {MAX_HEAD_BYTES} bytes"
+                    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"the request is longer than {MAX_HEAD_BYTES} bytes"
                 )
             )
         except HttpError as error:
@@ -315,7 +315,7 @@ def _parse(head: bytes) -> _Request:
                 raise ValueError(line)
             headers[name.strip().lower()] = value.strip()
     except ValueError:
-        raise HttpError(HTTPStatus.BAD_REQUEST, "the request line or a header is not valid in HTTP/1.1") from None
+        raise HttpError(HTTPStatus.BAD_REQUEST, "the request line or a header is not valid HTTP/1.x") from None
     try:
         parts = urlsplit(target)
         fields = parse_qsl(parts.query, keep_blank_values=True, max_num_fields=_MAX_QUERY_FIELDS, errors="strict")
@@ -330,7 +330,7 @@ def _parse(head: bytes) -> _Request:
     query: dict[str, str] = {}
     for name, value in fields:
         if name in query:
-            raise HttpError(HTTPStatus.BAD_REQUEST, f"{name} is given twice")
+            raise HttpError(HTTPStatus.BAD_REQUEST, f"the parameter '{name}' is given more than once")
         query[name] = value
     connection = headers.get("connection", "" if version == "HTTP/1.1" else "close").lower()
     keep_alive = "close" not in (option.strip() for option in connection.split(","))
@@ -361,7 +361,7 @@ def _check_open(writer: asyncio.StreamWriter) -> None:
 
 
 async def _end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Close after draining input: if unread bytes remain, the kernel resets the connection and the reply is lost."""
+    """Read the remaining input before closing: unread bytes would reset the connection, and the reply would be lost."""
     _check_open(writer)
     writer.write_eof()
     async with asyncio.timeout(_LINGER_S):

@@ -19,7 +19,10 @@ class Elections(Protocol):
 
 
 class IsrFigures(Protocol):
-    """Number of ISR changes since this broker's start; `failures` were rejected by the controller."""
+    """Number of ISR changes since this broker's start.
+
+    `failures` were rejected by the controller, or submitted while another change was pending.
+    """
 
     shrinks: int
     expands: int
@@ -48,7 +51,7 @@ class _Led(NamedTuple):
 
 
 def replica_manager(replicas: ReplicaManager) -> Iterable[Family]:
-    """Yield the number of partitions on this broker, and the numbers of those that lack in-sync replicas."""
+    """Yield the number of partitions on this broker, and of those that lack in-sync replicas."""
     led = [
         _Led(
             partition.topic_partition,
@@ -93,7 +96,7 @@ def replica_manager(replicas: ReplicaManager) -> Iterable[Family]:
 
 
 def cluster(image: MetadataImage, broker_id: int, elections: Elections) -> Iterable[Family]:
-    """Yield the controller's metrics, which are 0 on other brokers (as in Kafka), and this broker's elections."""
+    """Yield the controller's metrics (0 on other brokers, as in Kafka) and this broker's elections."""
     is_controller = image.controller_id == broker_id
     yield gauge(
         "kafka_controller_kafkacontroller_activecontrollercount",
@@ -107,7 +110,7 @@ def cluster(image: MetadataImage, broker_id: int, elections: Elections) -> Itera
     )
     yield Family(
         "headrace_replica_elections",
-        "Times that this broker became leader or follower of a partition, or continued under a new leader epoch.",
+        "Times that this broker became leader or follower of a partition, or remained so in a new leader epoch.",
         [({"role": "leader"}, elections.elected), ({"role": "follower"}, elections.followed)],
         "counter",
     )
@@ -118,7 +121,7 @@ def followers(isr: IsrFigures, fetchers: Fetchers) -> Iterable[Family]:
     for name, explanation, value in (
         ("isrshrinks", "Changes that removed followers from the in-sync replicas.", isr.shrinks),
         ("isrexpands", "Changes that added followers to the in-sync replicas.", isr.expands),
-        ("failedisrupdates", "Changes to the in-sync replicas that the controller has rejected.", isr.failures),
+        ("failedisrupdates", "Changes to the in-sync replicas that were not applied.", isr.failures),
     ):
         yield Family(f"kafka_server_replicamanager_{name}", explanation, [({}, value)], "counter")
     known = tuple(fetchers.figures())

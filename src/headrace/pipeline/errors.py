@@ -1,4 +1,4 @@
-"""Errors of the pipeline that a user can understand."""
+"""Errors of the pipeline whose messages are for users."""
 
 
 class PipelineError(Exception):
@@ -6,4 +6,4 @@ class PipelineError(Exception):
 
 
 class TemporaryError(Exception):
-    """A job cannot run now, but perhaps later: the message says what it waits for."""
+    """A job cannot run now, but may run later. The message says what it waits for."""

@@ -36,7 +36,7 @@ def maven_coordinates() -> tuple[str, ...]:
 
 
 def spark_settings(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the Spark settings for the jars. Raises `PipelineError` if the given directory has none."""
+    """Return the Spark settings for the jars. Raises `PipelineError` if HEADRACE_SPARK_JARS has no jars."""
     named = environ.get(JARS_VARIABLE)
     directory = Path(named) if named else _project_jars()
     jars = sorted(directory.glob("*.jar")) if directory else []
@@ -51,7 +51,7 @@ def spark_settings(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def classes() -> Path | None:
-    """Return the path of the archive with Spark's classes that `make setup` creates; None for an installed package."""
+    """Return the path of the class data (CDS) archive that `make setup` creates; None for an installed package."""
     directory = _project_jars()
     return directory.with_suffix(".jsa") if directory else None
 
@@ -59,8 +59,8 @@ def classes() -> Path | None:
 def java_options() -> str:
     """Return the Java options with which a driver uses the archive of `classes`; empty if it does not exist.
 
-    Spark loads 16,000 classes. With them in an archive, a driver needs a third less processor time until its first
-    batches are written. Java ignores an archive made from other jars or by another Java.
+    Spark loads 16,000 classes. With an archive, a driver uses a third less CPU time until it has written its first
+    batches. Java ignores an archive of other jars or of another Java version.
     """
     archive = classes()
     return f"-XX:SharedArchiveFile={archive} -Xlog:cds=off" if archive and archive.is_file() else ""

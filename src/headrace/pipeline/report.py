@@ -1,6 +1,6 @@
-"""The report: tables of one day or of all days, computed from `events` in one batch by the functions of the jobs.
+"""The report: tables of one day or of all days, computed from `events` in one batch by the jobs' functions.
 
-Its tables equal the views of the streaming tables, except that visitors are counted exactly and not by sketches.
+Its tables equal the views of the streaming tables, except that visitors are counted exactly instead of with sketches.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -51,14 +51,14 @@ _TIMES: Final = {
     "crawlers": "hour",
 }
 _SKETCH_ERROR: Final = 0.08
-"""Five standard errors of a sketch: a larger difference is not by chance."""
+"""Five standard errors of a sketch, relative to the exact number: a larger difference is not due to chance."""
 
 
 def report(events: DataFrame, *, on: date | None = None, params: Given | None = None) -> dict[str, DataFrame]:
-    """Return the tables by name; none is computed before it is read.
+    """Return the tables by name; each is computed only when it is read.
 
     `on` is a day of event time (UTC). Its sessions are those that start on it, with all their requests. `params` has
-    the parameters, by job, that differ from the defaults. Raises PipelineError for an invalid one.
+    the parameters that differ from the defaults, by job. Raises PipelineError for an invalid parameter.
     """
     given = params or {}
     of_day = events if on is None else _requests_of(events, on)
@@ -78,7 +78,7 @@ def report(events: DataFrame, *, on: date | None = None, params: Given | None = 
 
 
 def selected(tables: Mapping[str, DataFrame], names: Iterable[str]) -> dict[str, DataFrame]:
-    """Return the tables of these names, or all tables without names. Raises PipelineError for an unknown one."""
+    """Return the named tables, or all if `names` is empty. Raises PipelineError for an unknown name."""
     names = list(dict.fromkeys(names))
     for name in names:
         if name not in tables:
@@ -94,7 +94,7 @@ def ordered(table: str, rows: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """The numbers of rows that only the report has, and that only the stream's table has."""
+    """The numbers of rows only in the report, and only in the stream's table."""
 
     in_report: int
     in_table: int
@@ -105,8 +105,8 @@ def differences(
 ) -> dict[str, Differences]:
     """Compare the report's tables with the streams' tables, row for row.
 
-    Estimates of sketches differ if they are more than five standard errors from the exact number. Sessions that may
-    continue are left out, and so are tables without a time if the report is `on` a day.
+    A sketch's estimate differs if it is more than five standard errors from the exact number. Sessions that may
+    continue are left out. If `on` is given, so are tables without a time.
     """
     found = {}
     ended = _ended(lake.read("events"), _params(activity.sessions, params or {}))
@@ -153,9 +153,9 @@ def _with_estimates(rows: DataFrame, stored: DataFrame, sketches: tuple[str, ...
 
 
 def _ended(events: DataFrame, params: activity.Sessions) -> Column:
-    """Return a condition that holds for sessions that a stream of these events has written.
+    """Return the condition for sessions that a stream of these events has written.
 
-    Its watermark is at least the earliest of the partitions' latest times, minus the lateness.
+    The stream's watermark is at least the earliest of the partitions' latest times, minus the lateness.
     """
     latest = events.groupBy("topic_id", "source_partition").agg(sf.max("event_time").alias("latest"))
     [row] = latest.agg(sf.min("latest").cast("string").alias("latest")).collect()
@@ -196,5 +196,5 @@ def _in_time(events: DataFrame, late_by: str) -> DataFrame:
 
 
 def _midnight(on: date, after: timedelta) -> Column:
-    """Return a time as a constant with which Delta can skip files."""
+    """Return midnight of a day, shifted by `after`, as a literal, so that Delta can skip files."""
     return sf.lit(str(datetime.combine(on, time()) + after)).cast("timestamp")

@@ -13,10 +13,10 @@ from headrace.pipeline.errors import PipelineError
 
 _OLDEST_JAVA: Final = 17
 _NEWEST_JAVA: Final = 22
-"""Java 23 removed the security manager, which Spark 4.0's Hadoop client needs."""
+"""Since Java 23, `Subject.getSubject` throws an exception, but Spark 4.0's Hadoop client calls it."""
 _GET_JAVA: Final = (
     "Install a Java 17 runtime ('apt-get install openjdk-17-jre-headless' on Debian or Ubuntu, "
-    "'brew install openjdk@17' on macOS) and set JAVA_HOME to it if there is more than one."
+    "'brew install openjdk@17' on macOS). If several are installed, set JAVA_HOME to this one."
 )
 
 

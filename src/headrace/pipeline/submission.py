@@ -1,4 +1,4 @@
-"""The spark-submit command of a pipeline. Only builds the command: starts nothing and imports no pyspark."""
+"""The spark-submit command of a pipeline. Only builds the command: it starts nothing and does not import pyspark."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,9 +26,9 @@ class Submission:
     wheel: tuple[str, ...]
     """The command that builds the wheel for the workers."""
     options: tuple[tuple[str, ...], ...]
-    """Arguments of spark-submit; those that belong together are in one tuple."""
+    """Arguments of spark-submit: one tuple per option, with its value."""
     program: tuple[str, ...]
-    """The program and its arguments, which are those of `headrace pipeline run`."""
+    """The program, and its arguments for `headrace pipeline run`."""
     notes: tuple[str, ...]
 
     @property
@@ -45,10 +45,10 @@ def submission(
     arguments: Sequence[str],
     deploy_mode: DeployMode,
 ) -> Submission:
-    """Return the submission of `jobs`, or of all. `arguments` are passed on to `headrace pipeline run`.
+    """Return the submission of `jobs`, or of all jobs if empty. `arguments` are passed to `headrace pipeline run`.
 
-    The command contains no secrets: the driver reads them from the places in the deployment. Raises PipelineError if
-    the master cannot run Python programs in this mode, if the image for Kubernetes is missing, and as
+    The command contains no secrets: the driver reads them from the variables and files in the deployment. Raises
+    PipelineError if the master cannot run Python programs in this mode, if the image for Kubernetes is missing, and as
     `jars.spark_settings` does.
     """
     master = deployment.spark.master or profiles.DEFAULT_MASTER
@@ -73,7 +73,7 @@ def submission(
     ]
 
     def placed(path: Path) -> str:
-        # In cluster mode, --files puts them into the driver's working directory.
+        # In cluster mode, --files copies files into the driver's working directory.
         return path.name if deploy_mode == "cluster" else str(path.resolve())
 
     program = str(_PROGRAM) if deploy_mode == "client" else f"local://{_PROGRAM}"
@@ -105,7 +105,7 @@ def _notes(deployment: Deployment, master: str, deploy_mode: DeployMode) -> list
     if profiles.profile_of(master) == "server" and deployment.lake.startswith("/"):
         notes.append(f"The lake is the directory {deployment.lake}: driver and workers must share it under this path.")
     if deploy_mode == "cluster":
-        notes.append("The driver's image needs headrace[pipeline]; change the path of submitted.py to the image's.")
+        notes.append("The driver's image needs headrace[pipeline]; replace the path of submitted.py by the image's.")
     places = [
         str(value)
         for table in (deployment.cluster.settings, deployment.cluster.java, deployment.spark.settings)

@@ -43,7 +43,7 @@ class RecordsRefusedError(KafkaError):
 
 
 class Accepted(NamedTuple):
-    """A batch to write, without its offset; `append_time` in ms, -1 if the producer's timestamps are kept."""
+    """A batch to write, with no offset assigned; `append_time` in ms, -1 if the producer's timestamps are kept."""
 
     header: BatchHeader
     batch: Buffer
@@ -179,8 +179,8 @@ def _check_timestamps(valid: ValidBatch, config: LogConfig, now_ms: int, *, is_a
     """Check timestamps against the topic's limits.
 
     Raises RecordsRefusedError(invalid_timestamp) if a timestamp is outside the range that
-    `message.timestamp.before.max.ms` and `message.timestamp.after.max.ms` allow, or if the producer has set append
-    times itself although the topic sets them, or without a timestamp.
+    `message.timestamp.before.max.ms` and `message.timestamp.after.max.ms` allow. Also raises it if the producer has
+    marked the batch LogAppendTime, and the topic sets append times itself or the batch has no timestamp.
     """
     header, _, walk, _, _ = valid
     if header.attributes & LOG_APPEND_TIME_FLAG:

@@ -8,7 +8,7 @@ from headrace.storage.log.log import Log
 from headrace.storage.log.segment import Segment
 
 UNKNOWN_SIZE: Final = -1
-"""Reported after a new segment, if some appended records are not visible yet, and when the partition goes away."""
+"""Reported after a new segment, if some appended records are not visible yet, and when the partition is removed."""
 
 
 class Growing(Protocol):

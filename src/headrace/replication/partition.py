@@ -26,7 +26,7 @@ from headrace.wire.control import Marker, marker_batch
 
 _PLACED = struct.Struct(">qii")
 _PLACED_SIZE: Final = 16
-"""The first bytes of a batch, which the leader sets: base offset, length, leader epoch. Not in the checksum."""
+"""Bytes at the start of a batch that the checksum does not cover: base offset, length, leader epoch, all set here."""
 
 log = logging.getLogger(__name__)
 
@@ -119,7 +119,7 @@ class Partition(LedReplica):
         try:
             results = self._append_all(batches, now_ms, before)
         except BaseException:
-            # Forget unwritten batches: otherwise a retry would be taken for a duplicate.
+            # Forget unwritten batches: otherwise a retry would be treated as a duplicate.
             self._checks.put_back(before)
             raise
         if self.log.state.log_end_offset > base_offset:
@@ -257,7 +257,7 @@ class Partition(LedReplica):
     ) -> VerificationGuard | None:
         """Begin to verify the producer's transaction (KIP-890); return None if it is already open in this partition.
 
-        `adds`: its batches add their partitions (transaction version 2). Raises KafkaError(invalid_producer_epoch).
+        `adds`: verifying also adds the partition (transaction version 2). Raises KafkaError(invalid_producer_epoch).
         """
         if self.transactions.is_open(producer_id, producer_epoch):
             return None

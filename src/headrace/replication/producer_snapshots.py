@@ -15,7 +15,7 @@ from headrace.storage.log.segment_files import SNAPSHOT_SUFFIX, segment_file
 
 INTERVAL_MS: Final = 3000
 _WORTH_BYTES: Final = 1024 * 1024
-"""A start reads fewer bytes of a log in a few milliseconds, so they need no snapshot."""
+"""A start reads less than this from a log in a few milliseconds, so no snapshot is needed."""
 
 log = logging.getLogger(__name__)
 
@@ -46,14 +46,14 @@ class ProducerSnapshots:
         self._written: WeakKeyDictionary[Log, _Written] = WeakKeyDictionary()
 
     def take(self) -> Callable[[], None] | None:
-        """Copy the state of logs that have grown, on the event loop. Return a function that writes it in a thread."""
+        """Copy the state of logs that have grown, on the event loop. Return a function that writes it, for a thread."""
         due: list[_Due] = []
         for partition in self._partitions():
             partition_log = partition.log
             active = partition_log.segments.active
             last = self._written.get(partition_log)
             if last is None or last.active_base_offset != active.base_offset:
-                # A new segment and a start have snapshots of their own.
+                # Count from the beginning of the active segment, where rolling has written a snapshot.
                 last = _Written(None if last is None else last.offset, active.base_offset, 0)
             if active.size - last.size < _WORTH_BYTES:
                 continue

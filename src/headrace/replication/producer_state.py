@@ -82,7 +82,7 @@ class ProducerState:
     def check(self, header: BatchHeader) -> AppendedBatch | None:
         """Return the appended batch that `header` repeats; None if it may be appended.
 
-        Raises KafkaError: invalid_producer_epoch for an older epoch, out_of_order_sequence_number for a gap.
+        Raises KafkaError: invalid_producer_epoch for an older epoch, out_of_order_sequence_number for a wrong sequence.
         """
         packed = self._producers.get(header.producer_id)
         if self._verifications:
@@ -131,9 +131,9 @@ class ProducerState:
         """Like `check`, for a transactional batch; `begin` is its transaction's first offset, None if it is not open.
 
         Also raises KafkaError: invalid_txn_state if it begins a transaction that `guard` does not verify;
-        out_of_order_sequence_number if it repeats a batch of an ended transaction. That is no retry, because producers
-        wait for their batches before they commit: librdkafka reuses the sequence numbers of unanswered batches after an
-        abort. Its new records would be acknowledged as duplicates of aborted ones, and lost.
+        out_of_order_sequence_number if it repeats a batch of an ended transaction. Such a batch is not a retry, because
+        producers wait for their batches before they commit. librdkafka reuses the sequence numbers of unanswered
+        batches after an abort; otherwise its new records would be acknowledged as duplicates of aborted ones, and lost.
         """
         packed = self._producers.get(header.producer_id)
         if packed is not None and not _is_next(packed, header):
@@ -163,7 +163,7 @@ class ProducerState:
         if guard.begins_at_zero and header.base_sequence and (packed is None or not _unpacked(packed).batches):
             raise _out_of_order(header, "an unknown producer must begin with sequence 0")
         if overtakes:
-            raise _out_of_order(header, f"sequence {guard.lowest_sequence} must come first, but is not appended yet")
+            raise _out_of_order(header, f"sequence {guard.lowest_sequence} must be appended first")
 
     def check_verified(self, header: BatchHeader, guard: VerificationGuard | None, *, is_open: bool) -> None:
         """Reject a transaction that begins without a valid guard.
@@ -173,7 +173,9 @@ class ProducerState:
         if is_open or guard is UNVERIFIED:
             return
         if guard is None or guard is not self._verifications.get(header.producer_id):
-            raise KafkaError(ErrorCode.invalid_txn_state, "the batch is not part of an ongoing transaction")
+            raise KafkaError(
+                ErrorCode.invalid_txn_state, f"producer {header.producer_id} has no ongoing transaction for this batch"
+            )
 
     def check_epoch(self, header: BatchHeader) -> None:
         """Check a batch without sequence numbers. Raises KafkaError(invalid_producer_epoch)."""
@@ -202,7 +204,7 @@ class ProducerState:
         if coordinator_epoch < known_coordinator:
             raise KafkaError(
                 ErrorCode.transaction_coordinator_fenced,
-                f"the marker has coordinator epoch {coordinator_epoch}, older than the last, {known_coordinator}",
+                f"the marker has coordinator epoch {coordinator_epoch}, but an earlier marker has {known_coordinator}",
             )
 
     def end_transaction(self, header: BatchHeader, coordinator_epoch: int) -> None:
@@ -296,7 +298,7 @@ class ProducerState:
     def recall(self, headers: Iterable[BatchHeader]) -> None:
         """Add batches before a restored snapshot, which contains only the last batch of every producer.
 
-        A client retries up to five batches after it lost its connection.
+        A client retries up to five batches after it loses its connection.
         """
         found = ProducerState()
         for header in headers:

@@ -1,4 +1,4 @@
-"""Wait for appends to complete: they are committed, flushed, refused or time out.
+"""Wait for appends to complete: to be committed, flushed or refused, or to time out.
 
 An append is committed when the high watermark has passed it. Produce requests, group coordinators and transaction
 markers wait here until then (docs/decisions/080).
@@ -48,9 +48,9 @@ class Purgatory:
     # Waits
 
     def completion(self, partition: Partition, end_offset: int, acks: int, *, timeout_s: float) -> Wait | None:
-        """Return the time when a producer with `acks` may be answered; None if it may be answered now.
+        """Return the wait before a producer with `acks` gets its reply; None if it gets the reply at once.
 
-        It is a promise if the producer waits for followers: their fetch then answers it at once.
+        If followers must fetch the records first, the wait is a promise, so that their fetch completes the reply.
         """
         if partition.high_watermark >= end_offset:
             return None
@@ -72,7 +72,7 @@ class Purgatory:
         return self._wait(partition, _Goal(end_offset, on_disk=True), None)
 
     async def topic_committed(self, topic: str) -> Outcome:
-        """Wait until everything appended to the topic so far is committed. Return the first error."""
+        """Wait until the topic's partitions with a pending flush have committed all records. Return the first error."""
         waits = [
             self.committed(partition, partition.log_end_offset)
             for partition in self.uncommitted
@@ -166,7 +166,7 @@ def _ignore(_: Partition, __: KafkaError) -> None:
 
 
 def all_done(promises: Sequence[Promise[Outcome]]) -> Promise[None]:
-    """Return a promise that is done when all are, whatever their outcomes. Cancelling it cancels all of them."""
+    """Return a promise that is done when all `promises` are, with any outcome. Cancelling it cancels them."""
     done: Promise[None] = Promise()
     left = len(promises)
 

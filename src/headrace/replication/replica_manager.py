@@ -109,8 +109,8 @@ class ReplicaManager:
     ) -> None:
         """Rename directories that belong to no partition of the cluster, and log warnings.
 
-        A crash during a deletion leaves them. `topic_id_of` returns None for an unknown partition, `name_of` the name
-        of a topic id, and `is_new` True for a partition created since the last start. A directory with another topic's
+        A crash during a deletion leaves them. `topic_id_of` returns None for an unknown partition, `name_of` the topic
+        name for an id, and `is_new` True for a partition created since the last start. A directory with another topic's
         id is kept, and the partition is offline: no empty log replaces it. Raises KafkaError(kafka_storage_error).
         """
         self._name_of = name_of
@@ -150,7 +150,7 @@ class ReplicaManager:
             return ErrorCode.none
         if hosted.topic_id != state.topic_id:
             return ErrorCode.inconsistent_topic_id
-        # The controller repeats a state only if it did not get the reply.
+        # An equal epoch is a repeated request: the controller did not get the reply to the first one.
         return ErrorCode.none if state.leader_epoch > hosted.leader_epoch else ErrorCode.stale_controller_epoch
 
     def check_stop(self, topic_partition: TopicPartition, leader_epoch: int) -> ErrorCode:

@@ -50,6 +50,6 @@ class SlowDisk:
         self.until_ns = now_ns + _LASTS_NS
 
     def clock_is(self, now_ns: int) -> None:
-        """End the wait if the clock was set back, because it would last too long."""
+        """End the wait if the clock was set back: otherwise the wait would last too long."""
         if self.until_ns - now_ns > _LASTS_NS:
             self.until_ns = 0

@@ -2,9 +2,9 @@
 
 `accept.py` accepts connections. A `Connection` consists of a `Receiver`, which reads into scratch memory shared by all
 connections and keeps only incomplete requests, and a `Sender`, which keeps replies until the client takes them.
-`request_memory.py` bounds the memory of large incomplete requests. Replies leave in the order of their requests.
-While more than 1 MB of replies is unsent, nothing more is read from the client. While a request waits, no other is
-handled, except that further Produce requests follow a Produce request that waits for followers (`runs.py`).
+`request_memory.py` bounds the memory of large incomplete requests. Replies are sent in the order of their requests.
+While a client does not read its replies, nothing more is read from it. While its request waits, no other is handled,
+except that further Produce requests follow a Produce request that waits for followers (`runs.py`).
 `loop/hang_ups.py` still notices when the client disconnects.
 
 A handler returns a dict with the fields of all versions, named as in the schema, and `wire/encoder.py` writes those of

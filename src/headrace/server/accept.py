@@ -60,7 +60,7 @@ class Server:
     def bind(self) -> list[Listener]:
         """Bind all `listeners`, and return them with their actual port numbers.
 
-        Raises ConfigError if an address is in use or does not belong to this machine.
+        Raises ConfigError if the broker cannot listen on an address, for example because it is in use.
         """
         for listener in self._config.parsed_listeners:
             self._sockets.append((_bind(listener, self._backlog()), listener.name))
@@ -129,7 +129,7 @@ class Server:
         allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         if sock.fileno() >= allowed - min(_SPARE_DESCRIPTORS, allowed // 8) and allowed != resource.RLIM_INFINITY:
             self._turn_away(
-                sock, host, f"`ulimit -n` allows {allowed} open files, and those left are reserved for logs; raise it"
+                sock, host, f"`ulimit -n` allows {allowed} open files, and the rest are reserved for logs: raise it"
             )
             return
         sock.setblocking(False)
@@ -181,7 +181,7 @@ class Server:
         now = self._loop.time()
         max_idle = self._config.connections_max_idle_ms / 1000
         for connection in tuple(self._connections):
-            # As in Kafka, a connection is idle even while its request waits.
+            # As in Kafka, a connection counts as idle even while its request waits.
             is_idle = 0 <= max_idle < now - connection.last_active_at
             hung_up_at = connection.hung_up_at
             if is_idle or (hung_up_at is not None and connection.is_waiting and now - hung_up_at > HUNG_UP_SECONDS):

@@ -11,7 +11,7 @@ from headrace.storage.files.log_file import FileSlice
 CHUNK: Final = 1024 * 1024
 """Bytes that are checked, loaded and sent at a time."""
 _SMALL: Final = 16 * 1024
-"""Consumers that keep up fetch less than this; the check would take two system calls."""
+"""Minimum bytes to check: consumers that keep up fetch less, and the check takes two system calls."""
 _AHEAD: Final = CHUNK
 _NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
 

@@ -1,7 +1,7 @@
 """One plaintext client connection, which sends replies in the order of the requests.
 
-As in Kafka, a connection handles one request at a time (Produce requests that arrive together count as one), and reads
-nothing more until it is answered. But while Produce requests wait for followers, the next ones are appended, up to
+As in Kafka, a connection handles one request at a time, and reads no more until the reply is ready. Produce requests
+that arrive together count as one. While they wait for followers, further Produce requests are appended, up to
 `MAX_RUNS`: otherwise acks=all would append once per round trip to the followers. Reading also stops while the client
 does not read its replies, and while the connection waits for its turn (`server/loop/turns.py`).
 """
@@ -29,10 +29,10 @@ from headrace.server.sending import Sender, UnsentAnswers
 log = logging.getLogger(__name__)
 
 MAX_FRAMES_PER_TURN: Final = 256
-"""Maximum number of requests of one client per turn."""
+"""A turn ends after this many requests of one client."""
 
 MAX_RUNS: Final = 32
-"""Maximum number of a client's runs of Produce requests that wait for followers."""
+"""Maximum number of one client's replies that wait for followers, or for earlier replies that do."""
 
 
 class Connection:
@@ -109,13 +109,13 @@ class Connection:
         self._pace = Pace(turns)
         self._is_watched = False
         self._is_taking = False
-        """True while frames are handled."""
+        """True while frames are being handled."""
         self._pending: Later | None = None
         self._in_hand = (0, 0, 0)
         self._runs = Runs()
         """Replies in order, beginning with one that waits for followers."""
         self._waits_for_runs = False
-        """True if the next request must wait until `_runs` is empty."""
+        """True if the next request must wait for replies in `_runs`."""
 
     def start(self) -> None:
         self._receiver.resume()
@@ -129,7 +129,7 @@ class Connection:
 
     def _on_readable(self) -> None:
         if self._pending is not None or self._sender.out or self._waits_for_turn or self._waits_for_runs:
-            # the client sends more before its reply, does not read its replies, or sends more than its share
+            # the client has sent more before its reply, does not read its replies, or has used up its turn
             self._receiver.pause()
             return
         if self._urgency.is_urgent and self._pace.kind() == LIGHT:
@@ -150,7 +150,7 @@ class Connection:
             self.close(None)
             return
         if received == 0:
-            self.close("the connection ended inside a request" if receiver.end else None)
+            self.close("the client disconnected in the middle of a request" if receiver.end else None)
             return
         self.last_active_at = self._loop.time()
         if receiver.is_partial:
@@ -273,7 +273,7 @@ class Connection:
 
     def _on_run(self, run: Later) -> None:
         if len(self._runs) > 1 and isinstance(run, Promise):
-            self._loop.call_soon(self._send_runs, run)  # together with the replies that are about to be ready
+            self._loop.call_soon(self._send_runs, run)  # send it together with replies that are about to be ready
         else:
             self._send_runs(run)
 
@@ -349,8 +349,8 @@ class Connection:
     def _resume(self, answer: Later | None = None) -> None:
         """Handle the frames that have already been received, then resume reading.
 
-        The frames wait for their own turn if other connections must go first, or if `answer` is a promise: it calls
-        back within the turn that completed it, often another connection's.
+        The frames wait for their own turn if other connections must go first, or if `answer` is a promise: a promise
+        calls back within the turn that completed it, often a turn of another connection.
         """
         if self._is_taking or self._is_busy():
             return
@@ -425,13 +425,13 @@ class Connection:
             self.close(f"a request took more than {HOLD_SECONDS:.0f} s to arrive while others waited for its memory")
 
     def leave(self) -> None:
-        """Close the connection, but let a request with effects, such as JoinGroup, continue, as in Kafka."""
+        """Close the connection. As in Kafka, a waiting request that changes state, such as JoinGroup, is completed."""
         if self.client.give_up is None:
             self._pending = None
         self.close(None)
 
     def close(self, reason: str | None) -> None:
-        """Close the connection and cancel its request; log `reason` unless it is None, a normal end."""
+        """Close the connection and cancel its requests. Log `reason`; None means a normal end."""
         if self.is_closed:
             return
         self.is_closed = True

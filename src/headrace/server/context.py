@@ -29,7 +29,7 @@ class ClientInfo:
     software_name: str = "unknown"
     software_version: str = "unknown"
     give_up: Callable[[], None] | None = None
-    """Cancels the wait of the current request, if that loses nothing; called when the client has hung up."""
+    """Ends the wait of the current request after the client has hung up; None if the request must be finished."""
     is_broker: bool = False
     """True if the client is another broker, which fetches as a follower."""
     has_hung_up: bool = False

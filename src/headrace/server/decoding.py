@@ -27,7 +27,7 @@ def count_entries(context: RequestContext, api_schema: Schema, frame: memoryview
 
 
 def strip_unknown_tags(context: RequestContext, api_schema: Schema, frame: Buffer, position: int) -> Steps[Buffer]:
-    """Return the body without unknown tagged fields, in steps. Raises InvalidRequestError for a malformed body."""
+    """Check string lengths, and return the body without unknown tagged fields. Raises InvalidRequestError."""
     if api_schema.strict_request is None:
         return frame[position:]
     try:

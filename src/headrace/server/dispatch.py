@@ -1,4 +1,4 @@
-"""Turns a frame into the parts of its reply: header, version, body, handler, encoding.
+"""Decodes a request frame, calls the handler of its API, and encodes the reply.
 
 All replies pass through here, so this is the place to authorize, measure and throttle them. The offered APIs are
 exactly those in the table of handlers, which ApiVersions returns.
@@ -62,7 +62,7 @@ ManyHandler: TypeAlias = Callable[[Sequence[tuple[RequestContext, Any]]], Awaita
 
 
 class Dispatcher:
-    """The table of handlers, to which it passes every request."""
+    """Passes every request to the handler of its API."""
 
     def __init__(self) -> None:
         self.features: Callable[[], Fields] = dict
@@ -73,7 +73,7 @@ class Dispatcher:
         self._produce_many: ManyHandler | None = None
         self._large_requests = LargeRequests()
         self._long_work = asyncio.Lock()
-        """Held by the one long request that runs; short requests run between its slices."""
+        """Held by the long request that is running; short requests run between its slices."""
         self._long_fetches = asyncio.Lock()
         """Like `_long_work`, for fetches: consumers of many partitions do not wait for other long requests."""
 
@@ -85,7 +85,7 @@ class Dispatcher:
 
     def add_produce(self, handler: Handler, run_handler: RunHandler, many_handler: ManyHandler | None = None) -> None:
         """Offer Produce. `handler` takes one request, `run_handler` takes consecutive requests of a client, and
-        `many_handler` takes one or more requests with more than `MANY_BATCHES` batches in total.
+        `many_handler` takes one or more requests with more than `MANY_BATCHES` topics and batches in total.
         """
         self.add_routes({ApiKey.PRODUCE: handler})
         self._produce_run = run_handler
@@ -139,7 +139,7 @@ class Dispatcher:
         if isinstance(reply, Promise | Executed):
             return reply.then(partial(self._answer_done, context, api_schema))
         if isinstance(reply, Awaitable):
-            # A Fetch may wait long: free its request, which error replies do not need.
+            # A Fetch may wait for a long time: free its request, which error replies do not need.
             return self._answer_later(context, api_schema, None if context.api_key == _FETCH else request, reply)
         return self._encode(context, api_schema, reply)
 
@@ -283,7 +283,7 @@ class Dispatcher:
         return _encode(context, api_schema, reply)
 
     def _failed(self, context: RequestContext, request: Any, error: Exception) -> Reply:
-        """Return the reply to a request whose handler raised `error`. Raises it if it ends the connection."""
+        """Return the reply to a request whose handler raised `error`. Re-raises InvalidRequestError."""
         if isinstance(error, KafkaError):
             return error_reply(context, request, error)
         if isinstance(error, InvalidRequestError):
@@ -410,7 +410,7 @@ def _encode(context: RequestContext, api_schema: Schema, reply: Reply) -> Parts:
 
 
 def _frame(context: RequestContext, api_schema: Schema, parts: Sequence[bytes | bytearray | FileSlice]) -> Parts:
-    """Return the parts of an encoded body after their header; nothing for an empty body."""
+    """Put the header before the parts of an encoded body. Return no parts for an empty body, which is not sent."""
     if not parts:
         return []
     tags = b"\x00" if api_schema.has_flexible_response_header else b""

@@ -24,7 +24,7 @@ def error_reply(context: RequestContext, request: Any, error: KafkaError) -> Fie
     if items is not None:
         fields |= items(request, fields)
     try:
-        # check one item of every array: there may be a hundred thousand
+        # check only one item of every array: it may have a hundred thousand
         plain = {name: value[:1] if isinstance(value, Items | list) else value for name, value in fields.items()}
         schema(context.api_key, context.api_version).encode_response(bytearray(), plain)
     except TypeError:

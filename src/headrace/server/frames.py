@@ -59,10 +59,10 @@ def check_size(frame: memoryview, size: int) -> None:
 
 
 def take_run(view: memoryview, position: int, stop: int, end: int, max_frame: int) -> tuple[list[memoryview], int]:
-    """Return a list with the request in the frame from `position` to `stop`, and the end of the list's last request.
+    """Return the requests to handle together, and the position after the last one.
 
-    After a Produce request, the list also has the complete Produce requests that follow before `end`, up to `MAX_RUN`
-    in all.
+    The first is in the frame from `position` to `stop`. If it is a Produce request, complete Produce requests that
+    follow before `end` are included, up to `MAX_RUN` in total.
     """
     requests = [view[position + SIZE_BYTES : stop].toreadonly()]
     if is_produce(view, position, stop):
@@ -89,7 +89,7 @@ def identify(frame: memoryview) -> tuple[int, int, int]:
 
 
 def skip_tags(frame: memoryview, position: int) -> int:
-    """Return the position after the tagged fields of a request header (KIP-482); none is defined yet."""
+    """Return the position after the tagged fields of a request header (KIP-482); Kafka defines none."""
     try:
         count, position = unsigned_varint(frame, position)
         if count > MAX_HEADER_TAGS:

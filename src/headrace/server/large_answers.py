@@ -11,8 +11,8 @@ from headrace.wire.encoder import Fields
 from headrace.wire.items import Items
 
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
-"""Without a limit, a request of 100 KB can ask for gigabytes by repeating an entry. The metadata of 10,000 partitions
-takes less than a tenth of this limit."""
+"""Maximum bytes of a reply that is encoded in slices. Without a limit, a request of 100 KB that repeats an entry could
+cause a reply of gigabytes. The metadata of 10,000 partitions takes less than a tenth."""
 _PART_BYTES: Final = 256 * 1024
 _FEW: Final = 64
 """Maximum number of items in a reply that is encoded in one go."""

@@ -1,4 +1,4 @@
-"""Serializes requests with thousands of entries, so that together they take no more memory than one."""
+"""Handles requests with thousands of entries one at a time, so that together they take no more memory than one."""
 
 import asyncio
 import logging
@@ -21,14 +21,14 @@ can take half a millisecond."""
 LARGE_FRAME: Final = 64 * 1024
 """Maximum bytes of a request that is checked in one go, in a few milliseconds at worst (one entry per byte)."""
 MAX_WAITING: Final = 64 * 1024 * 1024
-"""Maximum bytes of all waiting large requests; each API of `_MAY_WAIT` has this limit to itself. Connections of further
-requests are closed, and their clients retry."""
+"""Maximum bytes of all waiting large requests; each API in `_MAY_WAIT` has its own limit of this size. Connections of
+further requests are closed, and their clients retry."""
 MAX_WAITING_PARTITIONS: Final = 200_000
-"""Maximum partitions of all waiting large fetches, about 60 MB. Further fetches are answered without waiting."""
+"""Maximum partitions of all waiting large fetches, which take about 60 MB. Others are answered without waiting."""
 _MAY_WAIT: Final = frozenset({ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP})
 """APIs whose replies may wait for an event."""
 _LARGE: Final[dict[int, int]] = {
-    ApiKey.PRODUCE: 2**31,  # records, mostly
+    ApiKey.PRODUCE: 2**31,  # mostly records
     ApiKey.FETCH: 16 * 1024,
     ApiKey.JOIN_GROUP: 4096,
     ApiKey.SYNC_GROUP: 4096,
@@ -91,7 +91,7 @@ class WaitingPartitions:
         self.count = 0
 
     def reserve(self, partitions: int) -> bool:
-        """Reserve room for a waiting fetch; call `release` after the wait. Return False if there is too little."""
+        """Reserve room for a waiting fetch; call `release` after the wait. Return False if there is not enough."""
         if self.count + partitions <= self._limit:
             self.count += partitions
             return True

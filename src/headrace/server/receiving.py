@@ -17,8 +17,8 @@ KEPT_BUFFER: Final = 4 * 1024 * 1024
 _scratch = bytearray(SCRATCH_SIZE)
 _scratch_view = memoryview(_scratch)
 
-# The last buffer of an incomplete frame, used again for the next: new memory is zeroed first. As in the scratch memory,
-# the bytes of a request remain only until its handler returns or awaits.
+# The last buffer of an incomplete frame, used again for the next, because new memory would be zeroed first. As in the
+# scratch memory, the bytes of a request are valid only until its handler returns or awaits.
 _spare = [bytearray()]
 
 

@@ -43,7 +43,7 @@ class RequestMemory:
         return False
 
     def release(self, size: int) -> None:
-        """Release `size` reserved bytes, and grant waiting connections theirs in order."""
+        """Release `size` reserved bytes, and grant memory to waiting connections in order."""
         if size > FREE_SIZE:
             self.used -= size
         while self._waiting:

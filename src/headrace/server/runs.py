@@ -24,7 +24,7 @@ class Executed(Awaitable[T_co]):
         self.reply = reply
 
     def then(self, convert: Callable[[Promise[Any]], U]) -> "Executed[U]":
-        """Convert the reply when it is done; if it is a promise, in the same turn of the loop."""
+        """Convert the reply when it is done. A promise is converted in the turn of the loop that completes it."""
         reply = self.reply
         return Executed(reply.then(convert) if isinstance(reply, Promise) else _converted(reply, convert))
 
@@ -48,7 +48,7 @@ class Lost(NamedTuple):
 
 
 class Runs:
-    """The queue begins with a reply that waits. An error that ends the connection takes the place of its reply."""
+    """A queue of replies, the first of which is not done. An InvalidRequestError in it ends the connection."""
 
     __slots__ = ("_replies",)
 
@@ -62,7 +62,7 @@ class Runs:
         self._replies.append(reply)
 
     def take_done(self) -> Iterator[Parts | InvalidRequestError | Lost]:
-        """Remove and yield the replies before the first that waits."""
+        """Remove and yield the replies before the first that is not done."""
         replies = self._replies
         while replies:
             reply = replies[0]

@@ -18,7 +18,7 @@ from headrace.storage.files.log_file import FileSlice
 
 MAX_BUFFERS_PER_SEND: Final = 64
 MAX_UNSENT_BYTES: Final = 1024 * 1024
-"""Bytes of replies in memory, without file regions, that are collected before they are sent."""
+"""Replies are collected up to this many bytes in memory, without file regions, and then sent."""
 MAX_ALL_UNSENT: Final = 128 * 1024 * 1024
 """Maximum bytes of unsent replies in memory over all connections."""
 _MORE: Final = getattr(socket, "MSG_MORE", 0)
@@ -41,8 +41,8 @@ class UnsentAnswers:
         while self.total > self._limit:
             worst = max(self._sizes, key=self._sizes.__getitem__)
             worst.give_up(
-                f"it does not read its replies: it has {self._sizes[worst]} bytes of the {self.total >> 20} MiB unsent"
-                f" to all clients; at most {self._limit >> 20} MiB are allowed"
+                f"the client does not read its replies: {self._sizes[worst]} bytes are unsent, and"
+                f" {self.total >> 20} MiB over all connections (limit {self._limit >> 20} MiB)"
             )
             self.forget(worst)
 
@@ -84,9 +84,9 @@ class Sender:
         on_broken: Callable[[str | None], None],
     ) -> None:
         self.out: deque[Part] = deque()
-        """Parts that the client has not read yet."""
+        """Parts that have not been sent yet."""
         self.unsent = 0
-        """The number of bytes of these parts that are in memory."""
+        """Bytes of these parts in memory, without file regions."""
         self._all_unsent = all_unsent
         self._socket = sock
         self._fd = sock.fileno()

@@ -1,4 +1,4 @@
-"""The only package that opens log files. It knows neither brokers nor groups.
+"""The only package that opens log files, independent of brokers and groups.
 
 `log/` is one partition: shared facts (`state.py`), reading, flushing, appending, recovery, indexes and producer
 snapshots. `dirs/` locks, identifies and watches log directories, takes failed ones offline, and moves partitions

@@ -1,7 +1,7 @@
 """A real broker for your tests: `Broker` for any framework, fixtures for pytest (see `headrace.testing.plugin`).
 
-It is the broker of `headrace start`, in a thread with its own event loop, on a free port of 127.0.0.1, with its data in
-a temporary directory that is deleted when it stops.
+The broker is that of `headrace start`, but runs in a thread with its own event loop, on a free port of 127.0.0.1. Its
+data is in a temporary directory, which is deleted when the broker stops.
 """
 
 import asyncio
@@ -19,14 +19,15 @@ from headrace.config import ConfigError, load
 __all__ = ["TEST_SETTINGS", "Broker", "Settings"]
 
 TEST_SETTINGS: Final[Mapping[str, str]] = {
-    # Kafka's defaults would slow down tests: groups wait for members to join, and the offsets topic has 50 partitions.
+    # Kafka's defaults would slow down tests: the first rebalance of a group waits 3 s, session timeouts are at least
+    # 6 s, and the offsets topic has 50 partitions.
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "100",
     "offsets.topic.num.partitions": "1",
-    # Client and broker share an interpreter: polling would keep the client from running.
+    # Client and broker share an interpreter. While the broker polls, the client cannot run.
     "headrace.busy.poll.us": "0",
 }
-"""Settings that differ from `headrace start`; those given to `Broker` override them."""
+"""Defaults for test brokers; the settings given to `Broker` override them."""
 
 Settings: TypeAlias = Mapping[str, str | int | float | bool | Sequence[str]]
 """Kafka's settings as Python values: `{"num.partitions": 3, "auto.create.topics.enable": False}`."""
@@ -37,8 +38,8 @@ _START_TIMEOUT: Final = 30.0
 class Broker:
     """A broker that runs between `start` and `stop`, or inside a `with` block.
 
-    `settings` are Kafka's (`{"num.partitions": 3}`): text, numbers, booleans, or lists of text. `data` is the directory
-    of the log instead of a temporary one, for example to restart on it; for several directories, set `log.dirs`. Raises
+    `settings` are Kafka's (`{"num.partitions": 3}`): text, numbers, booleans, or lists of text. `data` replaces the
+    temporary log directory, for example to restart on it; for several directories, set `log.dirs` instead. Raises
     ConfigError for unknown or invalid settings.
     """
 
@@ -62,9 +63,9 @@ class Broker:
         self._stopped: asyncio.Event | None = None
         self._failure: BaseException | None = None
         self.port = port
-        """The port it listens on, once it has started."""
+        """The port of the listener; if 0 was given, known once the broker has started."""
         self.http: str | None = None
-        """`http://127.0.0.1:PORT` if `headrace.http.listener` is set, once it has started."""
+        """`http://HOST:PORT` if `headrace.http.listener` is set; known once the broker has started."""
 
     @property
     def bootstrap(self) -> str:
@@ -72,7 +73,10 @@ class Broker:
         return f"127.0.0.1:{self.port}"
 
     def start(self) -> Self:
-        """Start the broker, and return once it accepts connections. Raises its exception, or TimeoutError."""
+        """Start the broker, and return once it accepts connections.
+
+        Raises TimeoutError after 30 s, or the exception with which the broker failed.
+        """
         self._thread.start()
         if not self._ready.wait(_START_TIMEOUT):
             raise TimeoutError(f"the broker did not start within {_START_TIMEOUT:.0f} s")
@@ -83,7 +87,7 @@ class Broker:
         return self
 
     def stop(self) -> None:
-        """Shut down cleanly, and delete the data if its directory is temporary. Can be called again."""
+        """Shut down cleanly, and delete the data if it is in a temporary directory. Can be called more than once."""
         if self._loop is not None and self._stopped is not None and self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stopped.set)
             self._thread.join()
@@ -109,7 +113,7 @@ class Broker:
                 runner.run(self._serve())
         except BaseException as error:
             if self._ready.is_set():
-                logging.getLogger(__name__).exception("The test broker died")
+                logging.getLogger(__name__).exception("The test broker failed")
             self._failure = error
             self._ready.set()
 
@@ -131,7 +135,7 @@ class Broker:
 
 
 def _as_text(key: object, value: object) -> str:
-    """Return a value as the text in a settings file. Raises ConfigError if it cannot be written as text."""
+    """Return a value as it is written in a settings file. Raises ConfigError if it has another type."""
     if not isinstance(key, str):
         raise ConfigError(str(key), None, f"Unknown setting {key!r}: the names of settings must be text")
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""Fixtures, which pytest finds once Headrace is installed.
+"""Fixtures, which pytest finds automatically once Headrace is installed.
 
 `headrace_broker` is a new broker for each test; `headrace_session_broker` is shared by all tests of a run (or of a
 pytest-xdist worker). Override `headrace_settings` to change Kafka's settings for a test, a module or everywhere.
@@ -31,14 +31,14 @@ def headrace_broker(headrace_settings: Settings) -> Iterator[Broker]:
 
 @pytest.fixture(scope="session")
 def headrace_session_broker(headrace_settings: Settings) -> Iterator[Broker]:
-    """A broker that all tests share; use different topics in each test."""
+    """A broker that all tests share; use different topics in every test."""
     with Broker(headrace_settings) as broker:
         yield broker
 
 
 @pytest.fixture
 def headrace_lake() -> "Iterator[Lake]":
-    """A new, empty lake for each test of a Spark job; needs the extra `headrace[pipeline]`."""
+    """A new, empty lake for each test of a Spark job; needs the extra `headrace[pipeline]` and Java."""
     from headrace.testing.pipeline import Lake
 
     with Lake() as lake:

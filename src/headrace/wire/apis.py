@@ -121,8 +121,8 @@ class ApiKey(IntEnum):
 
 
 _MAX_ENTRIES: Final = {ApiKey.PRODUCE.value: 10_000}
-"""Limits other than MAX_ENTRIES. A Produce request is decoded in one go, because it is mostly records. Producers stay
-below the limit: batches of 10,000 partitions do not fit into the 1 MB that Kafka's producer sends in one request."""
+"""Limits other than MAX_ENTRIES. A Produce request is decoded in one go, because it is mostly records. Kafka's producer
+sends at most 1 MB in one request by default: batches of 10,000 partitions would have 43 bytes each for records."""
 
 _CONTROLS: Final = {
     ApiKey.LEADER_AND_ISR.value: (7, "leader_and_isr:LeaderAndIsr"),
@@ -132,18 +132,18 @@ _CONTROLS: Final = {
 }
 """The version and the schemas of the APIs that kio lacks."""
 _UNLIMITED: Final = frozenset({ApiKey.LEADER_AND_ISR.value, ApiKey.STOP_REPLICA.value, ApiKey.UPDATE_METADATA.value})
-"""APIs without a limit on entries: a controller sends the state of all partitions in one request."""
+"""APIs without a limit on array items: a controller sends the states of all partitions in one request."""
 
 
 class VersionRange(NamedTuple):
-    """Lowest and highest version, both inclusive."""
+    """The lowest and the highest version, both inclusive."""
 
     lowest: int
     highest: int
 
 
 class Schema(NamedTuple):
-    """Reader and writers of one version of one API."""
+    """The readers and writers for one version of an API."""
 
     check_request: Callable[[Buffer, int], int]
     """See `compile_bounds`; must be called before `decode_request`."""
@@ -151,7 +151,7 @@ class Schema(NamedTuple):
     """See `compile_strict`; None for versions without tagged fields."""
     decode_request: Callable[[Buffer, int], tuple[Request, int]]
     read_in_steps: StepReader | None
-    """Checks and decodes a large request without unknown tagged fields; None for APIs with a limit on entries."""
+    """Checks and decodes a large request without unknown tagged fields; None for APIs with a limit on array items."""
     encode_response: Encoder
     encode_in_steps: StepEncoder
     has_flexible_request_header: bool

@@ -1,4 +1,4 @@
-"""The record batch, magic 2: its header, its checksum, and the fields that a leader changes.
+"""Record batches of magic 2: the header, the checksum, and the fields that a leader changes.
 
 Records are opaque here, so the cost of most functions does not depend on their number. Layout:
 https://kafka.apache.org/documentation/#recordbatch
@@ -58,7 +58,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of the whole batch with its header."""
+        """Bytes of the whole batch, including its header."""
         return LOG_OVERHEAD + self.batch_length
 
     @property
@@ -103,7 +103,7 @@ def parse_header(data: Buffer, position: int = 0) -> BatchHeader:
 
 
 def peek(data: Buffer, position: int = 0) -> tuple[int, int, int]:
-    """Return `(base offset, batch length, magic)` of the batch at `position`; works for every magic since 0."""
+    """Return `(base offset, batch length, magic)` of the batch at `position`; works for every magic."""
     base_offset, batch_length, _, magic = _OFFSET_LENGTH_EPOCH_MAGIC.unpack_from(data, position)
     return base_offset, batch_length, magic
 

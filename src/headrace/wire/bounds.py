@@ -1,9 +1,9 @@
-"""Counts the items of a message's arrays before it is decoded, and rejects impossible array lengths.
+"""Count the items of a message's arrays before it is decoded, and reject impossible array lengths.
 
-kio's native reader allocates memory for the declared number of items. Five bytes can declare thirty billion, and if the
-system refuses such an allocation, the whole process ends. So the lengths are checked first: every array must have at
-least one byte per item left, and all arrays together may have at most `MAX_ENTRIES` items. A check is compiled once per
-schema class, and takes about a microsecond for a small request.
+kio's native reader allocates memory for the declared number of items. Five bytes can declare thirty billion items, and
+the process ends if the system refuses the allocation. So the lengths are checked first: at least one byte per item must
+follow, and all arrays together may have at most `MAX_ENTRIES` items. A check is compiled once per schema class, and
+takes about a microsecond for a small request.
 """
 
 import struct
@@ -18,8 +18,8 @@ from headrace.wire.varint import unsigned_varint
 _Step: TypeAlias = Callable[[Buffer, int], int]
 _StepMaker: TypeAlias = Callable[[int], _Step]
 MAX_ENTRIES: Final = 100_000
-"""Maximum number of items in all arrays of one request. To decode that many, kio needs 30 MB and 30 ms, during which
-nothing else runs; handling them takes a few tenths of a second, in slices."""
+"""Maximum number of items in all arrays of one request. Decoding them takes 30 MB and blocks the event loop for
+30 ms; handling them takes a few tenths of a second, in slices."""
 
 MAX_STRING: Final = 32_767
 """Maximum bytes of a string."""
@@ -62,9 +62,9 @@ class TooManyEntriesError(ValueError):
 def compile_bounds(cls: Any, max_entries: int = MAX_ENTRIES) -> Callable[[Buffer, int], int]:
     """Return a function that checks a message of schema class `cls` at a position, and counts its array items.
 
-    The function is not thread-safe. It raises ValueError for an array with more items than bytes, and for a null array
-    that the schema forbids, which kio would return as None; TooManyEntriesError for more than `max_entries` items. It
-    ignores truncated messages, which the reader detects.
+    The function is not thread-safe. It raises ValueError for an array or tagged fields that need more bytes than
+    remain, and for a null array that the schema forbids, which kio would return as None; TooManyEntriesError for more
+    than `max_entries` items and tagged fields. It ignores truncated messages, which the reader detects.
     """
     left = [0]
     tail_after = _structure(cls, left).tail_after
@@ -99,7 +99,7 @@ def _structure(cls: Any, left: list[int]) -> _Layout:
             tagged[field.metadata["tag"]] = layout.tail_after(0)
     if flexible:
         after = _tags_with(tagged, left)
-        # a known tag may be repeated; if none is known, the reader stops at the first
+        # a known tag may repeat; if the schema has no tags, the reader stops at the first one
         layouts.append(_Layout(None, 1, after, after if has_tags else None))
     return _sequence(layouts)
 
@@ -197,8 +197,8 @@ def _items(
 ) -> _Step:
     """Skip `before` bytes and an array.
 
-    An item has `size` bytes. If that is None, `step` skips an item, and `last_step` skips the last one. This is a
-    single function, because more calls would take more time.
+    An item has `size` bytes; if that is None, `step` skips every item but the last, and `last_step` the last one. This
+    is a single function, because further calls would take more time.
     """
 
     def follow(data: Buffer, position: int) -> int:
@@ -220,7 +220,7 @@ def _items(
             raise ValueError(f"an array declares {count} items, but only {max(0, len(data) - position)} bytes remain")
         left[0] -= count
         if left[0] < 0:
-            raise TooManyEntriesError("its arrays have too many entries")
+            raise TooManyEntriesError("the message has too many array items")
         if size is not None:
             return position + count * size
         if count > 1:
@@ -302,10 +302,10 @@ def _tags_with(known: Mapping[int, _Step], left: list[int]) -> _StepMaker:
 def _follow_tags(data: Buffer, position: int, known: Mapping[int, _Step], left: list[int]) -> int:
     count, position = unsigned_varint(data, position)
     if 2 * count > len(data) - position:
-        raise ValueError(f"it declares {count} tagged fields, but only {len(data) - position} bytes remain")
+        raise ValueError(f"a structure declares {count} tagged fields, but only {len(data) - position} bytes remain")
     left[0] -= count
     if left[0] < 0:
-        raise TooManyEntriesError("it has too many tagged fields")
+        raise TooManyEntriesError("the message has too many tagged fields")
     for _ in range(count):
         tag, position = unsigned_varint(data, position)
         size, position = unsigned_varint(data, position)

@@ -1,7 +1,7 @@
-"""CRC-32C, computed in hardware.
+"""CRC-32C, computed in hardware if the CPU supports it.
 
-Importing the package `crc32c` looks up its version, which takes longer than importing the rest of `wire`; so its
-compiled module is loaded without the package.
+Importing the package `crc32c` looks up its version, which takes longer than importing the rest of `wire`. So only its
+compiled module is loaded.
 """
 
 from collections.abc import Callable

@@ -32,11 +32,11 @@ XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_SIZE: Final = 16
 _XERIAL_MAGIC_AS_SIZE: Final = int.from_bytes(XERIAL_MAGIC[:4], "big")
 _SNAPPY_MAX_RATIO: Final = 22
-"""Snappy's densest element represents 64 bytes with 3."""
+"""Snappy's densest element represents 64 bytes in 3."""
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
 _LZ4_INDEPENDENT: Final = 0x20
-"""The flag, in the byte after the magic, of blocks that do not refer to earlier blocks."""
+"""Flag in the byte after the magic: the blocks do not refer to earlier blocks."""
 _ZSTD_WINDOW_LOG: Final = 27
 """The maximum window is 128 MB, as in Kafka's zstd library."""
 CHUNK_SIZE: Final = 1 << 20
@@ -117,7 +117,7 @@ def decompress(codec: Codec, data: Buffer, max_size: int) -> bytes:
 
     Raises KafkaError(corrupt_message) for malformed data, UnpackedTooLargeError for more than `max_size` bytes.
     """
-    # one byte more than allowed is enough to detect too much data
+    # one byte more than allowed, to detect too much data
     parts = list(_decompressed(codec, data, max_size, max_size + 1))
     return parts[0] if len(parts) == 1 else b"".join(parts)
 

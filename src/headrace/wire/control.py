@@ -43,7 +43,7 @@ class Marker(IntEnum):
 
 
 def encode_marker(marker: Marker, coordinator_epoch: int) -> tuple[bytes, bytes]:
-    """Return key and value of the record."""
+    """Return the key and the value of the marker's record."""
     return _KEY.pack(_VERSION, marker), _VALUE.pack(_VERSION, coordinator_epoch)
 
 
@@ -76,7 +76,7 @@ def marker_batch(
 
 
 def marker_of(key: bytes | None) -> Marker | None:
-    """Return the marker of a control record with this key; None for other control records."""
+    """Return the marker of a control record with this key; None for control records of other types."""
     if key is None or len(key) < _KEY.size:
         return None
     number = _KEY.unpack_from(key)[1]

@@ -1,4 +1,4 @@
-"""Encodes plain dicts as messages of kio's schema classes: compiled once per class, a few microseconds per message.
+"""Encode plain dicts as messages of kio's schema classes. Encoders are compiled once per class, and take microseconds.
 
 A message is a mapping from kio's snake_case field names to plain values: numbers, strings, bytes, UUIDs, mappings for
 structures, sequences or `EncodedItems` for arrays; times and durations are in ms. Fields that a version does not have
@@ -23,7 +23,7 @@ StepEncoder: TypeAlias = Callable[[bytearray, Fields], Iterator[None]]
 _Writer: TypeAlias = Callable[[bytearray, Any], None]
 
 IMPLIED = {"throttle_time": 0, "error_code": 0, "error_message": None}
-"""Defaults, missing from the schemas, of fields that nearly every reply has."""
+"""Defaults that the schemas lack, for fields of nearly every reply."""
 
 _STEPPED = (list, tuple, Items)
 """Types of arrays that are encoded one item at a time."""
@@ -45,7 +45,7 @@ _NUMBERS = {
 
 
 class EncodedItems(NamedTuple):
-    """The items of an array, already encoded by their schema."""
+    """The already encoded items of an array."""
 
     number: int
     content: bytes | bytearray
@@ -126,7 +126,10 @@ def _array_steps(inner: Any, flexible: bool) -> StepEncoder:
 
 
 def compile_encoder(cls: Any) -> Encoder:
-    """Return a function that appends a message of schema class `cls` to a buffer."""
+    """Return a function that appends a message of schema class `cls` to a buffer.
+
+    It raises MissingFieldError, and TypeError for a value that does not fit its field.
+    """
     flexible: bool = cls.__flexible__
     plain: list[tuple[str, _Writer, Any]] = []
     tagged: list[tuple[int, str, _Writer, Any]] = []

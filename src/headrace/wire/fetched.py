@@ -1,7 +1,8 @@
-"""Hand-written codec for Fetch 13 to 17 between brokers; records of a reply are views of the received bytes.
+"""Hand-written codec for Fetch 13 to 17 between brokers.
 
-Records are neither copied nor decoded. Layout: https://kafka.apache.org/protocol#The_Messages_Fetch; sessions: KIP-227,
-epochs: KIP-595, topic ids: KIP-516, replica epochs: KIP-903.
+Records are neither copied nor decoded: those of a reply are views of the received bytes.
+Layout: https://kafka.apache.org/protocol#The_Messages_Fetch; sessions: KIP-227, epochs: KIP-595, topic ids: KIP-516,
+replica epochs: KIP-903.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -15,7 +16,7 @@ from headrace.types import Buffer, new_tuple
 from headrace.wire.varint import put_unsigned_varint, unsigned_varint
 
 FETCH_VERSION: Final = 17
-"""The version between brokers of Kafka 3.9. Versions 13 to 16 have the same partitions and replies."""
+"""The version that Kafka 3.9 uses between brokers. Versions 13 to 16 have the same partitions and replies."""
 _FIRST_WITH_REPLICA_STATE: Final = 15
 
 PartitionKey: TypeAlias = tuple[bytes, int]
@@ -72,8 +73,8 @@ class FetchLimits(NamedTuple):
 class FetchedPartition(NamedTuple):
     """A partition in a reply. `records` may end within a batch.
 
-    If the follower's log differs from the leader's, `diverging` is the leader's largest epoch that is not above the
-    last fetched one, and its end offset; None otherwise.
+    If the follower's log diverges from the leader's, `diverging` is the leader's largest epoch up to the last fetched
+    one, with its end offset; otherwise None.
     """
 
     key: PartitionKey
@@ -85,7 +86,7 @@ class FetchedPartition(NamedTuple):
 
 
 class FetchReply(NamedTuple):
-    """A reply. `error_code` concerns the whole request."""
+    """A reply. `error_code` applies to the whole request."""
 
     error_code: int
     session_id: int
@@ -164,7 +165,7 @@ def parse_fetch_reply(body: memoryview) -> FetchReply:
 
 
 def _one_partition(body: memoryview) -> FetchReply | None:
-    """Return the reply if it has one partition and no tagged fields, as that to a follower of one busy partition."""
+    """Return a reply with one partition and no tagged fields, the usual one for a busy partition; None for others."""
     if len(body) <= _ONE_PARTITION.size:
         return None
     fields = _ONE_PARTITION.unpack_from(body)
@@ -225,7 +226,7 @@ def _after_tags(body: memoryview, position: int) -> int:
 
 
 class AskedPartition(NamedTuple):
-    """A partition, with the names of the schema."""
+    """A partition in a request; the fields have the schema's names."""
 
     partition: int
     current_leader_epoch: int
@@ -247,7 +248,7 @@ class ReplicaState(NamedTuple):
 
 
 class FollowerFetch(NamedTuple):
-    """A request, with the names of the schema."""
+    """A request; the fields have the schema's names."""
 
     max_wait: timedelta
     min_bytes: int
@@ -262,9 +263,9 @@ class FollowerFetch(NamedTuple):
 
 
 def parse_follower_fetch(frame: memoryview, position: int) -> FollowerFetch | None:
-    """Return the request whose body begins at `position`; None if it is not a usual one, or malformed.
+    """Return the request whose body begins at `position`; None if it is unusual or malformed.
 
-    Usual ones name few partitions and forget none. This takes a tenth of the time that the schema takes.
+    Usual requests contain few partitions and no forgotten topics. The schema's reader takes ten times as long.
     """
     size = len(frame)
     tail = size - _ASKED_TAIL.size
@@ -276,7 +277,7 @@ def parse_follower_fetch(frame: memoryview, position: int) -> FollowerFetch | No
     for number in range(topics_1 - 1):
         if number:
             if frame[position]:
-                return None  # tagged fields of the topic before
+                return None  # tagged fields of the previous topic
             position += 1
         if position + _ASKED_TOPIC.size > tail:
             return None

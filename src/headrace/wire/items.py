@@ -1,4 +1,4 @@
-"""Arrays whose items are made while the reply is encoded, so that a large reply never exists as a whole."""
+"""Arrays whose items are created while the reply is encoded, so that they never exist all at once."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, TypeVar, overload
@@ -7,9 +7,9 @@ T = TypeVar("T")
 
 
 class Items(Sequence[Any], Generic[T]):
-    """The results of `make` for all `sources`, computed on every access.
+    """The results of `make` for all `sources`, computed again on every access.
 
-    An access may come in a later turn of the event loop, so `make` must handle sources that have been removed.
+    Items may be accessed in a later iteration of the event loop, so `make` must handle sources that no longer exist.
     """
 
     __slots__ = ("_make", "_sources")

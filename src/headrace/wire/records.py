@@ -1,4 +1,4 @@
-"""Reads and writes single records, for internal topics, compaction, tools and tests; never on the hot path.
+"""Read and write single records, for internal topics, compaction, tools and tests; never on the hot path.
 
 Layout: https://kafka.apache.org/documentation/#record
 """
@@ -21,7 +21,7 @@ MAX_UNCOMPRESSED_BATCH: Final = 256 * 1024 * 1024
 
 
 class RecordData(NamedTuple):
-    """A record to be written; `timestamp` in ms."""
+    """A record to write; `timestamp` in ms."""
 
     key: bytes | None
     value: bytes | None
@@ -124,7 +124,7 @@ def assemble(
 def recompress(
     header: rb.BatchHeader, pieces: Iterable[Buffer], codec: Codec, level: int | None, max_size: int
 ) -> bytearray:
-    """Compress the records of a batch, given in `pieces`, with `codec`, the topic's `compression.type`.
+    """Compress the records of a batch, in `pieces`, with `codec`, which is the topic's `compression.type`.
 
     Raises KafkaError(message_too_large) as soon as the result exceeds `max_size` bytes.
     """
@@ -241,7 +241,7 @@ def _append_record(out: bytearray, offset_delta: int, timestamp_delta: int, reco
 
 
 _NULL: Final = varint(-1)
-"""The length of a null."""
+"""The length of a null key, value or header."""
 
 
 def _nullable_bytes(data: Buffer, position: int, end: int) -> tuple[bytes | None, int]:

@@ -1,7 +1,7 @@
-"""Checks the strings of a flexible message and removes unknown tagged fields, which kio cannot skip (KIP-482).
+"""Check the strings of a flexible message, and remove unknown tagged fields, which kio cannot skip (KIP-482).
 
 Flexible strings have a varint length, but Kafka, and the records that store them, allow at most 32,767 bytes. Few
-messages need this: those large enough for a longer string, and those with a tag that kio does not know.
+messages need this: those large enough for a longer string, and those with an unknown tag.
 """
 
 from collections.abc import Callable, Generator
@@ -14,7 +14,7 @@ from headrace.wire.encoder import unwrap
 from headrace.wire.varint import put_unsigned_varint, unsigned_varint
 
 StrictReader: TypeAlias = Callable[[Buffer, int], Generator[None, None, Buffer]]
-"""Returns the message from a position on, without unknown tagged fields. Can be interrupted where it yields."""
+"""Returns the message at a position, without unknown tagged fields. Can be interrupted where it yields."""
 
 _Edit: TypeAlias = tuple[int, int, bytes]
 """Start, end and replacement of a range of bytes."""
@@ -159,7 +159,7 @@ def _tags(known: dict[int, _Walk]) -> _Walk:
             else:
                 edits.left -= 1
                 if edits.left < 0:
-                    raise TooManyEntriesError("it has too many tagged fields")
+                    raise TooManyEntriesError("the message has too many unknown tagged fields")
             position += size
             if position > len(data):
                 raise IndexError("the message ends inside a tagged field")

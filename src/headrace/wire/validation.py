@@ -1,4 +1,4 @@
-"""Validates batches in Produce requests: header, checksum and records (`record_checks`)."""
+"""Validate batches in Produce requests: header, checksum and records (`record_checks`)."""
 
 from collections.abc import Callable, Iterable, Iterator
 from struct import Struct
@@ -32,7 +32,7 @@ from headrace.wire.record_checks import (
 )
 
 SLICE: Final = 4000
-"""Records and headers per call, after which other threads can run: about 0.1 ms, compiled."""
+"""Records and headers per call of the compiled loop (about 0.1 ms), after which other threads can run."""
 _NO_LIMIT: Final = 1 << 62
 _ANY_DELTA: Final = -(1 << 31)
 _LENGTH: Final = Struct(">i")
@@ -69,9 +69,9 @@ def unpacked(codec: int, data: Buffer) -> Iterator[bytes]:
 
 
 class ValidBatch(NamedTuple):
-    """A valid batch of a Produce request; `records` has what the validation found out about its records.
+    """A valid batch of a Produce request; `records` has facts about its records, such as the range of timestamps.
 
-    `body` is the decompressed records, if they were decompressed in one go; `unpack` decompresses them in pieces.
+    `body` contains the records if they were decompressed in one go; `unpack` decompresses them in pieces.
     """
 
     header: BatchHeader
@@ -87,9 +87,9 @@ def validate_produced(
     body: bytes | None = None,
     unpack: Callable[[int, Buffer], Iterable[bytes]] = unpacked,
 ) -> ValidBatch:
-    """Validate that `data` is exactly one batch; trailing bytes that are not a batch are cut off, as in Kafka.
+    """Validate that `data` is exactly one batch; the incomplete beginning of another one is cut off, as in Kafka.
 
-    `body` is the decompressed records, if already available; otherwise `unpack` decompresses them in pieces. Raises
+    `body` contains the decompressed records, if available; otherwise `unpack` decompresses them in pieces. Raises
     KafkaError: invalid_record for no batch or several, an incomplete or inconsistent batch, or an older message format;
     message_too_large over `max_message_bytes`; corrupt_message for a wrong checksum, magic or length;
     unknown_server_error for an unknown codec or malformed compressed data.
@@ -160,7 +160,7 @@ def _too_short(data: bytes) -> KafkaError:
 
 
 def _check_alone(data: bytes, header: BatchHeader) -> None:
-    """Raise KafkaError unless `data` is one whole batch of magic 2, not followed by the beginning of another."""
+    """Raise KafkaError unless `data` is one whole batch of magic 2, alone or followed by part of another."""
     size = len(data)
     if header.magic != MAGIC_V2:
         if 0 <= header.magic < MAGIC_V2:
@@ -169,7 +169,7 @@ def _check_alone(data: bytes, header: BatchHeader) -> None:
     if header.size < HEADER_SIZE:
         raise _corrupt(f"a record batch declares a size of {header.size} bytes, but its header alone has {HEADER_SIZE}")
     if header.size > size:
-        raise _invalid(f"a record batch declares {header.size} bytes, but {size} were sent")
+        raise _invalid(f"a record batch declares a size of {header.size} bytes, but only {size} bytes were sent")
     rest = size - header.size
     # the rules of Kafka's ByteBufferLogInputStream.nextBatchSize
     if rest < LOG_OVERHEAD:
@@ -207,13 +207,13 @@ def _walk_on(walk: RecordWalk, data: bytes, position: int, count: int) -> None:
     if position < 0:
         raise _invalid(_REASONS[position])
     if position != len(data):
-        raise _invalid(f"the declared {count} records end {len(data) - position} bytes before the end of their batch")
+        raise _invalid(f"the declared {count} records end {len(data) - position} bytes before their batch ends")
 
 
 def walk_in_pieces(walk: RecordWalk, pieces: Iterable[bytes], *, finds_one: bool = False) -> bool:
-    """Walk over records in pieces; with `finds_one`, stop after the first whose timestamp is above `newer_than`.
+    """Walk over records in pieces; with `finds_one`, stop after the first one with a timestamp above `newer_than`.
 
-    Return True if it was found. Raises KafkaError(invalid_record) unless the records and the pieces end together.
+    Return True if one was found. Raises KafkaError(invalid_record) unless the records and the pieces end together.
     """
     return any(finds_one and walk.delta_of_largest >= 0 for _ in _steps(walk, pieces, SLICE, finds_one))
 

@@ -1,6 +1,6 @@
 """Varints: unsigned in messages and in values of internal topics, zigzag in record batches.
 
-The compiled record walk (`record_checks.py`) and the cleaner's columns have their own decoders.
+The compiled record loop (`record_checks.py`) and the cleaner's columns have their own decoders.
 """
 
 from functools import lru_cache
@@ -10,7 +10,10 @@ from headrace.types import Buffer
 
 
 def unsigned_varint(data: Buffer, position: int) -> tuple[int, int]:
-    """Return the varint at `position` and its end. Raises ValueError, and IndexError at the end of `data`."""
+    """Return the varint at `position`, and the position after it.
+
+    Raises ValueError for more than five bytes, IndexError at the end of `data`.
+    """
     value = shift = 0
     while True:
         byte = data[position]

@@ -1,1 +1,1 @@
-"""One module per family of APIs, with a `routes()` for the dispatch table."""
+"""Handlers of Kafka's APIs, one module per family. `routes()` returns the handlers by API key."""

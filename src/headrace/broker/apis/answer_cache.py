@@ -1,10 +1,10 @@
-"""A cache of encoded replies and parts of them, bounded in bytes."""
+"""A cache of encoded replies and parts of replies, limited in bytes."""
 
 from collections.abc import Hashable
 from typing import Final, Generic, TypeVar
 
 _ENTRY_BYTES: Final = 300
-"""Overhead of an entry."""
+"""Overhead of an entry in the cache."""
 V = TypeVar("V")
 
 

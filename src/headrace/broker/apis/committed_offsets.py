@@ -27,7 +27,7 @@ from headrace.wire.items import made_of
 _PER_SLICE = 256
 """Entries of a request to handle without a pause."""
 _MAX_COMMIT = 15_000
-"""Maximum offsets in one commit: about as many as fit into a 1 MB batch of `__consumer_offsets`, Kafka's limit."""
+"""Maximum offsets in one commit: about as many as fit into a batch of 1 MB, Kafka's limit in `__consumer_offsets`."""
 _COMMITTED_AT_ONCE = 1000
 _DELETED_AT_ONCE = 1000
 _TOPIC_IDS_SINCE = 10
@@ -142,7 +142,7 @@ class OffsetApis:
             return {"groups": made_of(request.groups, lambda group: self._fetch_group(context, group, require_stable))}
         answer = self._fetch_group(context, request, require_stable)
         if context.api_version < 2 and answer["error_code"] is not ErrorCode.none:
-            # Version 1 has no error code for the group.
+            # Before version 2, the reply has no error code for the group.
             answer["topics"] = [
                 {
                     "name": topic.name,
@@ -241,10 +241,7 @@ class OffsetApis:
         return {"error_code": ErrorCode.none, "topics": answers}
 
     def _resolve(self, topic: Any, *, by_id: bool) -> tuple[Any, ErrorCode, int]:
-        """Return the name (None for an unknown id), the error for missing partitions, and the partition count.
-
-        Authorization of topics belongs here.
-        """
+        """Return the name (None for an unknown id), the error for missing partitions, and the partition count."""
         if by_id:
             name = None if topic.topic_id is None else self._topics.name_of(topic.topic_id.bytes)
             if name is None:

@@ -37,7 +37,7 @@ Change = tuple[str, int, str | None]
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Raise KafkaError(INVALID_REQUEST) if a setting is named twice."""
+    """Raise KafkaError(invalid_request) if a setting is named twice."""
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise KafkaError(ErrorCode.invalid_request, "Error due to duplicate config keys: " + ", ".join(twice))
@@ -131,7 +131,7 @@ def _check(
 ) -> None:
     try:
         if resource.kind != BROKER_CONFIG:
-            # The other settings were checked when they were set, perhaps by a Kafka version with other rules.
+            # Ignore unchanged settings that are invalid: a Kafka version with other rules may have accepted them.
             checked = set(touched)
             values = {name: text for name, text in values.items() if name in checked or _is_valid(resource, name, text)}
             _PARSERS[resource.kind](values)
@@ -142,6 +142,6 @@ def _check(
             if name in values:
                 check_dynamic(name, values[name], per_broker=bool(resource.name))
     except ConfigError as error:
-        # As in Kafka: a setting that cannot be changed is INVALID_REQUEST for brokers, INVALID_CONFIG for others.
+        # As in Kafka: an invalid change is INVALID_REQUEST for brokers, INVALID_CONFIG for other resources.
         code = ErrorCode.invalid_request if resource.kind == BROKER_CONFIG else ErrorCode.invalid_config
         raise KafkaError(code, str(error)) from error

@@ -53,7 +53,7 @@ def broker_entries(broker: BrokerConfig, own: Mapping[str, str], keys: Collectio
 def cluster_default_entries(
     broker: BrokerConfig, defaults: Mapping[str, str], keys: Collection[str] | None = None
 ) -> list[Entry]:
-    """Return the dynamic settings that are the defaults of all brokers."""
+    """Return the dynamic cluster-wide defaults of broker settings."""
     entries = []
     for name in sorted(defaults):
         setting = find_setting(name)

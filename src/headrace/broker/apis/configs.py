@@ -47,7 +47,7 @@ _KINDS: Final[Mapping[int, str]] = {
     GROUP: GROUP_CONFIG,
 }
 ENTRIES_BYTES: Final = 4 * 1024 * 1024
-"""Size of the cache of encoded entries."""
+"""Size of the cache of encoded entries, in bytes."""
 _MOST_KEYS: Final = 20
 """Entries for requests with more keys are not cached."""
 
@@ -89,7 +89,7 @@ class ConfigApis:
         return {"results": EncodedItems(len(request.resources), results)}
 
     async def incremental_alter_configs(self, context: RequestContext, request: Request) -> Reply:
-        """Set, delete, append to or subtract from single settings (KIP-339), atomically for every resource."""
+        """Set, delete, append to or subtract from single settings (KIP-339), atomically for each resource."""
 
         def alteration(resource: Any) -> Alteration:
             for config in resource.configs:
@@ -117,7 +117,7 @@ class ConfigApis:
         return {"responses": await self._alter(request, alteration)}
 
     def list_config_resources(self, context: RequestContext, request: Request) -> Reply:
-        """List the resources of these types that have or can have settings (KIP-1142)."""
+        """List the resources of the requested types (KIP-1142), but groups and client metrics only with settings."""
         image, node = self._cache.image, str(self._config.node_id)
         named: dict[int, Sequence[str]] = {
             TOPIC: sorted(image.topics),
@@ -148,7 +148,7 @@ class ConfigApis:
         return {**described, "error_message": "", "configs": entries}  # empty, not null, as in Kafka
 
     def _encoded(self, version: int, resource: Any, *, synonyms: bool, documentation: bool) -> EncodedItems:
-        """Return the encoded entries of a resource. Cache them by type and settings, which many resources share.
+        """Return the encoded entries of a resource. Many resources have the same settings and share a cache entry.
 
         Raises KafkaError.
         """
@@ -186,7 +186,7 @@ class ConfigApis:
         return items
 
     def _own_settings(self, kind: int, name: str) -> Mapping[str, str]:
-        """Return the dynamic settings of this resource. Raises KafkaError for an invalid one, or an unknown topic."""
+        """Return the dynamic settings of a resource. Raises KafkaError for an invalid resource or an unknown topic."""
         image = self._cache.image
         if kind == TOPIC:
             if name not in image.topics:

@@ -23,7 +23,7 @@ from headrace.wire.items import made_of
 _MEMBER_ID_FROM_CLIENT_SINCE: Final = 1
 _CLASSIC: Final = 0
 _CONSUMER: Final = 1
-"""Types of members by protocol."""
+"""Member types in ConsumerGroupDescribe."""
 _ALL_OPERATIONS: Final = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
 """All operations on a group, as bits (KIP-430): READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS."""
 _NOT_ASKED: Final = -(2**31)
@@ -115,7 +115,7 @@ class ConsumerGroupApis:
         }
 
     def _with_names(self, partitions: Iterable[TopicIdPartition]) -> list[dict[str, Any]]:
-        """Group partitions by topic, without those of deleted topics."""
+        """Group partitions by topic. Omit deleted topics."""
         return [
             {**topic, "topic_name": name}
             for topic in _by_topic(partitions)

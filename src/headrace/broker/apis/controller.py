@@ -171,10 +171,9 @@ class ControllerApis:
     async def _looked_up(
         self, partitions: Iterable[TopicPartition]
     ) -> tuple[list[TopicPartition], list[TopicPartition]]:
-        """Return the partitions that exist, without duplicates, and those that do not.
+        """Return the existing partitions, without duplicates, and the unknown ones.
 
-        The lookup pauses between chunks, because a request may name many partitions that do not exist. The machine then
-        handles the existing ones in one go.
+        The lookup pauses between chunks, because a request may name many partitions that do not exist.
         """
         term = self._candidate.current()
         existing: dict[TopicPartition, None] = {}

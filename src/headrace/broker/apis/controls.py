@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class ControlApis:
-    """Handles the controller's requests. `broker_epoch` returns the epoch of this broker's registration, or -1."""
+    """Handles the controller's requests. `broker_epoch` returns this broker's epoch, -1 before its registration."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class ControlApis:
         broker_epoch: Callable[[], int],
         read_configs: Callable[[Iterable[tuple[str, UUID | None]]], Awaitable[None]],
     ) -> None:
-        """`read_configs` gets the names and ids of topics, and reads the settings that are not known yet."""
+        """`read_configs` takes the names and ids of topics, and reads the settings of new ones."""
         self._commands = commands
         self._cache = cache
         self._broker_epoch = broker_epoch

@@ -19,7 +19,7 @@ class FeaturesApi:
         return {ApiKey.UPDATE_FEATURES: self.update}
 
     async def update(self, _: RequestContext, request: Request) -> Reply:
-        """Apply all updates, or none. Raises KafkaError, as Kafka does with every version."""
+        """Apply all updates or none. Raises KafkaError for an invalid one: as in Kafka, the whole request fails."""
         updates = [_update(requested) for requested in request.feature_updates]
         for update in updates:
             try:

@@ -56,7 +56,7 @@ class FetchApi(FetchReads):
         return {ApiKey.FETCH: self.fetch}
 
     def fetch(self, context: RequestContext, request: Any) -> Answer:
-        """Answer at once if there is enough data or an error, or if `max_wait` is 0; otherwise wait."""
+        """Reply at once if there is enough data or an error, or if `max_wait` is 0; otherwise wait."""
         version = context.api_version
         session, is_incremental = self._begin(request, version)
         named = len(session.ready if is_incremental else session.partitions)

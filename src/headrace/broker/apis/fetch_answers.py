@@ -19,7 +19,7 @@ from headrace.wire.encoder import put_count, put_string
 from headrace.wire.varint import put_unsigned_varint
 
 COPIED_BYTES: Final = 4096
-"""Regions up to this size are read and sent with the headers, at half the cost of a separate `sendfile`."""
+"""Regions up to this size (bytes) are read and sent with the headers, at half the cost of a separate `sendfile`."""
 AT_ONCE: Final = 500
 """Partitions of a fetch and its session to handle without a pause, in a few milliseconds."""
 OFTEN: Final = 64
@@ -41,7 +41,7 @@ _ABORTED = struct.Struct(">qq")
 """Producer id and first offset of an aborted transaction."""
 
 SHARED_BYTES: Final = 32 * 1024
-"""Regions up to this size are read once for all in-sync followers, instead of one `sendfile` per follower."""
+"""Regions up to this size (bytes) are read once for all in-sync followers, without a `sendfile` per follower."""
 
 
 class Copied(NamedTuple):
@@ -128,7 +128,7 @@ def encode_in_steps(
 
 
 def _one_topic(answered: Answered) -> bytes | None:
-    """Encode the only partition of a reply to a follower that has caught up; None for all others."""
+    """Encode a reply's only topic quickly, if it has one partition with `Copied` records; otherwise return None."""
     wanted, error, partition, part, diverging = answered
     if type(part) is not Copied or partition is None or error is not ErrorCode.none or diverging is not None:
         return None
@@ -174,7 +174,7 @@ def _put_partitions(
     *,
     read_committed: bool,
 ) -> bytearray:
-    """Append partitions to `out`. Move it to `parts` before a region of a file. Return the unfinished part."""
+    """Append partitions to `out`. Before a file region, move it to `parts` and begin another. Return the last one."""
     flexible = version >= FLEXIBLE
     for answered in partitions:
         wanted, _, _, part, diverging = answered

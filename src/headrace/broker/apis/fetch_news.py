@@ -1,7 +1,7 @@
 """Watch the partitions of a fetch session, so that a fetch reads only those that may have changed.
 
 A partition of a session is either in its `ready` set or watched here. If no fetch is waiting, a watcher is
-removed after the first change, so the sessions of clients that have disconnected cost one call per partition.
+removed after the first change, so the session of a disconnected client costs at most one call per partition.
 """
 
 from collections.abc import Callable

@@ -19,7 +19,7 @@ from headrace.replication.throttle import UNLIMITED, ReplicationThrottle
 _REPLICA_STATE: Final = 15
 _LEADER_AND_ONE: Final = 2
 _CACHED_BYTES: Final = 8 * 1024 * 1024
-"""Size of the cache of records that in-sync followers share."""
+"""Size of the cache of records that in-sync followers share, in bytes."""
 
 
 class Follower(NamedTuple):
@@ -41,7 +41,7 @@ def follower_of(request: Any, version: int) -> Follower | None:
 def _divergence(partition: Replica, wanted: FetchPartition) -> tuple[int, int] | None:
     """Return the last common leader epoch and its end offset if the client's log has diverged (KIP-595).
 
-    Raises KafkaError(offset_out_of_range) if this log does not know the epoch, or starts after the client's offset.
+    Raises KafkaError(offset_out_of_range) for an unknown epoch, or for an offset before the log start offset.
     """
     if wanted.last_fetched_epoch < 0:
         return None
@@ -68,8 +68,8 @@ class FetchReads:
         rack_of: Callable[[int], str | None] | None = None,
         leader_of: LeaderOf | None = None,
     ) -> None:
-        """`throttle` limits what followers outside the ISR read. With `rack_of`, consumers are sent to followers in
-        their rack; it returns None for a broker that is down or has no rack.
+        """`throttle` limits the reads of followers outside the ISR. With `rack_of`, consumers are redirected to
+        followers in their rack; `rack_of` returns None for a broker that is down or has no rack.
         """
         self._replicas = replicas
         self._topic_name = topic_name
@@ -158,7 +158,7 @@ class FetchReads:
     ) -> Part | None:
         """Like `LedReplica.read_as_follower`, but in-sync followers share one read: they fetch the same records.
 
-        These were just written, so reading them does not wait for the disk.
+        The records were just written, so they are in the page cache.
         """
         state = partition.log.state
         end = state.log_end_offset
@@ -182,7 +182,7 @@ class FetchReads:
             return part
         copied = Copied(part.read(), part.size)
         if len(copied.data) != part.size:
-            return part  # it has been truncated
+            return part  # the log has been truncated
         if partition.replica_count > _LEADER_AND_ONE:
             self._shared.put(key, None, copied, part.size)
         return copied
@@ -200,7 +200,7 @@ class FetchReads:
         return found
 
     def is_throttled(self, partition: Replica, follower: Follower) -> bool:
-        """Return True if the throttle is exceeded and the follower is outside the ISR (KIP-73)."""
+        """Return True if the partition is throttled, the rate exceeded, and the follower outside the ISR (KIP-73)."""
         throttle = self._throttle
         return (
             throttle is not None

@@ -64,8 +64,8 @@ class Reads(Protocol):
 class Fetch:
     """One Fetch request, which reads its partitions at once, and again after a wait.
 
-    A fetch of many partitions is read and answered in steps. While it waits, it counts the bytes by which its
-    partitions grow, so that the cost of an append does not depend on the number of partitions in a fetch.
+    A fetch of many partitions is read and answered in steps. While a fetch waits, it counts the bytes by which its
+    partitions grow, so that the cost of an append does not depend on the number of partitions in the fetch.
     """
 
     __slots__ = (
@@ -135,7 +135,7 @@ class Fetch:
         """True if `max_bytes` may have cut off records; the next reply then begins with other partitions."""
         self._reserved = 0
         self._news: SessionNews | None = None
-        """Watches the partitions of a session; a fetch without a session watches them itself."""
+        """Watches the session's partitions. Without a session, the fetch watches its partitions itself."""
         if session.session_id != NO_SESSION:
             news = session.news
             if not isinstance(news, SessionNews):
@@ -143,7 +143,7 @@ class Fetch:
             self._news = news
 
     def collect(self) -> None:
-        """Read all partitions that may have changed, up to the limits."""
+        """Read all partitions that may have changed, up to the byte limits."""
         session = self._session
         self._bytes = 0
         self._has_error = False
@@ -244,7 +244,7 @@ class Fetch:
         return True
 
     def wait(self) -> Promise[Reply]:
-        """Return the reply when enough data is available or `max_wait` has passed."""
+        """Return a promise of the reply, which is sent when enough data is available or `max_wait` has passed."""
         self._prepare_wait()
         self._is_new = False
         self._missing -= self._bytes

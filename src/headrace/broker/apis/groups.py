@@ -1,6 +1,6 @@
 """FindCoordinator, JoinGroup, SyncGroup, Heartbeat and LeaveGroup.
 
-Convert requests to the coordinator's types, and results to replies of every version. No decisions.
+Convert requests to the coordinator's types, and its results to replies of every version.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ _GROUP, _TRANSACTION, _SHARE = 0, 1, 2
 _LEAVERS_AT_ONCE: Final = 500
 _MAX_PROTOCOLS: Final = 100
 _MAX_METADATA: Final = 4 * 1024 * 1024
-"""Maximum metadata of a member for all its assignors (bytes). A group's record (1 MB) has that of one assignor."""
+"""Maximum metadata of a member for all its assignors (bytes). A group's record (1 MB) has only the chosen one's."""
 _NO_REASON: Final = "not provided"
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -45,7 +45,7 @@ _NOT_JOINED: Final[Fields] = {"generation_id": -1, "protocol_name": "", "leader"
 
 Locate: TypeAlias = Callable[[RequestContext, str, str], Endpoint]
 """Returns the client-facing address of a key's coordinator, which leads the key's partition of an internal topic.
-Raises KafkaError(coordinator_not_available) if that has no leader."""
+Raises KafkaError(coordinator_not_available) if the partition has no leader."""
 
 
 class GroupApis:
@@ -79,7 +79,7 @@ class GroupApis:
         }
 
     async def find_coordinator(self, context: RequestContext, request: Request) -> Fields:
-        """Return the coordinators of groups or transactional ids. Creates the internal topic if it is missing."""
+        """Return the coordinators of groups or transactional ids. Create the internal topic if it is missing."""
         key_type = getattr(request, "key_type", _GROUP)
         if key_type not in (_GROUP, _TRANSACTION):
             raise KafkaError(
@@ -253,5 +253,5 @@ def _ms(duration: timedelta) -> int:
 
 
 def _java_host(context: RequestContext) -> str:
-    """Return the client's address in Java's format without a host name, which group records and tools use."""
+    """Return the client's address as Java formats it, because group records and tools contain it in this form."""
     return f"/{context.client_host}"

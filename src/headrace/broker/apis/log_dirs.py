@@ -49,7 +49,7 @@ class LogDirsApi:
                 for some in chunks(topic.partitions, _PER_SLICE):
                     wanted.update([TopicPartition(topic.topic, index) for index in some])
                     yield
-        # Sizes are determined while the reply is encoded, to save memory if many requests come at once.
+        # Sizes are determined while the reply is encoded, to save memory if many requests arrive at once.
         by_directory: dict[Path, dict[str, list[Replica | LogMove]]] = {}
 
         def add(directory: Path, topic_partition: TopicPartition, source: Replica | LogMove) -> None:

@@ -15,7 +15,7 @@ _LEVELS: Final = {"TRACE": 5, "DEBUG": 10, "INFO": 20, "WARN": 30, "ERROR": 40, 
 
 
 def entries(keys: Collection[str] | None) -> list[dict[str, Any]]:
-    """Return the effective level of every logger of Headrace."""
+    """Return the effective levels of the root logger and Headrace's loggers; only `keys`, if given."""
     return [
         {
             "name": name,

@@ -29,16 +29,16 @@ UNKNOWN_OPERATIONS: Final = -(2**31)
 TOPIC_OPERATIONS: Final = 0b1101_1111_1000
 """All operations on a topic: read, write, create, delete, alter, describe, describe and alter configs."""
 CLUSTER_OPERATIONS: Final = 0b1_1111_1010_0000
-"""All operations on the cluster: create, alter, describe, cluster action, describe and alter configs, write."""
+"""All operations on a cluster: create, alter, describe, cluster action, describe/alter configs, idempotent write."""
 ANSWERS_BYTES: Final = 8 * 1024 * 1024
-"""Size of the cache of whole replies."""
+"""Size of the cache of whole replies, in bytes."""
 TOPICS_BYTES: Final = 16 * 1024 * 1024
-"""Size of the cache of encoded topics."""
+"""Size of the cache of encoded topics, in bytes."""
 _MOST_NAMES: Final = 100
 """Replies for more named topics are not cached: their keys would be too large. The reply for all topics is cached."""
 _NAMES_A_STEP: Final = 500
 _COST_A_STEP: Final = 2_000
-"""Partitions, or about 100 topics, to encode without a pause."""
+"""Cost of encoding without a pause: 1 for a partition, about 20 for a topic."""
 _COPIED_BYTES: Final = 4096
 _FIRST_METADATA_S: Final = 10.0
 _BROKERS, _CONTROLLERS = 1, 2
@@ -73,10 +73,10 @@ class MetadataApis:
         return self._metadata(context, request, key)
 
     async def _when_known(self, context: RequestContext, request: Request) -> Reply:
-        """Wait for the controller's first metadata. Raises InvalidRequestError if it sends no brokers.
+        """Wait for the controller's first metadata. Raises InvalidRequestError if no brokers arrive in time.
 
-        After a reply without brokers, librdkafka forgets all brokers and stops working. KafkaJS does not ask again
-        after UNKNOWN_TOPIC_OR_PARTITION.
+        After a reply without brokers, librdkafka forgets all brokers and stops working. KafkaJS does not retry after
+        UNKNOWN_TOPIC_OR_PARTITION.
         """
         try:
             async with asyncio.timeout(_FIRST_METADATA_S):
@@ -86,7 +86,7 @@ class MetadataApis:
                 raise InvalidRequestError(
                     f"the controller has not sent metadata to this broker within {_FIRST_METADATA_S:g} s of the request"
                 ) from None
-            self._cache.await_topics(())  # some were deleted meanwhile
+            self._cache.await_topics(())  # the missing topics were deleted meanwhile
         reply = await finish(self._metadata(context, request, None))
         return await reply if isinstance(reply, Awaitable) else reply
 

@@ -23,7 +23,7 @@ class Layout(NamedTuple):
     has_epoch: bool
     has_offline: bool
     has_eligible: bool
-    """True with eligible and last known leader replicas, which are always empty."""
+    """True if the reply has the eligible leader replicas and the last known ones (KIP-966), which are always empty."""
     no_listener: ErrorCode
     """The error of a partition whose leader has no address on the client's listener."""
 
@@ -43,7 +43,7 @@ def metadata_layout(version: int) -> Layout:
 
 
 class BrokersSeen(NamedTuple):
-    """The brokers as clients of one listener see them. Hashable, so that encoded partitions can be cached by it."""
+    """The brokers as clients of one listener see them. Hashable, because it is part of a cache key."""
 
     alive: frozenset[int]
     reachable: frozenset[int]

@@ -158,7 +158,7 @@ class PartitionOffsetsApi:
         self._replicas.report_damage(failure)
         code = failure.code
         if code is ErrorCode.offset_not_available and context.api_version < _OFFSET_NOT_AVAILABLE_SINCE:
-            code = ErrorCode.leader_not_available  # older clients know this error, and retry
+            code = ErrorCode.leader_not_available  # older clients retry after this error
         return asked.partition_index, code, _NOWHERE
 
     async def _looked_up(self, partition: Partition, timestamp: int) -> tuple[int, int, int]:
@@ -181,7 +181,7 @@ class PartitionOffsetsApi:
                 raise
 
     def offset_for_leader_epoch(self, _: RequestContext, request: Any) -> Reply:
-        """Return the end offsets of leader epochs, with which clients find out where logs diverge."""
+        """Return the end offsets of leader epochs. Clients and followers use them to find where logs diverge."""
 
         def ends(topic: Any) -> Fields:
             return {
@@ -208,7 +208,7 @@ class PartitionOffsetsApi:
         }
 
     async def delete_records(self, _: RequestContext, request: Any) -> Reply:
-        """Raise log start offsets, and flush them. Wait until all live replicas have raised theirs."""
+        """Raise log start offsets, and checkpoint them. Wait until all live replicas have raised theirs."""
         began = asyncio.get_running_loop().time()
         pace = Pace()
         topics: list[Fields] = []
@@ -318,8 +318,8 @@ def find_bound(
 ) -> tuple[int, int, int]:
     """Return `(timestamp in ms, offset, leader epoch)`, -1 where unknown, as in Kafka without tiered storage.
 
-    `timestamp` is a special value that does not require reading records. Raises KafkaError(offset_not_available) if a
-    new leader does not know yet which records are committed (KIP-207).
+    `timestamp` is a special value that does not require reading records. Raises KafkaError(offset_not_available) for
+    LATEST if a new leader does not know yet which records are committed (KIP-207).
     """
     log = partition.log
     if timestamp == LATEST:
@@ -345,7 +345,9 @@ def _check_end_is_known(partition: Partition) -> None:
 
 
 def find_by_timestamp(partition: Partition, timestamp: int) -> tuple[int, int, int]:
-    """Find the first record not older than `timestamp`, or the newest for MAX_TIMESTAMP; result as in `find_bound`.
+    """Find the first record at or after `timestamp`, or the record with the largest one for MAX_TIMESTAMP.
+
+    The result is as in `find_bound`.
 
     Reads records, so call it in a thread.
     """

@@ -24,7 +24,7 @@ _LOG_START_OFFSET: Final = 5
 _RECORD_ERRORS: Final = 8
 _TOPIC_IDS: Final = 13
 _MAX_NAME: Final = 249
-"""Characters of a topic's name; those of topics that do not exist may be longer."""
+"""Maximum length of a valid topic name (characters). The names in a request may be longer."""
 _INT32 = struct.Struct(">i")
 _PARTITION = struct.Struct(">ihqqq")
 _PARTITION_FLEXIBLE = struct.Struct(">ihqqqBBB")

@@ -37,7 +37,7 @@ class ProducersApi:
         }
 
     async def init_producer_id(self, context: RequestContext, request: Any) -> Any:
-        """Assign an idempotent producer a new id with epoch 0 (KIP-98). A given id needs an epoch (KIP-360)."""
+        """Assign a producer id (KIP-98). An idempotent producer always gets a new one, with epoch 0."""
         if request.transactional_id == "":
             raise KafkaError(ErrorCode.invalid_request, "a transactional id cannot be empty")
         if (getattr(request, "producer_id", -1) == -1) != (getattr(request, "producer_epoch", -1) == -1):

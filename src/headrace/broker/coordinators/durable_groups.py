@@ -18,10 +18,10 @@ from headrace.wire.apis import ApiKey
 
 
 class Replicated(NamedTuple):
-    """Lets replies wait for followers, in a cluster of several brokers."""
+    """Makes replies wait for followers, in a cluster of several brokers."""
 
     uncommitted: Callable[[Request], Sequence[Partition]]
-    """Returns the partitions of a request's groups with records that are not committed yet."""
+    """Returns the `__consumer_offsets` partitions of a request's groups that have uncommitted records."""
     timeout_s: float
     """`offsets.commit.timeout.ms`."""
 
@@ -38,7 +38,7 @@ def durable(
 
 
 def uncommitted_in(replicas: ReplicaManager, cache: MetadataCache) -> Callable[[Request], Sequence[Partition]]:
-    """Return a function that finds the partitions of a request's groups with records that are not committed yet."""
+    """Return a function for `Replicated.uncommitted`."""
 
     def uncommitted(request: Request) -> list[Partition]:
         topic = cache.image.topics.get(NAME)

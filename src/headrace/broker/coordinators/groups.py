@@ -1,7 +1,7 @@
 """Consumer groups on this broker: the coordinator, its history and its APIs, created when needed.
 
 Importing their modules takes a quarter of the start-up time. In a cluster without groups they are imported shortly
-after the start, or by the first request about a group.
+after the start, or by the first group request.
 """
 
 import asyncio
@@ -68,8 +68,8 @@ class Groups:
         create_state_topic: Callable[[], Awaitable[None]],
         locate: "Locate | None" = None,
     ) -> None:
-        """`opened` is called after the imports; `create_state_topic` creates `__transaction_state`; without `locate`
-        this broker coordinates all groups.
+        """`opened` is called once the coordinator exists. `create_state_topic` creates `__transaction_state`. Without
+        `locate`, this broker coordinates all groups.
         """
         self._locate = locate
         self._create_state_topic = create_state_topic
@@ -116,7 +116,7 @@ class Groups:
         return self._history
 
     def routes(self) -> dict[ApiKey, Handler]:
-        # Kafka's brokers with ZooKeeper would drop the records of the consumer protocol.
+        # In a cluster with ZooKeeper, Kafka's brokers could not load the consumer protocol's records.
         is_alone = self._config.zookeeper_connect is None
         has_consumer = is_alone and "consumer" in self._config.group_coordinator_rebalance_protocols
         return {key: self._handler(key) for key in CLASSIC_APIS + (CONSUMER_APIS if has_consumer else ())}
@@ -200,14 +200,14 @@ class Groups:
         )
 
     async def _create_offsets_topic(self) -> None:
-        # Concurrent requests wait, too: a coordinator must be ready when clients learn of it.
+        # Concurrent requests wait, too: a reply must not name a coordinator that is not ready.
         async with self._topic_creation:
             await self._admin.create_internal_topic(offsets_topic.NAME)
 
     # Changes of topics and settings
 
     def on_topics_changed(self, topics: Iterable[TopicImage]) -> None:
-        """Lead new partitions of `__consumer_offsets`."""
+        """Coordinate the groups in new partitions of `__consumer_offsets`."""
         if self._coordinator is not None:
             for topic in topics:
                 if topic.name == offsets_topic.NAME:

@@ -54,7 +54,7 @@ class PartitionMarkers:
         on_offsets: Callable[[int, int, bool], None],
         elsewhere: WriteElsewhere | None = None,
     ) -> None:
-        """After a marker in `__consumer_offsets`, call `on_offsets` with partition, producer id, and True for a commit.
+        """After writing to `__consumer_offsets`, call `on_offsets` with partition, producer id, and True for a commit.
 
         Without `elsewhere`, markers for partitions that this broker does not lead are rejected.
         """

@@ -1,6 +1,6 @@
 """Transactions on this broker: the coordinator and its APIs, created when needed.
 
-In a cluster without transactions they are never imported.
+They are imported at the start if `__transaction_state` exists, otherwise by the first transactional request.
 """
 
 import asyncio
@@ -122,7 +122,7 @@ class Transactions:
         async with self._topic_creation:
             await self._admin.create_internal_topic(TRANSACTION_STATE)
         if self._coordinator is None:
-            self._open()  # producers send requests at once
+            self._open()  # producers send requests immediately
 
     def _open(self) -> "TransactionCoordinator":
         from headrace.broker.apis.transactions.admin import TransactionAdminApis
@@ -204,7 +204,10 @@ class Transactions:
         adds: bool,
         client: str,
     ) -> Mapping[TopicPartition, ErrorCode] | Awaitable[Mapping[TopicPartition, ErrorCode]]:
-        """Check that the partitions are in the producer's transaction, or add them (KIP-890). Return the errors."""
+        """Check that the partitions are in the producer's transaction, or add them if `adds` (KIP-890).
+
+        Return the errors of partitions.
+        """
         from headrace.coordinator.transactions.states import ProducerIdentity
 
         if self._others is not None:
@@ -244,7 +247,7 @@ class Transactions:
     # Changes of topics, and timeouts
 
     def on_topics_changed(self, topics: Iterable[TopicImage]) -> None:
-        """Lead new partitions of `__transaction_state`."""
+        """Coordinate the transactional ids in new partitions of `__transaction_state`."""
         for topic in topics:
             if topic.name == TRANSACTION_STATE:
                 if self._coordinator is not None:

@@ -1,6 +1,6 @@
 """Run the log cleaner with its threads, processes, and calls to the event loop.
 
-The cleaner is imported when the first log needs compaction.
+The cleaner is imported when this broker has a log with `cleanup.policy=compact`.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class Compaction:
-    """Compacts logs with `log.cleaner.threads` threads and as many processes."""
+    """Compacts logs in `log.cleaner.threads` threads, each of which uses a process."""
 
     def __init__(self, config: BrokerConfig, replicas: ReplicaManager, loop: asyncio.AbstractEventLoop) -> None:
         self._config = config
@@ -42,7 +42,7 @@ class Compaction:
 
     @property
     def cleaner(self) -> "LogCleaner | None":
-        """None until the first log needs compaction."""
+        """None until it is imported."""
         return self._cleaner
 
     @property
@@ -94,7 +94,7 @@ class Compaction:
 
         if self._cleaner is None and find_spec("numpy") is None:
             log.info(
-                "Compaction runs without numpy, which takes several times as long. Install it with: %s",
+                "Compaction takes several times as long without numpy. Install it with: %s",
                 install("compaction"),
             )
         process = CleanerProcess()

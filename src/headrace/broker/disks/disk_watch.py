@@ -1,4 +1,4 @@
-"""Watch the log directories: check that they exist, and how full they are.
+"""Check that the log directories exist, and that their file systems have enough free space.
 
 Warn at the soft mark, and refuse records from clients at the hard mark.
 
@@ -22,6 +22,7 @@ _FASTEST_S: Final = 0.005
 _FILLED_PER_SECOND: Final = 1024**3
 """Assumed maximum rate (bytes per second) of all writes to the file system."""
 _RETENTION_S: Final = 2.0
+"""Time between runs of retention while a directory is below the hard mark."""
 
 
 class DiskWatch:
@@ -35,7 +36,7 @@ class DiskWatch:
         self._retention_at = 0.0
 
     def start(self) -> None:
-        """Check now, and periodically from now on."""
+        """Check now and then periodically."""
         pause = _SLOWEST_S
         try:
             self._replicas.log_dirs.check()
@@ -97,7 +98,7 @@ def _log(directory: Path, before: Room, space: DiskSpace) -> None:
     if space.room is Room.LOW:
         log.warning(
             "%s has %s of %s free, less than the soft mark of %s (headrace.disk.soft.free.*); below %s,"
-            " producers will be refused: make room by deleting topics or lowering their retention",
+            " records from producers will be refused: make room by deleting topics or lowering their retention",
             directory,
             _mib(space.free),
             _mib(space.total),

@@ -27,7 +27,7 @@ class FailedDisks:
         self.all_failed = asyncio.Event()
         """Set when the last log directory has failed, which stops the broker, as in Kafka."""
         self.metadata_directory: Path | None = None
-        """The directory of the cluster's metadata."""
+        """The log directory with the cluster's metadata; None in a cluster with ZooKeeper."""
         self.on_resigned: Callable[[TopicPartition], None] = _ignore
         """Called with every partition that goes offline."""
         self.on_directory: Callable[[], None] = lambda: None
@@ -62,8 +62,8 @@ class FailedDisks:
             self._resign(offline)
             return
         log.error(
-            "Log directory %s has failed (%s). %s offline (KAFKA_STORAGE_ERROR); %s still served. Repair it, then"
-            " restart the broker%s",
+            "Log directory %s has failed (%s): %s offline (KAFKA_STORAGE_ERROR). Still in use: %s. Repair the failed"
+            " one, then restart the broker%s",
             directory,
             reason,
             count(len(offline), "partition"),

@@ -1,6 +1,6 @@
-"""Move partitions between log directories while they are served (KIP-113), with the steps in `log_move`.
+"""Move partitions between log directories while they are served (KIP-113). `log_move` implements the steps.
 
-Runs one move at a time per target directory. A restart aborts all moves.
+Moves to the same directory run one at a time. A restart aborts all moves.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ class LogMover:
 
         A partition that this broker does not have yet will be created there. Raises KafkaError: log_dir_not_found,
         kafka_storage_error (offline), unknown_topic_or_partition, replica_not_available (not on this broker yet),
-        invalid_topic_exception.
+        invalid_topic_exception (the topic name is too long for the name of the copy).
         """
         topic_partition = TopicPartition(topic, index)
         log_dirs = self._replicas.log_dirs
@@ -65,7 +65,7 @@ class LogMover:
             if error.code in (ErrorCode.unknown_topic_or_partition, ErrorCode.not_leader_or_follower):
                 log_dirs.prefer(topic_partition, path)
             if error.code is ErrorCode.not_leader_or_follower:
-                # As in Kafka: its reassignment tool asks again when the partition has been assigned to this broker.
+                # As in Kafka, whose reassignment tool retries after assigning the partition to this broker.
                 raise KafkaError(
                     ErrorCode.replica_not_available, f"this broker does not have {topic_partition} yet"
                 ) from error

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class Controller:
-    """Sends requests to the controller at its current `address`; `broker_epoch` returns this broker's epoch."""
+    """Sends requests to the controller. `address` returns its current address, `broker_epoch` this broker's epoch."""
 
     def __init__(
         self,

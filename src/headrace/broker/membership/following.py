@@ -54,7 +54,7 @@ class MemberFetchers:
         self.failures: set[TopicPartition] = set()
         """Partitions that are no longer fetched because of an error."""
         self.is_leaving = False
-        """True if this broker is stopping. It then follows no further partitions, whose leaders would wait for it."""
+        """True while this broker stops. It follows no more partitions, because their leaders would wait for it."""
 
     def follow(self, partitions: Sequence[FollowedPartition]) -> None:
         """Fetch these partitions from their current leaders under their current leader epochs."""
@@ -107,8 +107,8 @@ class MemberFetchers:
     async def flush(self, partitions: list[FollowedPartition]) -> list[tuple[FollowedPartition, str]]:
         """Flush logs that `flush.messages` requires to be on disk before the next fetch confirms the append.
 
-        Return the partitions whose logs could not be flushed, with the reasons. The check for failed disks takes their
-        directories offline.
+        Return the partitions whose logs could not be flushed, with the reasons. `FailedDisks.check` takes them offline,
+        unless the flush can be retried.
         """
 
         def flush() -> list[tuple[FollowedPartition, str]]:
@@ -123,7 +123,7 @@ class MemberFetchers:
         return await asyncio.get_running_loop().run_in_executor(self._executor, flush)
 
     def failed(self, partition: FollowedPartition, _: str) -> None:
-        """Count the partition. Its leader will remove this broker from the ISR."""
+        """Add the partition to `failures`. Its leader will remove this broker from the ISR."""
         self.failures.add(partition.topic_partition)
 
     def figures(self) -> Iterable[FetcherFigures]:

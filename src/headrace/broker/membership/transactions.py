@@ -18,7 +18,7 @@ from headrace.errors import ErrorCode, KafkaError
 from headrace.types import TopicPartition
 
 _MOST_MARKERS: Final = 1000
-"""Maximum number of markers in a request."""
+"""Maximum number of markers in a request, counted per partition."""
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class OtherBrokers:
     """The transaction protocol between brokers. `link_to` returns a new link to a broker, with or without ApiVersions.
 
     `leader_of` returns the broker that leads a partition, or -1 if no other broker does. `coordinator_of` returns the
-    coordinator of a transactional id, or None if it is this broker.
+    coordinator of a transactional id: a broker id, None for this broker, or -1 if there is none.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class OtherBrokers:
     def write_marker(
         self, partition: TopicPartition, markers: WriteMarkers, coordinator_epoch: int
     ) -> "asyncio.Future[KafkaError | None]":
-        """Send a marker to the leader of the partition. Raises KafkaError(leader_not_available) without one."""
+        """Send a marker to the partition's leader. Raises KafkaError(leader_not_available) if it has none."""
         leader = self._leader_of(partition)
         if leader < 0:
             raise KafkaError(ErrorCode.leader_not_available, f"{partition} has no leader")
@@ -176,7 +176,7 @@ class _MarkerWriter:
             for waiting in sent:
                 code = results.get((waiting.marker.producer_id, waiting.partition))
                 if code is ErrorCode.unknown_topic_or_partition:
-                    code = ErrorCode.not_leader_or_follower  # that broker does not know the topic yet
+                    code = ErrorCode.not_leader_or_follower  # that broker's metadata is out of date
                 if not waiting.done.done():
                     waiting.done.set_result(failure if code is None else KafkaError(code) if code else None)
 

@@ -1,8 +1,8 @@
-"""Spread items over brokers evenly, at the lowest cost. Knows neither replicas nor requests. Pure.
+"""Spread items over brokers evenly, at the lowest cost. Independent of replicas and requests. Pure.
 
-This is a minimum-cost flow: every item sends one unit to each of `count` brokers. The cost of a load is its square, so
-that the optimum is even, times a weight so large that evenness outweighs any saving by the items. Negative cycles of
-the residual graph are cancelled until none is left, which proves that the flow is optimal (Klein 1967).
+This is a minimum-cost flow: every item sends one unit to each of `count` brokers. A broker costs the square of its
+load, which makes the optimum even, times a weight so large that no saving on items outweighs evenness. Negative cycles
+of the residual graph are cancelled until none is left, which proves that the flow is optimal (Klein 1967).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,16 +15,16 @@ class Item:
     """Something to place on `count` different brokers."""
 
     group: str
-    """Of equally good solutions, one that also spreads every group evenly is preferred."""
+    """Of equally good solutions, one that spreads the items of every group evenly is preferred."""
     count: int
     brokers: frozenset[int]
-    """The brokers on which it may be placed, at least `count`."""
+    """The permitted brokers, at least `count`."""
     costs: Mapping[int, int]
     """Cost by broker. The sum of all costs is minimal among the most even solutions."""
     other_cost: int
     """Cost of a broker that is not in `costs`."""
     size: int
-    """Of moves with the same cost and effect on groups, the one of the smallest item is chosen."""
+    """If moves have the same cost and the same effect on groups, the smallest item moves."""
 
     def cost(self, broker: int) -> int:
         return self.costs.get(broker, self.other_cost)
@@ -207,7 +207,7 @@ class _Solver:
 
 
 def _rack_limits(racks: Sequence[str], count: int) -> dict[str, tuple[int, int]]:
-    """Return the minimum and maximum of `count` units for every rack; `racks` has the rack of every broker."""
+    """Return how many of the `count` units each rack takes, at least and at most; `racks` has every broker's rack."""
     sizes = {rack: racks.count(rack) for rack in racks}
     level = 0
     while level < max(sizes.values()) and sum(min(size, level + 1) for size in sizes.values()) <= count:
@@ -230,7 +230,7 @@ def _negative_cycle(edges: Sequence[_Edge]) -> list[_Edge] | None:
                 changed = True
         if not changed:
             return None
-        # A cycle among the edges by which nodes were reached is negative. If none exists, the search ends.
+        # A cycle of predecessor edges is negative. Without such a cycle, the search terminates.
         if (cycle := _cycle(arrived)) is not None:
             return cycle
 

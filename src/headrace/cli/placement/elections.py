@@ -15,7 +15,7 @@ IMPOSSIBLE: Final = "impossible"
 ELECTED: Final = "elected"
 FAILED: Final = "failed"
 _SETTLED_S = 5.0
-"""Maximum time to wait until brokers know a new leader, which they learn after the controller."""
+"""Maximum time to wait until a new leader is in the brokers' metadata, which lags behind the controller."""
 _PAUSE_S = 0.2
 
 
@@ -27,7 +27,7 @@ class Election:
     before: int | None
     """The leader before the election; None if there was none."""
     after: int | None
-    """The leader after the election. In a preview, the expected leader; None if it is not known."""
+    """The leader after the election or, in a preview, the expected leader; None if there is none."""
     state: str
     reason: str | None
     """The reason for a state other than `POSSIBLE` and `ELECTED`, or a warning about lost records."""
@@ -39,7 +39,7 @@ def preview(state: State, partition: Partition, *, unclean: bool) -> Election:
 
 
 def hold(cluster: Cluster, election: int, planned: Sequence[Election]) -> list[Election]:
-    """Hold the elections that are possible. Return all results once brokers show them, or after `_SETTLED_S`."""
+    """Hold the possible elections. Return all results once the brokers report them, or after `_SETTLED_S`."""
     asked = {one.place for one in planned if one.state == POSSIBLE}
     refused = requests.elect(cluster, election, asked) if asked else {}
     deadline = time.monotonic() + _SETTLED_S

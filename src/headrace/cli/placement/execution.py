@@ -16,13 +16,13 @@ DONE: Final = "done"
 MOVING: Final = "moving"
 DIFFERENT: Final = "different"
 _SETTLED_S = 5.0
-"""Maximum time to wait until brokers know that a reassignment has ended, which they learn after the controller."""
+"""Maximum time to wait for the end of a reassignment in the brokers' metadata, which lags behind the controller."""
 _PAUSE_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A partition of a plan: `DONE`, `MOVING`, or `DIFFERENT` if it does not move and has other replicas."""
+    """A partition of a plan: `DONE`, `MOVING`, or `DIFFERENT` if it is not moving and has other replicas."""
 
     place: Place
     wanted: tuple[int, ...]
@@ -65,7 +65,7 @@ def check_nothing_else_moves(state: State, targets: Mapping[Place, tuple[int, ..
 def start(cluster: Cluster, state: State, planned: Sequence[Move], throttle: int | None) -> dict[Place, Refusal]:
     """Start the moves, and return the partitions that the controller rejects.
 
-    `throttle` limits these moves and those in progress, in bytes per second and broker.
+    `throttle` limits these moves and those in progress, in bytes per second on each broker.
     """
     if throttle is not None:
         in_progress = [_as_move(partition) for partition in state.moving]
@@ -88,7 +88,7 @@ def outcomes(state: State, targets: Mapping[Place, tuple[int, ...]]) -> list[Out
 
 
 def settled(cluster: Cluster, targets: Mapping[Place, tuple[int, ...]]) -> tuple[State, list[Outcome]]:
-    """Return the cluster and the outcomes: once none is `DIFFERENT`, or after `_SETTLED_S` if one still is."""
+    """Return the cluster and the outcomes once no outcome is `DIFFERENT`, or after `_SETTLED_S`."""
     deadline = time.monotonic() + _SETTLED_S
     while True:
         state = requests.read_state(cluster, sizes=False)
@@ -119,7 +119,7 @@ def remove_throttles(cluster: Cluster, state: State, places: Collection[Place]) 
 
 
 def _throttle(cluster: Cluster, state: State, limited: Sequence[Move], rate: int) -> None:
-    # Replicas first: a rate without replicas limits nothing.
+    # In the order of Kafka's tool. A rate limits only the replicas in the topics' settings.
     for topic, settings in throttles.topic_settings(limited).items():
         requests.set_on_topic(cluster, topic, dict(settings))
     live = [broker for broker in throttles.brokers(limited) if broker in state.brokers]
@@ -138,4 +138,4 @@ def _existing(state: State, place: Place, bootstrap: str) -> Partition:
     numbers = [known for name, known in state.partitions if name == topic]
     if not numbers:
         raise missing_topic(topic, bootstrap, {name for name, _ in state.partitions})
-    raise missing_partition(topic, number, max(numbers), " The plan does not fit it: make a new one.")
+    raise missing_partition(topic, number, max(numbers), " The plan does not match the topic: make a new one.")

@@ -8,7 +8,7 @@ from headrace.cli.failures import CommandError
 from headrace.cli.placement.state import Place
 
 _ANY: Final = "any"
-"""Value for a log directory that the broker chooses."""
+"""Log directory of a replica for which the broker chooses one."""
 _HINT: Final = "Use a plan from `headrace reassign plan --output FILE` or Kafka's kafka-reassign-partitions."
 
 
@@ -31,12 +31,12 @@ def parsed(text: str, name: str) -> dict[Place, tuple[int, ...]]:
     if not isinstance(content, dict) or not isinstance(content.get("partitions"), list):
         raise CommandError(f"{name} has no list of partitions", _HINT)
     if content.get("version", 1) != 1:
-        raise CommandError(f"{name} has version {content['version']}, but only version 1 is known", _HINT)
+        raise CommandError(f"{name} has version {content['version']}, but only version 1 is supported", _HINT)
     found: dict[Place, tuple[int, ...]] = {}
     for number, entry in enumerate(content["partitions"]):
         place, replicas = _entry(entry, f"{name}: entry {number + 1}")
         if place in found:
-            raise CommandError(f"{name} has {place[0]}:{place[1]} twice", "Leave only one of them in the file.")
+            raise CommandError(f"{name} has {place[0]}:{place[1]} twice", "Remove one of the two entries.")
         found[place] = replicas
     if not found:
         raise CommandError(f"{name} contains no partitions", "Check that this is the right file.")

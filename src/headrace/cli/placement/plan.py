@@ -69,9 +69,9 @@ class Plan:
 def target_brokers(
     state: State, *, only: Collection[int] = (), add: Collection[int] = (), retire: Collection[int] = ()
 ) -> set[int]:
-    """Return the brokers to place replicas on: `only` if given, else those with replicas and `add`, without `retire`.
+    """Return the brokers to place replicas on: `only`, or else the brokers with replicas plus `add` minus `retire`.
 
-    Raises CommandError if one of them is not alive, if one to retire does not exist, or if none is left.
+    Raises CommandError if one of them is not alive, if a broker to retire does not exist, or if no broker is left.
     """
     known = ", ".join(map(str, state.brokers))
     for broker in (*only, *add):
@@ -180,7 +180,7 @@ def _choose_brokers(
 
 
 def _choose_leaders(partitions: Sequence[Partition], chosen: Sequence[frozenset[int]]) -> list[int]:
-    """Spread preferred leaders evenly over brokers; keep current ones if possible, and avoid new replicas."""
+    """Spread preferred leaders evenly over brokers; keep the current leaders if possible, and avoid new replicas."""
     items = [
         Item(
             group=partition.topic,

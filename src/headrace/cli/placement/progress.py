@@ -8,11 +8,11 @@ _WINDOW_S: Final = 15.0
 
 
 class Progress:
-    """Tracks the bytes that are left to copy."""
+    """Tracks the bytes left to copy."""
 
     def __init__(self) -> None:
         self.total = 0
-        """The largest number of bytes left so far; it can grow, because producers add records."""
+        """The largest number of bytes left that was observed; it grows if producers add records."""
         self.left = 0
         self._seen: deque[tuple[float, int]] = deque()
 

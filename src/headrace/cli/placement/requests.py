@@ -1,4 +1,4 @@
-"""Requests about replicas, which Headrace and Apache Kafka answer. Failures are CommandErrors."""
+"""Requests about replicas, which Headrace and Apache Kafka support. Failures are CommandErrors."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,7 +30,7 @@ class Refusal(NamedTuple):
 
 
 def read_state(cluster: Cluster, *, sizes: bool = True) -> State:
-    """Return the brokers, partitions and reassignments; `sizes` also asks brokers for their log directories."""
+    """Return the brokers, partitions and reassignments and, with `sizes`, the sizes of replicas and disks."""
     with python_admin(cluster, "describing the cluster") as admin:
         described = admin.describe_cluster()
         topics = [topic for topic in admin.describe_topics() if not topic["error_code"]]
@@ -46,7 +46,7 @@ def read_state(cluster: Cluster, *, sizes: bool = True) -> State:
         )
         for broker in sorted(described["brokers"], key=lambda broker: int(broker["broker_id"]))
     }
-    # An idle cluster without a controller can still be described.
+    # Without a controller, the cluster can be described, but no reassignments can be listed.
     reassigned = {} if controller is None else _reassignments(cluster)
     partitions = sorted(
         (_partition(topic["name"], partition, reassigned) for topic in topics for partition in topic["partitions"]),
@@ -135,15 +135,15 @@ def _change(cluster: Cluster, resource: ConfigResource) -> None:
 
 
 def _ask_controller(cluster: Cluster, doing: str, ask: Callable[[Any], T]) -> T:
-    """Return the controller's reply. Retry for a while if the controller changes or the cluster has none.
+    """Return the controller's reply. Retry while the controller changes or is missing.
 
-    Raises CommandError if there is still no controller after that.
+    Raises CommandError if no controller replies within REQUEST_TIMEOUT_S.
     """
     from kafka.errors import KafkaConnectionError, NodeNotReadyError, NotControllerError, UnknownBrokerIdError
 
     deadline = time.monotonic() + REQUEST_TIMEOUT_S
     while True:
-        # A new client, because a client caches the controller.
+        # A new client for every attempt, because a client caches the controller.
         with python_admin(cluster, doing) as admin:
             if admin.describe_cluster()["controller_id"] >= 0:
                 try:
@@ -171,7 +171,7 @@ def _reassignments(cluster: Cluster) -> dict[Place, dict[str, list[int]]]:
 
 
 def _quorum_epoch(admin: Any) -> int | None:
-    """Return the epoch of the controller in KRaft mode, None with ZooKeeper, where no request returns it."""
+    """Return the controller epoch in KRaft mode; None in ZooKeeper mode, where no request returns it."""
     from kafka.errors import KafkaError
 
     try:
@@ -188,7 +188,7 @@ def _partition(topic: str, found: Mapping[str, Any], reassigned: Mapping[Place, 
         *place,
         leader=found["leader_id"] if found["leader_id"] >= 0 else None,
         leader_epoch=found.get("leader_epoch"),
-        # Brokers learn of a reassignment a moment later than the controller.
+        # The controller is ahead of the brokers' metadata.
         replicas=tuple(move.get("replicas", found["replica_nodes"])),
         isr=tuple(found["isr_nodes"]),
         adding=tuple(move.get("adding_replicas", ())),
@@ -199,7 +199,7 @@ def _partition(topic: str, found: Mapping[str, Any], reassigned: Mapping[Place, 
 def _log_dirs(
     admin: Any, brokers: Sequence[Mapping[str, Any]], topics: Sequence[Mapping[str, Any]]
 ) -> tuple[dict[int, Disk], dict[tuple[Place, int], int]]:
-    """Return the disks of the brokers that answer, and the sizes of their replicas."""
+    """Return the disks of the brokers that reply, and the sizes of their replicas."""
     from kafka.errors import KafkaError
 
     asked = {topic["name"]: [partition["partition_index"] for partition in topic["partitions"]] for topic in topics}
@@ -224,13 +224,13 @@ def _log_dirs(
 
 
 def _summed(directories: Sequence[Mapping[str, Any]], field: str) -> int | None:
-    """Return the sum over log directories; None if the broker is older than KIP-827."""
+    """Return the sum over log directories; None if the broker does not report it (before KIP-827)."""
     values = [directory.get(field, -1) for directory in directories]
     return None if not values or min(values) < 0 else sum(values)
 
 
 def _with_min_isr(cluster: Cluster, state: State) -> State:
-    """Add the topic's min.insync.replicas to partitions with missing replicas."""
+    """Add the topic's min.insync.replicas to partitions with replicas that are not in sync."""
     lacking = [partition for partition in state.partitions.values() if len(partition.isr) < len(partition.replicas)]
     resources = {name: ConfigResource(ResourceType.TOPIC, name) for name in {partition.topic for partition in lacking}}
     if not resources:

@@ -1,4 +1,4 @@
-"""Brokers and partitions of a cluster, as brokers describe them, and their problems. Pure."""
+"""Brokers and partitions of a cluster, as returned by brokers, and the problems of partitions. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Disk:
     total: int | None
     """Size of the file systems; None if the broker does not report it (Kafka before 3.3)."""
     free: int | None
-    """Free bytes of the file systems; None like `total`."""
+    """Free bytes of the file systems; None if `total` is None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Partition:
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
     min_isr: int | None = None
-    """`min.insync.replicas` of the topic; read only for partitions with missing replicas."""
+    """`min.insync.replicas` of the topic; None for partitions whose replicas are all in sync."""
 
     @property
     def place(self) -> Place:
@@ -91,10 +91,10 @@ class State:
     brokers: Mapping[int, Broker]
     partitions: Mapping[Place, Partition]
     sizes: Mapping[tuple[Place, int], int]
-    """Bytes of each replica, by partition and broker. Replicas on brokers that do not answer are missing."""
+    """Bytes of each replica, by partition and broker, without replicas on brokers that do not reply."""
 
     def size(self, place: Place) -> int | None:
-        """Return the bytes of the leader's replica, or of the largest one; None if no size is known."""
+        """Return the size in bytes of the leader's replica or, if unknown, of the largest; None if no size is known."""
         partition = self.partitions[place]
         known = [self.sizes[place, broker] for broker in partition.replicas if (place, broker) in self.sizes]
         return self.sizes.get((place, -1 if partition.leader is None else partition.leader), max(known, default=None))

@@ -27,7 +27,7 @@ def parse_rate(text: str, option: str) -> int:
 
 
 def brokers(moves: Sequence[Move]) -> list[int]:
-    """Return the brokers that send or receive replicas."""
+    """Return the brokers that may send or receive data in these moves."""
     return sorted({broker for move in moves if move.added for broker in (*move.before, *move.after)})
 
 

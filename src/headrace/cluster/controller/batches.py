@@ -44,11 +44,11 @@ class Stop(NamedTuple):
 Order: TypeAlias = Lead | Announce | Stop
 
 REQUESTS: Final[Mapping[type[Order], str]] = {Lead: "LeaderAndIsr", Announce: "UpdateMetadata", Stop: "StopReplica"}
-"""Kafka's names of the orders, for log lines."""
+"""Kafka's names of the orders, for logging."""
 
 
 class Send(NamedTuple):
-    """Send an order to a broker, for the registration with `broker_epoch`. Orders to one broker arrive in order."""
+    """Send an order to a broker's registration with `broker_epoch`. A broker gets its orders in sequence."""
 
     broker_id: int
     broker_epoch: int
@@ -56,7 +56,7 @@ class Send(NamedTuple):
 
 
 class Batch:
-    """The orders that are not sent yet. `take` returns them."""
+    """The orders that are not sent yet."""
 
     def __init__(self, context: Context) -> None:
         self._context = context

@@ -48,7 +48,7 @@ class Context:
         self.deletion_started: set[str] = set()
         """Topics in `deleting` whose partitions are no longer served."""
         self.undeletable: set[str] = set()
-        """Topics in `deleting` that cannot be deleted now: a replica is offline, or is being reassigned."""
+        """Topics in `deleting` that cannot be deleted now: a replica is offline, or its deletion has failed."""
 
     def copy(self) -> "Context":
         """Return a copy that later changes do not affect."""
@@ -155,10 +155,10 @@ class Context:
             if partition.topic not in self.deleting and not self.is_online(state.leader, partition)
         ]
 
-    # Figures
+    # Metrics
 
     def offline_count(self) -> int:
-        """Return the number of partitions without a leader."""
+        """Return the number of partitions that have lost their leader."""
         return sum(
             phase is PartitionPhase.OFFLINE and partition.topic not in self.deletion_started
             for partition, phase in self.partition_phases.items()

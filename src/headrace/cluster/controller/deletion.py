@@ -67,7 +67,7 @@ def advance(work: Work) -> None:
             _complete(work, topic)
             continue
         if ReplicaPhase.DELETION_STARTED in phases:
-            continue  # wait for the brokers' answers
+            continue  # wait for the brokers' replies
         if ReplicaPhase.DELETION_INELIGIBLE in phases:
             replicas.to_offline(work, context.in_phase(topic, ReplicaPhase.DELETION_INELIGIBLE))
             work.flush()
@@ -99,7 +99,7 @@ def _start(work: Work, topics: list[str]) -> None:
                 continue
             is_online = context.is_online(replica.broker, replica.partition)
             (alive if is_online else dead).append(replica)
-    # Stop the followers first: otherwise they would ask the leaders for partitions that are gone.
+    # Stop the followers first: otherwise they would fetch deleted partitions from the leaders.
     replicas.to_offline(work, [*alive, *dead])
     replicas.to_deletion_ineligible(work, dead)
     work.flush()

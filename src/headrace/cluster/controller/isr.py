@@ -1,7 +1,7 @@
 """Accept or refuse the ISR changes that leaders propose: AlterPartition (KIP-497, KIP-841, KIP-903). Pure.
 
-Kafka's controller in ZooKeeper mode trusts the sender to be the leader. This one checks it, as KRaft's does: any client
-can send the request, and if it removed the leader from the ISR, the partition could lose records or be offline forever.
+Kafka's controller in ZooKeeper mode trusts the sender to be the leader. This controller checks that, like KRaft's: any
+client can send the request, and without the leader in the ISR, a partition could lose records or stay offline forever.
 
 `remove_restarted` is for a new controller: followers that restarted before it took office may have lost records.
 """
@@ -18,12 +18,12 @@ from headrace.types import TopicPartition
 
 
 class Proposal(NamedTuple):
-    """The ISR that a leader proposes, with the broker epochs that it knows; -1 for unknown ones."""
+    """The ISR that a leader proposes: pairs of broker id and broker epoch, -1 if unknown."""
 
     partition: TopicPartition
     leader_epoch: int
     version: int
-    """The partition epoch that the leader knows."""
+    """The leader's partition epoch."""
     isr: Sequence[tuple[int, int]]
     recovery: int = 0
 
@@ -33,7 +33,7 @@ class Proposal(NamedTuple):
 
 
 def decide(context: Context, leader: int, proposal: Proposal) -> LeaderState | ErrorCode | None:
-    """Return the state or the error to answer with; None to write the proposal. Checks are in Kafka's order."""
+    """Return None to accept the proposal, else the state or error to reply with. Checks are in Kafka's order."""
     state = context.states.get(proposal.partition)
     if state is None:
         return ErrorCode.unknown_topic_or_partition
@@ -44,7 +44,7 @@ def decide(context: Context, leader: int, proposal: Proposal) -> LeaderState | E
         return ErrorCode.fenced_leader_epoch
     proposed = (leader, sorted(proposal.brokers), proposal.recovery)
     if proposed == (state.leader, sorted(state.isr), state.recovery):
-        return state  # a repeated request: its version is out of date
+        return state  # a repeated request, whose version is out of date
     if proposal.version < state.version:
         return ErrorCode.invalid_update_version
     if leader != state.leader or not _is_valid(context, proposal, state):
@@ -65,7 +65,7 @@ def _is_valid(context: Context, proposal: Proposal, state: LeaderState) -> bool:
 
 
 def _is_eligible(context: Context, broker: int, epoch: int) -> bool:
-    """Return False for a broker that is dead, is shutting down, or has restarted since it fetched."""
+    """Return False for a broker that is dead, is shutting down, or has restarted since the proposal."""
     return broker in context.live and epoch in (UNKNOWN_EPOCH, context.brokers[broker].epoch)
 
 

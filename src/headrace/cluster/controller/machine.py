@@ -2,7 +2,7 @@
 
 The context is ahead of the store until the effects are carried out. If a write fails, the machine is discarded: the
 broker leaves office, and the next controller starts from the store's contents. The controller of a single broker
-returns to the earlier context instead. Versions of state nodes are predicted, because only the controller writes them.
+returns to the earlier context instead. The machine predicts the versions of state nodes, as only it writes them.
 """
 
 import uuid
@@ -69,12 +69,12 @@ class ControllerMachine:
         for deleted in context.deleting:
             if any(not context.is_online(item.broker, item.partition) for item in context.replicas_of(deleted)):
                 context.undeletable.add(deleted)
-        # A broker must know that a leader is alive before it can follow it.
+        # Brokers must know the live brokers before they can follow leaders on them.
         work.batch.announce(())
         work.flush()
         offline = self._begin_replicas()
         self._begin_partitions(work)
-        # Clients wait for the partitions without a leader, so these come before the others.
+        # Clients are waiting for partitions that had no leader, so send these before the others.
         elected = {partition for partition, state in context.states.items() if state.controller_epoch == context.epoch}
         self._remove_dead(work, [replica for replica in offline if replica.partition in elected])
         work.flush()
@@ -104,7 +104,7 @@ class ControllerMachine:
         return added
 
     def _begin_replicas(self) -> list[Replica]:
-        """Set the phases of all replicas. Return those that are offline, except in topics that are being deleted."""
+        """Set the phases of all replicas. Return the offline replicas, except in topics that are being deleted."""
         context = self.context
         offline = []
         for partition in context.partitions():
@@ -119,7 +119,7 @@ class ControllerMachine:
         return offline
 
     def _remove_dead(self, work: Work, dead: Sequence[Replica]) -> None:
-        """Remove dead replicas from ISRs, which the previous controller did not do if it died with their brokers."""
+        """Remove dead replicas from ISRs: the previous controller could not if it died together with their brokers."""
         if self.context.brokers:  # the only broker of an embedded store registers later
             replicas.to_offline(work, dead)
 
@@ -178,7 +178,8 @@ class ControllerMachine:
         work.batch.announce((), others)
         work.flush()
         served = [partition for partition in context.states if partition.topic not in context.deleting]
-        # They must know the live brokers first. In a cluster, clients can ask them before they have opened logs.
+        # The new brokers need the live brokers first. In a cluster they also need the partitions, because clients can
+        # connect to them before their logs are open.
         work.batch.announce(served if others else (), ids)
         work.flush()
         on_them = context.replicas_on(ids)
@@ -281,7 +282,7 @@ class ControllerMachine:
             context.remove_topic(name)
         return effects
 
-    # Answers to orders
+    # Replies to orders
 
     def led(self, broker: int, errors: Mapping[TopicPartition, ErrorCode]) -> list[Effect]:
         """Handle a broker's reply to LeaderAndIsr: replicas in failed directories are offline (KIP-112)."""
@@ -312,7 +313,7 @@ class ControllerMachine:
         return self._done(work)
 
     def directories_failed(self, brokers: Iterable[int]) -> list[Effect]:
-        """Ask brokers with a failed log directory for the state of all their replicas."""
+        """Send LeaderAndIsr for all replicas to brokers with a failed log directory: the replies have the errors."""
         work = self._work()
         replicas.to_online(work, self.context.replicas_on(set(brokers)))
         return self._done(work)
@@ -343,7 +344,7 @@ class ControllerMachine:
         return answers, self._done(work)
 
     def states_read(self, states: Mapping[TopicPartition, LeaderState]) -> list[Effect]:
-        """Handle states that a broker has written to the store itself, as before KIP-497."""
+        """Handle states that brokers have written to the store themselves, as before KIP-497."""
         work, context = self._work(), self.context
         known = {partition: state for partition, state in states.items() if partition in context.states}
         context.states.update(known)
@@ -405,7 +406,7 @@ class ControllerMachine:
         return self._done(work)
 
     def balance(self, percentage: int) -> list[Effect]:
-        """Make a broker lead the partitions that prefer it if more than `percentage` % of them have another leader."""
+        """Return leadership to a broker if others lead more than `percentage` % of the partitions that prefer it."""
         context = self.context
         by_broker: dict[int, list[TopicPartition]] = {}
         for partition in context.states:
@@ -441,7 +442,7 @@ class ControllerMachine:
         return results, self._done(work)
 
     def reassignments(self, wanted: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, Assignment]:
-        """Return the reassignments in progress, of `wanted` partitions or all."""
+        """Return the reassignments in progress, of all or only of `wanted` partitions."""
         found = sorted(self.context.moving) if wanted is None else wanted
         context = self.context
         return {partition: context.assignment(partition) for partition in found if partition in context.moving}

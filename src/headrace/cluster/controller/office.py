@@ -1,6 +1,6 @@
-"""The controller of a one-broker cluster: write the machine's decisions at once, and execute its orders.
+"""The controller of a one-broker cluster: write the machine's decisions in one transaction, and execute its orders.
 
-Callers make one change at a time.
+Callers must make one change at a time.
 """
 
 import asyncio
@@ -30,13 +30,13 @@ from headrace.types import TopicPartition
 from headrace.wire.ids import id_to_text, new_id
 
 Deliver: TypeAlias = Callable[[int, Command], Awaitable[None]]
-"""Delivers a command; returns when the broker has executed it."""
+"""Delivers a command to the broker with that id; returns when the broker has executed it."""
 
 
 T = TypeVar("T")
 
 _DECIDED_AT_ONCE: Final = 100
-"""Maximum number of topics and partitions to decide on the event loop; one takes a few microseconds."""
+"""Maximum number of topics and partitions to process on the event loop, each in a few microseconds."""
 
 
 class ClusterIdMismatchError(Exception):
@@ -55,7 +55,7 @@ class Office:
 
     machine: ControllerMachine
     founded: MetadataImage
-    """The topics and settings as they were when this broker took office."""
+    """The topics and settings when this broker took office."""
 
     def __init__(
         self,
@@ -73,10 +73,10 @@ class Office:
         self._now_ms = now_ms
 
     async def take(self, cluster_id: str | None = None, founding: Sequence[Operation] = ()) -> None:
-        """Become controller under the next controller epoch, and read the tree. Create it for a new cluster.
+        """Become controller under the next controller epoch, and read the tree; create the tree of a new cluster.
 
-        `cluster_id` is the data directory's; raises ClusterIdMismatchError if the tree has another. `founding` are
-        further operations for a new tree, for example to adopt Kafka's directories.
+        `cluster_id` is the data directory's; raises ClusterIdMismatchError if the tree has another id, and StoreError.
+        `founding` are further operations for a new tree, for example to adopt Kafka's directories.
         """
         known = await self._found_cluster(cluster_id, founding)
         if cluster_id is not None and known != cluster_id:
@@ -104,7 +104,7 @@ class Office:
                 ErrorCode.duplicate_broker_registration,
                 f"Another broker with id {broker.id} is running; set another node.id for this one.",
             ) from None
-        assert registered.stat is not None, "it was set"
+        assert registered.stat is not None, "every Set returns a stat"
         brokers = (*self.machine.context.brokers.values(), broker._replace(epoch=registered.stat.czxid))
         await self.perform((), lambda machine: machine.brokers_changed(brokers))
 
@@ -116,11 +116,11 @@ class Office:
         size: int = 0,
         written: Callable[[], None] = lambda: None,
     ) -> None:
-        """Write `operations` and the machine's in one transaction, call `written`, then send orders.
+        """Write `operations` and those of the machine in one transaction, call `written`, then send orders.
 
-        `size` is the number of affected topics and partitions. Raises KafkaError, with nothing changed, if they
-        cannot be written, for example because another broker has become controller. If orders fail, raises the first
-        error after the last order.
+        `size` is the number of affected topics and partitions. Raises KafkaError, with nothing changed, if the
+        transaction fails, for example because another broker has become controller. If orders fail, sends the rest,
+        then raises the first error.
         """
         before = self.machine.context
         try:
@@ -132,7 +132,7 @@ class Office:
         written()
         failure: BaseException | None = None
         for broker_id, command in decided.commands:
-            # A durable change must become visible: send the next command even if a broker fails at this one.
+            # A durable change must become visible: send all other commands even if a broker fails to execute this one.
             try:
                 await self._deliver(broker_id, command)
             except Exception as error:  # noqa: BLE001  raised after the last command

@@ -1,8 +1,8 @@
 """Move replicas to other brokers (KIP-455). Pure.
 
-RS are a partition's replicas, TRS those of the target. While a reassignment is in progress, RS contains both old and
-new ones. It ends when TRS is in sync. Writing RS = TRS is the last step, so that the next controller can repeat the
-earlier ones.
+RS are a partition's replicas, TRS the target replicas. During a reassignment, RS contains the old and the new replicas.
+The reassignment ends when TRS is in sync. Writing RS = TRS is the last step, so that the next controller can repeat all
+earlier steps.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ from headrace.types import TopicPartition
 def validate(
     context: Context, partition: TopicPartition, target: Sequence[int] | None, *, resize: bool = True
 ) -> Assignment:
-    """Return the assignment during a reassignment to `target`, or back to the origin if it is None.
+    """Return the assignment during a reassignment to `target`; if `target` is None, during its cancellation.
 
     Without `resize`, the number of replicas must stay the same (KIP-860).
 
@@ -172,7 +172,7 @@ def _end(work: Work, finished: Mapping[TopicPartition, Assignment]) -> None:
 def _raise_epoch(work: Work, partition: TopicPartition, assignment: Assignment) -> None:
     state = work.context.states[partition]
     work.set_state(partition, state._replace(leader_epoch=state.leader_epoch + 1))
-    # Not new: if its directory has failed, the replica must not be created in another one.
+    # Old replicas are not new: if a log directory has failed, its replicas must not be created in another one.
     work.batch.lead(assignment.origin, partition, assignment)
     work.batch.lead(assignment.adding, partition, assignment, is_new=True)
 

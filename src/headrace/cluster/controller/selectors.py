@@ -27,8 +27,8 @@ RECOVERING = 1
 def offline(*, unclean: Callable[[str], bool]) -> Selector:
     """Select the first online replica in the ISR; if there is none and `unclean` allows it, the first online replica.
 
-    `unclean` returns True for a topic that may lose records to become available. A member of the ISR that has
-    restarted since the state was written may have lost records: it leaves the ISR if an online member stayed up.
+    `unclean` returns True for a topic that may lose records to become available. ISR members that have restarted since
+    the state was written may have lost records: they leave the ISR if another online member has not restarted.
     """
 
     def select(context: Context, partition: TopicPartition, state: LeaderState) -> Elected | None:
@@ -68,7 +68,7 @@ def preferred(context: Context, partition: TopicPartition, state: LeaderState) -
 
 
 def controlled_shutdown(context: Context, partition: TopicPartition, state: LeaderState) -> Elected | None:
-    """Select the first online in-sync replica on a broker that keeps running. Stopping brokers leave the ISR."""
+    """Select the first online in-sync replica on a broker that is not shutting down. Stopping brokers leave the ISR."""
     recipients = tuple(
         replica
         for replica in context.assignment(partition).replicas

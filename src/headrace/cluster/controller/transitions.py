@@ -31,7 +31,7 @@ class ReplicaPhase(Enum):
     DELETION_STARTED = auto()
     """action: its broker deletes the log. transition: from OFFLINE."""
     DELETION_SUCCESSFUL = auto()
-    """action: its log is deleted. transition: from DELETION_STARTED, by the broker's answer."""
+    """action: its log is deleted. transition: from DELETION_STARTED, by the broker's reply."""
     DELETION_INELIGIBLE = auto()
     """action: its deletion waits for the broker or the directory. transition: from OFFLINE and DELETION_STARTED."""
 

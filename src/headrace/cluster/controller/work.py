@@ -1,4 +1,4 @@
-"""The decisions about one event: changes to the context, with the writes and orders that belong to them. Pure."""
+"""The decisions about one event: changes to the context, and the resulting writes and orders. Pure."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeAlias
@@ -43,7 +43,7 @@ class Note(NamedTuple):
 
 
 Effect: TypeAlias = Write | Remove | Send | Connect | Disconnect | Note
-"""To be carried out in order. If a write fails, the controller leaves office: the context is ahead of the store."""
+"""Carry effects out in order. If a write fails, the context is ahead of the store, so the controller leaves office."""
 
 
 class Work:
@@ -74,13 +74,13 @@ class Work:
         return state
 
     def write_assignments(self, topic: str) -> None:
-        """Write the replicas of a topic's partitions, as the context has them."""
+        """Write the assignments of a topic's partitions from the context."""
         context = self.context
         data = znodes.encode_assignments(context.topic_ids[topic], context.assignments[topic])
         self._operations.append(Set(znodes.topic_path(topic), data))
 
     def remove(self, paths: Iterable[str]) -> None:
-        """Delete nodes after the writes so far."""
+        """Delete nodes after all earlier writes."""
         paths = tuple(paths)
         if paths:
             self._end_write()
@@ -96,7 +96,7 @@ class Work:
         self._effects.append(Disconnect(broker_id))
 
     def flush(self) -> None:
-        """End a step: its writes come before its orders, and both before the next step."""
+        """End a step: its writes are carried out first, then its orders, then the next step."""
         self._end_write()
         self._effects += self.batch.take()
 

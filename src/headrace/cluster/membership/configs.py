@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class ConfigWatch:
-    """Follows the settings. `apply` receives settings that may have changed; they are empty if they were deleted."""
+    """Follows the settings. `apply` gets settings that may have changed, and empty ones for those that were deleted."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class ConfigWatch:
         changed: Callable[[], None],
         now_ms: Callable[[], int],
     ) -> None:
-        """`changed` is called for a new notification; call `follow` after it."""
+        """`changed` is called when there are new notifications; then call `follow`."""
         self._store = store
         self._apply = apply
         self._changed = changed
@@ -45,13 +45,13 @@ class ConfigWatch:
         self._latest = ""
         """The name of the latest notification that was applied."""
         self.topics: set[str] = set()
-        """Topics whose settings were read."""
+        """Topics whose settings this broker has read."""
 
     async def load(self, *, again: bool = False) -> Configs:
         """Read all settings, and watch for changes. Call it again after a lost connection.
 
         Raises MalformedNodeError unless `again`: a broker that starts with the default retention may delete records,
-        but a running broker keeps the settings that it knows.
+        but a running broker keeps its current settings.
         """
         self._latest = max(await self._notifications(), default="")
         names = await self._children(f"{znodes.CONFIG}/{TOPIC_CONFIG}")
@@ -61,7 +61,7 @@ class ConfigWatch:
         return await self._read({*topics, *known, *self._brokers}, is_strict=not again)
 
     async def read_topics(self, names: Iterable[str]) -> Configs:
-        """Read the settings of topics that were created after `load`, for which there are no notifications."""
+        """Read the settings of topics that were created after `load`: creation causes no notifications."""
         return await self._read({ConfigResource(TOPIC_CONFIG, name) for name in names})
 
     async def follow(self) -> None:

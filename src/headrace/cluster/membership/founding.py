@@ -6,7 +6,7 @@ from headrace.wire.ids import id_to_text, new_id
 
 
 async def found_cluster(store: MetadataStore) -> None:
-    """Create the nodes of a cluster, unless the tree has a cluster already."""
+    """Create the nodes of a cluster, unless the tree has a cluster id already."""
     while await store.exists(znodes.CLUSTER_ID) is None:
         nodes = await store.get_many(znodes.IN_ZOOKEEPER)
         missing = [Create(path) for path, node in zip(znodes.IN_ZOOKEEPER, nodes, strict=True) if node is None]

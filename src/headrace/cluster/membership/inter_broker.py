@@ -1,4 +1,4 @@
-"""`inter.broker.protocol.version`: fixed request versions between brokers, which use no ApiVersions. Pure."""
+"""`inter.broker.protocol.version` fixes request versions between brokers, which do not use ApiVersions. Pure."""
 
 import re
 from typing import Final, NamedTuple
@@ -12,7 +12,7 @@ _LATEST: Final = {(3, 4): 0, (3, 5): 2, (3, 6): 2, (3, 7): 4, (3, 8): 0, (3, 9):
 
 
 class InterBrokerVersions(NamedTuple):
-    """The versions of a follower's requests to its leader. All others are the same from 3.4 to 3.9."""
+    """The versions of a follower's requests to its leader. Those of other requests are the same from 3.4 to 3.9."""
 
     fetch: int
     list_offsets: int
@@ -37,15 +37,15 @@ def inter_broker_versions(text: str) -> InterBrokerVersions:
         raise ConfigError(SETTING, text, "must be a version of Kafka such as 3.9 or 3.9-IV0")
     release = int(match[1]), int(match[2])
     if release < (3, 4):
-        raise ConfigError(SETTING, text, "is too old: Headrace supports 3.4 to 3.9; raise it on all brokers first")
+        raise ConfigError(SETTING, text, "must be 3.4 to 3.9: raise it on all brokers first")
     latest = _LATEST.get(release)
     if latest is None:
         raise ConfigError(
             SETTING,
             text,
-            "is too new: Kafka 3.9 is the last version with ZooKeeper; use the value of the other brokers",
+            "must be 3.4 to 3.9, the last version with ZooKeeper: use the value of the other brokers",
         )
     internal = latest if match[3] is None else int(match[3])
     if internal > latest:
-        raise ConfigError(SETTING, text, f"does not exist: the last internal version of this release is IV{latest}")
+        raise ConfigError(SETTING, text, f"must be at most IV{latest}, the last internal version of this release")
     return next(versions for since, versions in _SINCE if (*release, internal) >= since)

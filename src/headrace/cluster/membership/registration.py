@@ -1,4 +1,4 @@
-"""Register a broker in ZooKeeper: the node that makes it a member of its cluster."""
+"""Register a broker in ZooKeeper: create the node that makes it a member of its cluster."""
 
 import asyncio
 import logging
@@ -34,8 +34,8 @@ class WatchedStore(MetadataStore, Protocol):
 async def register(store: WatchedStore, broker: BrokerImage, *, now_ms: int, patience_s: float) -> int:
     """Create the broker's node, and return its epoch, the czxid.
 
-    A node of another session may be left from before a crash of this broker, so wait `patience_s` for it to expire.
-    Raises KafkaError(duplicate_broker_registration) if it does not.
+    After a crash of this broker, the node of its old session may remain: wait up to `patience_s` for it to expire.
+    Raises KafkaError(duplicate_broker_registration) if it does not, and StoreError.
     """
     path, data = znodes.broker_path(broker.id), znodes.encode_broker(broker, now_ms)
     loop = asyncio.get_running_loop()

@@ -11,7 +11,7 @@ from headrace.slices import Steps
 SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 """Names of security protocols by number."""
 UNASSIGNED: Final = PartitionImage(NO_LEADER, -1, (), ())
-"""Placeholder for a partition that the controller has not announced although it has announced later ones."""
+"""Placeholder for a partition that the controller has not announced, although it has announced higher numbers."""
 _PARTITIONS_A_STEP: Final = 1000
 
 

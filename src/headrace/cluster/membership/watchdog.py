@@ -12,7 +12,7 @@ from typing import Final
 _CHECKS: Final = 20
 """Number of checks per session timeout."""
 _LOG_S: Final = 1.0
-"""Maximum time to wait for the log, which may itself block the loop and hold its lock: a pipe that nobody reads."""
+"""Timeout (s) for logging: the log itself may block the loop, such as a pipe that nobody reads."""
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ def end_process() -> None:
 
 
 def _within(timeout_s: float, work: Callable[[], None]) -> None:
-    """Do the work in another thread, and do not wait for longer than `timeout_s`."""
+    """Run `work` in another thread, and wait for it for at most `timeout_s`."""
     thread = Thread(target=work, daemon=True)
     thread.start()
     thread.join(timeout_s)

@@ -1,4 +1,4 @@
-"""A candidate for controller: it takes office when there is no controller, and leaves when it must."""
+"""A candidate for controller: a broker that takes office when there is no controller."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ _FAREWELL_S: Final = 2.0
 """Timeout (s) for deleting `/controller`. After it, the node remains until the session ends."""
 _MIGRATION_CHECK_S: Final = 10.0
 _PAUSE_S: Final = 1.0
-"""Time to wait after an unexpected error."""
+"""Pause (s) after an unexpected error."""
 
 log = logging.getLogger(__name__)
 
@@ -131,7 +131,7 @@ class Candidate:
                 log.warning("Broker %s is the controller now", _id_in(node))
             await self._end()
         elif self.term is None and epoch_node is not None:
-            # The node was left by a term that has failed. Nobody was elected since the epoch was read.
+            # A failed term left the node. The check ensures that nobody else was elected since the epoch was read.
             await self._store.multi(
                 (Check(znodes.CONTROLLER_EPOCH, epoch_node.stat.version), Delete(znodes.CONTROLLER))
             )

@@ -1,4 +1,4 @@
-"""The controller's channels to the brokers: orders are sent one by one, and repeated until the broker answers."""
+"""The controller's channels to the brokers: each sends one order at a time, and repeats it until the broker replies."""
 
 import asyncio
 import logging
@@ -30,7 +30,7 @@ class Channels:
         answered: Callable[[Send, Any], None],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        """Call `answered` with each order and its reply.
+        """`answered` is called with each order and its reply.
 
         `request` encodes an order; `reply_type` returns the class of the reply to an encoded one.
         """
@@ -47,7 +47,7 @@ class Channels:
 
     @property
     def waiting(self) -> dict[int, int]:
-        """Number of unanswered orders by broker."""
+        """Number of orders without a reply, by broker."""
         return {broker: channel.size for broker, channel in self._channels.items()}
 
     def connect(self, broker: BrokerImage) -> None:
@@ -93,7 +93,7 @@ class Channels:
         await asyncio.gather(*self._closing, return_exceptions=True)
 
     async def _exchange(self, link: Link, send: Send) -> None:
-        """Send an order, and repeat it until the broker answers."""
+        """Send an order, and repeat it until the broker replies."""
         message = self._request(send)
         reply_type = self._reply_type(message)
         failed = False
@@ -103,7 +103,7 @@ class Channels:
             except LinkError as error:
                 log.log(
                     logging.DEBUG if failed else logging.WARNING,
-                    "Broker %d did not answer %s; trying again: %s",
+                    "Broker %d did not reply to %s; trying again: %s",
                     send.broker_id,
                     REQUESTS[type(send.order)],
                     error,

@@ -1,4 +1,4 @@
-"""Writes of one controller. Each of them checks that no other broker has become controller in the meantime."""
+"""Writes of one controller. Each write checks that no other broker has become controller in the meantime."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -31,7 +31,7 @@ class DeposedError(Exception):
 
 
 class FencedStore:
-    """Writes of a controller. They raise DeposedError if the controller epoch's node is not at `epoch_version`."""
+    """Writes of a controller. They raise DeposedError unless the controller epoch's node has `epoch_version`."""
 
     def __init__(self, store: WatchedStore, epoch_version: int) -> None:
         self._store = store
@@ -61,7 +61,7 @@ class FencedStore:
             again = []
             for paths, of_group in zip(left, parts, strict=True):
                 errors = [result for result in islice(results, len(of_group)) if isinstance(result, StoreError)]
-                for error in errors:  # perhaps somebody else writes below them
+                for error in errors:  # another process may have written below them
                     if not isinstance(error, (NoNodeError, NotEmptyError)) or attempt == _ATTEMPTS:
                         self._raise(error)
                 if errors:

@@ -1,4 +1,4 @@
-"""Encode the controller's orders as Kafka's requests, and decode the answers. Loads the schemas, so import it late."""
+"""Encode the controller's orders as Kafka's requests, and decode replies. Loads the schemas, so import it late."""
 
 import uuid
 from collections.abc import Iterable, Mapping

@@ -26,23 +26,23 @@ from headrace.wording import count
 T = TypeVar("T")
 
 _FIRST_BALANCE_S: Final = 5.0
-"""As in Kafka, leaders are balanced soon after the election of the controller."""
+"""As in Kafka, the first balancing of leaders follows soon after the controller's election."""
 
 log = logging.getLogger(__name__)
 state_changes = logging.getLogger("headrace.state_change")
 
 
 class TermSettings(NamedTuple):
-    """Settings of the broker that a controller uses. `listener` is the inter-broker listener."""
+    """Broker settings that the controller uses. `listener` is the inter-broker listener."""
 
     listener: str
     timeout_s: float
-    """Timeout (s) for a broker's answer to an order."""
+    """Timeout (s) for a broker's reply to an order."""
     may_be_unclean: Callable[[str], bool]
     """Returns True for a topic with unclean elections."""
     deletes_topics: bool
     balance: Callable[[], tuple[float, int] | None]
-    """Returns `leader.imbalance.*`: seconds between checks, and percentage. None leaves leaders where they are."""
+    """Returns `leader.imbalance.*`: seconds between checks, and percentage. None disables balancing."""
 
 
 class Term:
@@ -99,7 +99,7 @@ class Term:
     # Requests
 
     async def ask(self, name: str, decide: Callable[[ControllerMachine], tuple[T, Iterable[Effect]]]) -> T:
-        """Pass a request to the machine, carry out the effects, and return the answer.
+        """Pass a request to the machine, carry out the effects, and return the result.
 
         Raises the machine's KafkaError, or KafkaError(not_controller) if the term ends first.
         """
@@ -126,7 +126,7 @@ class Term:
         await self._store.write([operation])
 
     async def grow(self, topic: str, operation: Set) -> None:
-        """Write a topic's node with more partitions, and start these, before any later event writes the node.
+        """Write a topic's node with more partitions, and start them, before a later event can write the node.
 
         Raises BadVersionError, NoNodeError, and KafkaError(not_controller) if the term ends first.
         """
@@ -203,7 +203,7 @@ class Term:
     async def _read_states(
         self, topics: Mapping[str, ReadTopic]
     ) -> tuple[dict[str, ReadTopic], dict[TopicPartition, LeaderState]]:
-        """Return the topics whose states can be decoded, and the states. The others would seem to be new."""
+        """Return topics and states, without topics that have a malformed state: its partition would seem to be new."""
         states = await self._reader.states(
             [TopicPartition(name, index) for name, topic in topics.items() for index in topic.assignments]
         )
@@ -308,7 +308,7 @@ class Term:
             machine = self.machine
             known = machine.context.brokers.get(send.broker_id)
             if known is None or known.epoch != send.broker_epoch:
-                return  # the broker has restarted, and gets the orders of its new registration
+                return  # the broker has restarted, and new orders were sent to its new registration
             decide = machine.led if isinstance(send.order, Lead) else machine.stopped
             await self._carry_out(decide(send.broker_id, errors))
 
@@ -363,7 +363,7 @@ def _note(broker_id: int, order: Lead | Announce | Stop) -> None:
 
 
 def _decoded_or_none(path: str, decode: Callable[[bytes], dict[Any, Any]], data: bytes) -> dict[Any, Any]:
-    """Decode a node that an operator or another broker has written; return nothing if it is malformed."""
+    """Decode a node that an operator or another broker has written; return an empty dict if it is malformed."""
     try:
         return decoded(path, decode, data)
     except MalformedNodeError as error:

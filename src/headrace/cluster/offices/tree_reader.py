@@ -1,6 +1,6 @@
 """Read the controller's state from ZooKeeper.
 
-Nodes that cannot be decoded are logged and left out: one of them must not leave the cluster without a controller.
+Nodes that cannot be decoded are logged and left out: a single one must not leave the cluster without a controller.
 """
 
 import asyncio
@@ -23,13 +23,13 @@ log = logging.getLogger(__name__)
 
 
 class TreeReader:
-    """Reads nodes; watches call back once, and are lost with the connection."""
+    """Reads nodes. A watch calls `changed` once, and is lost with the connection."""
 
     def __init__(self, store: WatchedStore) -> None:
         self._store = store
 
     async def brokers(self, changed: Callable[[], None]) -> list[BrokerImage]:
-        """Return the registered brokers, and watch for new brokers and changed addresses."""
+        """Return the registered brokers, and watch for new, stopped and changed ones."""
         names = await self._store.watched_children(znodes.BROKER_IDS, changed)
         ids = [int(name) for name in names if name.isdecimal()]
         nodes = await asyncio.gather(*(self._store.watched(znodes.broker_path(item), changed) for item in ids))
@@ -37,7 +37,7 @@ class TreeReader:
         return [broker for broker in found if broker is not None]
 
     async def topic_names(self, changed: Callable[[], None]) -> list[str]:
-        """Return the names of all topics, and watch for others."""
+        """Return the names of all topics, and watch for created and deleted ones."""
         return await self._store.watched_children(znodes.TOPICS, changed)
 
     async def topics(self, names: Iterable[str]) -> tuple[dict[str, ReadTopic], list[Operation]]:
@@ -57,7 +57,7 @@ class TreeReader:
         return topics, writes
 
     async def states(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, LeaderState | None]:
-        """Return the states of partitions, None for those that cannot be decoded. New partitions are left out."""
+        """Return the states of partitions, None for malformed ones. Partitions without a state are left out."""
         paths = [znodes.state_path(*partition) for partition in partitions]
         states: dict[TopicPartition, LeaderState | None] = {}
         for partition, node in zip(partitions, await self._store.get_many(paths), strict=True):
@@ -74,7 +74,7 @@ class TreeReader:
         return await self._found([(f"{parent}/{name}", f"{parent}/{name}") for name in names])
 
     async def node(self, path: str, changed: Callable[[], None]) -> Node | None:
-        """Return a node, and watch it; None if it does not exist."""
+        """Return a node, or None if it does not exist, and watch it."""
         return await self._store.watched(path, changed)
 
     async def below(self, path: str) -> list[str]:

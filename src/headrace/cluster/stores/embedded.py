@@ -1,7 +1,7 @@
 """The embedded metadata store: one SQLite file for one process.
 
-A write is on disk before it returns. Calls that may wait for the disk or a lock run on the executor, if any, to keep
-the event loop free. All failures of SQLite and the file become StoreErrors.
+A write is on disk before it returns. All calls run on the executor, if any, because they may wait for the disk or a
+lock. All failures of SQLite and the file become StoreErrors.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _NEXT_LOCK_WAIT_S: Final = 0.1
-"""Lock timeout after a request has waited LOCK_WAIT_S without getting the lock."""
+"""Lock timeout soon after a request has waited LOCK_WAIT_S in vain."""
 _PATHS_AT_ONCE: Final = 500
 """Some builds of SQLite allow only 999 values in a statement."""
 _STAT: Final = "version, czxid, mzxid, ctime_ms, ephemeral"
@@ -49,7 +49,7 @@ _READ_STAT: Final = f"SELECT {_STAT} FROM node WHERE path = ?"
 
 
 class EmbeddedStore(MetadataStore):
-    """A metadata store in the file `path`, for one process. Deletes the ephemeral nodes of a dead process.
+    """A metadata store in the file `path`, for one process. Deletes ephemeral nodes that an earlier process left.
 
     `durable=False` omits fsync, for tests. Raises StoreUnavailableError if the file cannot be used.
     """
@@ -124,7 +124,7 @@ class EmbeddedStore(MetadataStore):
             if self._lost_reason() is not None:
                 _leave_open(self._database)
                 return
-            with suppress(self._failure):  # the disk has failed; the next start deletes them
+            with suppress(self._failure):  # the disk has failed; the next start deletes the nodes
                 self._database.execute("PRAGMA busy_timeout = 0")
                 self._database.execute("DELETE FROM node WHERE ephemeral")
             with suppress(self._failure):
@@ -155,7 +155,7 @@ class EmbeddedStore(MetadataStore):
         return await asyncio.get_running_loop().run_in_executor(self._executor, run)
 
     def _limit_lock_wait(self) -> None:
-        """Shorten SQLite's wait for a lock if the last request did not get it."""
+        """Shorten SQLite's lock timeout for LOCK_WAIT_S after a request that did not get the lock."""
         wait_s = metadata_file.LOCK_WAIT_S
         if self._locked_at is not None and time.monotonic() - self._locked_at < wait_s:
             wait_s = _NEXT_LOCK_WAIT_S
@@ -164,17 +164,17 @@ class EmbeddedStore(MetadataStore):
             self._lock_wait_s = wait_s
 
     def _lost_reason(self) -> str | None:
-        """Return why a restart would lose new writes, which SQLite does not notice; None if it would not lose any."""
+        """Return why a restart would lose new writes, unnoticed by SQLite; None if the file is still in place."""
         try:
             found = _identity(self._path.stat())
         except (FileNotFoundError, NotADirectoryError):
-            return "the file was removed, or its directory was renamed, while the broker was running: restart it"
+            return "the file was removed, or its directory renamed, while the broker was running: restart the broker"
         except OSError as error:
             return error.strerror or str(error)
-        return None if found == self._identity else "the file was replaced while the broker was running: restart it"
+        return None if found == self._identity else "the file was replaced under the running broker: restart the broker"
 
     def _transact(self, batches: Sequence[Sequence[Operation]]) -> list[list[Done] | StoreError]:
-        """Apply all batches, every one atomically, in one SQLite transaction to flush only once."""
+        """Apply each batch atomically, but all in one SQLite transaction, so that there is only one fsync."""
         execute = self._database.execute
         results: list[list[Done] | StoreError] = []
         execute("BEGIN IMMEDIATE")
@@ -251,7 +251,7 @@ class EmbeddedStore(MetadataStore):
 def _leave_open(database: "sqlite3.Connection") -> None:
     """Never close this connection to a lost file, not even at the end of the process.
 
-    On close SQLite deletes the write-ahead log by its name, which may belong to another broker by now.
+    On close, SQLite would delete the write-ahead log by its path, where another broker may have its own by now.
     """
     import ctypes
 

@@ -14,12 +14,12 @@ class Sent(NamedTuple):
 
     operations: Sequence[Operation]
     zxid: int
-    """The latest zxid that the session had seen before: the write has a larger one."""
+    """The latest zxid that the session had seen before the write, which gets a larger one."""
     session: int
 
 
 def paths_to_read(sent: Sent) -> list[str]:
-    """Return the nodes that show whether the write was applied, besides sequential ones."""
+    """Return the paths of the nodes, except sequential ones, that show whether the write was applied."""
     return [
         operation.path
         for operation in sent.operations

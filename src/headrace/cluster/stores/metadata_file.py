@@ -26,10 +26,10 @@ _REASONS: Final = {
     14: "the file cannot be opened: check its permissions and the limit on open files",
     26: "this is not an SQLite file: stop the broker and restore it from a backup",
 }
-"""The fault and the remedy, by SQLite's error code."""
+"""The cause and the remedy, by SQLite's error code."""
 
 _LAYOUT: Final = 1
-"""The current layout, stored as the file's `user_version`. The previous one had neither a number nor zxids."""
+"""The current layout, stored as the file's `user_version`. The previous layout had no number and no zxids."""
 _HISTORY: Final = ("czxid", "mzxid", "ctime_ms", "next_child")
 _CREATE: Final = f"""
 CREATE TABLE node (
@@ -90,9 +90,9 @@ def _migrate(path: Path, database: "sqlite3.Connection") -> None:
 
 
 def founded_cluster(path: Path) -> str | None:
-    """Return the id of the cluster whose store is in the file `path`; None if there is none yet.
+    """Return the id of the cluster whose store is in the file `path`; None if the file or the id does not exist.
 
-    Raises StoreUnavailableError for a file that is not a store or cannot be read.
+    Raises StoreUnavailableError if the file cannot be read, is not an SQLite database, or has a malformed id.
     """
     import sqlite3
 
@@ -113,7 +113,7 @@ def founded_cluster(path: Path) -> str | None:
 
 
 def read_tree(path: Path) -> dict[str, bytes]:
-    """Return the data of every node by its path. The broker of the file must not be running.
+    """Return the data of all nodes by path, except ephemeral ones. The broker must not be running.
 
     Raises StoreUnavailableError.
     """
@@ -137,7 +137,7 @@ def topic_ids(path: Path) -> "dict[str, UUID]":
     from tempfile import TemporaryDirectory
 
     with TemporaryDirectory(prefix="headrace-") as directory:
-        copy = Path(directory, path.name)  # SQLite changes even files that it only reads
+        copy = Path(directory, path.name)  # SQLite may change even a file that it only reads
         for suffix in ("", "-wal"):
             with suppress(FileNotFoundError):
                 shutil.copyfile(f"{path}{suffix}", f"{copy}{suffix}")

@@ -2,6 +2,6 @@
 
 `group.py` is their common interface. `classic/` implements the classic protocol and `consumer/` that of KIP-848;
 `consumer/classic_members.py`, `consumer/downgrade.py` and `state/migration.py` move a running group between them.
-Offsets and KIP-848 groups are stored completely in records. For a classic group the log has only its generations, as
-in Kafka.
+Offsets and KIP-848 groups are stored completely in records. Of a classic group, only its generations are stored, as in
+Kafka.
 """

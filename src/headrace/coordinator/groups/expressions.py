@@ -1,4 +1,4 @@
-"""Match topics by regular expressions of consumers with RE2, the C++ original of Kafka's engine.
+"""Match topics against the regular expressions of consumers, with RE2, the C++ original of Kafka's engine.
 
 RE2 matches in time linear in the length of the name, but may need a millisecond. With many names and expressions this
 adds up, so results are cached and calls have time limits.

@@ -90,7 +90,7 @@ class Group(Protocol):
     def sync(self, request: Sync) -> Result[None]: ...
 
     def heartbeat(self, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> Result[ErrorCode]:
-        """Answer a classic heartbeat.
+        """Handle a Heartbeat of a classic member.
 
         Raises KafkaError: unknown_member_id, fenced_instance_id, illegal_generation, coordinator_not_available.
         """

@@ -24,7 +24,7 @@ class Loadable(Protocol):
 
 
 def load(state: Loadable, batches: Iterable[Buffer], now_ms: Callable[[], int], name: str) -> Iterator[int]:
-    """Replay `batches` (buffers of whole batches) into `state`. Yield the number of records so far at intervals.
+    """Replay `batches` (buffers of whole batches) into `state`. Yield the number of records read, at intervals.
 
     Raises KafkaError as `uncompressed_body` and `records_of` do; a bad record is logged and skipped.
     """

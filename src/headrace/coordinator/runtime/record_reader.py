@@ -96,4 +96,4 @@ class RecordReader:
 
 
 def too_short(data: bytes) -> KafkaError:
-    return KafkaError(ErrorCode.corrupt_message, f"the record is truncated: {data[:64]!r}")
+    return KafkaError(ErrorCode.corrupt_message, f"the record is truncated or malformed; it begins with {data[:64]!r}")

@@ -22,7 +22,7 @@ _RETRY_S: Final = 1.0
 
 
 class Machine(ShardState, Protocol):
-    """A shard's state machine with timers, whose `str` is logged. Names are group ids or transactional ids."""
+    """A shard's state machine. Names are group ids or transactional ids. The `str` of a timer is logged."""
 
     def loaded(self, now_ms: int) -> Iterable[tuple[str, Sequence[object]]]:
         """Return names and the effects of loading them."""
@@ -97,7 +97,7 @@ class Runtime(Generic[S]):
     def carry_out(self, shard: LedShard[S], name: str, result: Result[A]) -> A:
         """Write and replay the records, execute the effects, and return the reply.
 
-        Raises the KafkaError of the result after that, or of a failed append, which leaves the state unchanged.
+        Raises the KafkaError of a failed append before any effect, or that of the result after all effects.
         """
         if result.records:
             try:
@@ -162,7 +162,7 @@ class Runtime(Generic[S]):
             try:
                 shard = self.shards.of(name)
             except KafkaError:
-                continue  # its shard has moved
+                continue  # its shard has moved, or is being loaded
             try:
                 self.carry_out(shard, name, shard.state.timer_fired(name, timer, self._clock.wall_ms()))
             except KafkaError as error:

@@ -24,7 +24,7 @@ from headrace.wording import count
 log = logging.getLogger(__name__)
 
 _LOAD_SLICE_S: Final = 0.005
-"""Time for which loading may hold the event loop."""
+"""Maximum time that loading may block the event loop."""
 
 _RECORDS_PER_BATCH: Final = 5000
 """Maximum records in a batch. A commit fits into one; the deletion of a large group or a topic may take several."""
@@ -44,7 +44,7 @@ AS_COORDINATOR_ERROR: Final = {
 
 
 class ShardState(Protocol):
-    """The state of one partition, as a pure state machine. Only `replay` changes it."""
+    """The state of one partition, as a pure state machine."""
 
     def __len__(self) -> int:
         """Return the number of groups or transactional ids."""
@@ -115,7 +115,7 @@ class Shards(Generic[S]):
         self._loading_since = 0.0
 
     def lead(self, partition: int, coordinator_log: CoordinatorLog) -> None:
-        """Load the partition and serve requests for it, unless it is led already."""
+        """Load the partition and then serve requests for it, unless this broker already leads it."""
         if partition in self._led:
             return
         shard = LedShard(self._topic, partition, coordinator_log, self._make_state(), self._clock)

@@ -16,7 +16,7 @@ class Timers(Generic[K]):
 
     def __init__(self) -> None:
         self._deadlines: dict[K, tuple[float, int, float]] = {}
-        """By key: its deadline, and the number and time of its heap item, which is never later than the deadline."""
+        """By key: the deadline, and the number and time of the heap item. That time is never after the deadline."""
         self._heap: list[tuple[float, int, K]] = []
         self._sequence = 0
 

@@ -64,7 +64,7 @@ class TransactionMetadata(NamedTuple):
     client_version: int = 0
     """The `transaction.version` that the client used for its latest request."""
     last_epoch: int = NO_EPOCH
-    """The previous epoch, if the producer itself requested the new one: it identifies a retry. Not in the log."""
+    """The previous epoch, if the producer requested the new one: a request with it is a retry. Not in the log."""
     previous_producer_id: int = NO_PRODUCER_ID
     """The producer id before the latest change."""
     next_producer_id: int = NO_PRODUCER_ID

@@ -6,7 +6,7 @@ from headrace.coordinator.groups.effects import Happening, Note
 
 
 class Event(NamedTuple):
-    """An event in a group's timeline; `what` is the name of a Happening, possibly one of a newer version."""
+    """An event in a group's timeline. `what` is the name of a Happening, of this version or a newer one."""
 
     group_id: str
     at_ms: int
@@ -20,7 +20,7 @@ class Event(NamedTuple):
 
     @property
     def happening(self) -> Happening | None:
-        """The kind of event; None for a kind that only a newer version knows."""
+        """The kind of event; None if it is defined only in a newer version."""
         return Happening.__members__.get(self.what)
 
 

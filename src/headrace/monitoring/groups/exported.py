@@ -1,8 +1,8 @@
-"""Metrics of groups, under the names of the two exporters that dashboards use.
+"""Metrics of groups, under the names of two common exporters, so that dashboards work.
 
-The names of kafka_exporter begin with `kafka_consumergroup_`, and the label is `consumergroup`. The names of
-kafka-lag-exporter begin with `kafka_consumergroup_group_`, and the label is `group`. Members have no label, because
-each restart would create new series.
+The names of kafka_exporter begin with `kafka_consumergroup_`, and its label is `consumergroup`. The names of
+kafka-lag-exporter begin with `kafka_consumergroup_group_`, and its label is `group`. The labels for members are
+omitted, because each restart of a consumer would create new series.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ from headrace.monitoring.groups.recorder import GroupHistory
 from headrace.monitoring.groups.standing import UNKNOWN, Total, combined
 
 MAX_PARTITIONS: Final = 10_000
-"""With more partitions over all groups, only sums are exported, to keep scrapes short."""
+"""If all groups together read more partitions, only sums are exported, to keep scrapes short."""
 
 _VALUES: Final[Mapping[str, Callable[[int, int, int, int, int], float | None]]] = {
     "offset": lambda committed, _position, _end, _time_ms, _now: committed if committed >= 0 else None,
@@ -58,12 +58,12 @@ def families(history: GroupHistory) -> Iterable[Family]:
         )
     yield Family(
         "headrace_consumergroup_partitions_hidden",
-        f"Partitions of groups omitted from the metrics because there are more than {MAX_PARTITIONS}.",
+        f"Partitions of groups that the metrics omit, because there are more than {MAX_PARTITIONS}; otherwise 0.",
         [({}, partitions if is_too_much else 0)],
     )
     yield Family(
         "headrace_group_history_events_lost",
-        "Events of groups that could not be written: too many at once, or the disk was full.",
+        "Events of groups that were not stored: too many at once, or the history could not be written.",
         [({}, history.events_lost + history.store.events_lost)],
         "counter",
     )
@@ -89,7 +89,7 @@ def _by_group(found: _Found, rebalances: Mapping[str, int], now: int) -> Iterato
 _GROUP_FAMILIES: Final[Sequence[tuple[str, str, Callable[[Total, int], float | None]]]] = (
     (
         "kafka_consumergroup_group_max_lag",
-        "The largest lag of any partition, in records.",
+        "Largest lag of any partition, in records.",
         lambda total, _: total.max_lag,
     ),
     (
@@ -100,12 +100,12 @@ _GROUP_FAMILIES: Final[Sequence[tuple[str, str, Callable[[Total, int], float | N
     ("kafka_consumergroup_group_sum_lag", "Records that the group has not read.", lambda total, _: total.lag),
     (
         "headrace_consumergroup_pace",
-        "Records per second by which the committed offsets advance.",
+        "Offsets per second by which the group's commits advance.",
         lambda total, _: total.pace,
     ),
     (
         "headrace_consumergroup_arrival",
-        "Records per second that arrive in the partitions of the group.",
+        "Offsets per second by which the partitions of the group grow.",
         lambda total, _: total.arrival,
     ),
     (
@@ -134,7 +134,7 @@ def _by_topic(found: _Found, assumed: Mapping[str, str]) -> Iterator[Family]:
         )
     yield Family(
         "headrace_consumergroup_partitions_not_committed",
-        "Partitions of the group without a committed offset; their lag counts from the assumed reset.",
+        "Partitions in which the group has no committed offset; their lag counts from the assumed start.",
         [({"group": group, "topic": topic, **assumed}, total.not_committed) for group, topic, total in sums],
     )
 

@@ -1,6 +1,6 @@
 """Progress of groups: from committed offsets to lag, rates and forecasts.
 
-Pure. Packed arrays hold thousands of groups, with one element per partition; -1 means unknown.
+Pure. To save memory, values are in packed arrays with one element per partition; -1 means unknown.
 """
 
 from array import array
@@ -12,7 +12,7 @@ from headrace.monitoring.groups.standing import UNKNOWN, Row, Standing, Total, s
 from headrace.storage.log.producers.marker_counts import MarkerCounts
 
 _ASSUMED: Final = -2
-"""In the file, -2 stands for position 0 without a committed offset, -3 for position 1, and so on."""
+"""In the file, -2 means position 0 without a committed offset, -3 means position 1, and so on."""
 _PARTITION_BYTES: Final = 3 * 8
 _HALF_WINDOW_MS: Final = 30_000
 _SHORTEST_MS: Final = 500
@@ -20,7 +20,7 @@ _SHORTEST_MS: Final = 500
 
 
 class Rates:
-    """Growth rates of the numbers in a list, over the last 30 to 60 seconds."""
+    """Growth rates of the numbers in a list, over the last 30 to 60 seconds; at first, over a shorter time."""
 
     __slots__ = ("_old", "_old_at", "_young", "_young_at")
 
@@ -66,7 +66,7 @@ class Rates:
 
 
 class TopicProgress:
-    """Start and end offsets of a topic's partitions; `version` changes with them.
+    """Start and end offsets of a topic's partitions. `version` changes with the offsets and the known markers.
 
     A partition ends at its last stable offset, because records of open transactions are not readable yet.
     """
@@ -167,8 +167,8 @@ class GroupProgress:
     ) -> list[tuple[int, int]]:
         """Store new committed offsets. Return `(partition, offset)` of the records whose time must be looked up.
 
-        `positions` has the first unread offset of every partition that the group reads: the committed one, or the one
-        where it would start. None means that the group has a committed offset in every partition that it reads.
+        `positions` has the first unread offset of every partition that the group reads: the committed offset, or the
+        offset where the group would start. None means that every partition has a committed offset.
         """
         grown = len(committed) - len(self.times)
         if grown > 0:
@@ -193,7 +193,7 @@ class GroupProgress:
         return wanted
 
     def set_time(self, partition: int, offset: int, time_ms: int) -> None:
-        """Set the time of the record at `offset`, if it is still the one to look up."""
+        """Set the time of the record at `offset`, if it is still the oldest unread one."""
         if partition < len(self._time_offsets) and self._time_offsets[partition] == offset:
             self.times[partition] = time_ms
             self.has_moved = True
@@ -235,7 +235,7 @@ class GroupProgress:
         return out
 
     def _paces(self, now_ms: int) -> list[float]:
-        """Return the rate of each partition's committed offset; -1 if unknown, 0 where still nothing is committed."""
+        """Return the rate of each partition's committed offset: -1 if unknown, 0 if nothing has been committed."""
         paces = self.rates.all(self.committed, now_ms)
         if self.is_partly_committed:
             for partition, offset in enumerate(self.committed):
@@ -255,7 +255,7 @@ class GroupProgress:
         return (offsets + ends + self.times[:count]).tobytes()
 
     def arrays(self, group_id: str, name: str, topic: TopicProgress) -> "Arrays":
-        """Return all values, for callers that visit every partition."""
+        """Return the values of all partitions."""
         return Arrays(group_id, name, self.committed, self.positions, self._unread_ends(topic), self.times)
 
     def _unread_ends(self, topic: TopicProgress) -> "array[int]":

@@ -1,4 +1,4 @@
-"""Reconstructs a group's rebalances from its events: causes, membership changes, durations, and members waited for.
+"""Reconstruct a group's rebalances from its events: causes, membership changes, durations, and members waited for.
 
 Pure. Events must be read in order. Classic groups join and sync; groups of the consumer protocol assign and reconcile.
 """
@@ -11,7 +11,7 @@ from headrace.coordinator.groups.effects import Happening
 from headrace.monitoring.groups.events import Event
 
 JOIN: Final = "join"
-"""Members (re)join: from the event that causes the rebalance to the last join."""
+"""Members join or rejoin: from the event that causes the rebalance to the last join."""
 SYNC: Final = "sync"
 """Members wait for their leader's assignment."""
 ASSIGN: Final = "assign"
@@ -87,10 +87,10 @@ class Timeline:
     def __init__(self) -> None:
         self.rebalances: list[Rebalance] = []
         self.clients: dict[str, Event] = {}
-        """By member id, an event with the client id and host."""
+        """An event with the client id and host of each member, by member id."""
         self._open: Rebalance | None = None
         self._just_now: list[Event] = []
-        """Earlier events of the same millisecond: the cause of a rebalance comes before it."""
+        """Earlier events of the same millisecond: the event that causes a rebalance precedes it."""
         self._arrived_ms: dict[str, int] = {}
         self._revoking: dict[str, int] = {}
         self._handlers: Mapping[Happening | None, Callable[[Event], None]] = {
@@ -210,7 +210,7 @@ class Timeline:
         self._end(event.at_ms, "empty")
 
     def _on_interrupted(self, event: Event) -> None:
-        # A coordinator that has just loaded the group does not know the state of its rebalance.
+        # Loading a group does not restore the state of its rebalance.
         self._end(event.at_ms, "interrupted")
 
     def _begin(self, event: Event, phase: str) -> None:

@@ -29,10 +29,10 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _SLICE_S: Final = 0.002
-"""Maximum time for which a sweep holds the event loop."""
+"""A sweep yields to the event loop after this time."""
 _PAUSE_S: Final = 0.002
 _EVENT_DELAY_S: Final = 1.0
-"""Delay before events are written. A crash can lose the events of this time."""
+"""Delay before events are written. A crash loses at most the events of this time."""
 _MAX_EVENTS: Final = 20_000
 """Maximum number of events in memory; further events are counted and dropped."""
 _FIRST_PAUSE_S: Final = 1.0
@@ -61,7 +61,7 @@ class GroupHistory:
         self._write_handle: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self.rebalances: dict[str, int] = {}
-        """Number of rebalances by group since the broker started."""
+        """Number of rebalances that began since the broker started, by group."""
         self.events_lost = 0
 
     def start(
@@ -97,7 +97,7 @@ class GroupHistory:
             self._write_handle = self._loop.call_later(_EVENT_DELAY_S, self._write_events)
 
     async def flush(self) -> None:
-        """Wait until all events so far are in the file."""
+        """Write all buffered events to the file."""
         events = self._take_events()
         await self.in_thread(lambda: events and self.store.write_events(events))
 
@@ -126,7 +126,7 @@ class GroupHistory:
                 deadline = time.monotonic() + _SLICE_S
 
     async def in_thread(self, work: Callable[[], T]) -> T:
-        """Run `work`, which blocks on the disk, in the history's thread; calls run one after the other."""
+        """Run `work`, which blocks on the disk, in the history's thread. Calls run one after another."""
         return await self._loop.run_in_executor(self._thread, work)
 
     async def _look_up_times(self, wanted: list[Wanted]) -> None:
@@ -138,7 +138,7 @@ class GroupHistory:
 
     async def _run(self) -> None:
         await self._until_loaded()
-        # Groups and topics that disappeared while the broker was down have ended too.
+        # The first sample must also report the groups and topics that disappeared while the broker was down.
         self.sampler.add_earlier(await self.in_thread(self.store.series))
         next_prune = next_touch = 0.0
         while True:
@@ -156,7 +156,7 @@ class GroupHistory:
             await asyncio.sleep(self._interval_s)
 
     async def _until_loaded(self) -> None:
-        """Wait until the coordinator has loaded all groups; pause before every check, to let clients go first."""
+        """Wait until the coordinator has loaded all groups. Pauses before each check, to serve clients first."""
         while True:
             await asyncio.sleep(min(self._interval_s, _FIRST_PAUSE_S))
             try:

@@ -19,11 +19,11 @@ from headrace.monitoring.http import HttpError, HttpServer, Query
 
 HOUR_MS: Final = 3_600_000
 MAX_POINTS: Final = 10_000
-"""Maximum number of points in a reply, over all partitions; longer series are thinned out to fit."""
+"""Maximum number of points in a reply, but at least two for each partition: longer series are thinned out."""
 MAX_EVENTS: Final = 5000
 _DEFAULT_EVENTS: Final = 500
 _GROUPS_PER_SLICE: Final = 50
-"""Groups to summarize between two turns of the event loop."""
+"""Number of groups to summarize before yielding to the event loop."""
 
 
 class GroupRoutes:
@@ -102,7 +102,7 @@ class GroupRoutes:
         }
 
     async def timeline(self, query: Query) -> object:
-        """Return the latest events of a group between two times, and its rebalances."""
+        """Return the latest events of a group between two times, and the rebalances that they form."""
         _check(query, {"group", "from", "to", "limit"})
         group_id = _required(query, "group")
         start, end = _time_range(query)
@@ -202,7 +202,7 @@ def _series(topic: str, samples: Samples, start: int, only: int) -> Iterable[dic
 
 
 def _thin(points: list[list[Any]], most: int) -> list[list[Any]]:
-    """Return at most `most` of the points, including the last. Sets the pace of each from the point before it."""
+    """Return at most `most` of the points, including the last. Computes the pace of each since the point before it."""
     step = -(-len(points) // most)
     kept = points[::-1][::step][::-1]
     for before, point in pairwise(kept):

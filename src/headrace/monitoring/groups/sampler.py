@@ -1,6 +1,6 @@
-"""Sample the offsets of all groups and the ends of their partitions, in slices.
+"""Sample the committed offsets of all groups and the log ends of their partitions, in slices.
 
-The times of records are in files, so this only collects what `look_up_times` has to look up in a thread.
+The timestamps of records are in files. A sweep only collects the records; `look_up_times` reads the files in a thread.
 """
 
 import logging
@@ -30,19 +30,19 @@ log = logging.getLogger(__name__)
 _PARTITIONS_PER_STEP = 1000
 _SCANS_PER_SWEEP = 8
 _MOST_PARTITIONS = 100_000
-"""Higher partition numbers are ignored: they are mistakes, and must not take memory."""
+"""Larger partition numbers are ignored: a client's mistake must not use up memory."""
 _NOTHING: Final[Mapping[int, CommittedOffset]] = MappingProxyType({})
 
 
 class Reset(StrEnum):
-    """The assumed start of a group without committed offsets: brokers do not know its `auto.offset.reset`."""
+    """The assumed start of a group without committed offsets: clients do not send their `auto.offset.reset`."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
 
 
 class Wanted(NamedTuple):
-    """A record whose time is to be looked up."""
+    """A record whose timestamp must be looked up."""
 
     progress: GroupProgress
     number: int
@@ -51,7 +51,7 @@ class Wanted(NamedTuple):
 
 
 class MarkerScan(NamedTuple):
-    """Offsets of a partition in which transaction markers have not been counted yet."""
+    """A range of offsets whose transaction markers have not been counted."""
 
     partition: Partition
     wanted: Range
@@ -78,12 +78,12 @@ class GroupSampler:
         """The partitions that members read, with the group, its generation and its state at that time."""
         self._scans: dict[TopicPartition, MarkerScan] = {}
         self._gone: set[tuple[str, str]] = set()
-        """Groups and topics that have ended since the last sample was written."""
+        """Groups and topics that have disappeared since the last sample was written."""
 
     def sweep(self, now_ms: int, wanted: list[Wanted]) -> Iterator[None]:
-        """Update all groups, and add the record times to look up to `wanted`.
+        """Update all groups, and append to `wanted` the records whose timestamps must be looked up.
 
-        Yields after each topic of a group, and within large topics.
+        Yields before each topic of a group, and within large topics.
         """
         groups = self._groups()
         fresh: dict[str, TopicProgress] = {}
@@ -123,7 +123,7 @@ class GroupSampler:
     def changed(self, now_ms: int, rows: list[tuple[str, str, bytes]]) -> Iterator[None]:
         """Append `(group, topic, data)` to `rows` for every group and topic that has changed since it was written.
 
-        Empty data means that the group or the topic has ended.
+        Empty data means that the group no longer exists or no longer reads the topic.
         """
         rows += ((*key, b"") for key in self._gone - set(self.live()))
         self._gone.clear()
@@ -144,11 +144,11 @@ class GroupSampler:
             yield
 
     def add_earlier(self, series: Iterable[tuple[str, str]]) -> None:
-        """Record the groups and topics that an earlier process sampled, to report those that have ended since."""
+        """Add the groups and topics that an earlier process sampled, to report those that have disappeared since."""
         self._gone.update(series)
 
     def write_all_again(self) -> None:
-        """Write everything again with the next sample."""
+        """Include every group and topic in the next sample, whether changed or not."""
         for topics in self._progress.values():
             for progress in topics.values():
                 progress.written = None
@@ -159,7 +159,7 @@ class GroupSampler:
 
     @property
     def partition_total(self) -> int:
-        """The number of sampled partitions. A partition counts once for every group."""
+        """The number of sampled partitions. A partition counts once for every group that reads it."""
         return sum(len(topic.committed) for topics in self._progress.values() for topic in topics.values())
 
     def _update(
@@ -183,7 +183,7 @@ class GroupSampler:
                 topic = fresh[name] = yield from self._topic(name, now_ms)
             partitions, read = offsets.get(name, _NOTHING), reads.get(name, ())
             progress = known.get(name)
-            # Commits create new objects, so those of an idle group compare equal by identity, which is fast.
+            # Only a commit creates new objects: comparing the offsets of an idle group is a fast identity check.
             seen = list(partitions.values())
             if (
                 progress is None
@@ -216,7 +216,7 @@ class GroupSampler:
                 progress.sum_up(topic, now_ms)
 
     def take_scans(self) -> list[MarkerScan]:
-        """Remove and return pending scans. Pass them to `scan` in a thread, and its result to `learn`."""
+        """Remove and return some pending scans. Pass them to `scan` in a thread, and its result to `learn`."""
         scans = list(self._scans.values())[:_SCANS_PER_SWEEP]
         for item in scans:
             del self._scans[item.partition.topic_partition]
@@ -237,7 +237,7 @@ class GroupSampler:
                 self._scans[partition.topic_partition] = MarkerScan(partition, wanted)
 
     def _reads_of(self, group: Group) -> Reads:
-        """Return the partitions that members read, or that the members of an empty group read last."""
+        """Return the partitions that members read; for an empty group, those that its last members read."""
         before = self._reads.get(group.group_id)
         if group.is_empty:
             return {} if before is None else before[-1]
@@ -278,15 +278,18 @@ class GroupSampler:
 
 
 def look_up_times(wanted: Iterable[Wanted]) -> list[tuple[Wanted, int]]:
-    """Return the times, in ms, of the records that can be found. Reads files: call it in a thread."""
+    """Return the timestamps (ms) of the records that can be found. Reads files: call it in a thread."""
     found = []
     for item in wanted:
         try:
             time_ms = timestamp_at(item.partition.log.segments.ordered, item.offset)
         except (OSError, KafkaError, CorruptIndexError, struct.error) as error:
-            # The log may have changed during the look-up, or is being deleted; the next sweep retries.
+            # The log may have been changed or deleted during the look-up. The next sweep retries.
             log.debug(
-                "Cannot look up the time of offset %s in %s: %s", item.offset, item.partition.topic_partition, error
+                "Cannot look up the timestamp of offset %s in %s: %s",
+                item.offset,
+                item.partition.topic_partition,
+                error,
             )
             continue
         if time_ms is not None:
@@ -301,7 +304,7 @@ def scan(scans: Iterable[MarkerScan]) -> list[tuple[MarkerScan, Scanned]]:
         try:
             found.append((item, scan_markers(item.partition.log.segments.ordered, item.wanted)))
         except (OSError, KafkaError, CorruptIndexError, struct.error) as error:
-            log.debug("The markers in %s were not counted: %s", item.partition.topic_partition, error)
+            log.debug("Cannot count the transaction markers in %s: %s", item.partition.topic_partition, error)
     return found
 
 

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 UNKNOWN: Final = -1
 _STEADY: Final = 0.05
-"""Relative difference of pace and arrival below which a consumer keeps pace."""
+"""Largest difference between pace and arrival, relative to arrival, at which a consumer keeps pace."""
 
 
 class Trend(StrEnum):
@@ -20,13 +20,16 @@ class Trend(StrEnum):
     KEEPING_PACE = "keeping pace"
     FALLING_BEHIND = "falling behind"
     STALLED = "stalled"
-    """There are unread records, and the group commits nothing."""
+    """Some records are unread, but the group commits nothing."""
     UNKNOWN = "unknown"
-    """Not observed for long enough, or the end of the partition is unknown."""
+    """A rate or the end of the partition is unknown."""
 
 
 class Standing(NamedTuple):
-    """A group's progress in one partition. `pace` (of commits) and `arrival` are in records per second, or None."""
+    """A group's progress in one partition.
+
+    `pace` (of commits) and `arrival` are in offsets per second; None if unknown.
+    """
 
     partition: int
     committed: int
@@ -57,7 +60,7 @@ class Standing(NamedTuple):
         return None if self.end < 0 else max(self.end - self.position - self.markers, 0)
 
     def lag_seconds(self, now_ms: int) -> float | None:
-        """Return the age of the oldest unread record; 0 if all are read, None if lag or timestamp are unknown."""
+        """Return the age (s) of the oldest unread record: 0 if all are read, None if lag or timestamp is unknown."""
         if self.lag is None:
             return None
         if self.lag == 0:
@@ -95,7 +98,7 @@ class Total(NamedTuple):
     oldest_ms: int = UNKNOWN
     """Timestamp of the oldest unread record."""
     is_dated: bool = True
-    """True if `oldest_ms` is known."""
+    """True if the timestamp of the oldest unread record is known in every partition."""
     pace: float = 0.0
     arrival: float = 0.0
     trend: Trend = Trend.UNKNOWN
@@ -104,7 +107,7 @@ class Total(NamedTuple):
     """Partitions without a committed offset."""
 
     def lag_seconds(self, now_ms: int) -> float | None:
-        """Return the age of the oldest unread record; None if unknown."""
+        """Return the age (s) of the oldest unread record: 0 if all are read, None if unknown."""
         if self.lag is None or not self.is_dated:
             return None
         return 0.0 if self.oldest_ms < 0 else max(now_ms - self.oldest_ms, 0) / 1000

@@ -1,7 +1,7 @@
 """The file with the history of groups: SQLite, bounded in time and size. Its failures never stop the broker.
 
-All methods wait for the disk: call them in the history's own thread. A damaged file is renamed and replaced by an empty
-one. A sample has a row for each group and topic that has changed since the last one.
+All methods block on the disk: call them in the history's own thread. A damaged file is renamed and replaced by an empty
+one. A sample has a row for each group and topic that has changed since the last sample.
 """
 
 import logging
@@ -24,14 +24,14 @@ T = TypeVar("T")
 _VERSION: Final = 1
 _PAGE_BYTES: Final = 4096
 _EVENT_BYTES: Final = 400
-"""Size of an event, rounded up."""
+"""Generous estimate of the size of an event."""
 _EVENT_SHARE: Final = 4
 """Events may use 1/4 of the space."""
 _NO_ID: Final = 2**62
 _MERGES_PER_STEP: Final = 200
 _VACUUM_PAGES: Final = 2000
 _NOT_DAMAGED: Final = frozenset({3, 5, 6, 7, 8, 9, 10, 13, 14})
-"""SQLite codes of failures without damage: permissions, locks, memory, read-only, I/O, disk full, no directory."""
+"""SQLite's codes of errors without damage: PERM, BUSY, LOCKED, NOMEM, READONLY, INTERRUPT, IOERR, FULL, CANTOPEN."""
 _RAW, _DEFLATED = b"\x00", b"\x01"
 _SCHEMA: Final = """
 CREATE TABLE series (
@@ -130,7 +130,7 @@ class HistoryStore:
     # Reading
 
     def events(self, group_id: str, from_ms: int, to_ms: int, limit: int) -> list[Event]:
-        """Return the latest events of the group in that time, oldest first."""
+        """Return the group's latest `limit` events between the two times, oldest first."""
 
         def select(database: "sqlite3.Connection") -> list[Event]:
             columns = ", ".join(Event._fields)
@@ -147,7 +147,7 @@ class HistoryStore:
         return self._run(lambda database: database.execute("SELECT group_id, topic FROM series").fetchall(), [])
 
     def topics_of(self, group_id: str) -> list[str]:
-        """Return the topics for which samples of the group may exist."""
+        """Return the topics of which the history may have samples of the group."""
 
         def select(database: "sqlite3.Connection") -> list[str]:
             rows = database.execute("SELECT topic FROM series WHERE group_id = ? ORDER BY topic", (group_id,))
@@ -156,7 +156,7 @@ class HistoryStore:
         return self._run(select, [])
 
     def samples(self, group_id: str, topic: str, from_ms: int, to_ms: int) -> Samples:
-        """Return the samples in that time, and the last change before it."""
+        """Return the samples between the two times, and the last change before them."""
 
         def select(database: "sqlite3.Connection") -> Samples:
             ticks = [
@@ -170,7 +170,7 @@ class HistoryStore:
             ).fetchone()
             if series is None:
                 return Samples(ticks, [])
-            # Samples are ordered by time, so that writing and expiring touch few pages: each tick is one probe.
+            # Samples are ordered by time, so that writing and expiring touch few pages. Reading takes a probe per tick.
             probe = (
                 "SELECT sample.at_ms, sample.data FROM tick CROSS JOIN sample"
                 " ON sample.at_ms = tick.at_ms AND sample.series = ? WHERE tick.at_ms"
@@ -215,7 +215,7 @@ class HistoryStore:
             raise sqlite3.DatabaseError(f"its format is {version}, expected {_VERSION}")
         database.execute("PRAGMA auto_vacuum = INCREMENTAL")
         database.execute("PRAGMA journal_mode = WAL")
-        # A power failure may lose the last seconds; the file stays consistent.
+        # A power failure may lose the last seconds, but the file remains consistent.
         database.execute("PRAGMA synchronous = NORMAL")
         database.execute(f"PRAGMA journal_size_limit = {1024 * _PAGE_BYTES}")
         database.execute("PRAGMA cache_size = -1024")
@@ -245,7 +245,7 @@ class HistoryStore:
         return self._run(count, 0)
 
     def _thin(self, database: "sqlite3.Connection") -> None:
-        """Merge the closest pairs of samples in the older half: changes in the earlier one move to the later."""
+        """Merge the closest pairs of samples in the older half: changes move to the later sample of a pair."""
         ticks = [row[0] for row in database.execute("SELECT at_ms FROM tick ORDER BY at_ms")]
         older = ticks[: len(ticks) // 2 & ~1]
         if not older:
@@ -297,7 +297,10 @@ class HistoryStore:
         self.close()
         aside = self._path.with_name(f"{self._path.name}.damaged-{now_ms() // 1000}")
         log.error(
-            "The history of groups in %s is damaged (%s): moved it to %s, starting a new one", self._path, error, aside
+            "The history of groups in %s is damaged (%s): renaming it to %s and starting a new one",
+            self._path,
+            error,
+            aside,
         )
         self.resets += 1
         try:
@@ -305,7 +308,7 @@ class HistoryStore:
             for suffix in ("-wal", "-shm"):
                 self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
         except OSError as failure:
-            self._warn("Cannot rename %s: %s", self._path, failure)
+            self._warn("Cannot rename the damaged history of groups in %s: %s", self._path, failure)
 
     def _warn(self, message: str, *details: object) -> None:
         """Log a warning, at most once a minute."""
@@ -315,7 +318,7 @@ class HistoryStore:
 
 
 def _closest(ticks: list[int]) -> list[tuple[int, int]]:
-    """Return the pairs of neighbouring samples that are closest in time, as many as one step merges."""
+    """Return the pairs of adjacent samples that one step merges: those closest in time."""
     pairs = sorted(zip(ticks[::2], ticks[1::2], strict=True), key=lambda pair: pair[1] - pair[0])
     return pairs[: min(_MERGES_PER_STEP, len(pairs) // 4 + 1)]
 

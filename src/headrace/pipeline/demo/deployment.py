@@ -1,4 +1,4 @@
-"""The jobs of the demo, and how they are deployed. Reads no tables and connects to nothing."""
+"""The jobs of the demo and their deployment. Reads no tables and connects to nothing."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -25,12 +25,12 @@ JOBS: Final = (
 )
 
 _TRIGGER: Final = "2 seconds"
-"""Shorter than the jobs' default of 10 s, for which the end of the demo would have to wait."""
+"""Maximum interval of a job. At its end, the demo would otherwise wait for jobs with intervals of 10 to 30 s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoJobs:
-    """The jobs by name, and their deployment, whose prefix also applies to the topic with the lines."""
+    """The jobs by name, and their deployment. Its prefix also applies to the topic with the lines."""
 
     jobs: dict[str, Job]
     deployment: Deployment
@@ -41,7 +41,7 @@ class DemoJobs:
 
     @property
     def changelogs(self) -> dict[str, str]:
-        """The result topics of jobs, by job."""
+        """Result topics by job."""
         return {
             name: self.deployment.prefix + output.topic
             for name, job in self.jobs.items()

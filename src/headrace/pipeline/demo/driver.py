@@ -2,7 +2,7 @@
 
 A separate process keeps Spark's output in a log, and can be killed and restarted. It writes JSON lines to standard
 output: `ready`, `drained`, and finally `report` or `failed`. After the line `finish` on standard input, it processes
-the rest of the topic, reports and exits. It exits without a report on SIGTERM, and when standard input ends because
+the rest of the topic, reports and exits. It exits without a report on SIGTERM, or if standard input ends because
 its parent has died.
 """
 
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the jobs. Return the exit status: 1 if a job failed."""
+    """Run the jobs. Return the exit status: 1 after a failure."""
     parser = argparse.ArgumentParser(prog="python -m headrace.pipeline.demo.driver", allow_abbrev=False)
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--lake", required=True)
@@ -94,9 +94,9 @@ def _run(demo: DemoJobs, out: TextIO, *, few_rows: bool) -> None:
 def _wait(
     commands: queue.SimpleQueue[str], supervisor: "Supervisor", supervised: "Future[bool]", drain: threading.Thread
 ) -> bool:
-    """Wait for commands. On `finish`, start `drain` and return True when it has ended; on any other, return False.
+    """Wait for commands. On `finish`, start `drain`, and return True when it ends. On any other, return False.
 
-    Raises PipelineError if a job was given up.
+    Raises PipelineError if a job has failed for good.
     """
     from headrace.pipeline.engine.supervision import State
 
@@ -130,7 +130,7 @@ def _drain(supervisor: "Supervisor", jobs: "Mapping[str, Job]", lake: "Lake") ->
                     query.processAllAvailable()
                     break
                 except StreamingQueryException:
-                    pass  # the supervisor restarts the job, or gives it up
+                    pass  # the supervisor restarts the job, unless it has failed for good
             elif state is State.BLOCKED and isinstance(job.source, Table) and not lake.exists(job.source.name):
                 break  # its source has no rows
             time.sleep(_POLL_S)
@@ -158,7 +158,7 @@ def _read_commands() -> queue.SimpleQueue[str]:
 
 
 def _claim_standard_output() -> TextIO:
-    """Return the original standard output; what Spark and its Java process print goes to standard error."""
+    """Return the original standard output. Redirect the output of Spark and its Java process to standard error."""
     own = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     return own

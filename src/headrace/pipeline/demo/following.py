@@ -15,14 +15,14 @@ Take: TypeAlias = Callable[[bytes | None], None]
 _LOOK_FOR_TOPICS_S: Final = 0.5
 _AT_ONCE: Final = 1000
 _MOST: Final = 10_000
-"""Maximum number of records per call, so that a long changelog does not stop the view."""
+"""Maximum number of records per call, so that a long changelog does not block the view."""
 _TIMEOUT_S: Final = 10.0
 
 log = logging.getLogger(__name__)
 
 
 class Changelogs:
-    """Reads topics, which may be created later, without a consumer group: from their beginning or from now on."""
+    """Reads topics without joining a consumer group, from the beginning or from now on. Topics may be created later."""
 
     def __init__(self, bootstrap: str, topics: Mapping[str, Take], from_now: Iterable[str] = ()) -> None:
         self._take = topics
@@ -42,7 +42,7 @@ class Changelogs:
         }
 
     def read(self) -> None:
-        """Pass on new records, without waiting for any."""
+        """Pass on new records, without waiting."""
         if self._missing and time.monotonic() - self._looked_at > _LOOK_FOR_TOPICS_S:
             self._look_for_topics()
         taken = 0

@@ -21,13 +21,13 @@ class Options:
 
 
 class Place:
-    """The directory of a new demo, which is empty, or of one that continues."""
+    """The directory of a new demo, or of an earlier demo that continues."""
 
     def __init__(self, directory: Path, options: Options) -> None:
-        """Create `directory` if it does not exist, and read the options of the demo in it.
+        """Create `directory` if it does not exist. Otherwise, read the options of the demo in it.
 
-        Raises PipelineError if they differ from `options`, if the directory contains other files instead, or if it
-        cannot be used.
+        Raises PipelineError if they differ from `options`, if the directory contains files but no demo, or if it cannot
+        be used.
         """
         self.directory = directory
         self._options = options

@@ -25,13 +25,16 @@ _SPARK_STOP_TIMEOUT_S: Final = 5.0
 
 
 class BrokerProcess:
-    """`headrace start` on a free local port. The broker answers requests when the constructor returns."""
+    """`headrace start` on a free local port. The constructor returns when the broker accepts requests.
+
+    It raises PipelineError if the broker exits or is not ready in 30 s.
+    """
 
     def __init__(self, data: Path, log_path: Path) -> None:
         self.bootstrap = f"127.0.0.1:{_free_port()}"
         self._log_path = log_path
         command = [sys.executable, "-m", "headrace", "start", "--listen", self.bootstrap, "--data", str(data)]
-        # The broker stops even if this process is killed.
+        # The broker also stops if this process is killed.
         command.append("--until-eof")
         self._process = _start(command, log_path, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
         try:
@@ -45,7 +48,7 @@ class BrokerProcess:
         while not is_broker(self.bootstrap):
             status = self._process.poll()
             if status is not None or time.monotonic() > deadline:
-                what = "does not answer" if status is None else f"exited at once ({_described(status)})"
+                what = "does not respond" if status is None else f"exited at once ({_described(status)})"
                 raise PipelineError(f"the broker {what}: see its log, {self._log_path}")
             time.sleep(0.02)
 
@@ -75,7 +78,7 @@ class DriverProcess:
         overrides: Iterable[str] = (),
         lines: int | None = None,
     ) -> None:
-        """`lines` is the number of lines that the jobs will read, None if unknown."""
+        """`lines` is the number of lines that the jobs will read; None if unknown."""
         command = [sys.executable, "-m", "headrace.pipeline.demo.driver", "--bootstrap", bootstrap, "--lake", lake]
         command += [f"--prefix={prefix}", *(f"--set={text}" for text in overrides)]
         command += [] if lines is None else [f"--lines={lines}"]
@@ -109,14 +112,14 @@ class DriverProcess:
             yield self._events.get()
 
     def ended(self) -> str | None:
-        """Return how the driver exited, after its last event; None before."""
+        """Return how the driver exited; None while it runs, or while events are left to read."""
         status = self._process.poll()
         if status is None or self._reader.is_alive() or not self._events.empty():
             return None
         return _described(status)
 
     def stop(self) -> None:
-        """Stop the driver, then kill what is left of its process group. At worst, a batch is processed again."""
+        """Stop the driver, then kill the rest of its process group. A batch that this interrupts is repeated later."""
         _stop(self._process, _SPARK_STOP_TIMEOUT_S)
         try:
             os.killpg(self._process.pid, signal.SIGKILL)

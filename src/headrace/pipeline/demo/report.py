@@ -25,7 +25,8 @@ _AT_ONCE: Final = 2
 def report(lake: Lake, demo: DemoJobs, *, few_rows: bool) -> dict[str, Any]:
     """Return the totals as JSON values; times are ISO 8601 in UTC.
 
-    If the tables have few rows, most of the time would go to the compilation of plans and to tasks that have no rows.
+    With `few_rows`, plans are interpreted, and each table is read in one task. Otherwise, compilation and empty tasks
+    would take most of the time.
     """
     if few_rows:
         interpret(lake.spark)
@@ -43,7 +44,7 @@ def report(lake: Lake, demo: DemoJobs, *, few_rows: bool) -> dict[str, Any]:
 
     tables = {name: rows(name) for name in lake.names()}
     parts: Mapping[str, tuple[str, Any, Callable[[DataFrame], Any]]] = {
-        # The slowest come first.
+        # The slowest parts come first.
         "events": ("events", _NO_EVENTS, _totals),
         "traffic": ("traffic", {"seconds": 60, "buckets": []}, _traffic),
         "page_views": ("page_views", {"views": 0, "pages": 0}, _page_views),
@@ -59,7 +60,7 @@ def report(lake: Lake, demo: DemoJobs, *, few_rows: bool) -> dict[str, Any]:
         table, none, read = parts[name]
         return name, read(tables[table]) if table in tables else none
 
-    # Most of the time goes to planning, so two at a time are faster even on small tables.
+    # Most of the time is spent on planning, so two parts at a time are faster even on small tables.
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         found = dict(pool.map(part, parts))
     return {**found.pop("events"), **found}
@@ -88,7 +89,7 @@ def _totals(events: DataFrame) -> dict[str, Any]:
 
 
 def _traffic(minutes: DataFrame) -> dict[str, Any]:
-    """Aggregate minutes into at most 100 intervals of equal length."""
+    """Aggregate minutes into about 100 intervals of equal length, or fewer."""
     moment = sf.unix_seconds("minute")
     [row] = minutes.agg(sf.max(moment) - sf.min(moment)).collect()
     span_s = row[0] or 0

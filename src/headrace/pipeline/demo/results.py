@@ -52,14 +52,14 @@ class _Printer:
         requests, views, sessions = report["requests"], report["page_views"], report["sessions"]
         bad = sum(row["count"] for row in report["quarantined"] if row["job"] == "events")
         self.line(
-            f"[bold]{count(requests, 'request')}[/] of {count(report['clients'], 'client')}, "
+            f"[bold]{count(requests, 'request')}[/] from {count(report['clients'], 'client')}, "
             f"{count(bad, 'line')} quarantined; {count(state.published, 'result')} published, in {seconds:.0f} s"
         )
         self.line(f"{count(views['views'], 'view')} of {count(views['pages'], 'page')}")
         if sessions["ended"]:
             self.line(
                 f"{count(sessions['ended'], 'session')} ended, {sessions['of_one_request']:,} with one request; "
-                f"{sessions['requests_on_average']:g} requests on average. The latest ones are still open."
+                f"{sessions['requests_on_average']:g} requests on average. The latest sessions are still open."
             )
         if state.restarts:
             self.line(f"Spark exited {count(state.restarts, 'time')} and was restarted from its checkpoints.")
@@ -73,7 +73,7 @@ class _Printer:
         first, last, seconds = min(by_time), max(by_time), traffic["seconds"]
         intervals = (last - first) // timedelta(seconds=seconds) + 1
         room = max(1, self._console.width - _LABEL)
-        # Several intervals share a column on a narrow terminal; one has several columns on a wide one.
+        # On a narrow terminal, several intervals share a column. On a wide one, an interval has several columns.
         together, width = -(-intervals // room), max(1, min(4, room // intervals))
         values = [0] * -(-intervals // together)
         for moment, row in by_time.items():
@@ -114,9 +114,7 @@ class _Printer:
     def crawlers(self, crawlers: Sequence[Mapping[str, Any]]) -> None:
         if not crawlers:
             return
-        table = plain_table(
-            ("Behave like crawlers", "left"), ("Requests", "right"), ("Hours", "right"), ("Why", "left")
-        )
+        table = plain_table(("Likely crawlers", "left"), ("Requests", "right"), ("Hours", "right"), ("Why", "left"))
         for row in crawlers:
             table.add_row(row["client"], f"{row['requests']:,}", f"{row['hours']:,}", ", ".join(row["reasons"]))
         self.block(table)
@@ -124,7 +122,7 @@ class _Printer:
     def quarantined(self, reasons: Sequence[Mapping[str, Any]]) -> None:
         if not reasons:
             return
-        table = plain_table(("Quarantined because", "left"), ("By", "left"), ("Records", "right"))
+        table = plain_table(("Quarantined because", "left"), ("Job", "left"), ("Records", "right"))
         for row in reasons:
             table.add_row(Text(row["reason"]), row["job"], f"{row['count']:,}")
         self.block(table)
@@ -141,8 +139,8 @@ def _status(counts: Mapping[str, int]) -> Table:
 
 
 def _days(requests: Mapping[str, int], visitors: Mapping[str, int]) -> Table:
-    """Return the last days, with visitors estimated from sketches."""
-    table = plain_table(("Day", "left"), ("Requests", "right"), ("Visitors, about", "right"))
+    """Return a table of the last 14 days, with visitors estimated from sketches."""
+    table = plain_table(("Day", "left"), ("Requests", "right"), ("Visitors (estimate)", "right"))
     for day, count_of_day in list(requests.items())[-_DAYS:]:
         table.add_row(day, f"{count_of_day:,}", f"{visitors[day]:,}" if day in visitors else "-")
     return table

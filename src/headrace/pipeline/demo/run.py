@@ -1,4 +1,4 @@
-"""Run the demo: broker, shipper, jobs, report. Everything is stopped at the end, also after errors."""
+"""Run the demo: broker, shipper, jobs, report. Everything is stopped at the end, even after an error."""
 
 import contextlib
 import json
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoPlan:
-    """The options of a run. `bootstrap` is an existing cluster, or None to start a broker."""
+    """The options of a run. `bootstrap` is an existing cluster; None starts a broker."""
 
     source: Source
     place: Place
@@ -59,7 +59,10 @@ class Demo:
         self._failure: BaseException | None = None
 
     def run(self) -> tuple[DemoState, dict[str, Any]]:
-        """Run the demo; return its state and report. Raises PipelineError if it fails, KeyboardInterrupt if stopped."""
+        """Run the demo, and return its state and report.
+
+        Raises PipelineError, KafkaException or OSError if it fails, and KeyboardInterrupt if it is stopped.
+        """
         plan = self._plan
         with contextlib.ExitStack() as stack:
             broker = self._broker(stack)
@@ -125,12 +128,15 @@ class Demo:
             return broker
         if not is_broker(plan.bootstrap):
             raise PipelineError(
-                f"no broker answers at {plan.bootstrap}. Start one, or omit --bootstrap to let the demo start one."
+                f"no broker answers at {plan.bootstrap}. Start one, or omit --bootstrap: the demo then starts its own."
             )
         return None
 
     def _topic(self, bootstrap: str, name: str) -> Mapping[int, int]:
-        """Return the end offsets of the topic, which is created unless it exists."""
+        """Create the topic if it does not exist, and return its end offsets.
+
+        Raises PipelineError if a new demo finds records in it.
+        """
         topics = Topics({"bootstrap.servers": bootstrap})
         topics.create(name, _TOPIC_CONFIG, partitions=_PARTITIONS)
         ends = topics.end_offsets([name])[name]
@@ -159,14 +165,14 @@ class Demo:
         self._driver.stop()
 
     def _restart(self, ended: str, bootstrap: str, state: DemoState) -> DriverProcess:
-        """Restart a driver that exited without reporting a failed job; it continues from its checkpoints."""
+        """Restart a driver that exited without reporting a failure. It continues from its checkpoints."""
         state.restarts += 1
         if state.restarts > _RESTARTS:
             raise PipelineError(
                 f"Spark exited {state.restarts} times ({ended}). See Spark's log: {self._plan.place.logs / 'spark.log'}"
             )
         state.doing = f"Spark exited ({ended}); restarting from its checkpoints"
-        self._driver.stop()  # also its Java process, which may live a little longer
+        self._driver.stop()  # also its Java process, which may end a little later
         return self._start_driver(bootstrap)
 
     def _ship(self, shipper: Shipper) -> threading.Thread:

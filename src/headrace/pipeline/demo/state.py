@@ -14,9 +14,9 @@ class JobState:
     rows_per_s: float = 0.0
     """Rate of the last batch."""
     lines: int = 0
-    """Lines that have been processed: the positions of the job's group."""
+    """Processed lines: the sum of the offsets that the job's group has committed."""
     latency_s: float | None = None
-    """Median time from the acknowledgement of the last batch's lines to the end of the batch."""
+    """Median time from the acknowledgement of the last batch's lines to the commit of their offsets."""
     published: int | None = None
     """Records in the result topic; None if the job has none."""
     quarantined: int = 0

@@ -1,4 +1,4 @@
-"""Show the demo while it runs: a table on a terminal; in a pipe, an occasional line."""
+"""Show the demo while it runs: as a table on a terminal, or as an occasional line in a pipe."""
 
 import time
 from types import TracebackType
@@ -19,7 +19,7 @@ _BAR_WIDTH: Final = 24
 
 
 class View:
-    """A context manager that shows the demo. `show` may be called as often as you like."""
+    """A context manager that shows the demo. `show` may be called at any rate."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -55,7 +55,7 @@ class View:
         say(f"[bold]Headrace[/] at {state.bootstrap}, shipping {state.source}", highlight=False)
         say(f"Data in {state.data}", highlight=False, soft_wrap=True)
         if state.resumed:
-            say(f"Continuing: {state.resumed:,} lines are in the topic from an earlier run", highlight=False)
+            say(f"Continuing: {state.resumed:,} lines from an earlier run are in the topic", highlight=False)
         say()
 
     def _print_line(self, state: DemoState) -> None:

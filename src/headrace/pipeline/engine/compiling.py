@@ -1,7 +1,7 @@
 """Choose whether Spark compiles or interprets the plans of a batch.
 
-To run compiled code, Spark generates the source of every stage of a batch, and compiles it unless its class is cached.
-For a few rows, this takes far longer than interpreting the plan.
+For compiled code, Spark generates the source of every stage of a batch, and compiles it unless the class is cached. For
+a few rows, this takes far longer than interpreting the plan.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -29,7 +29,7 @@ class Compiling:
         """The session's own settings, while its queries are interpreted."""
 
     def choose(self, session: "SparkSession", count: int | None) -> None:
-        """Interpret the plans of a batch of at most `count` rows if that is few; compile them if it is many or None."""
+        """Interpret the batch's plans if it has at most 10,000 rows; otherwise, or if `count` is None, compile them."""
         few = count is not None and count <= INTERPRETED
         conf = session.conf
         if few and self._compiled is None:

@@ -1,4 +1,4 @@
-"""Small files beside the checkpoints, on any file system that Hadoop knows: local, `s3a://`, `hdfs://`."""
+"""Small files beside the checkpoints, on any file system that Hadoop supports: local, `s3a://`, `hdfs://`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,18 +34,18 @@ class Files:
         return text
 
     def write(self, uri: str, text: str) -> None:
-        """Create or replace a file; readers never see part of it. Raises OSError, or Hadoop's Py4JError.
+        """Create or replace a file. Readers never see a part of it. Raises OSError, or Hadoop's Py4JError.
 
-        On Hadoop's file systems, the file is missing for a moment.
+        Except on the local file system, a replaced file is missing for a moment.
         """
         path, system = self._located(uri)
         temporary, _ = self._located(f"{uri}.tmp")
         if isinstance(path, Path):
-            # Hadoop's local file system does not rename onto a file.
+            # Hadoop's local file system cannot rename onto an existing file.
             path.parent.mkdir(parents=True, exist_ok=True)
             temporary.write_text(text, encoding="utf-8")
             temporary.replace(path)
-            # Hadoop would compare a file that it wrote before with its checksum.
+            # Remove the checksum of a file that Hadoop has written: it no longer matches.
             path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
             return
         stream = system.create(temporary, True)
@@ -58,7 +58,7 @@ class Files:
             raise OSError(f"cannot rename {uri}.tmp to {uri}")
 
     def names(self, uri: str) -> list[str]:
-        """Return the names in a directory; none if it does not exist."""
+        """Return the names in a directory; empty if it does not exist."""
         path, system = self._located(uri)
         if isinstance(path, Path):
             return [entry.name for entry in path.iterdir()] if path.is_dir() else []
@@ -73,7 +73,7 @@ class Files:
             system.delete(path, False)
 
     def _located(self, uri: str) -> tuple[Any, Any]:
-        """Return a local path and None, or a path of Hadoop and its file system."""
+        """Return a local path and None, or a Hadoop path and its file system."""
         scheme, separator, rest = uri.partition("://")
         root = f"{scheme}://{rest.partition('/')[0]}" if separator else uri.partition(":/")[0] if ":/" in uri else ""
         if root not in self._systems:

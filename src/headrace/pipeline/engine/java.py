@@ -1,7 +1,7 @@
 """Classes of the driver's Java process.
 
-py4j resolves `jvm.org.apache.x.Y` part by part, and searches every jar for each package.
-`java_class` passes a full name in one piece, which is found at once.
+py4j resolves `jvm.org.apache.x.Y` part by part, and searches every jar for each package. `java_class` passes the full
+name at once, which avoids the search.
 """
 
 import logging
@@ -21,7 +21,7 @@ def java_class(spark: "SparkSession", name: str) -> Any:
 
 
 def has_ended(error: Exception) -> bool:
-    """Return True if the reason for an error is that Spark's Java process has ended.
+    """Return True if an error occurred because Spark's Java process has ended.
 
     py4j does not always raise Py4JNetworkError: if Java ends during a call, it raises a plain Py4JError, and often
     ConnectionRefusedError in later calls.
@@ -67,21 +67,21 @@ def remember(spark: "SparkSession") -> None:
     for name in _OFTEN:
         if name not in vars(jvm):
             setattr(jvm, name, _Remembered(getattr(jvm, name)))
-    # The path by which py4j itself finds out whether an object has a type.
+    # py4j itself uses this path to check the type of an object.
     if "py4j" not in vars(jvm):
         types = _Remembered(java_class(spark, "py4j.reflection.TypeUtil"))
         jvm.py4j = SimpleNamespace(reflection=SimpleNamespace(TypeUtil=types))
 
 
 def leave_working_directory(spark: "SparkSession") -> None:
-    """Make Spark create its directory for classes of sessions among its temporary files.
+    """Make Spark create its artifact directory among its temporary files.
 
     Spark 4.0 creates `./artifacts` and never removes it. If the working directory is not writable, every query fails.
     """
     utils = getattr(java_class(spark, "org.apache.spark.util.Utils$"), "MODULE$")
     directory = utils.createTempDir(getattr(utils, "createTempDir$default$1")(), "artifacts").toPath()
     manager = java_class(spark, "java.lang.Class").forName("org.apache.spark.sql.artifact.ArtifactManager$")
-    # A lazy value: the second field says that it is set.
+    # A lazy value: the second field marks it as initialized.
     for name, value in (("artifactRootDirectory", directory), ("bitmap$0", True)):
         field = manager.getDeclaredField(name)
         field.setAccessible(True)
@@ -89,7 +89,7 @@ def leave_working_directory(spark: "SparkSession") -> None:
 
 
 def silence_py4j() -> None:
-    """Keep py4j from logging stack traces, also with the root logger, before it raises an error."""
+    """Keep py4j from logging stack traces before it raises errors, even through the root logger."""
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     root = logging.getLogger()
     root.removeFilter(_is_not_of_py4j)

@@ -1,4 +1,4 @@
-"""The progress of a job: measurements of its last batch, by Spark and by the query, and its failures. Pure."""
+"""The progress of a job: its failures, and measurements of its last batch by Spark and the query. Pure."""
 
 import json
 import time
@@ -53,7 +53,7 @@ class Progress:
     quarantined_rows: int = 0
     published: int = 0
     durations_ms: Mapping[str, int] = field(default_factory=dict)
-    """Phases of the last batch: `batch` (all of it), `compute`, `ledger`, `tables`, `topics`, and Spark's own."""
+    """Phases of the last batch: `batch` (the whole batch), `compute`, `ledger`, `tables`, `topics`, and Spark's own."""
     failures: int = 0
     last_failure: str | None = None
     failed_at: str | None = None
@@ -97,7 +97,7 @@ def advanced(before: Progress, batch: Mapping[str, Any], measured: Measured | No
 
 
 def _offsets(value: Any) -> dict[str, int]:
-    """Parse the offset of a Spark source. Return offsets by `topic/partition`; none if the source is a table."""
+    """Parse the offset of a Spark source. Return offsets by `topic/partition`; empty if the source is a table."""
     found = json.loads(value) if isinstance(value, str) and value.startswith("{") else value
     if not isinstance(found, dict) or not all(isinstance(at, dict) for at in found.values()):
         return {}
@@ -105,7 +105,7 @@ def _offsets(value: Any) -> dict[str, int]:
 
 
 def metrics(jobs: Mapping[str, Progress]) -> str:
-    """Return metrics of the jobs in Prometheus' text format."""
+    """Return metrics of the jobs in the Prometheus text format."""
     registry = CollectorRegistry()
     values: dict[str, tuple[str, Any]] = {
         "batch": ("Number of the last batch.", lambda job: job.batch),
@@ -124,7 +124,7 @@ def metrics(jobs: Mapping[str, Progress]) -> str:
         "state_bytes": ("Memory of the state of the query.", lambda job: job.state_bytes),
         "late_rows": ("Rows that came later than the job permits.", lambda job: job.late_rows),
         "quarantined_rows": ("Rows that the job put into the quarantine.", lambda job: job.quarantined_rows),
-        "recent_failures": ("Failures in the last ten minutes.", lambda job: job.failures),
+        "recent_failures": ("Failures in the ten minutes before the last failure.", lambda job: job.failures),
         "failed": ("1 if the job failed and will not be restarted.", lambda job: int(job.state == State.FAILED)),
     }
     for name, (text, value) in values.items():

@@ -1,7 +1,7 @@
 """The streaming query of one job.
 
-Every batch is written in the same order: ledger, tables, topics. Each step detects whether an earlier attempt has
-already completed it, so that a batch can be repeated after a crash at any point.
+Every batch is written in the same order: ledger, tables, topics. Each step detects if an earlier attempt has
+completed it, so that a batch can be repeated after a crash at any point.
 """
 
 import json
@@ -45,13 +45,13 @@ from headrace.pipeline.spec.params import seconds_of
 _GRACE_S: Final = 20.0
 _POLL_S: Final = 0.05
 _MEASURED: Final = 100
-"""Batches whose measurements are kept: as many as Spark keeps reports of."""
+"""Batches whose measurements are kept: the number of progress reports that Spark keeps."""
 _STATE_CHANGED: Final = re.compile(
     "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA|STATE_STORE_COLUMN_FAMILY_SCHEMA_INCOMPATIBLE|"
     "STATE_STORE_(?:KEY|VALUE)_(?:SCHEMA_NOT_COMPATIBLE|ROW_FORMAT_VALIDATION_FAILURE)|"
     "STATE_STORE_INVALID_(?:CONFIG_AFTER_RESTART|VALUE_SCHEMA_EVOLUTION|VARIABLE_TYPE_CHANGE)"
 )
-"""Spark's errors for a function whose aggregates or operators differ from those in the checkpoint."""
+"""Spark's errors if a function's aggregates or operators differ from those in the checkpoint."""
 
 log = logging.getLogger(__name__)
 
@@ -70,9 +70,9 @@ class Surroundings:
     """False to publish with the ledger, as on clusters without transactions."""
     accepted: topic_ids.Accepted = field(default_factory=lambda: topic_ids.Accepted(()))
     claims: Claims | None = None
-    """The claims of this driver; None if every query stands for a driver of its own."""
+    """The claims of this driver; None if every query acts as a driver of its own."""
     turns: Turns | None = None
-    """The turns of the jobs that read tables; None lets all run at once."""
+    """The turns of the jobs that read tables. If None, all batches run at once."""
     opening: Opening = field(default_factory=lambda: Opening(()))
 
 
@@ -81,7 +81,7 @@ def _pass(_: str) -> None:
 
 
 class Query:
-    """One job's query. After a failure, make a new object instead of starting this one again."""
+    """One job's query. After a failure, create a new object instead of starting this one again."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class Query:
         source_output: TableOutput | None = None,
         reached: Callable[[str], None] = _pass,
     ) -> None:
-        """`origin` is the topic that a source table's rows come from; `source_output` is the output that writes it.
+        """`origin` is the topic that a source table's rows come from. `source_output` is the output that writes it.
 
         `reached` is called with the name of each kill point: before-ledger, after-table, mid-publish, before-commit.
         """
@@ -123,7 +123,7 @@ class Query:
         self._changelogs = {
             around.prefix + output.topic: output.of for output in job.outputs if isinstance(output, Changelog)
         } | {around.prefix + topic: topic for topic in self._topics_only}
-        """Names of tables, or of outputs without a table, by topic."""
+        """By topic: the name of its table, or of its output without a table."""
         self._source: FollowedTable | None = None
         """The source table of a snapshot."""
         self._publisher: Publisher | None = None
@@ -139,9 +139,9 @@ class Query:
     def start(self, *, once: bool) -> StreamingQuery:
         """Start from the checkpoint, or from the beginning. With `once`, end after processing everything available now.
 
-        Raises PipelineError if the checkpoint does not belong to the job, its tables and its topics, if another driver
-        has started the job since, and if Spark has stopped. For a missing topic, raises PipelineError with `once`,
-        otherwise TemporaryError.
+        Raises PipelineError if the checkpoint does not match the job, its tables or its topics, if another driver has
+        claimed the job, or if Spark has stopped. For a missing topic, raises PipelineError with `once`, and otherwise
+        TemporaryError.
         """
         context: Any = self._around.spark.sparkContext._jsc
         if context.sc().isStopped():
@@ -151,7 +151,7 @@ class Query:
             self._around.claims.claim(self._writer.name)
         for topic, table in self._changelogs.items():
             output = self._outputs[table]
-            # Rows with keys replace each other: late readers need only the last one.
+            # Rows with the same key replace each other, so new consumers need only the last one.
             policy = "delete" if isinstance(output, Append) or not output.keys else "compact"
             self._topics.create(topic, {"cleanup.policy": policy, "retention.ms": "-1"})
         self._check_topics(once=once)
@@ -208,10 +208,10 @@ class Query:
         self._files.write(uri, json.dumps(now.as_json(), indent=1))
 
     def _check_topics(self, *, once: bool) -> None:
-        """Raise TopicChangedError if a source topic was created again, unless the user accepts it.
+        """Raise TopicChangedError if a source topic was deleted or re-created, unless the user accepts the new one.
 
-        An accepted topic is read from its beginning. Tables and state keep what was read from the old one. If a topic
-        does not exist, raise PipelineError with `once`, and otherwise TemporaryError: it may be created later.
+        An accepted topic is read from its beginning. Tables and state keep the data of the old topic. If a topic does
+        not exist, raise PipelineError with `once`, and otherwise TemporaryError: it may be created later.
         """
         missing = self._topics.missing(self.source_topics)
         self._ids = self._source_ids()
@@ -243,7 +243,7 @@ class Query:
             with turns.turn(seconds_of(self._trigger)) if turns is not None else nullcontext():
                 self._write_batch(rows, number, measured)
         except Exception as error:
-            # Spark passes on only the text.
+            # Spark passes on only the text of an error.
             self.failure = error
             raise
         self.measured[number] = measured
@@ -268,7 +268,7 @@ class Query:
                 changes |= {topic: Changes(frames[topic]) for topic in self._topics_only}
             self._reached("after-table")
             with measured.phase("topics"):
-                # Without offsets of the source, the proof is at the end of the first changelog before the batch.
+                # Without source offsets, commit the proof with the end offset of the first changelog before the batch.
                 for topic in list(self._changelogs)[: 0 if places else 1]:
                     places = {topic: {0: entry.output_ends[topic][0]}}
                 if places:
@@ -277,20 +277,20 @@ class Query:
         self._around.opening.finished(self.job.name)
 
     def _fitted(self, rows: DataFrame, number: int) -> DataFrame:
-        """Run a small batch without compilation and parallel tasks, which only pay off for a large one."""
+        """Run a small batch without compilation and parallel tasks, which pay off only for large batches."""
         before, after = self._checkpoint.source_offsets(number)
         if isinstance(self.job.source, Table):
             count = sources.rows_between(self._files, self._around.lake.path(self.job.source.name), before, after)
         else:
             count = sources.records_between(before, after)
         self._compiling.choose(rows.sparkSession, count)
-        # A batch with state has a task for each partition of the state.
+        # A batch with state needs a task for each partition of the state.
         return rows if self._stateful is not None else sources.in_one_task(rows, count)
 
     def _opened(self) -> Publisher:
         """Open the publisher, which fences older drivers of the job, and return it.
 
-        Called by the first batch, because Spark chooses the query's id when the query starts.
+        The first batch calls this, because Spark chooses the query's id when the query starts.
         """
         self._query_id = self._checkpoint.query_id() or ""
         self._publisher = self._published_by(self._around.cluster)
@@ -308,8 +308,8 @@ class Query:
                 if error.args[0].code() != KafkaError._UNSUPPORTED_FEATURE:
                     raise
             log.warning(
-                "%s: the cluster does not support transactions. Results are still published exactly once if only one "
-                "driver runs the job; nothing stops a second one",
+                "%s: the cluster does not support transactions. Results are published exactly once only if you run the "
+                "job in one driver: a second driver cannot be fenced",
                 self.job.name,
             )
         plain = LedgerPublisher(cluster, self.job.name, prefix=self._around.prefix, reached=self._reached)
@@ -321,7 +321,7 @@ class Query:
     ) -> tuple[dict[str, DataFrame], Sequence[tuple[str, DataFrame]]]:
         """Return the rows of each table, and the rejected rows by cause: `late` or `expectations`."""
         if self._stateful is not None:
-            kept.keep(rows)  # computing them twice would also update the state twice
+            kept.keep(rows)  # computing the rows twice would also update the state twice
             results, late = stateful.parted(rows)
             results, bad = split(results, self.job.expects)
             rejected = [("late", late)] if late is not None else []
@@ -340,8 +340,8 @@ class Query:
         frames = result if isinstance(result, dict) else dict.fromkeys(self._outputs, result)
         if frames.keys() != self._outputs.keys():
             raise PipelineError(
-                f"job {self.job.name} returned rows for {', '.join(frames) or 'no table'}; its outputs are "
-                f"{', '.join(self._outputs)}"
+                f"job {self.job.name} returned rows for {', '.join(frames) or 'no table'}, but its outputs are "
+                f"{', '.join(self._outputs)}: return rows for each of them"
             )
         if len(self._outputs) > 1 and not kept.shared:
             kept.keep(source)
@@ -365,7 +365,7 @@ class Query:
     def _with_lateness(
         self, frames: dict[str, DataFrame], before: Reached, kept: sharing.Kept
     ) -> tuple[dict[str, DataFrame], Reached]:
-        """Add lateness to rows with an event time and a position in a topic. Also return the event times reached."""
+        """Add lateness to rows with an event time and a position in a topic. Also return the reached event times."""
         after = before
         for table in self._tables:
             rows = frames[table]
@@ -378,7 +378,7 @@ class Query:
         return frames, after
 
     def _recorded(self, number: int, after: Reached) -> Entry:
-        # A topic may also be created again while the query runs.
+        # A topic may also be re-created while the query runs.
         topic_ids.check(self._ids, self._source_ids(), job=self.job.name)
         source_from, source_to = self._checkpoint.source_offsets(number)
         entry = Entry(
@@ -395,7 +395,7 @@ class Query:
         return self._ledger.record(entry)
 
     def _positions(self, entry: Entry) -> Offsets:
-        """Return the offsets to commit to the job's consumer group: they show its lag and carry the batch's proof."""
+        """Return the offsets to commit to the job's consumer group, which show its lag and carry the batch's proof."""
         if isinstance(self.job.source, Table):
             return positions.of_table(self._files, self._around.lake.path(self.job.source.name), entry.source_to)
         return positions.of_topics(entry.source_to)
@@ -416,7 +416,7 @@ class Query:
         return publisher.publish(batch, changelog.collected(changelog.united(found), count), count)
 
     def failed(self, running: StreamingQuery) -> Exception | None:
-        """Return why a query has ended; None if it is complete. PipelineError means that a person must act."""
+        """Return the error that ended a query; None if it is complete. After a PipelineError, a person must act."""
         error = self.failure or running.exception()
         text = "" if error is None else str(error)
         if "CONCURRENT_STREAM_LOG_UPDATE" in text:
@@ -424,10 +424,10 @@ class Query:
         changed = _STATE_CHANGED.search(text)
         if changed is None:
             return error
-        return shape.refusal(self.job.name, self.job.version, f"its function keeps another state ({changed[0]})")
+        return shape.refusal(self.job.name, self.job.version, f"the state of its function has changed ({changed[0]})")
 
     def stop(self, running: StreamingQuery | None) -> None:
-        """Stop after the running batch, or after 20 s in the middle of it: the next start then repeats it."""
+        """Stop after the running batch, but wait at most 20 s. The next start repeats an interrupted batch."""
         deadline = time.monotonic() + _GRACE_S
         while running is not None and running.isActive and running.status["isTriggerActive"]:
             if time.monotonic() > deadline:

@@ -19,7 +19,7 @@ class Reached:
     latest: Mapping[str, int] = field(default_factory=dict)
     """The latest event time of each partition."""
     arrived: Mapping[str, int] = field(default_factory=dict)
-    """The timestamp of each partition's newest record."""
+    """The latest record timestamp of each partition."""
     settled: int | None = None
     """Partitions, except idle ones, will only have late records before this time; None if unknown."""
 
@@ -27,7 +27,7 @@ class Reached:
         """Return the state after a batch with these latest times of its partitions. `settled` never decreases."""
         all_latest, all_arrived = _later(self.latest, latest), _later(self.arrived, arrived)
         now = max(all_arrived.values(), default=0)
-        # Sparse and dense partitions of a backlog reach different times, so only one without records may be idle.
+        # In a backlog, partitions reach different times, so only a partition without records in the batch may be idle.
         read = {*latest, *arrived}
         active = [time for at, time in all_latest.items() if at in read or now - all_arrived.get(at, now) <= IDLE_US]
         settled = [time for time in (self.settled, min(active, default=None)) if time is not None]

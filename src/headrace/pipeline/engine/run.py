@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 def selected(deployment: Deployment, jobs: Mapping[str, Job], names: Iterable[str]) -> dict[str, Job]:
     """Return the named jobs, or all that can run, in data-flow order: a job follows the one that writes its source.
 
-    Raises PipelineError for an unknown job, for a named one without a topic, and if there is none to run.
+    Raises PipelineError for an unknown job, for a named job without a topic, for a cycle of jobs, and if none is left.
     """
     names = list(dict.fromkeys(names))
     if unknown := [name for name in names if name not in jobs]:
@@ -75,7 +75,7 @@ def run(
     A signal ends the queries after their batches. `accepted` are source topics to read from the beginning if they were
     re-created. `started` is called with the jobs when Spark is ready. Returns False if a job failed. Raises
     PipelineError as `selected` does, for an invalid deployment, for an accepted topic that no job reads, and if Spark
-    does not run.
+    does not start or ends early.
     """
     chosen = selected(deployment, jobs, names)
     read = {topic for name in chosen for topic in (deployment.settings(name).topic or "").split(",")}
@@ -107,16 +107,16 @@ def supervisor(
     accepted: Collection[str] = (),
     policy: Policy | None = None,
 ) -> Supervisor:
-    """Return the supervisor of the `chosen` jobs, which are in data-flow order; `jobs` are all known ones.
+    """Return the supervisor of the `chosen` jobs, which are in data-flow order. `jobs` are all known jobs.
 
-    Raises PipelineError if the lake or the checkpoints cannot be written, and KafkaException.
+    Raises PipelineError if the lake or the checkpoints are not writable, and KafkaException.
     """
     # The supervisor reports failures of queries, with stack traces only if they help.
     silence(spark, "org.apache.spark.sql.execution.streaming.MicroBatchExecution")
-    silence(spark, "org.apache.spark.sql.catalyst.util.SparkStringUtils")  # it warns of shortened descriptions
+    silence(spark, "org.apache.spark.sql.catalyst.util.SparkStringUtils")  # it warns about truncated plans
     files, lake = Files(spark), Lake(spark, deployment.lake)
     _check_writable(files, (deployment.lake, deployment.checkpoints))
-    # With --once, all jobs finish sooner if none waits.
+    # With --once, all jobs finish sooner if none waits for others.
     quick = () if once else _quick(chosen, deployment)
     start = FirstBatches(chosen, lake, deployment.checkpoints)
     around = Surroundings(
@@ -187,7 +187,7 @@ def _check_writable(files: Files, places: Iterable[str]) -> None:
 
 @contextmanager
 def _until_signal() -> Iterator[threading.Event]:
-    """Set the event on Ctrl-C and SIGTERM. Must be entered after Spark has set its own handler."""
+    """Yield an event that Ctrl-C and SIGTERM set. Restore the handlers at the end."""
     stopping = threading.Event()
     before = [signal.signal(number, lambda *_: stopping.set()) for number in _SIGNALS]
     try:
@@ -202,7 +202,7 @@ def _reads_table(job: Job) -> bool:
 
 
 def _quick(jobs: Mapping[str, Job], deployment: Deployment) -> Sequence[str]:
-    """Return the jobs that should answer within a second or two."""
+    """Return the jobs with an interval of at most two seconds."""
     return [
         name for name, job in jobs.items() if seconds_of(deployment.settings(name).trigger or job.trigger) <= QUICK_S
     ]
@@ -225,7 +225,7 @@ def _in_order(jobs: Mapping[str, Job]) -> dict[str, Job]:
 
 
 def _origin(job: Job, jobs: Mapping[str, Job], deployment: Deployment) -> str | None:
-    """Return the topic that the job's rows come from; None if there are several or none."""
+    """Return the topic that the job's rows come from; None unless there is exactly one."""
     seen: set[str] = set()
     while isinstance(job.source, Table):
         writer = writer_of(job.source.name, jobs)
@@ -238,7 +238,7 @@ def _origin(job: Job, jobs: Mapping[str, Job], deployment: Deployment) -> str | 
 
 
 def _source_output(job: Job, jobs: Mapping[str, Job]) -> TableOutput | None:
-    """Return the output that is the job's source; None for a topic and for a table that no job writes."""
+    """Return the output that writes the job's source; None for a topic, or for a table that no job writes."""
     if not isinstance(job.source, Table) or (writer := writer_of(job.source.name, jobs)) is None:
         return None
     outputs = [output for output in jobs[writer].outputs if not isinstance(output, Changelog | Publish)]

@@ -1,4 +1,4 @@
-"""The Spark session of a deployment, with settings of the user, the profile and spark-submit."""
+"""The Spark session of a deployment, with settings from the user, the profile and spark-submit."""
 
 import os
 import signal
@@ -23,7 +23,7 @@ _OVERRIDES: Final = "HEADRACE_SPARK_CONF"
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _CLASS_PATH: Final = "spark.driver.extraClassPath"
 _LOGGERS_OF_ERRORS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
-"""They print every error in SQL to standard error, as JSON with stack traces, before it is raised."""
+"""These print every SQL error to standard error, as JSON with stack traces, before it is raised."""
 _OF_RESULTS: Final = ("spark.sql.", "spark.databricks.")
 
 
@@ -41,19 +41,19 @@ def settings(
 ) -> dict[str, str]:
     """Return the settings of a deployment's session. Printing them hides secrets.
 
-    The master is `master`, else the deployment's, else local[*]. With `few_rows`, a local Java starts faster, but needs
-    more time for each row. Under spark-submit, the master, memory, hosts and jars
-    are those of its command line: only settings on which results depend, and the deployment's SQL settings, are added.
+    The master is `master`, else the deployment's, else local[*]. With `few_rows`, the driver's Java starts faster,
+    but takes longer for each row. Under spark-submit, master, memory, hosts and jars are those of its command line.
+    Only settings on which results or secrets depend, and the deployment's SQL settings, are added.
     `HEADRACE_SPARK_CONF` (`key=value`, separated by semicolons) overrides everything.
 
-    Raises PipelineError for an invalid master, for `master` under spark-submit, for an unreadable secret, and if the
-    directory given for connector jars has none.
+    Raises PipelineError for an invalid master, for `master` under spark-submit, for an unreadable secret, and if
+    HEADRACE_SPARK_JARS has no jars.
     """
     chosen = {
         name: value.read(f"[spark] {name}") if isinstance(value, Secret) else value
         for name, value in deployment.spark.settings.items()
     }
-    # Spark creates the warehouse's directory even if nothing is ever stored in it.
+    # Spark always creates the warehouse directory, by default in the working directory.
     fixed = {**profiles.fixed(), "spark.sql.warehouse.dir": f"{deployment.lake}/_warehouse"}
     if _SUBMITTED in environ:
         if master is not None:
@@ -93,9 +93,9 @@ def build(
             spark = builder.getOrCreate()
     except PipelineError as error:
         where = found.get("spark.master", "the master of spark-submit")
-        raise PipelineError(f"Spark did not start on {where}: {error} (see its messages)") from error
-    # Spark creates its cache of compiled code in the first thread that compiles, with that thread's settings. Spark's
-    # own threads have none, so create it here.
+        raise PipelineError(f"Spark did not start on {where}: {error} (see Spark's messages)") from error
+    # The first thread that compiles creates Spark's cache of compiled code, with its own settings. Spark's own threads
+    # have none, so create the cache here.
     getattr(java_class(spark, "org.apache.spark.sql.catalyst.expressions.codegen.CodeGenerator$"), "MODULE$")
     leave_working_directory(spark)
     remember(spark)
@@ -104,7 +104,7 @@ def build(
 
 @contextmanager
 def _without_handler() -> Iterator[None]:
-    """Keep PySpark from handling Ctrl-C: its handler calls Java, which fails in the middle of another call."""
+    """Keep PySpark from handling Ctrl-C: its handler calls Java, which fails during another call."""
     install = signal.signal
 
     def others(number: int, action: Any) -> Any:
@@ -118,7 +118,7 @@ def _without_handler() -> Iterator[None]:
 
 
 def stop(spark: "SparkSession") -> None:
-    """Stop Spark, whose Java process may already have ended."""
+    """Stop Spark, even if its Java process has already ended."""
     from py4j.protocol import Py4JError
 
     with suppress(Py4JError, OSError), warnings.catch_warnings():
@@ -127,7 +127,7 @@ def stop(spark: "SparkSession") -> None:
 
 
 def _with_java_options(given: Mapping[str, str], *, few_rows: bool) -> dict[str, str]:
-    """Make the driver's Java use the class archive, if there is one."""
+    """Add Java options for the class archive, if it exists, and for few rows."""
     options = (given[_JAVA_OPTIONS], jars.java_options(), profiles.FOR_FEW_ROWS if few_rows else "")
     return {**given, _JAVA_OPTIONS: " ".join(filter(None, options))}
 
@@ -135,7 +135,7 @@ def _with_java_options(given: Mapping[str, str], *, few_rows: bool) -> dict[str,
 def _with_jars(chosen: Mapping[str, str], environ: Mapping[str, str], master: str) -> dict[str, str]:
     """Add the connector's jars to the user's, such as those for s3a://.
 
-    If only the driver needs them, put them on its class path, because Java's class archive covers only that.
+    With a local master, put them on the driver's class path, because Java's class archive covers only that.
     """
     own = jars.spark_settings(environ)
     separator = ","

@@ -1,4 +1,4 @@
-"""Streams of topics' records, in the columns of `raw`, and of tables' rows."""
+"""Streams of the records of topics, with the columns of `raw`, and of the rows of tables."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ _COMMITS: Final = 5
 SMALL: Final = 20_000
 """Maximum number of rows in a batch that is processed in one task."""
 _RECORDS_PER_TASK: Final = 70_000
-"""Maximum number of records per task, so that few large partitions keep all cores busy until the end of a batch."""
+"""Maximum number of records per task, so that a few large partitions keep all cores busy until the batch ends."""
 _FEW: Final = 2
 _OTHER_CHANGES: Final = ('{"remove"', '{"metaData"', '{"protocol"')
 _MOST_COMMITS: Final = 50
@@ -27,7 +27,7 @@ def records(
     """Return the records of `topics` from the beginning, at most `max_rows` in a batch.
 
     `options` are the `kafka.*` options for connecting to the cluster; `ids` maps topic names to topic ids. Records of
-    aborted transactions are left out. `ingest_date` is the date of the batch, and stays the same if it is repeated.
+    aborted transactions are left out. `ingest_date` is the date of the batch; a repeated batch keeps it.
     """
     source = (
         spark.readStream.format("kafka")
@@ -58,9 +58,9 @@ def records(
 def rows(lake: Lake, table: str, max_rows: int, *, new: bool = False) -> DataFrame:
     """Return the rows of a table as a stream, about `max_rows` in a batch, but always whole files.
 
-    Delta limits a batch by bytes, so the limit uses the average row size of the latest commits. A `new` stream, without
-    offsets in a checkpoint, reads the commits of a short log, because Delta would need several jobs to list the table's
-    files in the order of their commits. Raises PipelineError if the table does not exist.
+    Delta limits a batch by bytes, so the limit is computed from the average row size of the latest commits. A `new`
+    stream, without a checkpoint, reads a short log commit by commit, because Delta would need several jobs to list the
+    table's files in the order of their commits. Raises PipelineError if the table does not exist.
     """
     path, files = lake.existing(table), Files(lake.spark)
     size = bytes_per_row(files, path)
@@ -75,7 +75,7 @@ def rows(lake: Lake, table: str, max_rows: int, *, new: bool = False) -> DataFra
 def in_one_task(rows: DataFrame, count: int | None) -> DataFrame:
     """Process a small batch in one task, without a shuffle, and leave the other cores to other queries.
 
-    `count` is the maximum number of rows, None if unknown. A batch of one or two partitions is small, too.
+    `count` is the maximum number of rows; None if unknown. A batch of one or two partitions also counts as small.
     """
     if count is not None and count <= SMALL:
         return rows.coalesce(1)
@@ -141,18 +141,18 @@ def rows_between(files: Reading, table: str, before: Any, after: Any) -> int | N
 
 
 def has_unread(files: Reading, table: str, after: Any) -> bool:
-    """Return True if a table has commits after `after`, an offset of Spark's Delta source, or if `after` is None."""
+    """Return True if `after`, an offset of Spark's Delta source, is None, or if the table has later commits."""
     if after is None:
         return True
     last = max((int(name.removesuffix(".json")) for name in _commits(files, table)), default=-1)
-    # With a negative index, no file of that version has been read.
+    # A negative index means that no file of that version has been read.
     return last >= int(after["reservoirVersion"]) + (int(after["index"]) >= 0)
 
 
 def only_adds(files: Reading, table: str) -> bool:
-    """Return True if a table's rows are those that its commits add: the log is complete, short, and removes nothing.
+    """Return True if a table's commits only add rows, and its log is complete and short.
 
-    Later columns would also matter: Delta refuses to read commits with an older schema.
+    The schema must not have changed either: Delta refuses to read commits with an older schema.
     """
     log = f"{table}/_delta_log"
     commits = _commits(files, table)
@@ -163,7 +163,7 @@ def only_adds(files: Reading, table: str) -> bool:
 
 
 def _commits(files: Reading, table: str) -> list[str]:
-    """Return the names of a table's commit files, the oldest first."""
+    """Return the names of a table's commit files, oldest first."""
     return sorted(name for name in files.names(f"{table}/_delta_log") if name.removesuffix(".json").isdecimal())
 
 

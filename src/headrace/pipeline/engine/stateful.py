@@ -1,7 +1,7 @@
-"""Stateful queries: late rows leave the stream before the state, which is kept as long as other rows may need it.
+"""Stateful queries: late rows are split off first, and state is kept as long as rows in time may need it.
 
 Spark's own watermark follows the latest event time of all partitions, and would silently drop the rows of a slow
-partition. Here it follows a column of the source table: the time up to which all partitions are settled.
+partition. Here the watermark follows a column of the source table: the time up to which all partitions are settled.
 """
 
 from typing import Final
@@ -20,7 +20,7 @@ _WATERMARK: Final = "spark.watermarkDelayMs"
 
 
 def stream(rows: DataFrame, job: Job, output: Stateful, params: object) -> DataFrame:
-    """Return a stream with the job's results in `result` and its late rows in `late`; one of the two is null.
+    """Return a stream with the job's results in `result` and its late rows in `late`. One of the two is null.
 
     If the job sets its own watermark, there is no column `late`. Raises PipelineError if the source lacks columns.
     """
@@ -29,8 +29,8 @@ def stream(rows: DataFrame, job: Job, output: Stateful, params: object) -> DataF
     if missing := {"event_time", "late_by_s", *_SETTLED} - set(rows.columns):
         source = f"table {job.source.name}" if isinstance(job.source, Table) else "a topic"
         raise PipelineError(
-            f"job {job.name} needs the columns {', '.join(sorted(missing))}, which {source} lacks: let it read a table "
-            "of a job on a topic, whose rows have topic_id, source_partition, source_offset and event_time"
+            f"job {job.name} needs the columns {', '.join(sorted(missing))}, which {source} lacks: its source must be "
+            "a table of a job that reads a topic and returns topic_id, source_partition, source_offset and event_time"
         )
     late_by = str(getattr(params, output.late_by))
     in_time, late = lateness.parted(rows, late_by)
@@ -39,7 +39,7 @@ def stream(rows: DataFrame, job: Job, output: Stateful, params: object) -> DataF
 
 
 def parted(rows: DataFrame) -> tuple[DataFrame, DataFrame | None]:
-    """Return results and late rows of a batch of `stream`; no late rows (None) if the job sets its own watermark."""
+    """Return the results and the late rows of a batch of `stream`; None for the latter if the job sets a watermark."""
     if "late" not in rows.columns:
         return rows.select("result.*"), None
     return (
@@ -51,9 +51,9 @@ def parted(rows: DataFrame) -> tuple[DataFrame, DataFrame | None]:
 def watermarked(rows: DataFrame, late_by: str) -> DataFrame:
     """Set a watermark on `event_time` that follows `settled_after`, and drop both columns of settled times.
 
-    The delay is `late_by` plus one millisecond, Spark's unit, because a row at the end of a window that is exactly as
-    late as allowed still belongs to the window. Spark would move a job's filters below the watermark, which would then
-    follow only the rows that pass them. A nondeterministic `event_time` prevents that.
+    The delay is `late_by` plus one millisecond, Spark's unit, because a row at the end of a window still belongs to the
+    window if it is exactly as late as allowed. Spark would move a job's filters below the watermark, which would
+    then follow only the rows that pass the filters. A nondeterministic `event_time` prevents this.
     """
     known = sf.coalesce("settled_after", sf.timestamp_micros(sf.lit(0)))
     followed = rows.withColumn("settled_after", known).withWatermark("settled_after", f"{late_by} 1 millisecond")

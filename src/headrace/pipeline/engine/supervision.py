@@ -1,12 +1,12 @@
-"""Decide when jobs are started, restarted and given up: a state machine without clock, threads or Spark.
+"""Decide when jobs are started and restarted, and when they fail: a state machine without clock, threads or Spark.
 
-Events come in with their time, instructions go out; `supervisor.py` executes them.
+Its input is events with their times. Its output is instructions, which `supervisor.py` executes.
 
     blocked   --Ready-->                                    running    action: Start
     blocked   --Ended-->                                    finished   action: none, it has nothing to read
     running   --Ended without a reason-->                   finished
     running   --Ended with a reason-->                      waiting    action: none, until the delay is over
-    running   --Ended, final or the last of too many-->     failed
+    running   --Ended, final or the limit is reached-->     failed
     waiting   --Tick after the delay-->                     running    action: Start
     any but failed and finished --StopAll-->                stopped    action: Stop if it runs
 """
@@ -21,10 +21,10 @@ class State(StrEnum):
     """The state of a job."""
 
     BLOCKED = "blocked"
-    """Its source table does not exist yet, or with --once is not complete yet."""
+    """Its source table does not exist yet (with --once, is not complete yet), or other jobs must start first."""
     RUNNING = "running"
     WAITING = "waiting"
-    """It failed, and will be restarted after a delay."""
+    """It has failed, and will be restarted after a delay."""
     FAILED = "failed"
     FINISHED = "finished"
     STOPPED = "stopped"
@@ -42,7 +42,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A query ended: it is complete if `reason` is None, and has failed otherwise. A `final` failure needs a person."""
+    """A query has ended. It is complete if `reason` is None; otherwise it failed. A `final` failure is not retried."""
 
     job: str
     reason: str | None = None
@@ -56,7 +56,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class StopAll:
-    """The driver has to stop."""
+    """The driver must stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +81,8 @@ Instruction: TypeAlias = Start | Stop
 class Policy:
     """Delays before restarts, in seconds: `first_s`, multiplied by `factor` after every failure, up to `longest_s`.
 
-    A job is given up after a `final` failure, or after `limit` failures within `window_s`. If `limit` is None, other
-    failures never end it, even if brokers stay down.
+    A job is not restarted after a `final` failure, or after `limit` failures within `window_s`. If `limit` is None, it
+    is restarted after all other failures, even if brokers stay down.
     """
 
     first_s: float = 2.0

@@ -1,4 +1,4 @@
-"""Run the queries of several jobs until they finish, fail or have to stop."""
+"""Run the queries of several jobs until they finish, fail or must stop."""
 
 import logging
 import threading
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _POLL_S: Final = 0.25
 _WARN_EVERY_S: Final = 60.0
 _EXPECTED: Final = (PipelineError, TemporaryError, KafkaException, OSError)
-"""Failures whose messages say enough. Others, such as an error in a job's function, are logged with a stack trace."""
+"""Failures whose messages are enough. Others, such as errors in a job's function, are logged with a stack trace."""
 
 log = logging.getLogger(__name__)
 
@@ -71,8 +71,7 @@ class Supervisor:
     ) -> None:
         """`make` maps every job, in data-flow order, to a function that returns a new query of the job.
 
-        `readiness` says whether a blocked job can read its source: 'ready' (now), 'later' (ask again), or 'never' (the
-        job ends without running).
+        `readiness` returns for a blocked job 'ready' (start it), 'later' (check again) or 'never' (end it).
         """
         self._make = make
         self._readiness = readiness
@@ -82,7 +81,7 @@ class Supervisor:
         self._queries: dict[str, Query] = {}
         self._running: dict[str, StreamingQuery] = {}
         self._warned: dict[str, tuple[str, float]] = {}
-        """By job: why its progress could not be written, and when that was last logged."""
+        """By job: why its progress could not be written, and the time of the last log message about it."""
         self._surprises: dict[str, Exception] = {}
         """By job: the failure to report with a stack trace."""
 
@@ -136,7 +135,7 @@ class Supervisor:
         except (OSError, Py4JError, PySparkException) as error:
             if has_ended(error):
                 raise
-            log.warning("Job %s is waiting, because its source cannot be checked: %s", job, first_line(error))
+            log.warning("Job %s is waiting because its source cannot be checked: %s", job, first_line(error))
             return "later"
 
     def _handle(self, event: Event) -> None:
@@ -149,7 +148,7 @@ class Supervisor:
             if standing.retry_at is not None:
                 then = f"restarting in {standing.retry_at - now:.0f} s"
             if event.job in self._queries:
-                # Readers of its topics would wait for the end of an open transaction.
+                # Abort an open transaction: read_committed consumers would wait for its end.
                 self._queries[event.job].stop(self._running.get(event.job))
             log.error(
                 "Job %s failed (failure %d in ten minutes): %s; %s",
@@ -183,7 +182,7 @@ class Supervisor:
                 self._warn(job, first_line(error))
 
     def _warn(self, job: str, reason: str) -> None:
-        """Log that the progress could not be written, but the same reason only once a minute: attempts are frequent."""
+        """Log that the progress could not be written. Attempts are frequent: log the same reason once a minute."""
         said, at = self._warned.get(job, ("", 0.0))
         if reason != said or time.monotonic() - at > _WARN_EVERY_S:
             log.warning("The progress of job %s could not be written: %s", job, reason)
@@ -192,6 +191,6 @@ class Supervisor:
     def _ended(self, job: str, failure: Exception | None) -> Ended:
         if failure is not None and not isinstance(failure, _EXPECTED):
             self._surprises[job] = failure
-        # The next attempt would raise the same PipelineError: a person must act on it.
+        # A retry would raise the same PipelineError: a person must act.
         reason = None if failure is None else first_line(failure)
         return Ended(job, reason, final=isinstance(failure, PipelineError))

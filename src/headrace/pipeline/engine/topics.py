@@ -16,21 +16,21 @@ _UNKNOWN_S: Final = 5.0
 _EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _NO_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
-"""The id that clusters older than Kafka 2.8 give every topic, in Base64."""
+"""The zero id in Base64, which librdkafka returns for clusters without topic ids (before Kafka 2.8)."""
 _TO_KAFKAS: Final = str.maketrans("+/", "-_", "=")
 
 log = logging.getLogger(__name__)
 
 
 class Topics:
-    """The topics of a cluster. Every call waits for the reply. Raises `KafkaException`."""
+    """The topics of a cluster. Calls wait for the reply, and raise `KafkaException`."""
 
     def __init__(self, client: Mapping[str, str]) -> None:
         """`client` is the configuration of a confluent-kafka client."""
         self._admin = AdminClient(dict(client), logger=log)
 
     def create(self, name: str, config: Mapping[str, str], *, partitions: int = -1) -> None:
-        """Create the topic unless it exists; the broker chooses the number of partitions for -1."""
+        """Create the topic unless it exists. If `partitions` is -1, the broker chooses their number."""
         new = NewTopic(name, num_partitions=partitions, replication_factor=-1, config=dict(config))
         try:
             created = self._admin.create_topics([new], operation_timeout=_TIMEOUT_S, request_timeout=_TIMEOUT_S)
@@ -40,7 +40,7 @@ class Topics:
                 raise
 
     def ids(self, names: Iterable[str]) -> dict[str, str]:
-        """Return the ids of the existing topics by name, as Kafka's tools print them; "" if the cluster has none."""
+        """Return the existing topics' ids by name, as Kafka's tools print them; "" if the cluster has no ids."""
         names = list(names)
         if not names:
             return {}
@@ -58,7 +58,7 @@ class Topics:
         return found
 
     def missing(self, names: Iterable[str]) -> list[str]:
-        """Return the topics that do not exist. Wait 5 s for them: a broker that has just started may not know all."""
+        """Return the topics that do not exist. Waits 5 s for them: a broker may not know all topics after its start."""
         names = list(names)
         deadline = time.monotonic() + _UNKNOWN_S
         while True:
@@ -69,9 +69,9 @@ class Topics:
             time.sleep(_RETRY_S)
 
     def end_offsets(self, names: Iterable[str], *, stable: bool = False) -> dict[str, dict[int, int]]:
-        """Return the log end offsets of all partitions, or with `stable` their last stable offsets.
+        """Return the high watermarks of all partitions or, with `stable`, their last stable offsets.
 
-        Waits up to 30 s for new topics and for elections. Raises PipelineError for a topic that does not exist or that
+        Waits up to 30 s for new topics and for elections. Raises PipelineError for a topic that does not exist, or that
         the user is not authorized to describe.
         """
         isolation = IsolationLevel.READ_COMMITTED if stable else IsolationLevel.READ_UNCOMMITTED
@@ -116,7 +116,7 @@ class Topics:
 
 
 def _passes(error: KafkaError) -> bool:
-    """Return True for a temporary error: partitions without leaders yet, an election, a lost reply."""
+    """Return True for a temporary error, such as a partition without a leader or a lost reply."""
     return error.retriable() or error.code() in (
         KafkaError.UNKNOWN_TOPIC_OR_PART,
         KafkaError.LEADER_NOT_AVAILABLE,

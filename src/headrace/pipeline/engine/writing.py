@@ -19,7 +19,7 @@ from headrace.pipeline.spec.jobs import Additive, Append, Job, Snapshot, Statefu
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The rows of a table that a batch has changed, and their number if known. `gone` are rows with deleted keys."""
+    """The rows of a table that a batch has changed, their number if known, and the rows whose keys are `gone`."""
 
     rows: DataFrame
     gone: DataFrame | None = None
@@ -27,7 +27,7 @@ class Changes:
 
 
 class TableWriter:
-    """The tables of one job. Batches come in order; a repeated one changes nothing, but returns the same changes."""
+    """The tables of one job. Write batches in order. A repeated batch changes nothing, but returns the same changes."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class TableWriter:
         origin: str | None,
         published: Collection[str],
     ) -> None:
-        """`origin` is the topic that the rows come from; `published` are the tables with a changelog."""
+        """`origin` is the topic that the rows come from. `published` are the tables with a changelog."""
         self.name = f"{job.name}-{job.version}"
         self._lake = lake
         self._job = job
@@ -60,7 +60,7 @@ class TableWriter:
     ) -> dict[str, Changes]:
         """Write the rows of all tables, and the rejected rows by cause: `late` or `expectations`.
 
-        Returns the changes by table, without tables that have not changed.
+        Returns the changes by table, without the quarantine and unchanged snapshots.
         """
         batch = entry.batch
         about = {
@@ -93,7 +93,7 @@ class TableWriter:
         return changes
 
     def _append_additive(self, output: Additive, rows: DataFrame, batch: int, about: Mapping[str, object]) -> Changes:
-        """Append partial aggregates. Return the totals that they change, if these are published."""
+        """Append partial aggregates. Return the totals that they change if the table has a changelog."""
         totals = self._totals.get(output.table)
         count = None if totals is None else totals.prepare(rows)
         appended = additive.append(self._lake, output, rows, writer=self.name, batch=batch, metadata=about)
@@ -102,7 +102,7 @@ class TableWriter:
         is_changed = self._lake.was_changed_by_others(output.table, self.name)
         if appended and not is_changed:
             return Changes(totals.after(rows), count=count)
-        # The totals in memory lack rows of other writers, or already contain those of the first attempt.
+        # The totals in memory lack rows of other writers, or already contain the rows of the first attempt.
         totals.forget()
         return Changes(additive.totals(self._lake, output, rows, once=not appended), count=count)
 

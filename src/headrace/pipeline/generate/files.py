@@ -27,7 +27,7 @@ def write_log(
 ) -> dict[str, Any]:
     """Write `access.log` and `truth/` to a new or empty directory, and return the totals. Raises PipelineError.
 
-    `progress` is called with the number of lines so far.
+    `progress` is called with the number of written lines, every 1,000 lines.
     """
     with truth_files(parameters, directory) as (truth, totals), (directory / LOG).open("wb") as out:
         for number, record in enumerate(log(parameters, truth, stopped), 1):
@@ -42,7 +42,7 @@ def write_log(
 def truth_files(parameters: Parameters, directory: Path) -> Iterator[tuple[Truth, dict[str, Any]]]:
     """Write the truth of a log to the new directory `truth` in `directory`: tables as JSON lines, and `totals.json`.
 
-    The dictionary contains the totals at the end. Raises PipelineError if the directory cannot be used.
+    The yielded dictionary gets the totals at the end. Raises PipelineError if the directory cannot be used.
     """
     totals: dict[str, Any] = {}
     try:
@@ -68,7 +68,7 @@ def truth_files(parameters: Parameters, directory: Path) -> Iterator[tuple[Truth
 
 
 def described(parameters: Parameters, truth: Truth) -> dict[str, Any]:
-    """Return the totals of a log that has ended, with its parameters and the planted trend."""
+    """Return the totals of a complete log, its parameters, and the trend of the rising page."""
     return {
         **truth.close(),
         "session_gap_s": SESSION_GAP_S,

@@ -1,4 +1,4 @@
-"""Requests as lines in the Combined Log Format, and torn lines with the reason why a parser must reject them."""
+"""Render requests as lines in Combined Log Format, and tear lines, with the reason that a parser must give."""
 
 from datetime import UTC, datetime
 from typing import Final
@@ -17,14 +17,14 @@ NO_FORMAT: Final = "neither Common nor Combined Log Format"
 
 
 class Renderer:
-    """Renders requests, and caches the text of the latest time."""
+    """Renders requests as lines. Caches the text of the latest time."""
 
     def __init__(self) -> None:
         self._second = -1
         self._stamp = ""
 
     def line(self, request: Request) -> str:
-        """Return the line without its end, in ASCII."""
+        """Return the line without its line ending."""
         time, client, text, status, size, referer, user_agent, _ = request
         if time != self._second:
             self._second = time
@@ -42,7 +42,8 @@ def stamp(time: int) -> str:
 def torn(line: str, side: float, place: float) -> tuple[str, str]:
     """Cut off a part of a line, chosen by two random numbers in [0, 1); return the rest and the reason to reject it.
 
-    Mostly the end is lost, from before the size, because a longer line would still be valid; sometimes the start.
+    In four of five cases, the end is lost, including the whole size, because a longer line could still be valid.
+    Otherwise, the start is lost.
     """
     bracket = line.index("[")
     time_end = line.index("]") + 1

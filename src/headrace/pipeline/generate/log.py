@@ -1,4 +1,4 @@
-"""The log: the requests' lines in the order in which they arrive, with mishaps."""
+"""The log: the lines of the requests in order of arrival, some of them late, torn or logged twice."""
 
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
@@ -13,7 +13,7 @@ from headrace.pipeline.generate.truth import Truth
 
 
 class Record(NamedTuple):
-    """A line of the log, without its end, with its partition and key in a topic keyed by client."""
+    """A line of the log, without its line ending, and its partition and key in a topic keyed by client."""
 
     partition: int
     key: bytes
@@ -30,7 +30,7 @@ class _Held(NamedTuple):
 
 
 def log(parameters: Parameters, truth: Truth, stopped: Callable[[], bool] = lambda: False) -> Iterator[Record]:
-    """Yield the records of the log. `truth` is complete after the last one.
+    """Yield the records of the log, and count them in `truth`, which the caller must close.
 
     Once `stopped` returns True, only the late lines of earlier requests follow.
     """
@@ -89,7 +89,7 @@ def log(parameters: Parameters, truth: Truth, stopped: Callable[[], bool] = lamb
 
 
 def _rest(held: list[list[_Held]], newest: list[int], truth: Truth) -> Iterator[Record]:
-    """Yield the lines that are still held after the last request."""
+    """Yield the late lines that are left after the last request."""
     for partition, waiting in enumerate(held):
         while waiting:
             late = heappop(waiting)

@@ -1,7 +1,7 @@
-"""All requests in order of time: visitors come as often as the rate requires, crawlers at fixed intervals.
+"""All requests in time order: visitors start as often as the rate requires, crawlers at fixed intervals.
 
-A seed always produces the same log. Of `Random` only `random()` is called, and transcendental functions are avoided:
-results of its other methods and of those functions may differ between Python versions and platforms.
+A seed always produces the same log: only `Random.random()` is called, and no transcendental function. Results of other
+methods of `Random`, and of such functions, may differ between Python versions and platforms.
 """
 
 from collections.abc import Iterator
@@ -16,10 +16,10 @@ from headrace.pipeline.generate.people import BROWSERS, visits
 from headrace.pipeline.generate.site import Request, Site
 
 _LINES_PER_CRAWLERS: Final = 3600
-"""After this many lines, another crawler of each kind comes."""
+"""Another crawler of each kind starts after this many lines."""
 _ADDRESSES: Final = 1 << 24
 _SCATTER: Final = 0x9E3779B1
-"""Odd, so that different numbers have different addresses."""
+"""Must be odd, so that different numbers have different addresses."""
 _TRIES: Final = 20
 
 
@@ -30,7 +30,7 @@ def address(number: int) -> str:
 
 
 def requests(parameters: Parameters) -> Iterator[Request]:
-    """Yield requests in order of time, without end."""
+    """Yield requests in time order, without end."""
     return _Crowd(parameters).requests()
 
 
@@ -77,7 +77,7 @@ class _Crowd:
             now += 1
 
     def _send_visitor(self, now: int) -> bool:
-        """Start a visit. Return False if every visitor that was tried left less than the session gap ago."""
+        """Start a visit. Return False if all tried visitors are present, or left no longer than the session gap ago."""
         for _ in range(_TRIES):
             number = int(self._draw() * self._population)
             back = self._away_until.get(number)
@@ -92,7 +92,7 @@ class _Crowd:
     def _send_crawlers(self, now: int, within: int) -> None:
         for kind in Kind:
             self._crawlers += 1
-            # From the end, where no visitors are.
+            # Visitors have low numbers, crawlers the highest ones.
             number = _ADDRESSES - self._crawlers
             start = now + int(self._draw() * min(60, within))
             self._add(number, crawl(kind, self._draw, self._site, address(number), start))

@@ -6,14 +6,14 @@ from typing import Final
 from headrace.pipeline.errors import PipelineError
 
 SESSION_GAP_S: Final = 1800
-"""Requests of a client that are more than this apart are in different sessions."""
+"""A client's requests that are further apart than this are in different sessions."""
 LATE_BY_S: Final = (20, 90, 300, 900, 2400, 5400)
-"""A late line arrives once its partition is this many seconds past it, in event time."""
+"""Delays of late lines: a line arrives when its partition is this many seconds past it in event time."""
 MAX_VISITORS: Final = 10_000_000
 
 _VISITORS_PER_RATE: Final = 1440
 _NEEDED_PER_RATE: Final = 360
-"""Visitors needed per line per second: after about ten lines, a visitor is away for at least the session gap."""
+"""Visitors needed for each line/s: after about ten lines, a visitor is away for at least the session gap."""
 _DEFAULT_LINES: Final = 100_000
 _MAX_PARTITIONS: Final = 100_000
 _LAST_START: Final = 4_102_444_800
@@ -25,8 +25,8 @@ class Parameters:
     """The parameters of a log, which determine its bytes. Raises PipelineError for values outside the limits.
 
     `lines` and `hours` (of event time) both limit the log. `start` is in seconds since the epoch, `rate` in lines per
-    second of event time. `late`, `torn` and `duplicates` are the shares of requests with these mishaps; no request has
-    two. `partitions` is the number of partitions of the topic that receives the lines, keyed by client.
+    second of event time. `late`, `torn` and `duplicates` are shares of the requests; a request has at most one
+    of these mishaps. `partitions` is the number of partitions of the topic that receives the lines, keyed by client.
     """
 
     seed: int = 1

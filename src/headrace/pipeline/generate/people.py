@@ -36,13 +36,13 @@ Draw: TypeAlias = Callable[[], float]
 _RETURNS: Final = 0.35
 _BLOCK_ASSETS: Final = 0.3
 _PAUSE_AT_GAP: Final = 0.02
-"""The share of pauses as long as the session gap, or one second shorter: in both cases the session continues."""
+"""The share of pauses as long as the session gap, or one second shorter: the session then continues."""
 
 
 def visits(draw: Draw, site: Site, client: str, browser: str, known: bool, start: int) -> Iterator[Request]:
-    """Yield the requests of a visitor from `start` on: one session or several, with longer pauses between them.
+    """Yield the requests of a visitor from `start` on: sessions separated by pauses longer than the session gap.
 
-    A `known` visitor has the assets in the cache.
+    A `known` visitor's browser has cached the assets.
     """
     time = start
     while True:
@@ -75,7 +75,7 @@ def _session(draw: Draw, site: Site, client: str, browser: str, known: bool, tim
 
 
 def _pause(kind: float, length: float) -> int:
-    """Return the seconds until the next view in the session: at most the session gap."""
+    """Return the seconds until the next view in the session, at most the session gap."""
     if kind < _PAUSE_AT_GAP:
         return SESSION_GAP_S - (length < 0.3)
     if kind < 0.1:
@@ -92,7 +92,7 @@ def _entrance(draw: float) -> str:
 
 
 def _view(draw: float, client: str, browser: str, time: int, page: Page, referer: str) -> Request:
-    """Return a request for the page. Most succeed; some are redirected, forbidden, broken or fail."""
+    """Return a request for the page. Most requests succeed; the rest are redirected, not found, forbidden or fail."""
     size: int | None = page.size + int(draw * 1000)
     request, status = page.request, 200
     if draw >= 0.82:

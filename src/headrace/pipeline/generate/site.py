@@ -1,4 +1,4 @@
-"""The web site: pages by popularity, one page that rises, and their assets."""
+"""The web site: pages by popularity, one page whose popularity rises, and their assets."""
 
 from dataclasses import dataclass
 from itertools import product
@@ -43,7 +43,7 @@ class Request(NamedTuple):
     status: int
     size: int | None
     referer: str
-    """A hyphen if missing, as is `user_agent`."""
+    """A hyphen if missing, like `user_agent`."""
     user_agent: str
     kind: str | None
     """The kind of crawler; None for people."""
@@ -57,7 +57,7 @@ class Asset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """A page; `request`, `tagged` (with a query) and `absolute` (with a host) are ways to ask for it."""
+    """A page. `request`, `tagged` (with a query) and `absolute` (with a host) are request lines for it."""
 
     path: str
     request: str
@@ -109,7 +109,7 @@ ASSETS: Final = (
 """Assets of every page, which browsers cache."""
 ROBOTS: Final = Asset(request=get("/robots.txt"), size=142)
 BROKEN: Final = tuple(get(f"/old/{subject}.htm") for subject in _SUBJECTS)
-"""Broken links."""
+"""Requests for pages that do not exist."""
 
 
 def _popularity() -> tuple[Page, ...]:
@@ -127,13 +127,13 @@ _POPULARITY: Final = _popularity()
 
 
 class Site:
-    """Chooses pages by Zipf's law, except for one, whose share of views rises from hour to hour."""
+    """Chooses pages by Zipf's law, except for one page, whose share of views rises steadily."""
 
     def __init__(self, start: int) -> None:
         self._start = start
 
     def rising_share(self, time: int) -> float:
-        """Return the share of views that go to the rising page."""
+        """Return the rising page's share of the views at this time."""
         return min(RISING_TO, RISING_FROM + RISING_PER_HOUR * (time - self._start) / 3600)
 
     def choose(self, time: int, draw: float) -> Page:

@@ -28,9 +28,8 @@ def send_log(
 ) -> None:
     """Send the records to their partitions, and wait until brokers have acknowledged all of them.
 
-    With a `rate` (records/s), a record is never sent before its turn; otherwise all are sent as fast as possible.
-    `progress` is called with the number of acknowledged records. Raises PipelineError if a broker refused one, or does
-    not answer.
+    With a `rate` (records/s), no record is sent early; otherwise all are sent as fast as possible. `progress` is called
+    with the number of acknowledged records. Raises PipelineError if a record is refused, or not acknowledged in 30 s.
     """
     _Sender(bootstrap, topic, progress).send(records, rate)
 
@@ -81,7 +80,7 @@ class _Sender:
                 raise self._refused(error.args[0]) from error
 
     def _poll(self, timeout_s: float) -> None:
-        """Take acknowledgements. Raises PipelineError for the first failure."""
+        """Process acknowledgements. Raises PipelineError for the first failure."""
         self._producer.poll(timeout_s)
         self._progress(self._acknowledged)
         if self._failure is not None:

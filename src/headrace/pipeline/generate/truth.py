@@ -1,6 +1,6 @@
-"""The truth about a log: the results that the pipeline must compute, in plain Python while the log is generated.
+"""The truth about a log: the expected results of the pipeline, computed in plain Python while the log is generated.
 
-Independent of `headrace.pipeline.jobs` on purpose; only the definitions are the same.
+The code shares nothing with `headrace.pipeline.jobs`, so that each can reveal errors in the other.
 """
 
 import re
@@ -40,7 +40,7 @@ _GET: Final = re.compile(r"GET (\S+)(?: HTTP/\d(?:\.\d)?)?", re.ASCII)
 
 
 def viewed_page(request: str) -> str | None:
-    """Return the page that a successful request shows; None for an asset, and for methods other than GET."""
+    """Return the page that a successful request shows; None for assets, malformed requests, and methods but GET."""
     found = _GET.fullmatch(request)
     if found is None:
         return None
@@ -83,7 +83,7 @@ class _Crawler:
 
 
 class Truth:
-    """Takes requests in order of time and passes the rows of its `TABLES` to `write` as soon as they are complete."""
+    """Takes requests in time order, and passes rows of `TABLES` to `write` as soon as they are complete."""
 
     def __init__(self, partitions: int, write: Callable[[str, Row], None]) -> None:
         self._write = write
@@ -155,7 +155,8 @@ class Truth:
     def arrived(self, partition: int, late_by: int) -> None:
         """Count a well-formed line of a partition, in order of arrival.
 
-        It is late if a line before it in the partition has an event time that is `late_by` seconds greater.
+        `late_by` is the time in seconds from its event time to the latest event time of earlier lines in its partition;
+        0 if it is on time.
         """
         self._lines[partition] += 1
         if late_by:

@@ -29,8 +29,8 @@ RECORD_COLUMNS: Final = (
 def raw(records: "DataFrame", params: NoParams) -> "DataFrame":  # noqa: ARG001 (all jobs have parameters)
     """Add the date of ingestion (UTC).
 
-    It is the date of the batch and not of the record, so that a batch writes to one partition of the table, however old
-    its records are.
+    It is the date of the batch, not of the record: then a batch writes to only one partition of the table, even if its
+    records are old.
     """
     from pyspark.sql import functions as sf
 

@@ -9,7 +9,7 @@ from headrace.pipeline.spec.params import Interval
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# Java tries the names one by one. The lookahead spares most positions that.
+# Java tries the names one by one. The lookahead avoids that at most positions.
 _NAMED: Final = (
     r"(?i)(?=[abchjlpsw])"
     r"(?:bot\b|bot[/_-]|crawl|spider|slurp|scrap|archiver|^curl/|^wget/|python-|^java/|libwww|httpclient)"
@@ -22,7 +22,7 @@ _PATHS_PROBED: Final = 10
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crawlers:
     late_by: Interval = Interval("10 minutes")
-    """A stream keeps an hour for this long, in event time, after its end."""
+    """A stream keeps the state of an hour for this long, in event time, after the hour ends."""
 
 
 @job(

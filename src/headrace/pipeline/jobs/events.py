@@ -41,7 +41,7 @@ def events(records: "DataFrame", params: Events) -> "dict[str, DataFrame]":
     if missing:
         raise PipelineError(f"parser '{params.parser}' does not return {', '.join(missing)}: add the missing columns")
     more = [name for name in parsed.columns if name not in {*records.columns, *FIELDS, "reason"}]
-    # Both tables come from the same rows. Only rejected ones keep their bytes, which would fill the memory.
+    # Both tables come from the same cached rows. To save memory, only rejected rows keep their bytes.
     rejected = {name: sf.when(sf.col("reason").isNotNull(), sf.col(name)) for name in _BYTES}
     parsed = shared(parsed.withColumns(rejected))
     good = parsed.where(sf.col("reason").isNull()).select(

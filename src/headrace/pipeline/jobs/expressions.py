@@ -1,4 +1,4 @@
-"""Expressions over the columns of events. Definitions of jobs import this module late: it loads pyspark."""
+"""Expressions over the columns of events. Jobs import this module in their functions, because it loads pyspark."""
 
 from typing import Final
 
@@ -14,7 +14,7 @@ _HOST: Final = r"^[A-Za-z][A-Za-z0-9+.-]*://(?:[^/?#@]*@)?(\[[^\]/]*\]|[^/?#:]*)
 
 
 def is_page_view() -> Column:
-    """True for a page that was shown: GET, 2xx or 304, and not an asset (styles, scripts, images, fonts)."""
+    """True for a successful view of a page: GET, 2xx or 304, and not an asset (styles, scripts, images, fonts)."""
     shown = sf.col("status").between(200, 299) | (sf.col("status") == 304)
     return sf.coalesce((sf.col("method") == "GET") & shown & (sf.col("page") != "") & ~is_asset(), sf.lit(False))
 

@@ -1,7 +1,7 @@
 """Parsers: functions that read the values of records as requests to a web server.
 
-A parser takes rows with the columns of `raw` and returns them with the columns `FIELDS` and `reason` added: null for a
-good row, otherwise why it is not a request. It may add more columns, which become columns of `events`.
+A parser takes rows with the columns of `raw`, and adds the columns `FIELDS` and `reason`. The reason is null for a good
+row; otherwise it says why the row is not a request. Any other columns that the parser adds become columns of `events`.
 """
 
 from collections.abc import Callable

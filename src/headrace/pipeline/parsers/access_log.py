@@ -1,7 +1,7 @@
 """Parse lines of a web server's access log, in Common or Combined Log Format.
 
 A line with a malformed request is kept: servers log the garbage they receive, which is traffic too. Lines without a
-valid time or status are rejected, with the reason.
+valid client, time, status or size are rejected, with the reason.
 """
 
 from collections.abc import Sequence
@@ -18,10 +18,10 @@ _TIME: Final = r"\[(\d{2}/[A-Z][a-z]{2}/\d{4}:\d{2}:\d{2}:\d{2} [+-]\d{4})\]"
 _LINE: Final = (
     rf'{_ADDRESS}\S++ [^\[]*+{_TIME} {_QUOTED}" (\d{{3}}) (\d++|-)(?: {_QUOTED}" {_QUOTED}(?:"(?: .*)?)?)?\s*+$'
 )
-# The beginning and the middle of most lines, split at their quotes.
+# In most lines split at their quotes: the parts before and after the request.
 _BEFORE: Final = rf"{_ADDRESS}\S++ [^\[]*+{_TIME} \z"
 _AFTER: Final = r"^ \d{3} (?:\d++|-) ?\z"
-# The groups of _LINE, divided as in a line that is split at its quotes.
+# The groups of _LINE, in the order of the parts of a line split at its quotes.
 _PARTS: Final = "$1 [$2] \n$3\n $4 $5\n$6\n\n$7"
 _REQUEST: Final = r"^([A-Z]+) (\S+)(?: (HTTP/\d(?:\.\d)?))?$"
 _TIME_FORMAT: Final = "dd/MMM/yyyy:HH:mm:ss Z"
@@ -37,7 +37,7 @@ def parsed(raw: DataFrame) -> DataFrame:
     rows = rows.select("*", _once(_parts(sf.col("quoted"))).alias("parts")).drop("quoted")
     before, request, after, referer, user_agent = (sf.get("parts", sf.lit(index)) for index in (0, 1, 2, 3, 5))
     fields = sf.struct(
-        # The address comes first, the time last: 26 characters, a bracket and a blank.
+        # The address comes first. The time comes last: 26 characters, a bracket and a space.
         _text(sf.substring_index(before, " ", 1)).alias("client"),
         sf.try_to_timestamp(sf.substring(before, -28, 26), sf.lit(_TIME_FORMAT)).alias("event_time"),
         sf.when(request.rlike(_REQUEST), sf.split(request, " ")).alias("words"),
@@ -52,7 +52,7 @@ def parsed(raw: DataFrame) -> DataFrame:
         sf.get(words, sf.lit(0)).alias("method"),
         sf.get(words, sf.lit(1)).alias("path"),
         sf.get(words, sf.lit(2)).alias("protocol"),
-        # A blank, the status, a blank, and the size or a hyphen.
+        # A space, the status, a space, and the size or a hyphen.
         sf.substring(after, 2, 3).cast("int").alias("status"),
         # Casting a hyphen would create an exception, which takes as long as all other work on the line.
         sf.when(sf.substring(after, 6, 1) != "-", sf.substring(after, 6, 20).try_cast("bigint")).alias("bytes"),
@@ -96,10 +96,10 @@ def _once(value: Column) -> Column:
 
 
 def _parts(quoted: Column) -> Column:
-    """Return the parts of the line between its quotes; null if it does not match. `quoted` is the line, split at them.
+    """Return the line divided at its quotes; null if it is malformed. `quoted` is the line, split at every quote.
 
-    Most lines contain no escapes, and no quotes before the request. Of those, only the parts outside the quotes need a
-    pattern. For the others, the regular expression writes its groups separated by line breaks, which no line contains.
+    Most lines contain no escapes, and no quotes before the request. For these, it is enough to match the parts outside
+    the quotes. For other lines, the regular expression writes its groups separated by line breaks, which no line has.
     """
     line, at, count = sf.col("line"), [sf.get(quoted, sf.lit(index)) for index in range(7)], sf.size(quoted)
     after_combined = at[2].endswith(" ") & (at[4] == " ") & (at[6] == "")

@@ -22,9 +22,9 @@ _NAMES: Final = {
     "referer": ("referer", "http_referer", "referrer"),
     "user_agent": ("user_agent", "http_user_agent", "agent"),
 }
-"""Names of each field in JSON; the first one present counts."""
+"""Names of each field in JSON; the first name present is used."""
 _BROKEN: Final = "_broken"
-# All as text: a wrong type then spoils one field and not the whole object.
+# Read all fields as text, so that a wrong type affects one field and not the whole object.
 _SCHEMA: Final = ", ".join(f"`{name}` string" for names in _NAMES.values() for name in names) + f", {_BROKEN} string"
 _ISO: Final = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}"
 # Spark writes large numbers in JSON with an exponent.
@@ -59,7 +59,7 @@ def parsed(raw: DataFrame) -> DataFrame:
 
 
 def _first(names: tuple[str, ...]) -> Column:
-    """Return the first field that is present; null for an empty one and the hyphen that servers write instead."""
+    """Return the first field that is present; null if it is empty or a hyphen, which servers write for no value."""
     text = sf.coalesce(*[sf.col(f"json.`{name}`") for name in names])
     return sf.when(~text.isin("", "-"), text)
 

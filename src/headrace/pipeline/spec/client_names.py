@@ -30,7 +30,7 @@ RENAMED: Final = {
     "security.protocol": "security.protocol",
     "sasl.mechanism": "sasl.mechanisms",
 }
-"""librdkafka's names of settings, by Java's names. librdkafka's own `request.timeout.ms` is another setting."""
+"""librdkafka's names by Java's names. librdkafka has a `request.timeout.ms`, but with a different meaning."""
 
 ALIASES: Final = {
     "bootstrap": "bootstrap.servers",
@@ -40,7 +40,7 @@ ALIASES: Final = {
     "ssl.keystore.key": "ssl.key.pem",
     **{librdkafka: java for java, librdkafka in RENAMED.items() if librdkafka != java},
 }
-"""Names that `[cluster]` also accepts."""
+"""Alternative names that `[cluster]` accepts."""
 
 TRANSLATED: Final = _names(
     """
@@ -50,7 +50,7 @@ TRANSLATED: Final = _names(
     ssl.keystore.type ssl.truststore.location ssl.truststore.type
     """
 )
-"""Settings of one client from which the other client's settings are composed."""
+"""Settings of one client from which the other client's settings are derived."""
 
 RESERVED: Final = _names(
     """
@@ -59,7 +59,7 @@ RESERVED: Final = _names(
     value.deserializer value.serializer
     """
 )
-"""Settings that the pipeline controls; Spark refuses most of them."""
+"""Settings that the pipeline controls."""
 
 JAVA: Final = _names(
     """
@@ -130,7 +130,7 @@ LIBRDKAFKA_PRODUCER: Final = _names(
     sticky.partitioning.linger.ms transaction.timeout.ms
     """
 )
-"""Names that only librdkafka's producers have; other clients log a warning about them."""
+"""librdkafka's settings for producers only: its other clients would log a warning."""
 LIBRDKAFKA_CONSUMER: Final = _names(
     """
     auto.commit.interval.ms check.crcs fetch.error.backoff.ms fetch.max.bytes fetch.min.bytes
@@ -138,4 +138,4 @@ LIBRDKAFKA_CONSUMER: Final = _names(
     partition.assignment.strategy queued.max.messages.kbytes queued.min.messages session.timeout.ms
     """
 )
-"""Names that only librdkafka's consumers have."""
+"""librdkafka's settings for consumers only."""

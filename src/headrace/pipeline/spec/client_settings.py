@@ -1,7 +1,7 @@
 """One `[cluster]` table for both Kafka clients: `kafka.*` options of Spark, and the configuration of confluent-kafka.
 
-A setting has the same name and value in both clients, or is that of one client and is translated for the other. The
-tables `[cluster.java]` and `[cluster.librdkafka]` are for settings of one client. Neither client is imported.
+A setting has the same name and value in both clients, or belongs to one client and is translated for the other. The
+tables `[cluster.java]` and `[cluster.librdkafka]` are for settings of only one client. Neither client is imported.
 """
 
 import re
@@ -59,9 +59,10 @@ class Cluster:
         return str(self.settings["bootstrap.servers"])
 
     def spark_options(self) -> Options:
-        """Return the `kafka.*` options of Spark's Kafka source. Raises PipelineError if a secret or file is unreadable.
+        """Return the `kafka.*` options of Spark's Kafka source. Raises PipelineError for an unusable secret or file.
 
-        Certificates and keys are passed as text, so that the workers need no files.
+        PEM certificates and keys are passed as text, so that workers do not need the files. A PKCS12 key store or a
+        keytab must exist on every worker.
         """
         settings = _read(self.settings)
         found = {name: value for name, value in settings.items() if name in BOTH_MEAN_THE_SAME or name in RENAMED}
@@ -92,14 +93,14 @@ class Cluster:
 
 
 def plain(bootstrap: str) -> Cluster:
-    """Return the cluster at HOST:PORT without encryption and passwords."""
+    """Return the cluster at HOST:PORT, without encryption or authentication."""
     return Cluster(settings={"bootstrap.servers": bootstrap}, java={}, librdkafka={})
 
 
 def parse(table: Mapping[str, object], directory: Path) -> Cluster:
     """Return the cluster of the TOML table `[cluster]`. Relative paths are resolved from `directory`.
 
-    Raises PipelineError for an unknown or invalid setting, a secret in plain text, and contradictory settings.
+    Raises PipelineError for an unknown, invalid or missing setting, a secret in plain text, or contradictory settings.
     """
     only = {name: table.get(name, {}) for name in ("java", "librdkafka")}
     for name, own_table in only.items():
@@ -130,8 +131,8 @@ def _check_shared(name: str, own: str) -> None:
         raise PipelineError(f"[cluster] {name} is set by the pipeline itself: remove it")
     if name == "sasl.jaas.config":
         raise PipelineError(
-            "[cluster] sasl.jaas.config is known only to the Java client: give sasl.mechanism, sasl.username and "
-            "sasl.password instead, for both clients"
+            "[cluster] sasl.jaas.config exists only in the Java client: give sasl.mechanism, sasl.username and "
+            "sasl.password instead, which apply to both clients"
         )
     if own in BOTH_MEAN_THE_SAME or own in RENAMED or own in TRANSLATED:
         return
@@ -141,7 +142,7 @@ def _check_shared(name: str, own: str) -> None:
     ):
         if name in names:
             raise PipelineError(
-                f"[cluster] {name} cannot be translated for both clients: set it under [cluster.{client}], which is "
+                f"[cluster] {name} cannot be set for both clients at once: set it under [cluster.{client}], which is "
                 f"for {'Spark' if client == 'java' else 'confluent-kafka'} alone"
             )
     raise PipelineError(_unknown("[cluster]", name, BOTH_MEAN_THE_SAME | RENAMED.keys() | TRANSLATED | ALIASES.keys()))
@@ -159,7 +160,7 @@ def _checked(client: str, table: object, names: frozenset[str], directory: Path)
 
 
 def _unknown(where: str, name: str, names: Iterable[str]) -> str:
-    # Show only the similar name: there are more than a hundred.
+    # Leave out the list of known names, which is too long.
     return f"{where} {unknown('setting', name, names).partition(' Known ')[0]}"
 
 
@@ -170,7 +171,7 @@ def _located(name: str, value: Value, directory: Path) -> Value:
 
 
 def _with_pem_stores(settings: Mapping[str, Value]) -> dict[str, Value]:
-    """Return the settings with PEM stores under librdkafka's names. Raises PipelineError for stores it cannot read."""
+    """Return the settings with PEM stores under librdkafka's names. Raises PipelineError for unsupported stores."""
     found = dict(settings)
     location, kind = found.pop("ssl.truststore.location", None), found.pop("ssl.truststore.type", "PEM")
     if location is not None:
@@ -248,8 +249,8 @@ def _java_tls(settings: Mapping[str, str]) -> dict[str, str]:
         private = _PKCS8_KEY.search(key)
         if private is None:
             raise PipelineError(
-                "[cluster] ssl.key.location contains no key in PKCS#8, the only format of the Java client. Convert "
-                "it: openssl pkcs8 -topk8 -nocrypt -in OLD -out NEW"
+                "[cluster] ssl.key.location or ssl.key.pem is not in PKCS#8, the only format of the Java client. "
+                "Convert it: openssl pkcs8 -topk8 -nocrypt -in OLD -out NEW"
             )
         found |= {
             "ssl.keystore.type": "PEM",
@@ -273,12 +274,12 @@ def _pem(settings: Mapping[str, str], name: str) -> str | None:
 def _certificates(text: str, name: str) -> str:
     found = _CERTIFICATE.findall(text)
     if not found:
-        raise PipelineError(f"[cluster] {name}.location contains no certificate in PEM format")
+        raise PipelineError(f"[cluster] {name}.location or {name}.pem contains no certificate in PEM format")
     return "\n".join(found)
 
 
 def _java_sasl(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return the login of the Java client, which has no settings for names and passwords."""
+    """Return the Java client's SASL settings: it takes user names and passwords only in `sasl.jaas.config`."""
     mechanism = settings.get("sasl.mechanism", "")
     if mechanism == "PLAIN" or mechanism.startswith("SCRAM"):
         module = f"{_SECURITY}.plain.PlainLoginModule"

@@ -19,9 +19,9 @@ DEFAULT_LAKE: Final = "headrace-lake"
 DEFAULT_MAX_ROWS: Final = 400_000
 """Maximum rows in a batch of a job that reads a topic."""
 DEFAULT_MAX_TABLE_ROWS: Final = 1_000_000
-"""Maximum rows in a batch of a job that reads a table, which reads only the columns that it needs."""
+"""Maximum rows in a batch of a job that reads a table: such jobs read only the columns that they need."""
 _CHECKPOINTS: Final = "_checkpoints"
-"""Beside the tables: a checkpoint must be resumed only with its own tables. No table starts with '_'."""
+"""Directory beside the tables, so that a checkpoint stays with its own tables. No table's name starts with '_'."""
 _TABLES: Final = ("cluster", "place", "spark", "jobs")
 _JOB_KEYS: Final = ("topic", "trigger", "max_rows", "params")
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -30,14 +30,14 @@ _SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*:/", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSettings:
-    """The settings of a job: the topics that it reads, the interval and size of its batches, and its parameters."""
+    """The settings of a job: the topics that it reads, the interval and the size of its batches, and its parameters."""
 
     topic: str | None = None
     """The topic of a job whose source is `Topic`; several are separated by commas."""
     trigger: str | None = None
-    """Time between the starts of two batches; '0 seconds' for no pause. None: the job's own."""
+    """Time between the starts of two batches; '0 seconds' for no pause. None: the job's default."""
     max_rows: int | None = None
-    """Maximum number of records or rows in a batch, which bounds memory and time. None: the default of the source."""
+    """Maximum number of records or rows in a batch, to bound memory and time. None: the default for the source."""
     params: Mapping[str, object] = field(default_factory=dict)
     """Parameters that differ from the job's defaults."""
 
@@ -50,10 +50,10 @@ class JobSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spark:
-    """Spark's master, and settings under their full names (`spark.executor.memory`). Printing shows no secret."""
+    """Spark's master, and settings by full name (`spark.executor.memory`). Printing shows no secrets."""
 
     master: str | None = None
-    """If None, the master is that of `--master` or spark-submit, otherwise local[*]."""
+    """If None, `--master` or spark-submit sets the master; the default is local[*]."""
     settings: Mapping[str, Value] = field(default_factory=dict)
 
 
@@ -72,7 +72,7 @@ class Deployment:
 
     @classmethod
     def default(cls, bootstrap: str = DEFAULT_BOOTSTRAP, lake: str = DEFAULT_LAKE) -> "Deployment":
-        """Return the deployment of a laptop: no passwords, local[*], and a lake in a directory."""
+        """Return a deployment for a laptop: no authentication, local[*], and a lake in a local directory."""
         place = absolute(lake, Path.cwd())
         return cls(cluster=client_settings.plain(bootstrap), lake=place, checkpoints=f"{place}/{_CHECKPOINTS}")
 
@@ -97,16 +97,16 @@ class Deployment:
         return replace(self, cluster=replace(self.cluster, settings=settings))
 
     def with_prefix(self, prefix: str) -> "Deployment":
-        """Return the deployment with another prefix of the names in the cluster. Raises PipelineError."""
+        """Return the deployment with another prefix. Raises PipelineError if topic names cannot begin with it."""
         return replace(self, prefix=_prefix(prefix))
 
     def with_master(self, master: str) -> "Deployment":
-        """Return the deployment with another Spark master. Raises PipelineError if it is not a valid one."""
+        """Return the deployment with another Spark master. Raises PipelineError if it is invalid."""
         profiles.profile_of(master)
         return replace(self, spark=replace(self.spark, master=master))
 
     def with_overrides(self, jobs: Mapping[str, Job], texts: Iterable[str]) -> "Deployment":
-        """Return the deployment with the parameters of `--set`, each `JOB.PARAM=VALUE`. Raises PipelineError."""
+        """Return the deployment with the given `--set` options (`JOB.PARAM=VALUE`). Raises PipelineError."""
         changed = dict(self.jobs)
         for name, values in params.overrides(jobs, texts).items():
             settings = self.settings(name)
@@ -176,7 +176,7 @@ def _spark(table: Mapping[str, object], directory: Path) -> Spark:
         profiles.profile_of(master)
     named = {name if name.startswith("spark.") else f"spark.{name}": value for name, value in settings.items()}
     for name in named.keys() & profiles.fixed().keys():
-        raise PipelineError(f"[spark] {name} cannot be changed: results depend on it")
+        raise PipelineError(f"[spark] {name} cannot be changed: results or secrets depend on it")
     return Spark(master=master, settings=named)
 
 

@@ -18,7 +18,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """The records of the job's topics, which the deployment names, in the columns of `raw`."""
+    """The records of the topics that the deployment assigns to the job, with the columns of `raw`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Append:
 class Additive:
     """A table of partial aggregates, which its view combines by `keys`.
 
-    The function aggregates only the rows that it gets. `sketches` are HLL sketches of DataSketches
+    The function aggregates only the rows of a batch. `sketches` are HLL sketches of Apache DataSketches
     (`hll_sketch_agg`), which the view merges.
     """
 
@@ -51,15 +51,16 @@ class Additive:
     maxima: tuple[str, ...] = ()
     sketches: tuple[str, ...] = ()
     time: str | None = None
-    """The key that is an hour, minute or day, by which the table is pruned and compacted."""
+    """The key that contains an hour, minute or day. The table is pruned and compacted by it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stateful:
-    """A table written by a query with state and a watermark; with `keys`, a row replaces the one with the same keys.
+    """A table written by a query with state and a watermark. With `keys`, rows replace earlier ones with the same keys.
 
-    `late_by` names the parameter with the longest permitted lateness. Later rows leave the stream, and the watermark of
-    `event_time` is set before the function is called. None: the function sets a watermark, and Spark drops later rows.
+    `late_by` names the parameter with the longest permitted lateness. Later rows are removed from the stream, and
+    the watermark of `event_time` is set before the function is called. If `late_by` is None, the function must set a
+    watermark, and Spark drops later rows.
     """
 
     table: str
@@ -78,7 +79,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changelog:
-    """A topic with the changed rows of a table, keyed by the table's keys; compacted if the table has keys."""
+    """A topic with the changed rows of the table `of`, keyed by the table's keys; compacted if the table has keys."""
 
     topic: str
     of: str
@@ -86,9 +87,9 @@ class Changelog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publish:
-    """A topic with the rows that the function returns, without a table; compacted if there are `keys`.
+    """A topic with the rows that the function returns, without a table. It is compacted if it has `keys`.
 
-    If the function returns a dict, the topic's name is the key of these rows.
+    If the function returns a dict, it contains these rows under the topic's name.
     """
 
     topic: str
@@ -99,7 +100,7 @@ class Publish:
 class Expect:
     """A condition in SQL on the input rows; for a stateful job, on the rows that it returns.
 
-    Rows for which it is not true are treated as `otherwise` says.
+    `otherwise` says what happens to rows for which it is not true.
     """
 
     condition: str
@@ -120,7 +121,7 @@ class NoParams:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A job. `name` and `version` are in its checkpoint's path, its consumer group and its transactional id."""
+    """A job. `name` and `version` are in its checkpoint's path and transactional id, `name` in its consumer group."""
 
     name: str
     version: int
@@ -130,9 +131,9 @@ class Job:
     params: type[Any] = NoParams
     expects: tuple[Expect, ...] = ()
     trigger: str = DEFAULT_TRIGGER
-    """The time between the starts of two batches, unless the deployment says otherwise."""
+    """Default time between the starts of two batches."""
     late: Literal["counted", "quarantined"] = "counted"
-    """The treatment of rows later than `late_by` of a stateful job. Additive jobs have no late rows."""
+    """How a stateful job treats rows later than `late_by`. Additive jobs have no late rows."""
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -152,8 +153,8 @@ def job(
 ) -> Callable[[F], F]:
     """Register a function `(rows, params) -> DataFrame`, or `-> {table or topic: DataFrame}`, as a job.
 
-    The function stays a plain function: the same call is the streaming batch, the report and the unit test. Raises
-    PipelineError for a definition that cannot work.
+    The function itself is unchanged: streams, reports and unit tests call it in the same way. Raises PipelineError for
+    an invalid definition.
     """
 
     def register(function: F) -> F:

@@ -14,7 +14,7 @@ from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.spec.jobs import Job
 
 Interval = NewType("Interval", str)
-"""The type of a parameter such as '10 minutes': text, as Spark's functions take it."""
+"""A parameter such as '10 minutes': text that Spark's functions accept as an interval."""
 
 _UNITS: Final = {
     "microsecond": 1e-6,
@@ -42,9 +42,9 @@ class Param:
 
 
 def seconds_of(interval: str) -> float:
-    """Return the length of an interval such as '1 hour 30 minutes'. Raises ValueError.
+    """Return the length of an interval such as '1 hour 30 minutes'. Raises ValueError if it is invalid.
 
-    Months and years are refused: they have no fixed length.
+    Months and years are invalid: they have no fixed length.
     """
     if _INTERVAL.fullmatch(interval.strip()) is None:
         raise ValueError(interval)
@@ -52,7 +52,7 @@ def seconds_of(interval: str) -> float:
 
 
 def known(job: Job) -> tuple[Param, ...]:
-    """Return the parameters of a job. Raises PipelineError for one of an unsupported type."""
+    """Return the parameters of a job. Raises PipelineError for an unsupported type."""
     hints, defaults = get_type_hints(job.params), job.params()
     return tuple(
         Param(
@@ -65,12 +65,12 @@ def known(job: Job) -> tuple[Param, ...]:
 
 
 def build(job: Job, values: Mapping[str, object]) -> Any:
-    """Return the job's parameters with these `values` in place of defaults. Raises PipelineError for an invalid one."""
+    """Return the job's parameters: `values`, and defaults for the rest. Raises PipelineError for an invalid value."""
     return job.params(**{name: checked(job, name, value) for name, value in values.items()})
 
 
 def checked(job: Job, name: str, value: object) -> object:
-    """Return a value from TOML as the parameter's type. Raises PipelineError."""
+    """Return a value from TOML, converted to the parameter's type. Raises PipelineError if it does not fit."""
     hint = _type_of(job, name)
     if hint is float and type(value) is int:
         return float(value)
@@ -121,7 +121,7 @@ def overrides(jobs: Mapping[str, Job], texts: Iterable[str]) -> dict[str, dict[s
 
 
 def unknown(kind: str, name: str, names: Iterable[str]) -> str:
-    """Return the message about a name that does not exist, with a similar one and all known ones."""
+    """Return the error message for an unknown name, with a similar name and all known names."""
     names = list(names)
     near = difflib.get_close_matches(name, names, n=1)
     guess = f" Did you mean '{near[0]}'?" if near else ""

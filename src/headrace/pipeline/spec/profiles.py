@@ -1,4 +1,4 @@
-"""Spark settings of a laptop and of a server, as a table. Knows neither Spark nor a session."""
+"""Spark settings for a laptop and for a server, as a table. Does not import Spark."""
 
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
@@ -8,7 +8,7 @@ from headrace.pipeline.errors import PipelineError
 Profile: TypeAlias = Literal["laptop", "server"]
 
 DEFAULT_MASTER: Final = "local[*]"
-# Spark generates a method for each stage. Java only interprets methods of more than 8,000 bytes, unless told otherwise.
+# Spark generates a method for each stage. By default, Java does not compile methods of more than 8,000 bytes.
 _JAVA: Final = "-XX:-DontCompileHugeMethods -Duser.timezone=UTC"
 # Ten times the defaults. Otherwise, Java's optimizing compiler takes a third of two cores, mostly for code that plans
 # batches; without it, the code that processes rows takes twice as long.
@@ -17,7 +17,7 @@ _HOTTEST: Final = (
     "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
 )
 FOR_FEW_ROWS: Final = "-XX:TieredStopAtLevel=1"
-"""Java option for the driver of few rows or of tests: without the optimizing compiler, it starts faster."""
+"""Java option for a driver that processes few rows: it starts faster without the optimizing compiler."""
 _HIDDEN: Final = "(?i)secret|password|passphrase|token|access[.]?key|jaas|keystore[.]key"
 
 
@@ -53,12 +53,12 @@ FIXED: Final = (
         "true",
         "a batch saves only its changes",
     ),
-    _fixed("spark.sql.streaming.multipleWatermarkPolicy", "min", "the slowest partition sets the watermark"),
+    _fixed("spark.sql.streaming.multipleWatermarkPolicy", "min", "the slowest of several watermarks counts"),
     _fixed("spark.speculation", "false", "a task writes once"),
     _fixed("spark.redaction.regex", _HIDDEN, "secrets stay out of logs and web pages"),
     _fixed("spark.sql.redaction.options.regex", f"{_HIDDEN}|url", "secrets stay out of query plans"),
 )
-"""Settings on which results or secrets depend, for any master and any way to start Spark."""
+"""Settings on which results or secrets depend, for every master and with spark-submit."""
 
 TUNING: Final = (
     Setting("spark.driver.host", "127.0.0.1", None, "nothing listens on the network"),
@@ -76,9 +76,9 @@ TUNING: Final = (
     Setting("spark.log.level", "WARN", "WARN", "Spark's own messages"),
     Setting("spark.sql.shuffle.partitions", "2", "32", "tasks after a shuffle; a checkpoint keeps the first value"),
     Setting("spark.sql.adaptive.enabled", "false", "true", "adapting a plan takes time, and pays off with many tasks"),
-    Setting("spark.python.sql.dataFrameDebugging.enabled", "false", "false", "Python reports each expression's line"),
-    Setting("spark.sql.ui.explainMode", "simple", None, "Spark describes every plan, even if nobody looks at it"),
-    Setting("spark.sql.debug.maxToStringFields", "1", None, "the descriptions of plans, which need not list columns"),
+    Setting("spark.python.sql.dataFrameDebugging.enabled", "false", "false", "finding expressions' lines takes time"),
+    Setting("spark.sql.ui.explainMode", "simple", None, "describing every plan in full takes time"),
+    Setting("spark.sql.debug.maxToStringFields", "1", None, "descriptions of plans need not list columns"),
     Setting("spark.databricks.delta.snapshotPartitions", "2", None, "tasks that read the log of a table"),
     Setting(
         "spark.databricks.delta.properties.defaults.checkpointInterval",
@@ -86,7 +86,7 @@ TUNING: Final = (
         "60",
         "commits between two checkpoints of a new table; by default, batches would wait for one every ten commits",
     ),
-    # Otherwise, each partition of each stateful job may fill 128 MB outside the heap before it writes to the disk.
+    # Otherwise, each partition of each stateful job may use 128 MB outside the heap before it writes to disk.
     Setting("spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage", "true", None, "one limit for all state"),
     Setting("spark.sql.streaming.stateStore.rocksdb.maxMemoryUsageMB", "64", None, "memory for state outside the heap"),
     Setting(
@@ -108,7 +108,7 @@ TABLE: Final = FIXED + TUNING
 
 
 def profile_of(master: str) -> Profile:
-    """Return the profile for a Spark master. Raises PipelineError if it is not a valid one."""
+    """Return the profile for a Spark master. Raises PipelineError if it is invalid."""
     if master == "local" or (master.startswith("local[") and master.endswith("]")):
         return "laptop"
     if master == "yarn" or master.startswith(("spark://", "k8s://", "local-cluster[")):

@@ -57,7 +57,7 @@ class Jobs(Mapping[str, Job]):
         return self._origins[name]
 
     def named(self, name: str) -> Job:
-        """Return a job. Raises PipelineError with a similar name if there is none."""
+        """Return a job. Raises PipelineError for an unknown name, and suggests a similar one."""
         if name not in self._jobs:
             raise PipelineError(params.unknown("job", name, self._jobs))
         return self._jobs[name]
@@ -66,8 +66,8 @@ class Jobs(Mapping[str, Job]):
 def find(files: Iterable[Path] = ()) -> Jobs:
     """Return the jobs in all installed distributions and in `files`.
 
-    Raises ModuleNotFoundError if an optional package of Headrace is missing, and PipelineError if an entry point or
-    file cannot be imported, if a file contains no job, and as `Jobs.add` does.
+    Raises ModuleNotFoundError if an optional package of Headrace is missing. Raises PipelineError if an entry point or
+    a file cannot be imported, if a file does not exist or contains no job, and as `Jobs.add` does.
     """
     jobs = Jobs()
     for point in sorted(entry_points(group=GROUP), key=_headrace_first):
@@ -93,7 +93,7 @@ def find(files: Iterable[Path] = ()) -> Jobs:
 
 
 def _depth(job: Job, producers: Mapping[str, Job], most: int) -> int:
-    """Return the number of jobs between a topic and this one; `most` limits cycles."""
+    """Return the number of jobs between a topic and this one. `most` ends the recursion if jobs form a cycle."""
     if isinstance(job.source, Topic) or job.source.name not in producers or not most:
         return 0
     return 1 + _depth(producers[job.source.name], producers, most - 1)
@@ -126,13 +126,13 @@ def _imported(what: str, load: Callable[[], Any]) -> Any:
 
 def _importer(path: Path) -> Callable[[], ModuleType]:
     def load() -> ModuleType:
-        # Two files may have the same name, and a file may be called like a module of Python.
+        # Two files may have the same name, and a file may have the name of an installed module.
         name = f"headrace_jobs_{path.stem}_{zlib.crc32(bytes(path)):08x}"
         spec = importlib.util.spec_from_file_location(name, path)
         if spec is None or spec.loader is None:
             raise PipelineError("not a Python file: its name must end in .py")
         if str(path.parent) not in sys.path:
-            # As `python FILE` does, but after everything that is installed.
+            # Like `python FILE`, but last, so that files there do not shadow installed modules.
             sys.path.append(str(path.parent))
         module = sys.modules[name] = importlib.util.module_from_spec(spec)
         try:
@@ -146,6 +146,6 @@ def _importer(path: Path) -> Callable[[], ModuleType]:
 
 
 def _jobs_of(found: Any) -> Sequence[Job]:
-    """Return the jobs of a module, including imported ones, in its order; or the job of a decorated function."""
+    """Return the jobs of a module in order, including imported ones, or the job of a decorated function."""
     objects = vars(found).values() if isinstance(found, ModuleType) else [found]
     return [job for item in objects if callable(item) and (job := job_of(item)) is not None]

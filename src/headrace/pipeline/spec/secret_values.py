@@ -1,4 +1,4 @@
-"""Secrets in a deployment: references to variables and files, read only when a client needs them."""
+"""Secrets in a deployment: references to environment variables and files, read only when a client needs them."""
 
 import os
 import re
@@ -15,7 +15,7 @@ _SECRET: Final = re.compile(
     re.IGNORECASE,
 )
 _NOT_SECRET: Final = re.compile(r"^spark[.]kubernetes[.].*secret|^spark[.].*redaction")
-"""Settings whose names look secret, but that refer to secrets of Kubernetes or select settings to hide."""
+"""Settings that only refer to Kubernetes secrets, or select settings to hide, although their names look secret."""
 _PUBLIC: Final = ("env", "file")
 
 
@@ -43,14 +43,14 @@ Value: TypeAlias = str | Secret
 
 
 class Options(dict[str, str]):
-    """Settings of a client, which may contain secrets: hidden when printed."""
+    """Client settings. Printing them hides secrets."""
 
     def __repr__(self) -> str:
         return repr({name: HIDDEN if is_secret(name) else value for name, value in self.items()})
 
 
 def is_secret(name: str) -> bool:
-    """Return True if the setting of this name holds a secret."""
+    """Return True if a setting with this name contains a secret."""
     return _SECRET.search(name) is not None and _NOT_SECRET.search(name) is None
 
 

@@ -1,7 +1,7 @@
 """The shape of a job: the parts that its checkpoint and tables depend on. If they change, the job cannot resume.
 
-Spark resumes a query only with the same source and the same state; tables keep the keys they began with. The shape is
-stored beside the checkpoint as JSON. Knows neither Spark nor files.
+Spark resumes a query only with the same source and the same state; a table's keys cannot change. The shape is stored
+beside the checkpoint as JSON. Imports no Spark and opens no files.
 """
 
 import dataclasses
@@ -38,9 +38,9 @@ class Shape:
     name: str
     version: int
     source: str
-    """'topic' or 'table NAME'; which topics are read may change."""
+    """'topic' or 'table NAME'. The names of the topics may change."""
     outputs: Mapping[str, Mapping[str, Any]]
-    """By table: the kind of output, and the parts that depend on the kind."""
+    """Kind and fixed parts of each output, by table."""
     changelogs: Mapping[str, str]
     """Tables by topic."""
     state: Mapping[str, str]
@@ -99,14 +99,14 @@ def from_json(value: Mapping[str, Any]) -> Shape:
 def changes(stored: Shape, now: Shape) -> tuple[Change, ...]:
     """Return the differences that prevent resuming the checkpoint.
 
-    These are allowed: new sums, minima, maxima and sketches of an additive table, whose older rows have none; new,
-    renamed or removed changelog topics; a new schema of state if the old or the new one is unknown.
+    Allowed changes: new sums, minima, maxima and sketches of an additive table (null in older rows); new, renamed or
+    removed changelog topics; a changed schema of the state if the old or the new one is unknown.
     """
     return tuple(_changes(stored, now))
 
 
 def check_resumable(stored: Shape, now: Shape) -> None:
-    """Raise PipelineError if the checkpoint cannot be resumed, saying what has changed and what to do."""
+    """Raise PipelineError if the checkpoint cannot be resumed. The message says what has changed and what to do."""
     found = changes(stored, now)
     if found:
         raise refusal(now.name, stored.version, "; ".join(map(str, found)))
@@ -122,7 +122,7 @@ def refusal(job: str, version: int, changed: str) -> PipelineError:
 
 
 def table_outputs(stored: Shape) -> dict[str, TableOutput]:
-    """Return the tables of a stored shape, with the parts that readers need. The job's definition is not required."""
+    """Return the tables of a stored shape, so that they can be read without the job's definition."""
     return {
         table: _KINDS[fixed["kind"]](
             table=table,

@@ -1,4 +1,4 @@
-"""Compute rows once per batch if several tables of a job need them. Imports no Spark: it only calls the frames."""
+"""Compute rows only once per batch if several tables of a job need them. Does not import Spark."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ F = TypeVar("F")
 
 
 class Kept:
-    """The frames that are kept until the end of a batch."""
+    """The frames that are cached until the end of a batch."""
 
     def __init__(self) -> None:
         self._frames: list[Any] = []
@@ -17,7 +17,7 @@ class Kept:
         """True if the job itself has shared rows."""
 
     def keep(self, rows: Any) -> None:
-        """Keep rows after they are first computed."""
+        """Cache the rows when they are first computed."""
         if not any(rows is kept for kept in self._frames):
             rows.persist()
             self._frames.append(rows)
@@ -32,7 +32,7 @@ _batch: Final[ContextVar[Kept | None]] = ContextVar("batch", default=None)
 
 @contextmanager
 def batch() -> Iterator[Kept]:
-    """Keep rows until the end of the block."""
+    """Cache shared rows until the end of the block."""
     kept = Kept()
     token = _batch.set(kept)
     try:

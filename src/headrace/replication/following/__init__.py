@@ -1,1 +1,1 @@
-"""Copies partitions that other brokers lead: fetchers for each leader, their state without I/O, and appends to logs."""
+"""Copies partitions that other brokers lead: fetchers per leader, their pure state, and appends to local logs."""

@@ -13,7 +13,7 @@ class FetcherFigures(NamedTuple):
 
     name: str
     address: tuple[str, int] | None
-    """The leader's host and port; None if it is not alive."""
+    """The leader's host and port; None if the leader is not alive."""
     requests: int
     bytes: int
     lags: tuple[tuple[TopicPartition, int], ...]

@@ -28,7 +28,7 @@ class FetchSession:
     def __init__(self) -> None:
         self.wanted: dict[PartitionKey, bytes] = {}
         self._known: dict[PartitionKey, bytes] = {}
-        """The entries that the leader knows from earlier requests."""
+        """The entries that earlier requests have sent to the leader."""
         self._touched: dict[PartitionKey, None] = {}
         self._id = _NO_SESSION
         self._epoch = _FULL

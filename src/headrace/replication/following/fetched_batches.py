@@ -55,7 +55,7 @@ def runs_of(records: memoryview, next_offset: int, leader_epoch: int) -> list[Ru
     """Return the whole batches in `records`, which must begin at `next_offset` or after it, in ascending order.
 
     An incomplete last batch is ignored, as are batches with a later epoch than `leader_epoch`, the epoch of the
-    fetch: the follower must first learn of the later epoch. Raises UnexpectedOffsetError, and KafkaError:
+    fetch: the follower must receive the later epoch first. Raises UnexpectedOffsetError, and KafkaError:
     corrupt_message for a wrong checksum or header, unsupported_for_message_format for v0 and v1.
     """
     position, size = 0, len(records)
@@ -102,7 +102,7 @@ def _invalid(header: BatchHeader) -> KafkaError:
         return KafkaError(
             ErrorCode.unsupported_for_message_format,
             f"the leader has message format v{header.magic}; only v2 (Kafka 0.11 and later) is supported: copy the"
-            " topic with a client to a new one",
+            " topic to a new one with a client",
         )
     return KafkaError(
         ErrorCode.corrupt_message, f"the leader sent an invalid batch header at offset {header.base_offset}"

@@ -70,7 +70,7 @@ class Reports(Protocol):
 
 
 class Fetcher:
-    """Fetches from one leader, in a task that `start` begins. All methods belong to the event loop."""
+    """Fetches from one leader, in a task that `start` begins. Use it on the event loop only."""
 
     def __init__(
         self, link: Link, settings: FetcherSettings, reports: Reports, throttle: ReplicationThrottle, clock: Clock
@@ -105,7 +105,7 @@ class Fetcher:
         for partition in partitions:
             topic_partition = partition.topic_partition
             failure = partition.log.flusher.flush_failure
-            if failure is not None:  # the first fetch would tell the leader that the records are on disk
+            if failure is not None:  # to the leader, the first fetch would mean that the records are on disk
                 self._fail(partition, failure)
                 continue
             end = partition.log_end()
@@ -204,9 +204,9 @@ class Fetcher:
         return reply, self._state.answered(reply, self._clock.monotonic())
 
     def _answered(self, result: memoryview | LinkError) -> None:
-        """Append the records of a usual reply and ask again at once; leave everything else to the task.
+        """Append the records of a usual reply and send the next request at once; leave everything else to the task.
 
-        Producers with acks=all wait for the next request, and the task would send it in a later turn of the loop.
+        Producers with acks=all wait for that request, which the task would send in a later iteration of the event loop.
         """
         handed = self._handed
         if handed.done():
@@ -254,7 +254,7 @@ class Fetcher:
             log.log(level, message, *arguments)
 
     async def _wait(self, now: float) -> None:
-        """Wait for a partition, or until the back-off of one is over."""
+        """Wait until partitions are added or the next back-off is over."""
         due = self._state.next_retry()
         wait_s = self._settings.backoff_s if len(self._state) else None
         if due is not None:
@@ -290,7 +290,7 @@ class Fetcher:
                 self._carry_out(partition, action)
         if to_flush:
             for partition, reason in await self._reports.flush(to_flush):
-                # Another fetch would tell the leader that the records are on disk.
+                # To the leader, another fetch would mean that the records are on disk.
                 if self._partitions.get(partition.topic_partition) is partition:
                     self._fail(partition, reason)
         for following in resets:
@@ -312,7 +312,7 @@ class Fetcher:
             if error.code is ErrorCode.unsupported_for_message_format:
                 self._fail(partition, str(error))
                 return 0
-            # Another check takes failed directories offline; a full one may get space again.
+            # Failed directories are taken offline elsewhere; a full disk may get space again.
             name = partition.topic_partition
             self._log(name, logging.ERROR, "%s: appending fetched records failed; trying again: %s", name, error)
             self._state.failed(following, partition.log_end(), self._clock.monotonic())
@@ -347,7 +347,7 @@ class Fetcher:
         elif isinstance(action, Retry):
             level, name = logging.INFO if action.is_expected else logging.ERROR, partition.topic_partition
             if action.is_expected and action.wait_s < self._settings.backoff_s:
-                return  # the leader is about to learn of its epoch
+                return  # the leader is about to receive its new epoch
             self._log(name, level, "%s: the leader returned %s; trying again", name, action.reason)
 
     async def _reset(self, following: Following) -> None:

@@ -49,7 +49,7 @@ class Following:
         self.stage = Stage.FETCHING
         self.retry_at = 0.0
         self.retry_s = _FIRST_RETRY_S
-        """Seconds to wait after the next error that is normal while the brokers learn of a leader change."""
+        """Seconds to wait after the next error that is normal during a leader change."""
 
 
 class Append(NamedTuple):
@@ -68,13 +68,13 @@ class Truncate(NamedTuple):
 
 
 class Reset(NamedTuple):
-    """Ask the leader for its offsets: the log's end is outside the leader's log. Outcome: `moved`."""
+    """Request the leader's offsets: the log's end is outside the leader's log. Outcome: `moved`."""
 
     following: Following
 
 
 class Fail(NamedTuple):
-    """The partition is not fetched until its leader epoch changes. `is_expected`: it is about to change."""
+    """The partition is not fetched until its leader epoch changes. `is_expected`: the epoch is about to change."""
 
     following: Following
     reason: str
@@ -122,7 +122,7 @@ class FollowerState:
         return len(self._partitions)
 
     def __contains__(self, following: object) -> bool:
-        """Return True if this very state is still valid: neither removed nor replaced under a new epoch."""
+        """Return True if `following` is still current: neither removed nor replaced under a new epoch."""
         return isinstance(following, Following) and self._partitions.get(following.topic_partition) is following
 
     def get(self, topic_partition: TopicPartition) -> Following | None:
@@ -261,7 +261,7 @@ class FollowerState:
         if code not in _WHILE_METADATA_SPREADS:
             self.delay(following, now)
             return Retry(following, name_of(code), False, self.backoff_s)
-        # The leader learns of its epoch within milliseconds of its followers, and acks=all waits for them.
+        # Retry soon: the leader receives its epoch within milliseconds, and acks=all waits for this follower.
         wait_s = min(following.retry_s, self.backoff_s)
         following.retry_s = 2 * wait_s
         self.delay(following, now, wait_s)
@@ -272,7 +272,7 @@ def truncation_offset(end: tuple[int, int], log_end_offset: int, *, leader_epoch
     """Return the offset to truncate to if the leader's `leader_epoch` ends at `leader_end_offset` (KIP-101, KIP-279).
 
     `end` is the follower's largest epoch up to that one, and its end offset: see `LeaderEpochs.end_offset_for`. If the
-    follower does not know the leader's epoch, it keeps its log up to its previous epoch, and fetches again.
+    follower does not have the leader's epoch, it keeps its log to the end of its own previous epoch, and fetches again.
     """
     epoch, end_offset = end
     if end_offset < 0:

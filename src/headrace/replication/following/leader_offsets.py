@@ -27,7 +27,7 @@ async def leader_offset(
     version: int = OFFSETS_VERSION,
 ) -> int:
     """Return the log start offset or the log end offset of the leader. Raises LinkError, OffsetsRefusedError."""
-    # Imported late: needed only after an unclean election, or after a follower was down for long.
+    # Imported late: needed only after an unclean election, or after a follower was down for a long time.
     from kio.schema.types import BrokerId, TopicName
     from kio.static.primitive import i8, i32, i64
 

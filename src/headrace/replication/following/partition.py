@@ -179,8 +179,8 @@ class FollowedPartition(Replica):
     def truncate_where_diverging(self, leader_epoch: int, leader_end_offset: int) -> int:
         """Truncate to the point where this log diverges from the leader's, and return the offset.
 
-        The leader's largest epoch up to this log's last is `leader_epoch`, and ends at `leader_end_offset`. The logs
-        may still differ before that, which the next fetch shows. Raises KafkaError as `truncate_to` does.
+        `leader_epoch` is the leader's largest epoch up to this log's last one, and ends at `leader_end_offset`. If the
+        logs also differ before that, the next fetch shows it. Raises KafkaError as `truncate_to` does.
         """
         offset = truncation_offset(
             self.log.leader_epochs.end_offset_for(leader_epoch),

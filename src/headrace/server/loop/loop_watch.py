@@ -1,4 +1,4 @@
-"""Monitors the event loop: logs requests that block it for long, and measures its delay.
+"""Monitors the event loop: logs requests that block it for 200 ms or more, and measures its delay.
 
 Connections time their requests. A timer measures the delay of callbacks, and detects blocking by anything other than a
 request.
@@ -88,4 +88,4 @@ class LoopWatch:
         # an upper bound: the processor time since the last beat
         cpu_ns = thread_time_ns() - self._cpu_ns_at_beat
         busy = f", {cpu_ns / 1e6:.0f} ms of it on the processor: the machine is busy" if cpu_ns < held_ns / 2 else ""
-        log.warning("%s held the event loop for %.0f ms%s%s", what, held_ns / 1e6, busy, more)
+        log.warning("%s blocked the event loop for %.0f ms%s%s", what, held_ns / 1e6, busy, more)

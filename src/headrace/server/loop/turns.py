@@ -1,9 +1,9 @@
 """Shares the loop fairly: costly work takes turns, and the loop polls for new requests in between.
 
-A connection whose last turns were long must queue for its next turn. All others must queue once the turns since the
-last poll of the sockets have taken too long. The queue is served for a short time, then the loop polls the sockets
-again. So a client with cheap requests is served between any two costly requests of others. New connections have a
-separate queue, so that a crowd of them delays only other new ones.
+A connection whose last turns were long queues after other such connections. Once the turns since the last poll of the
+sockets have taken too long, every connection must queue. The queues are served for a short time, then the loop polls
+the sockets again. So a client with cheap requests is served between any two costly requests of others. New connections
+have a separate queue, so that a crowd of them delays only other new ones.
 """
 
 from collections import deque
@@ -14,13 +14,13 @@ from typing import Any, Final, Protocol, TypeVar
 LONG_NS: Final = 250_000
 """Turns of this length or more count against the budget."""
 HEAVY_NS: Final = 1_000_000
-"""After two turns of this length, the second of them also in processor time, a connection must queue."""
+"""After two turns of this length, the second with at least HEAVY_CPU_NS of processor time, a connection is HEAVY."""
 HEAVY_CPU_NS: Final = 700_000
 """The minimum processor time of a heavy turn: a small request takes long too if another process has the processor."""
 SLICE_NS: Final = 1_000_000
 """A connection yields after this time, even if it has received more requests."""
 BUDGET_NS: Final = 2_000_000
-"""The time for long turns, plus at most one more turn, before the loop polls the sockets again."""
+"""After long turns of this total length, and at most one more turn, the loop polls the sockets again."""
 
 LIGHT: Final = 0
 """A connection whose last turns were short."""
@@ -166,7 +166,7 @@ class Pace:
     def note_long(self, ns: int) -> None:
         """Count a turn, or one step of a request, of LONG_NS or more."""
         if ns >= HEAVY_NS and (not self.long_turns or thread_time_ns() - self._began_cpu_ns >= HEAVY_CPU_NS):
-            # the first turn of a connection is enough
+            # one heavy turn is enough if it is the connection's first
             self.long_turns += 2 if self.is_fresh else 1
         self._turns.spent(ns)
 

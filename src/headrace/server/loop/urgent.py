@@ -1,10 +1,11 @@
 """Reads from some connections before every turn of the others, so that their short requests do not wait for long ones.
 
 A poll of the loop may find many producers that have sent records. A client that waits for the end of its transaction
-would be served after all of them, and one that sends meanwhile only after the next poll. So connections that carry only
-requests about transactions have an epoll of their own, nested in the loop's, which is polled before every other turn.
+would be served after all of them, or even after the next poll if its request arrives meanwhile. So connections that
+carry only requests about transactions have their own epoll, nested in the loop's, which is polled before every other
+turn.
 
-Without epoll, the loop reads from them as from all others.
+Without epoll, these connections are read like all others.
 """
 
 import asyncio
@@ -22,11 +23,11 @@ APIS: Final = frozenset(
         ApiKey.TXN_OFFSET_COMMIT.value,
     }
 )
-"""A connection with one of these is urgent until it sends one of `OTHER_APIS`: librdkafka's connection to the
-coordinator, for example. The Java client has one connection for all requests to a broker."""
+"""A connection that sends one of these is urgent until it sends one of `OTHER_APIS`. librdkafka has a separate
+connection to the coordinator; the Java producer uses one connection for all requests to a broker."""
 OTHER_APIS: Final = frozenset({ApiKey.PRODUCE.value, ApiKey.FETCH.value})
 _AT_ONCE: Final = 16
-"""Connections to serve before the turn of another one."""
+"""Maximum number of urgent connections to serve before a turn of another connection."""
 
 
 class Watched(Protocol):
@@ -47,10 +48,10 @@ class UrgentReads:
         if self._epoll is not None:
             loop.add_reader(self._epoll.fileno(), self.serve)
         self.is_used = False
-        """True if it has sockets to watch. A plain attribute, because every turn reads it."""
+        """True if sockets are watched. A plain attribute, because every turn reads it."""
 
     def add_reader(self, fd: int, callback: Callable[[], None]) -> None:
-        """Watch a socket, like a loop."""
+        """Watch a socket, like `loop.add_reader`."""
         if self._epoll is None:
             self._loop.add_reader(fd, callback)
             return
@@ -59,7 +60,7 @@ class UrgentReads:
         self.is_used = True
 
     def remove_reader(self, fd: int) -> None:
-        """Stop watching a socket, like a loop; call this before closing it."""
+        """Stop watching a socket, like `loop.remove_reader`; call this before closing the socket."""
         if self._epoll is None:
             self._loop.remove_reader(fd)
         elif self._readers.pop(fd, None) is not None:

@@ -90,7 +90,7 @@ def columns_of(headers: Sequence[BatchHeader], bodies: Sequence[Buffer]) -> Reco
 
 
 def _are_offsets(zigzags: Integers, counts: Integers, headers: Sequence[BatchHeader]) -> Flags:
-    """Return True for every batch whose offsets are valid. Even zigzags are twice the delta; odd ones are negative."""
+    """Return True for every batch with valid offsets. An even zigzag is twice the delta; an odd one is negative."""
     last = np.cumsum(counts) - 1
     first = last + 1 - counts
     ascends = np.ones(len(zigzags), np.bool_)
@@ -179,7 +179,7 @@ def _skip_varints(content: Bytes, at: Integers) -> Integers:
 def _varints(content: Bytes, at: Integers) -> tuple[Integers, Integers]:
     """Return the zigzags of the varints `at` these positions, and their ends.
 
-    Raises KafkaError(corrupt_message) for a varint of more than 32 bits.
+    Raises KafkaError(corrupt_message) for a varint of more than 5 bytes.
     """
     byte = content[at]
     values = (byte & 0x7F).astype(np.int64)

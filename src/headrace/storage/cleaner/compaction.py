@@ -1,7 +1,7 @@
 """Compacts one log: copies segments without superseded records.
 
-Reads inactive segments and writes `.cleaned` files; knows neither the log nor its readers, so that it can run in a
-separate process. The rules are those of Kafka's log cleaner:
+Reads inactive segments and writes `.cleaned` files. Needs no open log, so that it can run in a separate process. The
+rules are those of Kafka's log cleaner:
 https://kafka.apache.org/documentation/#design_compactionconfig
 """
 
@@ -58,8 +58,8 @@ class _Planned(NamedTuple):
 class Cleaner:
     """Does one job: call `build_map`, then `clean` with each of `groups()`.
 
-    `check` is called at every read, and raises to end the job. A batch with a valid checksum but unreadable records is
-    kept unchanged and added to `unreadable`, so that the rest of the log can be cleaned.
+    `check` is called with every read and write, and may raise to end the job. A batch with a valid checksum but
+    unreadable records is kept unchanged and added to `unreadable`, so that the rest of the log can be cleaned.
     """
 
     def __init__(self, job: CleaningJob, check: Callable[[], None] = lambda: None) -> None:
@@ -87,7 +87,7 @@ class Cleaner:
         return Map(offset, max_bytes=self._job.map_bytes, random_bytes=os.urandom)
 
     def build_map(self) -> None:
-        """Find the newest record of every key from the first dirty offset on, as far as memory allows.
+        """Find the newest record of every key from the first dirty offset on, until the memory is full.
 
         Raises OSError, and KafkaError: corrupt_message for a damaged file, kafka_storage_error if not even one batch
         fits into memory.
@@ -119,7 +119,7 @@ class Cleaner:
                 self.map.skip_to(header.last_offset)
                 read += len(batch)
                 if read >= _PINNED_BYTES:
-                    # a pending body keeps the whole buffer in memory that contains it
+                    # a pending body keeps its whole read buffer in memory
                     self.map.process_pending()
                     read = 0
             self.map.skip_to(ends - 1)
@@ -264,7 +264,7 @@ class Cleaner:
             writer.add(header, batch)
 
     def _copy_empty(self, header: BatchHeader, writer: CleanedSegment) -> None:
-        """Copy only the header if a producer's state depends on it or it ends the cleaned part; otherwise nothing."""
+        """Copy only the header if a producer's state depends on the batch or it ends the cleaned part; else nothing."""
         last = self._job.producers.get(header.producer_id) if header.producer_id >= 0 else None
         if last is None:
             needed = False

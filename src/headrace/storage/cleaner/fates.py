@@ -8,11 +8,11 @@ MANY_BATCHES: Final = 8192
 """Maximum number of pending batches. Each takes 700 bytes in addition to its records."""
 
 LIVE: Final = 0
-"""The record is the newest of its key and has a value; also stands for offsets without a record."""
+"""The record is the newest with its key and has a value. Offsets without a record also have this fate."""
 SUPERSEDED: Final = 1
 """A newer record has the same key, or the record has no key."""
 TOMBSTONE: Final = 2
-"""The record is the newest of its key and has no value."""
+"""The record is the newest with its key and has no value."""
 
 
 class Fates(NamedTuple):

@@ -1,6 +1,6 @@
 """The requests to a cleaner process, and its replies.
 
-Separate from the cleaner, so that the broker need not load its modules.
+A separate module, so that the broker does not load the cleaner's modules.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,6 +1,6 @@
 """Computes digests of many keys at once, short enough to store one for every key of a log.
 
-A digest has 128 bits: the upper halves of four sums, which multiply the key's 32-bit words by random 64-bit numbers
+A digest has 128 bits: the upper halves of four sums of the key's 32-bit words, multiplied by random 64-bit numbers
 (multiply-shift hashing: Dietzfelbinger 1996; Thorup, "High Speed Hashing for Integers and Strings", 2015). Any two keys
 collide with a probability of 2^-128. The numbers are secret and differ for every map, so clients cannot produce
 collisions. Long keys, with more words than numbers, get a keyed BLAKE2b digest.
@@ -42,7 +42,7 @@ class KeyDigests:
     """
 
     def __init__(self, random_bytes: Callable[[int], bytes]) -> None:
-        # one row per 32-bit word, and two for the length, which distinguishes keys that differ in trailing zeros
+        # one row per 32-bit word, and two for the length, which distinguishes keys that differ only in trailing zeros
         rows = LONGEST_SUMMED // 4 + 2
         self._numbers: Words = np.frombuffer(random_bytes(rows * _SUMS * 8), np.uint64).reshape(rows, _SUMS)
         self._secret = random_bytes(32)

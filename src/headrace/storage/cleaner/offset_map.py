@@ -30,8 +30,8 @@ class OffsetMap:
     Takes `BYTES_PER_KEY` per key and `BYTES_PER_OFFSET` per offset: call `has_room` before `add`. Pending records take
     about 2 MB, or twice the largest batch. `random_bytes` is for `KeyDigests`. Call `settle` before reading fates.
 
-    Added batches stay pending until there are enough of them. Unreadable ones are added to `unreadable`: they supersede
-    nothing and are kept.
+    Added batches stay pending until they are processed together. Unreadable ones are added to `unreadable`: they
+    supersede nothing and are kept.
     """
 
     __slots__ = (
@@ -266,5 +266,5 @@ def _newest_of(parts: list[_Entries]) -> _Entries:
 
 
 def _has_half_collision(high: Words, low: Words) -> bool:
-    """Return True if different digests share the upper half, because sorting by it can then separate equal digests."""
+    """Return True if different digests share the upper half: sorting by that half can then separate equal digests."""
     return bool(((high[1:] == high[:-1]) & (low[1:] != low[:-1])).any())

@@ -142,7 +142,7 @@ class PlainOffsetMap:
 
 
 def _read(header: BatchHeader, body: Buffer) -> tuple[bool, list[_Record]]:
-    """Return the records, and before them whether their offsets ascend and stay within the batch's range.
+    """Return `(True, records)` if their offsets ascend and stay within the batch's range, else `(False, records)`.
 
     Raises KafkaError(corrupt_message) if the body does not match the header.
     """

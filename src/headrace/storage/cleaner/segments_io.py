@@ -20,7 +20,7 @@ _THROTTLE_INTERVAL_S: Final = 0.1
 
 
 class Throttle:
-    """Sleeps to limit reads and writes to `bytes_per_second`. First calls `check`, which raises to end the job."""
+    """Sleeps to limit reads and writes to `bytes_per_second`. First calls `check`, which may raise to end the job."""
 
     def __init__(self, bytes_per_second: float, check: Callable[[], None]) -> None:
         self._rate = bytes_per_second
@@ -118,7 +118,7 @@ class CleanedSegment:
         self.segment.write_indexes()
 
     def finish(self, modified_ns: int) -> None:
-        """Write and sync all files. Retention by time uses the modification time, so set it to `modified_ns`."""
+        """Write and sync all files. Set the log file's modification time, which retention needs without timestamps."""
         self._write()
         segment = self.segment
         segment.seal()

@@ -1,6 +1,7 @@
 """Locates records in a batch, and builds batches from those that compaction keeps.
 
-Records are copied as bytes: their offsets and timestamps are relative to the batch, which keeps its base.
+Records are copied as bytes, because their offsets and timestamps are relative to the batch. Only a delete horizon,
+which replaces the base timestamp, changes their timestamp deltas.
 """
 
 from collections.abc import Sequence
@@ -28,7 +29,7 @@ def only_record(body: Buffer) -> RecordSpan:
 
 
 def survivors(body: Buffer, fates: Buffer, sizes: Sequence[int]) -> list[RecordSpan]:
-    """Return the records in `body` that are not superseded, by their `fates` (see `fates.py`) and `sizes` in bytes."""
+    """Return the records in `body` that are not superseded. `fates`: see `fates.py`; `sizes` in bytes."""
     kept: list[RecordSpan] = []
     end = 0
     for fate, size in zip(fates, sizes, strict=True):
@@ -39,7 +40,7 @@ def survivors(body: Buffer, fates: Buffer, sizes: Sequence[int]) -> list[RecordS
 
 
 def _timestamp(value: int) -> int:
-    """Limit a computed timestamp to 64 bits: a producer may have sent any values."""
+    """Limit a computed timestamp to 64 bits: a producer may have sent any value."""
     return min(max(value, -(2**63)), 2**63 - 1)
 
 
@@ -51,7 +52,7 @@ def _timestamp_delta(body: Buffer, start: int) -> int:
 def batch_of(
     header: rb.BatchHeader, body: bytes, kept: Sequence[RecordSpan], *, delete_horizon_ms: int | None
 ) -> bytes:
-    """Build a batch of the records `kept`, at least one, with the offsets, the producer and the codec of the original.
+    """Build a batch of the `kept` records (at least one), with the original's offsets, producer and codec.
 
     `delete_horizon_ms`, after which its tombstones or marker may be removed, replaces the base timestamp (KIP-534);
     None leaves it unchanged.

@@ -19,7 +19,7 @@ _HYSTERESIS: Final = 10
 
 
 class Room(IntEnum):
-    """The state of free space; the metric has these numbers."""
+    """The state of free space. The metric uses these numbers."""
 
     PLENTY = 0
     LOW = 1
@@ -29,7 +29,7 @@ class Room(IntEnum):
 
 
 class Marks(NamedTuple):
-    """Both marks, each in bytes (or AUTOMATIC) and in percent of the file system, of which the larger value applies."""
+    """Both marks, each in bytes (or AUTOMATIC) and in percent of the file system; the larger value applies."""
 
     soft_bytes: int = AUTOMATIC
     soft_percent: float = 0

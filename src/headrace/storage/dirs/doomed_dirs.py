@@ -21,7 +21,7 @@ class DoomedDirs:
         self._waiting.append((due_ms, path))
 
     def remove_due(self, now_ms: int, full: Collection[Path]) -> None:
-        """Remove the directories that are due, and all in the log directories `full`. This may take long.
+        """Remove the directories that are due, and all those in the log directories `full`. This can take a long time.
 
         Directories from an earlier process are due after the default delay, counted from the first call.
         """

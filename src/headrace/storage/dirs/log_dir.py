@@ -38,10 +38,11 @@ log = logging.getLogger(__name__)
 
 
 class LogDir:
-    """A directory whose lock this process holds; nothing in it changes before `take_over`.
+    """A directory whose lock this process holds; apart from `.lock`, nothing in it changes before `take_over`.
 
-    `clean_shutdown` is True if the last owner closed all logs, `known` if that owner was Headrace, `kernel_survived` if
-    the machine has not restarted since that owner opened all logs: then no write is lost, even if the owner was killed.
+    `clean_shutdown` is True if the last owner closed all logs, `known` if Headrace has owned the directory before,
+    `kernel_survived` if the machine has not restarted since Headrace opened all logs: then no write is lost, even if
+    the owner was killed.
     """
 
     _locked_here: ClassVar[set[Path]] = set()
@@ -191,7 +192,7 @@ class LogDir:
 
     @property
     def may_be_unmounted(self) -> bool:
-        """True if the directory was empty when it was added to others, and this was not confirmed as correct."""
+        """True if the directory was empty when it was added to others, and `trust` has not been called since."""
         return (self.path / NEW_FILE).exists()
 
     def trust(self) -> None:
@@ -199,7 +200,7 @@ class LogDir:
         (self.path / NEW_FILE).unlink(missing_ok=True)
 
     def take_over(self, *, joins_others: bool = False) -> None:
-        """Make the directory this broker's; a crash from now on causes a recovery. Raises OSError."""
+        """Claim the directory for this broker; a crash from now on causes a recovery. Raises OSError."""
         if joins_others and self.is_fresh:
             replace_file(self.path / NEW_FILE, b"")
         if self.clean_shutdown:
@@ -256,7 +257,7 @@ class LogDir:
         replace_file(self.path / ADOPTED_FILE, b"")
 
     def identify_as(self, version: int) -> None:
-        """Write `meta.properties` in another version, which Kafka may require. Raises OSError."""
+        """Rewrite `meta.properties` as this version: a Kafka with ZooKeeper requires 0. Raises OSError."""
         if self.properties is not None:
             write_meta_properties(self.path, replace(self.properties, version=version))
 
@@ -305,9 +306,9 @@ class LogDir:
             offsets.pop(topic_partition, None)
 
     def expect_new(self, topic_partition: TopicPartition) -> None:
-        """Remove an earlier partition's offsets under this name from the checkpoints. Raises OSError.
+        """Remove the offsets of an earlier partition with this name from the checkpoints. Raises OSError.
 
-        After a crash they would apply to the new partition, and hide its records or skip their recovery.
+        After a crash, they would hide records of the new partition or skip their recovery.
         """
         self.forget(topic_partition)
         files = (self._recovery_point_file, self._log_start_file, self._high_watermark_file, self._cleaner_file)

@@ -1,7 +1,7 @@
 """Copies a log to another log directory while it is in use (KIP-113).
 
-`plan` lists the data to copy, in the thread that appends; `copy` copies it in another thread. Rounds of both leave less
-and less to copy, until `log_switch` can copy the rest between two appends.
+`plan` lists the data to copy, in the thread that appends; `copy` copies it in another thread. Each round of
+both leaves less to copy, until `log_switch` can copy the rest between two appends.
 """
 
 import os
@@ -213,7 +213,7 @@ class LogMove:
             time.sleep(min(left, _LONGEST_PAUSE_S))
 
     def discard(self) -> None:
-        """Remove the copy as far as possible; the next start removes the rest."""
+        """Remove the copy, ignoring errors; the next start removes the rest."""
         remove_tree(self.future)
 
 

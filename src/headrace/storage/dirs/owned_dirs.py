@@ -65,7 +65,7 @@ class OwnedDirs:
         return cls(directories, cluster_id, offline)
 
     def take_over(self) -> list[LogDir]:
-        """Make the directories this broker's, and return those that are not writable.
+        """Claim the directories for this broker, and return those that are not writable.
 
         Raises KafkaError(kafka_storage_error) if none is writable.
         """
@@ -121,7 +121,7 @@ class OwnedDirs:
         return frozenset(properties.directory_id for properties in known if properties and properties.directory_id)
 
     def identify_as(self, version: int) -> None:
-        """Write every `meta.properties` in another version, which Kafka may require. Raises OSError."""
+        """Rewrite every `meta.properties` as this version: a Kafka with ZooKeeper requires 0. Raises OSError."""
         for directory in self.working:
             directory.identify_as(version)
 
@@ -164,8 +164,8 @@ class OwnedDirs:
     def unusable(self) -> Iterator[tuple[Path, str]]:
         """Yield working directories that must no longer be used, with the reason.
 
-        They were renamed or removed, or their lock file was deleted and locked by another process. A deleted lock file
-        is otherwise created and locked again.
+        A directory was renamed, removed or replaced, its disk failed, or another process locked it after its lock file
+        was deleted. Otherwise, a deleted lock file is created and locked again.
         """
         for directory in self.working:
             try:

@@ -91,7 +91,7 @@ def _is_partition(directory: Path) -> bool:
 def verify_topic_ids(partitions: Sequence[Path], known: Mapping[str, UUID]) -> list[Finding]:
     """Compare the topic ids in the directories `partitions` with those of the `known` topics.
 
-    All directories of an unknown topic must have the same id, which no other topic has.
+    All directories of an unknown topic must share one id that no other topic has.
     """
     findings: list[Finding] = []
     ids = dict(known)

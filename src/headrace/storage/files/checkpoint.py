@@ -24,7 +24,7 @@ class CorruptCheckpointError(Exception):
 
 
 def read_lines(path: Path) -> list[str]:
-    """Return the lines of the entries; an empty list if the file is missing, or empty (as Kafka creates it).
+    """Return one line per entry; an empty list if the file is missing or empty (Kafka creates empty files).
 
     Raises CorruptCheckpointError and OSError.
     """

@@ -10,8 +10,8 @@ _DISK_ERRORS: Final = frozenset(
     for name in ("EIO", "EROFS", "ENODEV", "ENXIO", "ESTALE", "EUCLEAN", "ENOTCONN", "EHOSTDOWN", "ESHUTDOWN")
     if (code := getattr(errno, name, None)) is not None
 )
-"""I/O errors, read-only or damaged file systems, missing devices or servers. Not a full disk, which may get space
-again, nor a lack of descriptors or permissions."""
+"""I/O errors, read-only or damaged file systems, missing devices or servers. A full disk and a lack of descriptors or
+permissions are not included: they affect single operations, and may pass."""
 
 
 def is_disk_failure(error: BaseException | None) -> bool:
@@ -20,7 +20,7 @@ def is_disk_failure(error: BaseException | None) -> bool:
 
 
 def reason_of(error: OSError, named: Path) -> str:
-    """Return the text of `error` without its number, and without the path if it is `named`."""
+    """Return the text of `error` without its number, and without its path if that is `named`."""
     if error.errno is None:
         return str(error)
     reason = os.strerror(error.errno)

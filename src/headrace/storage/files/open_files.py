@@ -19,9 +19,9 @@ log = logging.getLogger(__name__)
 _SHARE: Final = 2
 """Segments may use `ulimit -n` divided by this; the rest is for connections and other files."""
 _SPARE: Final = 32
-"""Descriptors left for short uses: indexes, checkpoints, modules."""
+"""Descriptors reserved for files that are open only briefly: indexes, checkpoints, modules."""
 _PART: Final = 8
-"""At the limit, this fraction of the files (1/8) is closed, so that the next opens do not reach it again."""
+"""At the limit, 1/8 of the files are closed, so that the next few opens stay below it."""
 
 
 class Closable(Protocol):

@@ -58,8 +58,8 @@ class LeaderEpochs:
     def end_offset_for(self, epoch: int) -> tuple[int, int]:
         """Return the largest known epoch up to `epoch` and its end offset, as OffsetForLeaderEpoch does.
 
-        Return `(-1, -1)` for an epoch newer than all known ones, and `epoch` with the first known start offset for one
-        older than all known ones.
+        Return `(-1, -1)` if `epoch` is newer than all known epochs, and `epoch` with the first known start offset if it
+        is older than all of them.
         """
         if epoch == UNDEFINED:
             return UNDEFINED, UNDEFINED
@@ -129,7 +129,7 @@ class LeaderEpochs:
             self._replace(kept)
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Drop epochs that end before `start_offset`, and let the epoch that contains it begin there."""
+        """Drop epochs that end at or before `start_offset`; the epoch that contains it then begins there."""
         place = bisect_right(self._entries, start_offset, key=lambda entry: entry.start_offset)
         if place and self._entries[place - 1].start_offset < start_offset:
             self._replace([EpochEntry(self._entries[place - 1].epoch, start_offset), *self._entries[place:]])
@@ -162,6 +162,6 @@ def read_entries(path: Path) -> list[EpochEntry]:
             raise CorruptCheckpointError(f"{path} has a malformed line: {line!r}") from None
         entry = EpochEntry(epoch, start_offset)
         if entries and (entry.epoch <= entries[-1].epoch or entry.start_offset < entries[-1].start_offset):
-            raise CorruptCheckpointError(f"{path} has {entry} after {entries[-1]}")
+            raise CorruptCheckpointError(f"{path} is not ascending at the line {line!r}")
         entries.append(entry)
     return entries

@@ -134,7 +134,7 @@ def _end_of(segment: Segment, loading: Loading, epochs: LeaderEpochs) -> int:
     try:
         return segment.read_end()
     except (KafkaError, CorruptIndexError) as error:
-        # not torn by a crash, so data after the damage may be valid: leave a copy of the file
+        # no crash has torn the file, so data after the damage may be valid: keep a copy of the file
         log.error(
             "%s was damaged after a clean shutdown: %s. Checking it and rebuilding its indexes", segment.path, error
         )
@@ -150,7 +150,7 @@ def _rebuild_indexes(segment: Segment, config: LogConfig, limit: int) -> None:
     if segment.is_cut:
         # keep the index: it shows at every start that the end is lost
         log.error(
-            "%s has only %d bytes, but its indexes refer to later positions: the last records of its offsets %d to %d"
+            "%s has only %d bytes, but its indexes refer to later positions: the last records between offsets %d and %d"
             " are lost. Consumers get CORRUPT_MESSAGE there; restore the file from a replica or a backup",
             segment.path,
             segment.size,
@@ -188,7 +188,7 @@ def _set_aside(directory: Path, segments: Sequence[Segment], reason: str) -> Non
 
 
 def _name_aside(segment: Segment) -> Path:
-    """Return an unused path for the log file that ends with `.damaged`."""
+    """Return an unused path that ends with `.damaged` for the log file."""
     for place in count():
         aside = segment.path.with_name(segment.path.name + (f".{place}" if place else "") + DAMAGED_SUFFIX)
         if not aside.exists():
@@ -255,10 +255,10 @@ def _open_segments(loading: Loading) -> tuple[list[Segment], set[int]]:
 def resume(segment: Segment, config: LogConfig, epochs: LeaderEpochs) -> bool:
     """Recover the last segment from its last index entry on; return False if no batch begins there.
 
-    Sufficient if the process died but the kernel did not. Raises OSError, and KafkaError as `valid_batches` does.
+    This suffices if the process died but the kernel did not. Raises OSError, and KafkaError as `valid_batches` does.
     """
     if not (segment.size or segment.index.count or segment.time_index.count or segment.txn_index.exists):
-        return True  # fast, because most of thousands of partitions may be empty
+        return True  # a shortcut, because most of thousands of partitions may be empty
     start = segment.index.last[1] if segment.index.last else 0
     if start and next(valid_batches(segment, _NO_LIMIT, start), None) is None:
         return False
@@ -297,7 +297,7 @@ def rebuild(
         log.warning(
             "%s: no valid batch at byte %d, offset %d; truncating %d bytes", segment.path, end, end_offset, torn
         )
-        # before the cut: if a crash comes between, the next recovery must find this segment torn again
+        # before the cut: after a crash between the two, the next recovery must find this segment torn again
         _set_aside(segment.directory, following, "follows a torn segment")
         if copies:
             aside = _name_aside(segment)
@@ -361,7 +361,7 @@ def _refuse_old_format(path: Path, position: int, buffer: bytearray, at: int, si
 def remove_segments(directory: Path, segments: Sequence[Segment]) -> None:
     """Remove segments from the end of a log, and sync the directory. Raises OSError.
 
-    The last one goes first, so that a crash leaves no gap.
+    Remove the last one first, so that a crash leaves no gap.
     """
     for segment in reversed(segments):
         for path in segment.mark_deleted():

@@ -148,7 +148,7 @@ class Segment:
             return True
         return (
             self._bytes_since_index > config.index_interval_bytes
-            # a cheap test that fails first: time entries are the larger ones, and at most one more than offset entries
+            # this test is cheap and usually fails: time entries are larger, and at most one more than offset entries
             and (self.index.count + 3) * TIME_ENTRY_SIZE > config.segment_index_bytes
             and (self.index.full(config.segment_index_bytes) or self.time_index.full(config.segment_index_bytes))
         )
@@ -198,7 +198,7 @@ class Segment:
         offset_of_max_timestamp: int,
         index_interval: int,
     ) -> None:
-        """Account for batches at `position`; add index entries for the first of them once per index interval."""
+        """Account for batches at `position`. Once per index interval, add index entries for the first batch."""
         if max_timestamp > self.max_timestamp:
             self.max_timestamp = max_timestamp
             self.offset_of_max_timestamp = offset_of_max_timestamp
@@ -251,7 +251,8 @@ class Segment:
     def find(self, offset: int) -> tuple[int, BatchHeader] | None:
         """Return the position and header of the first batch that ends at or after `offset`, or None.
 
-        Raises KafkaError as `headers` does, and corrupt_message if the batch was in the lost end of the file.
+        Raises OSError, CorruptIndexError if the index file was truncated, and KafkaError as `headers` does, with
+        corrupt_message also if the batch was in the lost end of the file.
         """
         for position, header in self.headers(self.index.lookup(offset)):
             if header.last_offset >= offset:
@@ -317,7 +318,7 @@ class Segment:
     def write_indexes(self) -> None:
         """Write pending entries to the index files. Raises OSError.
 
-        The time index goes first: recovery starts at the last offset index entry, so the time index must cover all
+        Write the time index first: recovery starts at the last offset index entry, so the time index must cover all
         earlier batches.
         """
         self.time_index.write_tail()
@@ -336,7 +337,7 @@ class Segment:
         sync_file(self.time_index.path)
 
     def move(self, directory: Path) -> None:
-        """Use the new path of the directory."""
+        """Use the new path of the renamed or copied directory."""
         self.directory = directory
         for part in (self.index, self.time_index, self.txn_index):
             part.path = directory / part.path.name
@@ -382,5 +383,5 @@ def old_format_error(path: Path, position: int, magic: int) -> KafkaError:
     return KafkaError(
         ErrorCode.unsupported_for_message_format,
         f"{path} has message format v{magic} at byte {position}; only v2 (Kafka 0.11 and later) is supported:"
-        " in Kafka, copy the topic with a client to a new one",
+        " start Kafka again, and copy the topic to a new one with a client",
     )

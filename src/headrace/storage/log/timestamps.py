@@ -1,4 +1,4 @@
-"""Looks up exact offsets by timestamp (ListOffsets): the indexes select one batch, the only one that is decompressed.
+"""Looks up exact offsets by timestamp (ListOffsets): the indexes select the only batch to decompress.
 
 Also looks up timestamps by offset, estimated from batch headers. Batches are decompressed and walked in pieces. All
 functions may run in a thread while another thread appends.
@@ -74,8 +74,8 @@ def _first_newer(
 ) -> tuple[int, int] | None:
     """Return the timestamp and offset of a batch's first record from `from_offset` on that is newer than `newer_than`.
 
-    Return None if it has none or is unreadable. Older versions stored unreadable records; consumers should begin after
-    them. Raises OSError, and KafkaError(corrupt_message) if the checksum does not match.
+    Return None without such a record, or if the records are unreadable: earlier Headrace versions stored these, and
+    consumers should begin after them. Raises OSError, and KafkaError(corrupt_message) if the checksum does not match.
     """
     batch = segment.file.pread(header.size, position)
     if len(batch) < header.size or not batch_crc_ok(batch, 0, header.size):

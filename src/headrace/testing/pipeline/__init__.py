@@ -1,7 +1,7 @@
-"""Test jobs of the pipeline: run them once, or check that a stream of random batches gives the result of a single one.
+"""Test jobs of the pipeline: run them once, or check that a stream of random batches gives the result of one batch.
 
-`Lake` has tables in a temporary directory, and its own broker in this process; with pytest, the fixture
-`headrace_lake` is a new one for each test. Needs the extra `headrace[pipeline]`, and Java.
+A `Lake` has tables in a temporary directory, and its own broker in this process. With pytest, the fixture
+`headrace_lake` is a new lake for each test. Needs the extra `headrace[pipeline]`, and Java.
 """
 
 from headrace.testing.pipeline.comparison import assert_stream_equals_batch

@@ -24,7 +24,9 @@ _END: Final = '%s - - [%s] "GET / HTTP/1.1" 200 1 "-" "-"'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrangement:
-    """The batches of a stream. For a stateful job, the last two only move the watermark: their rows begin at `end`."""
+    """The batches of a stream. For a stateful job, the last two only advance the watermark: their event times are `end`
+    or later.
+    """
 
     parts: Sequence[Records]
     end: datetime | None = None
@@ -41,7 +43,7 @@ def arranged(
     late: float,
     duplicates: float,
 ) -> Arrangement:
-    """Return random batches of the records. Raises PipelineError if the job needs a watermark but no time is known."""
+    """Return random batches of the records. Raises PipelineError if a stateful job's records have no event time."""
     stateful = any(isinstance(output, Stateful) for output in job.outputs)
     late_by_s = seconds_of(getattr(params, "late_by", _LATE_BY))
     if isinstance(records, DataFrame):
@@ -49,7 +51,7 @@ def arranged(
     reads_events = isinstance(job.source, Table)
     if stateful and not reads_events:
         raise PipelineError(
-            f"job {job.name} is stateful but reads a topic: let it read a table with the column {_TIME}, such as events"
+            f"job {job.name} is stateful but reads a topic: make it read a table with the column {_TIME}, like events"
         )
     values = [*records, *(record for record in records if chance.random() < duplicates)]
     if not reads_events:
@@ -66,7 +68,8 @@ def arranged(
     if not stateful:
         return Arrangement(parts=parts)
     end = datetime.fromtimestamp(int(max(known, default=0.0)), UTC) + _YEAR
-    # In all partitions, because the slowest one sets the watermark; twice, because a batch moves it only for the next.
+    # In all partitions, because the slowest one determines the watermark, and twice, because a batch advances the
+    # watermark only for the next batch.
     for moment in (end, end + timedelta(seconds=1)):
         text = moment.strftime("%d/%b/%Y:%H:%M:%S %z")
         parts.append([_END % (f"end-{number}", text) for number in range(lake.partitions)])
@@ -81,7 +84,7 @@ def _of_rows(
     has_time = _TIME in rows.columns
     delay = sf.when(sf.rand(chance.randrange(2**31)) < late, sf.rand(chance.randrange(2**31)) * late_by_s).otherwise(0)
     arrival = sf.unix_micros(_TIME) / 1_000_000 + delay if has_time else sf.rand(chance.randrange(2**31))
-    # Kept in memory: a second computation might order the rows differently.
+    # Persisted, because a second computation might order the rows differently.
     placed = everything.sortWithinPartitions(arrival).withColumn("_at", sf.monotonically_increasing_id()).persist()
     count = placed.count()
     bounds = _bounds(count, chance, batches)
@@ -114,7 +117,7 @@ def _bounds(count: int, chance: Random, batches: int) -> list[range]:
 
 
 def _times(lake: Lake, lines: Sequence[str | bytes | None]) -> list[float | None]:
-    """Return the event times of lines, in seconds since 1970; None for lines that are not requests."""
+    """Return the event times of log lines, in seconds since the epoch; None for lines that are not requests."""
     texts = [line.decode(errors="replace") if isinstance(line, bytes) else line for line in lines]
     # `createDataFrame` would start Python workers.
     records = lake.spark.sql(

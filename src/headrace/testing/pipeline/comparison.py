@@ -37,15 +37,16 @@ def assert_stream_equals_batch(
 ) -> None:
     """Raise AssertionError if a stream of random batches gives another result than one batch with all records.
 
-    There are at most `batches`, and two more at the end for a stateful job. The seed determines where they begin, which
-    records are late or sent twice, and where the job is killed. `late` is the share of records that arrive late, by
-    less than the job's parameter `late_by` (10 minutes if it has none); `duplicates` is the share that is sent twice.
-    The job is killed at up to `kills` random points of random batches (see KILL_POINTS) and restarted. The changelogs
-    must match the tables.
+    The stream has at most `batches` batches, and two more at the end for a stateful job. The seed determines where the
+    batches begin, which records are late or sent twice, and where the job is killed. `late` is the share of records
+    that arrive late, by less than the job's parameter `late_by` (10 minutes if it has none); `duplicates` is the share
+    that is sent twice. The job is killed at up to `kills` random points of random batches (see KILL_POINTS) and
+    restarted. The changelogs must match the tables.
 
-    Only rows with `event_time`, and lines of an access log, can be late; other records come in any order. The stream of
-    a stateful job ends with rows a year later, so that the watermark passes all others. Numbers of type double may
-    differ after nine digits, estimates of sketches by 5 %. `lake` must be empty; by default, a new one is used.
+    Only rows with `event_time`, and access log lines for a job that reads `events`, can be late; other records arrive
+    in any order. The stream of a stateful job ends with rows a year later, so that the watermark passes all others.
+    Numbers of type double may differ after nine digits, estimates of sketches by 5 %. `lake` must be empty; by default,
+    a new one is used.
     """
     definition = definition_of(job)
     values = definition.params() if params is None else params
@@ -94,7 +95,7 @@ def _run(lake: Lake, job: Job, params: object, kills: _Kills, *, max_rows: int |
 
 def _compare(lake: Lake, job: Job, params: object, arrangement: Arrangement, seed: int) -> None:
     if not isinstance(job.source, Table) and job.name != "raw":
-        # The archive contains the records that the job got, with their topic ids, offsets and timestamps.
+        # The archive contains the records that the job read, with their topic ids, offsets and timestamps.
         lake.run_once(raw)
     rows = lake.tables.read(job.source.name if isinstance(job.source, Table) else "raw")
     batch = rows if arrangement.end is None else rows.where(sf.col("event_time") < sf.lit(arrangement.end))
@@ -127,7 +128,7 @@ def _computed(job: Job, params: object, rows: DataFrame) -> Mapping[str, DataFra
             continue
         name = output.topic if isinstance(output, Publish) else output.table
         of_output = result[name] if isinstance(result, dict) else result
-        # The expectations of a job with state are about its results.
+        # The expectations of a stateful job apply to its results.
         of_output = of_output.where(met) if has_state else of_output
         found[name] = summed(of_output, output) if isinstance(output, Additive) else of_output
     return found
@@ -182,7 +183,7 @@ def _check_changelog(where: str, lake: Lake, topic: str, output: TableOutput, ta
 
 
 def _check_published(where: str, lake: Lake, output: Publish, batch: DataFrame) -> None:
-    """Compare all records, or only their keys if they have any: a key's last record depends on the batches' order."""
+    """Compare all records; if they have keys, only the keys, because the batches determine a key's last record."""
     changes = lake.changes(output.topic)
     rows = changelog.records(batch, output.topic, output).collect()
     ours: Counter[Hashable] = Counter(_exact(change.value or {}, ()) for change in changes)
@@ -191,11 +192,11 @@ def _check_published(where: str, lake: Lake, output: Publish, batch: DataFrame) 
         ours, theirs = Counter({change.key for change in changes}), Counter({row.key for row in rows})
     extra, missing = (ours - theirs).total(), (theirs - ours).total()
     if extra or missing:
-        raise AssertionError(f"{where}: {extra} records only in the stream, {missing} only in the batch")
+        raise AssertionError(f"{where}: {extra} records are only in the stream, {missing} only in the batch")
 
 
 def _exact(row: Mapping[str, Any], without: Iterable[str]) -> Hashable:
-    """Return a row in a hashable form, without the columns `without`."""
+    """Return a row in hashable form, without the columns in `without`."""
     return tuple(sorted((name, _canonical(value)) for name, value in row.items() if name not in without))
 
 

@@ -54,9 +54,9 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The output of a job so far: rows by table, and changes by topic.
+    """Everything that a job has written: rows by table, and changes by topic.
 
-    Rows have no order. Additive tables show their totals, and estimates of their sketches.
+    The order of rows is undefined. Rows of additive tables are totals, with estimates in place of sketches.
     """
 
     tables: Mapping[str, list[dict[str, Any]]]
@@ -70,7 +70,7 @@ class Lake:
     """
 
     def __init__(self, *, partitions: int = 2) -> None:
-        """Create a lake; `partitions` is for the source topic. Raises PipelineError without pyspark or Java."""
+        """Create a lake; its source topic has `partitions` partitions. Raises PipelineError without pyspark or Java."""
         requirements.check()
         self._directory = Path(tempfile.mkdtemp(prefix="headrace-lake-"))
         self.partitions = partitions
@@ -91,7 +91,7 @@ class Lake:
 
     @property
     def cluster(self) -> Cluster:
-        """The settings with which clients connect to the broker."""
+        """The client settings for connecting to the broker."""
         return client_settings.plain(self._broker.bootstrap)
 
     @property
@@ -108,9 +108,10 @@ class Lake:
     ) -> Result:
         """Add `records` to the job's source, run the job on the records it has not read yet, and return its results.
 
-        `job` is the decorated function, `params` an object of its parameters. `kill_at` is one of KILL_POINTS: the
-        first batch ends there with KilledError, and the next run repeats it. As in production, a stateful job outputs
-        a result only once the watermark has passed it, and drops late rows. Raises the exception of the job.
+        `job` is the decorated function, `params` an instance of its class of parameters. `kill_at` is one of
+        KILL_POINTS: the first batch that reaches it ends with KilledError, and the next run repeats the batch. As in
+        production, a stateful job outputs a result only once the watermark has passed it, and leaves out late rows.
+        Raises PipelineError, or the exception of the job.
         """
         if kill_at is not None and kill_at not in KILL_POINTS:
             raise PipelineError(f"'{kill_at}' is not a kill point: use {', '.join(KILL_POINTS)}")
@@ -126,7 +127,7 @@ class Lake:
         return self.result(definition)
 
     def add(self, job: "Callable[..., Any] | Job", records: Records) -> None:
-        """Append records to the job's source in order; in a topic, to each partition in turn.
+        """Append records to the job's source in order; in a topic, to the partitions in turn.
 
         Raises PipelineError for records of the wrong kind.
         """
@@ -137,7 +138,7 @@ class Lake:
             self._append(source.name, records)
             return
         if isinstance(source, Table) and source.name != _EVENTS:
-            raise PipelineError(f"rows of table {source.name} must be a DataFrame; only `events` takes lines")
+            raise PipelineError(f"rows of table {source.name} must be a DataFrame; only `events` accepts lines")
         self._produce(records)
         if isinstance(source, Table):
             self.run(definition_of(events))
@@ -198,8 +199,8 @@ class Lake:
     ) -> None:
         """Run a job on the records it has not read yet. Raises the exception of the job.
 
-        A batch has about `max_rows`, if given; batches of a table are whole files. `reached` is called with the name of
-        each kill point.
+        A batch has about `max_rows` rows, if given; batches of a table are whole files. `reached` is called with the
+        name of each kill point.
         """
         around = Surroundings(spark=self.spark, lake=self.tables, cluster=self.cluster, checkpoints=self.checkpoints)
         self._create_topic()

@@ -1,4 +1,4 @@
-"""ControlledShutdown version 3: a broker asks the controller to move its leadership before it stops."""
+"""ControlledShutdown version 3: before it stops, a broker asks the controller to move its leadership."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar

@@ -43,7 +43,7 @@ class LeaderAndIsrPartitionState(_Request):
     adding_replicas: tuple[i32, ...] = field(metadata={"kafka_type": "int32"}, default=())
     removing_replicas: tuple[i32, ...] = field(metadata={"kafka_type": "int32"}, default=())
     is_new: bool = field(metadata={"kafka_type": "bool"}, default=False)
-    """True if no replica has ever had a log of this partition."""
+    """True if the broker has never had a log of this partition."""
     leader_recovery_state: i8 = field(metadata={"kafka_type": "int8"}, default=i8(0))
     """1 while the partition recovers from an unclean election (KIP-704)."""
 

@@ -1,4 +1,4 @@
-"""Reads the requests of a controller in steps: they contain the states of all partitions, perhaps 16 MB.
+"""Read a controller's requests in steps: with the states of all partitions, they may have many megabytes.
 
 `compile_bounds` and kio's reader process a message in one go. Here they process one structure of an array at a time.
 """
@@ -16,7 +16,7 @@ from headrace.wire.varint import unsigned_varint
 
 _Read: TypeAlias = Generator[None, None, tuple[Any, int]]
 StepReader: TypeAlias = Callable[[Buffer, int], _Read]
-"""Returns a message and its end. Can be interrupted where it yields."""
+"""Returns a message and the position after it. Can be interrupted where it yields."""
 _YIELD_EVERY: Final = 64
 
 

@@ -1,1 +1,1 @@
-"""The APIs of transactions, for producers, brokers and admins."""
+"""Transaction APIs for producers, brokers and administrators."""

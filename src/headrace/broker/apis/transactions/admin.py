@@ -22,7 +22,7 @@ from headrace.wire.items import made_of
 _PER_SLICE: Final = 256
 """Transactional ids to handle without a pause."""
 _MATCHED_AT_ONCE: Final = 32_768
-"""Characters of ids that a thread matches in one call, unless one id is longer. A slow expression takes seconds."""
+"""Characters of ids that a thread matches in one call, unless one id is longer. A slow expression may take seconds."""
 
 _Listed: TypeAlias = dict[str, Any]
 """A transaction in the reply to ListTransactions."""
@@ -99,7 +99,7 @@ class TransactionAdminApis:
     ) -> Fields:
         """Return the transactions whose ids match.
 
-        A thread matches them, because RE2 may need seconds for one id of 32 KB; meanwhile it does not hold the GIL.
+        A thread matches them, because RE2 may need seconds for one id of 32 KB; meanwhile it releases the GIL.
         Raises InvalidRequestError if the client hangs up.
         """
         matches: list[_Listed] = []
@@ -125,7 +125,7 @@ class TransactionAdminApis:
         for marker in request.markers:
             yield
             version = getattr(marker, "transaction_version", 0)
-            # In Kafka the append fails.
+            # As in Kafka, where the append of an invalid marker fails.
             is_valid = marker.producer_id >= 0 and version >= 0
             markers = WriteMarkers(
                 ProducerIdentity(marker.producer_id, marker.producer_epoch),

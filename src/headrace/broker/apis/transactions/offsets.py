@@ -1,4 +1,4 @@
-"""TxnOffsetCommit: commit offsets of a group with a transaction (KIP-98, KIP-447)."""
+"""TxnOffsetCommit: commit offsets of a group within a transaction (KIP-98, KIP-447)."""
 
 import inspect
 from collections.abc import Callable
@@ -29,7 +29,7 @@ _MEMBERS_SINCE: Final = 3
 _LEADER_EPOCHS_SINCE: Final = 2
 _ABORTABLE_SINCE: Final = 4
 _ADDS_SINCE: Final = 5
-"""First version in which the broker adds the offsets to the transaction."""
+"""First version in which the broker adds the partition of `__consumer_offsets` to the transaction."""
 _LATER: Final = frozenset(
     {
         ErrorCode.coordinator_load_in_progress,
@@ -146,7 +146,7 @@ class TransactionalOffsetsApi:
     async def _verify_first(
         self, context: RequestContext, request: Request, partition: Partition
     ) -> VerificationGuard | None:
-        """Verify with the coordinator, unless the partition has the transaction open. Raises KafkaError."""
+        """Verify the transaction with its coordinator, unless it is open in the partition. Raises KafkaError."""
         adds = context.api_version >= _ADDS_SINCE
         guard = partition.start_verification(request.producer_id, request.producer_epoch, adds=adds, now_ms=now_ms())
         if guard is None:

@@ -68,7 +68,7 @@ class ClassicGroup:
         return Result(None, effects=self._joining.join(request, now_ms))
 
     def sync(self, request: Sync) -> Result[None]:
-        """Answer with an error or the assignment, or park the request until the leader's assignment is written."""
+        """Reply with an error or the assignment, or park the request until the leader's assignment is written."""
         out: list[Effect] = []
         rebalance = self._rebalance
         try:
@@ -105,7 +105,7 @@ class ClassicGroup:
         return Result(ErrorCode.rebalance_in_progress if is_rebalancing else ErrorCode.none, effects=[timer])
 
     def leave(self, leavers: Sequence[Leaver], now_ms: int) -> Result[list[ErrorCode]]:
-        """Remove members; return an error code per leaver. Raises KafkaError if the group is dead."""
+        """Remove members; return an error code per leaver. Raises KafkaError(coordinator_not_available)."""
         rebalance = self._rebalance
         rebalance.check_alive()
         out: list[Effect] = []
@@ -169,7 +169,7 @@ class ClassicGroup:
         return self._rebalance.end(error, now_ms)
 
     def append_failed(self) -> None:
-        """Do nothing: this machine changes only after a write."""
+        """Do nothing: `Write.then` handles failed writes."""
 
     # Queries
 

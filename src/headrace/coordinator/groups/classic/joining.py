@@ -28,7 +28,7 @@ from headrace.errors import ErrorCode, KafkaError
 from headrace.wording import count
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
-"""Maximum time that the join of a new member stays parked: until the reply it sends no heartbeats and may be dead."""
+"""Maximum time that a new member's join stays parked: the member sends no heartbeats before the reply."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +52,9 @@ class Joining:
         self._max_size = max_size
 
     def join(self, request: Join, now_ms: int) -> list[Effect]:
-        """Answer at once with an error, or if the member rejoins unchanged; otherwise park the request.
+        """Reply at once with an error, or if a known member rejoins unchanged; otherwise park the request.
 
-        It is answered when the join phase completes, or when the new id of a static member has been written.
+        A parked request is answered when the join phase completes, or when a static member's new id has been written.
         """
         out: list[Effect] = []
         rebalance = self._rebalance
@@ -79,7 +79,7 @@ class Joining:
             return True
         member = rebalance.membership.members.get(member_id)
         if rebalance.state is GroupState.PREPARING_REBALANCE:
-            # After a reduction of group.max.size the last members to rejoin have to leave: count parked joins.
+            # If group.max.size was reduced, the last members to rejoin have to leave: count parked joins.
             if member is not None and member.awaiting_join is not None:
                 return True
             return rebalance.membership.awaiting_join_count < self._max_size
@@ -188,7 +188,7 @@ class Joining:
         self._rename(out, member, request.new_member_id)
         member.is_new = False
         self._park(out, member, request)
-        # As in Kafka the member keeps its old client id and host; the timeline shows the new ones.
+        # As in Kafka, the member keeps its old client id and host; the timeline shows the new ones.
         out.append(
             Note(
                 what=Happening.REPLACED,

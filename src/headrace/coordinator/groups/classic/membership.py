@@ -28,7 +28,7 @@ class ClassicMember:
     """True until its first join phase completes. It sends no heartbeats yet, so a parked join may be abandoned."""
 
     def metadata(self, protocol_name: str | None) -> bytes:
-        """Return the member's metadata for this protocol; empty if it does not support it."""
+        """Return the member's metadata for this protocol; empty if the member does not support the protocol."""
         for name, metadata in self.protocols:
             if name == protocol_name:
                 return metadata

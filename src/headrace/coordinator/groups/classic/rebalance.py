@@ -31,7 +31,7 @@ from headrace.wording import count
 _JOIN_TIMER = Timer(TimerKind.JOIN)
 _SYNC_TIMER = Timer(TimerKind.SYNC)
 _STALLED_RETRY_MS = 1000
-"""Minimum delay before a group in which no member rejoined tries again."""
+"""Minimum delay before the join phase is repeated if no member has rejoined."""
 
 
 @lru_cache(maxsize=16_384)
@@ -64,7 +64,7 @@ class Rebalance:
         self._new_member_added = False
         """True if an initial rebalance should extend its delay."""
         self._is_stalled = False
-        """True if this join phase has ended once without a rejoined member."""
+        """True if this join phase has already ended once without any member rejoining."""
         self._initial_rebalance_delay_ms = initial_rebalance_delay_ms
         self._initial_delay_ms = 0
         self._initial_delay_left_ms = 0
@@ -134,7 +134,7 @@ class Rebalance:
         self.membership.add(member, reply_to)
 
     def check_alive(self) -> None:
-        """Reject a group that is deleted or has moved away. Raises KafkaError(coordinator_not_available)."""
+        """Raise KafkaError(coordinator_not_available) if this group has ended."""
         if self.state is GroupState.DEAD:
             raise KafkaError(ErrorCode.coordinator_not_available)
 
@@ -205,7 +205,7 @@ class Rebalance:
         if not self.membership.elect_joined_leader() and self.membership.members:
             if not self._is_stalled:
                 self._is_stalled = True
-                reason = "no member rejoined; waiting for the sessions of its static members to expire"
+                reason = "no member rejoined; waiting for the sessions of the static members to expire"
                 out.append(Note(what=Happening.STALLED, generation=self.generation, reason=reason))
             # Clients choose the timeout, and 0 would cause a busy loop.
             out.append(ScheduleTimer(_JOIN_TIMER, max(self.membership.rebalance_timeout_ms, _STALLED_RETRY_MS)))

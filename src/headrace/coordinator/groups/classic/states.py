@@ -7,11 +7,11 @@ class GroupState(StrEnum):
     """States of a classic group, by the names that DescribeGroups and ListGroups show."""
 
     EMPTY = "Empty"
-    """No members; the group may hold offsets.
+    """No members; the group may have offsets.
 
-    action: sync, heartbeat and rejoin with a member id get UNKNOWN_MEMBER_ID; a join without one is accepted;
+    action: joins of new and pending members are accepted, other requests with a member id get UNKNOWN_MEMBER_ID;
             offset commits without a generation (simple consumers) are accepted; offsets expire.
-    transition: a first member joins => PREPARING_REBALANCE; deleted or expired => DEAD
+    transition: a first member joins => PREPARING_REBALANCE
     """
     PREPARING_REBALANCE = "PreparingRebalance"
     """Members are asked to rejoin.
@@ -23,17 +23,17 @@ class GroupState(StrEnum):
     """Members have joined the generation and wait for the leader's assignment.
 
     action: syncs are parked until the leader's assignment is written; commits get REBALANCE_IN_PROGRESS.
-    transition: the leader's assignment is written => STABLE; a join with new metadata, a member that leaves or
-                fails, or one that does not sync in time => PREPARING_REBALANCE
+    transition: the leader's assignment is written => STABLE; a new member, a join with new metadata, a member that
+                leaves, fails or does not sync in time => PREPARING_REBALANCE
     """
     STABLE = "Stable"
     """Every member has its assignment.
 
     action: syncs get the current assignment; heartbeats and commits are accepted.
-    transition: a member joins, leaves or fails, or the leader rejoins => PREPARING_REBALANCE
+    transition: a member joins, changes its metadata, leaves or fails, or the leader rejoins => PREPARING_REBALANCE
     """
     DEAD = "Dead"
-    """The group is deleted or has moved to another coordinator.
+    """The group has moved to another coordinator or switched to the consumer protocol.
 
     action: all requests get COORDINATOR_NOT_AVAILABLE.
     transition: none

@@ -124,7 +124,7 @@ class ClassicMembers:
         return out
 
     def sync(self, request: Sync) -> Result[None]:
-        """Answer with the member's current assignment or an error."""
+        """Reply with the member's current assignment or an error."""
         out = Result(None)
         result = SyncResult(protocol_type=request.protocol_type, protocol_name=request.protocol_name)
         try:
@@ -154,8 +154,8 @@ class ClassicMembers:
         member, _ = self._check_classic(member_id, instance_id, generation)
         out = Result(None)
         steps.schedule_session(out, member)
-        # Kafka checks for changed topics in heartbeats of the consumer protocol only. A group without such members,
-        # which the policy may forbid to downgrade, would never notice them.
+        # Kafka checks for changed topics only in heartbeats of the consumer protocol. A group that has no such members,
+        # but may not be downgraded (`group.consumer.migration.policy`), would never notice a changed topic.
         target_epoch = self._known.assignment_epoch
         if self._known.epoch > target_epoch or not steps.has_checked_topics():
             draft = steps.draft()

@@ -65,7 +65,7 @@ class Downgrade:
             subscription = next(metadata for name, metadata in member.classic.protocols if name == selected)
             is_new = replacing is not None and member.instance_id == replacing.instance_id
             former_id = replacing.member_id if is_new and replacing is not None else member.member_id
-            # It owns the partitions that it still reads, and not those that other members still read.
+            # A member gets the partitions that it still reads, and those of its target that no member reads.
             assigned = {one for one, owner in known.owners.items() if owner == former_id}
             assigned.update(one for one in known.target.get(former_id, NO_PARTITIONS) if one not in known.owners)
             described.append(
@@ -82,7 +82,7 @@ class Downgrade:
                     ),
                 )
             )
-        # When it is loaded again, a record without a leader means that a rebalance is due.
+        # On reload, a record without a leader means that a rebalance is due.
         leader = described[0].member_id if reason is None else None
         metadata = GroupMetadata(CONSUMER_PROTOCOL_TYPE, known.epoch, selected, leader, now_ms, tuple(described))
         for member_id in {*known.members, *members}:

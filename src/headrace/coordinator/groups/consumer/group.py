@@ -3,7 +3,7 @@
 All state is in the log: requests and timers decide, and only `ConsumerState.replay` changes the group. The group epoch
 rises with every change to members, subscriptions or topics. The assignment epoch follows when a target assignment has
 been computed. A member's epoch follows when it has revoked the partitions that are not in its target; only then does it
-get new ones, as far as they are free.
+get new partitions, once they are free.
 """
 
 from collections.abc import Sequence
@@ -66,8 +66,8 @@ class ConsumerGroup:
         self._downgrade = Downgrade(self.known, topics)
         self._classic = ClassicMembers(self.known, self._steps, self._downgrade, topics)
         self._unconfirmed: set[str] = set()
-        """Members that have not reported their last assignment as owned, and some that have left. A reload forgets it:
-        after a change of coordinator, most clients send a full request.
+        """Members that have not reported their last assignment as owned, and some that have left. Not stored in the
+        log: after a change of coordinator, most clients send a full request.
         """
 
     # Requests of members of the consumer protocol
@@ -273,9 +273,10 @@ class ConsumerGroup:
     def _needs_assignment(self, request: ConsumerHeartbeat, before: ConsumerMember, after: ConsumerMember) -> bool:
         """Return True if the reply must contain the assignment.
 
-        Kafka sends an assignment once. If that reply is lost, a Java consumer sends a full request, but librdkafka does
-        not after a timeout, and the two sides then disagree until the rebalance timeout. So the assignment is repeated
-        until the member reports that it owns it. A member that must revoke has not reported yet, also after a reload.
+        Kafka sends an assignment once. After a lost reply, a Java consumer sends a full request; librdkafka does not
+        after a timeout, so client and coordinator would disagree until the rebalance timeout. So the assignment is
+        repeated until the member reports it as owned. A member that must revoke partitions has not done so yet, even if
+        a reload has cleared `_unconfirmed`.
         """
         if len(self._unconfirmed) > len(self.known.members):
             self._unconfirmed &= self.known.members.keys()

@@ -40,7 +40,7 @@ class ConsumerGroupState(StrEnum):
     """States, named as in ConsumerGroupDescribe and ListGroups."""
 
     EMPTY = "Empty"
-    """No members; the group may hold offsets."""
+    """No members; the group may have offsets."""
     ASSIGNING = "Assigning"
     """The target assignment is outdated."""
     RECONCILING = "Reconciling"
@@ -194,7 +194,7 @@ class ConsumerState:
             self._has_partition_metadata = value is not None
 
     def replay_partition_metadata(self) -> None:
-        """Remember that the log has a partition metadata record of an older Kafka, to be removed with the group."""
+        """Note that the log has a partition metadata record of an older Kafka, which must be removed with the group."""
         self._has_partition_metadata = True
 
     def _replay_subscription(self, member_id: str, value: MemberSubscription | None) -> None:
@@ -228,7 +228,7 @@ class ConsumerState:
         old = self.members.get(member_id)
         if old is not None:
             for one in (*old.assigned, *old.revoking):
-                # In a compacted log the record of the next owner may come first.
+                # In a compacted log, the record of the next owner may precede this one.
                 if self.owners.get(one) == member_id:
                     del self.owners[one]
         elif value is None:

@@ -65,7 +65,7 @@ class Steps:
         return Draft(dict(known.members), known.epoch, known.metadata_hash, dict(known.regexes))
 
     def replace(self, out: Result[None], draft: Draft, old: ConsumerMember, member_id: str) -> ConsumerMember:
-        """Replace a static member with one with a new id, which keeps its subscription and assignments."""
+        """Give a static member a new member id. It keeps its subscription and assignments."""
         group_id = self._known.group_id
         new = dataclasses.replace(old, member_id=member_id, epoch=0, previous_epoch=0)
         draft.members.pop(old.member_id)
@@ -133,7 +133,7 @@ class Steps:
             resolved = ResolvedRegex(matches, self._topics.version, now_ms)
             known = draft.regexes.get(regex)
             if known is None or known.topics != resolved.topics:
-                change = change or "different topics match an expression"
+                change = change or "the topics that match a regular expression changed"
                 draft.regexes[regex] = resolved
                 out.records.append((RegexKey(self._known.group_id, regex), resolved))
         new_hash = metadata_hash(topics_of(draft), self._topics)

@@ -342,7 +342,7 @@ def _current_assignment(reader: RecordReader) -> CurrentAssignment:
     previous_epoch = reader.int32()
     number = reader.int8()
     state = MemberState(number) if number in MemberState.__members__.values() else MemberState.UNKNOWN
-    # Before 4.3 partitions had no epochs: the member's epoch is the upper bound.
+    # Before Kafka 4.3, partitions had no epochs: use the member's epoch, the upper bound.
     assigned = _partitions(reader, default_epoch=epoch)
     revoking = _partitions(reader, default_epoch=epoch)
     return CurrentAssignment(epoch, previous_epoch, state, assigned, revoking)

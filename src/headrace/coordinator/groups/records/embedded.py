@@ -120,7 +120,7 @@ class _Reader:
     def _take(self, size: int) -> bytes:
         end = self._position + size
         if end > len(self._data):
-            raise ValueError("it ends early")
+            raise ValueError("it is truncated")
         data = self._data[self._position : end]
         self._position = end
         return data

@@ -47,8 +47,8 @@ def upgrade(group: ClassicGroup, settings: GroupSettings, topics: Topics) -> Con
     group_id = group.group_id
     names = {topic for member in members for topic in member.topics}
     decision: ConsumerDecision = [(MemberKey(group_id, item.member_id), item.subscription) for item in members]
-    # During a rebalance, or after a topic has grown, members may lack partitions. If the joining member replaces a
-    # static one, its join does not start a rebalance, so the group epoch has to.
+    # During a rebalance, or after a topic has grown, members may lack partitions. The join of a member that replaces a
+    # static one starts no rebalance, so a raised group epoch must.
     is_settled = group.state is GroupState.STABLE and _are_all_assigned(names, members, topics)
     group_epoch = GroupEpoch(epoch if is_settled else epoch + 1, metadata_hash(names, topics))
     decision.append((ConsumerGroupKey(group_id), group_epoch))

@@ -24,7 +24,7 @@ class Offsets:
         self._producers: dict[str, dict[OffsetKey, set[int]]] = {}
         """By group and key: the producers whose open transactions contain an offset for the key."""
         self._valid: dict[OffsetKey, set[int]] = {}
-        """Of these producers, those whose offset no later commit has superseded."""
+        """By key: the producers whose pending offset no later commit has superseded."""
 
     def of_group(self, group_id: str) -> GroupOffsets:
         return self._groups.get(group_id, _NOTHING)
@@ -84,7 +84,7 @@ class Offsets:
                     self._pending[producer][key] = None
 
     def end_transaction(self, producer_id: int, *, committed: bool) -> None:
-        """Apply a transaction marker. The commit that is last in the log wins, whenever its transaction ends."""
+        """Apply a transaction marker. The last commit in the log wins, no matter when its transaction ends."""
         for key, value in self._pending.pop(producer_id, {}).items():
             if value is not None:
                 self._valid[key].discard(producer_id)

@@ -1,7 +1,7 @@
 """The groups and offsets of one partition of `__consumer_offsets`.
 
 Pure: the runtime appends, runs timers and replies. A decision is a list of (key, value) pairs; a value of None is a
-tombstone. Only `replay` changes offsets and removes groups.
+tombstone. Only `replay` and `end_transaction` change offsets, and only `replay` removes groups.
 """
 
 from collections.abc import Iterator, Sequence

@@ -116,7 +116,10 @@ class GroupTable:
             return refused
 
     def sync(self, group_id: str, request: Sync) -> Result[None]:
-        """Handle SyncGroup. Completes `request.reply_to` with a SyncResult now or when the assignment is written."""
+        """Handle SyncGroup. Completes `request.reply_to` with a SyncResult now or when the assignment is written.
+
+        Raises KafkaError(unknown_member_id) if the group does not exist.
+        """
         return self._existing(group_id).sync(request)
 
     def heartbeat(
@@ -254,7 +257,7 @@ class GroupTable:
             self.consumer(group_id).known.replay(key, value)
 
     def replay_partition_metadata(self, group_id: str) -> None:
-        """Remember that the log has a partition metadata record of an older Kafka, to be removed with the group."""
+        """Note that the log has a partition metadata record of an older Kafka, which must be removed with the group."""
         if self._is(group_id, GroupType.CONSUMER):
             self.consumer(group_id).known.replay_partition_metadata()
 

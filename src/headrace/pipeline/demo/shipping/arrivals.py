@@ -18,12 +18,12 @@ class Arrivals:
         """Add a line. Offsets of a partition must increase."""
         times = self._times.setdefault(partition, [])
         if not times or now - times[-1] >= _APART_S:
-            # The time first: a reader in another thread must find one for every offset.
+            # Append the time first: a reader in another thread must find a time for every offset.
             times.append(now)
             self._offsets.setdefault(partition, []).append(offset)
 
     def ages(self, partition: int, start: int, end: int, now: float) -> list[float]:
-        """Return the ages in seconds of the sampled lines from offset `start` to before `end`."""
+        """Return the ages in seconds of the sampled lines from offset `start` up to, but not including, `end`."""
         offsets = self._offsets.get(partition, [])
         times = self._times.get(partition, [])[bisect_left(offsets, start) : bisect_left(offsets, end)]
         return [now - moment for moment in times]

@@ -1,4 +1,4 @@
-"""Extract the time and the client of an access log's line, for its record. The jobs parse the line themselves."""
+"""Extract the time and the client from a line of an access log, for its record. The jobs parse the line themselves."""
 
 import re
 from datetime import datetime

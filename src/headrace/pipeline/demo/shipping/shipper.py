@@ -22,12 +22,12 @@ log = logging.getLogger(__name__)
 class Shipper:
     """Sends lines keyed by client address, so that the requests of a client stay in order.
 
-    A file's days are sent in seconds, and partitions advance at different speeds. So a line waits until much older ones
-    are acknowledged: otherwise its partition would get too far ahead of the others in event time.
+    Lines that span days are sent within seconds, and partitions advance at different speeds. To keep one partition from
+    getting far ahead of the others in event time, a line waits until much older lines are acknowledged.
     """
 
     def __init__(self, bootstrap: str, topic: str, ends: Mapping[int, int]) -> None:
-        """`ends` are the end offsets of all partitions: an earlier shipper of the same lines has sent that many."""
+        """`ends` are the end offsets of all partitions: the numbers of lines that an earlier shipper has sent."""
         self._topic = topic
         self._partitions = len(ends)
         self._present = dict(ends)
@@ -52,7 +52,7 @@ class Shipper:
         return True
 
     def ship(self, line: bytes) -> None:
-        """Send a line, without its line end. Raises `PipelineError` if the broker refused one."""
+        """Send a line, without its line ending. Raises `PipelineError` if a broker has refused a line."""
         time_ms = time_of(line)
         if time_ms is not None and abs(time_ms - self._flushed_ms) > _APART_MS:
             self.flush()
@@ -75,7 +75,7 @@ class Shipper:
         self._check()
 
     def flush(self) -> None:
-        """Wait until all lines are acknowledged."""
+        """Wait until all lines are acknowledged. Raises `PipelineError` after 30 s, or if a broker refused a line."""
         if self._producer.flush(_FLUSH_S):
             raise PipelineError(
                 f"lines for topic {self._topic} were not acknowledged in {_FLUSH_S:g} s: see the broker's log"
@@ -83,7 +83,7 @@ class Shipper:
         self._check()
 
     def _partition(self, client: bytes) -> int:
-        # As librdkafka chooses partitions by key, but it would spread empty keys at random.
+        # Like librdkafka's default partitioner, except that it would place empty keys at random.
         return zlib.crc32(client) % self._partitions
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:

@@ -17,11 +17,11 @@ _FILE_TAKES_S: Final = 4.0
 
 
 Skip: TypeAlias = Callable[[bytes], bool]
-"""Called with the client of each line, in order; returns True for a line that an earlier run has shipped."""
+"""Called with the client of each line, in order. Returns True if an earlier run has shipped the line."""
 
 
 class Source(Protocol):
-    """Lines without line endings, as they arrive. Users see `name`; `expected` is the number of lines, if known."""
+    """Lines without line endings, as they arrive. Users see `name`. `expected` is the number of lines, if known."""
 
     @property
     def name(self) -> str: ...
@@ -62,7 +62,7 @@ class FileSource:
 
 
 class WebServerSource:
-    """The log of a web server that this process runs and visits."""
+    """The log of a web server in this process, with simulated visitors."""
 
     def __init__(self) -> None:
         self._log: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -88,4 +88,4 @@ class WebServerSource:
         while (line := self._log.get()) is not None:
             yield line
         for failure in failures:
-            raise PipelineError(f"the demo's web server does not answer its visitors: {failure}")
+            raise PipelineError(f"the demo's web server does not respond: {failure}")

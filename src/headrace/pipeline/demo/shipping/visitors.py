@@ -40,9 +40,9 @@ class Visitors:
         self.requests = len(planned)
 
     def run(self, stop: threading.Event, skip: Callable[[bytes], bool]) -> None:
-        """Make the requests, except those for whose client `skip` returns True. Return early if stopped.
+        """Make the requests, but leave one out if `skip` returns True for its client. Return early if stopped.
 
-        Raises `OSError` if the server does not answer.
+        Raises `OSError` if the server does not respond.
         """
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=10)
         due = time.monotonic()
@@ -61,7 +61,7 @@ class Visitors:
 
 
 def _people(choose: random.Random) -> Iterator[_Visit]:
-    """Yield a page with its style sheet and logo, then more pages; some people search, and some searches fail."""
+    """Yield each person's visits: a page with its assets, then more pages. Some people search; some searches fail."""
     for number in range(_PEOPLE):
         address, browser = f"198.51.100.{number + 1}", choose.choice(_BROWSERS)
         page = choose.choice(_SITE)

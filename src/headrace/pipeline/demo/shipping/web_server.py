@@ -31,7 +31,7 @@ class WebServer:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    # Head and body leave in one segment. The second of two would wait 40 ms for the client's acknowledgement.
+    # Buffer head and body, to send one segment: a second one would wait 40 ms for the client's delayed ACK.
     wbufsize = -1
     write_line: Callable[[bytes], None]
 

@@ -16,9 +16,9 @@ _IN_MEMORY: Final = 100_000
 
 
 def records(rows: DataFrame, topic: str, output: Additive | Append | Stateful | Snapshot | Publish) -> DataFrame:
-    """Return `topic`, `key` and `value`: keys joined by spaces, and the row as JSON, with estimates for sketches.
+    """Return rows with `topic`, `key` and `value`. The value is the row as JSON, with estimates for sketches.
 
-    Rows of a table without keys have no key.
+    The key contains the values of the keys, separated by spaces. It is null if the table has no keys.
     """
     if isinstance(output, Additive):
         rows = rows.withColumns({name: sf.hll_sketch_estimate(name) for name in output.sketches})
@@ -45,7 +45,7 @@ def united(frames: Sequence[DataFrame]) -> DataFrame:
 
 
 def collected(rows: DataFrame, count: int) -> Iterator[Record]:
-    """Yield the records. With a `count` above 100,000, they come partition by partition to bound the memory."""
+    """Yield the records. If `count` is above 100,000, collect them partition by partition, to bound the memory."""
     found = rows.collect() if count <= _IN_MEMORY else rows.toLocalIterator()
     for topic, key, value in found:
         yield Record(topic, _encoded(key), _encoded(value))

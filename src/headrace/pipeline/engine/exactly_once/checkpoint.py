@@ -1,4 +1,4 @@
-"""Read the query's id and the source offsets of its batches from a Spark checkpoint."""
+"""Read a query's id and the source offsets of its batches from a Spark checkpoint, and move these offsets."""
 
 import json
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from headrace.pipeline.errors import PipelineError
 
 
 class FileAccess(Protocol):
-    """The files that a checkpoint needs."""
+    """The file operations that a checkpoint needs."""
 
     def read(self, uri: str) -> str | None: ...
 
@@ -26,14 +26,15 @@ class Checkpoint:
         self._last: tuple[int, object] = (-1, None)
 
     def query_id(self) -> str | None:
-        """Return the id of the query, which differs for each checkpoint; None before the first start of the query."""
+        """Return the id of the query, which is unique to the checkpoint; None before the first start of the query."""
         text = self._files.read(f"{self.uri}/metadata")
         return None if text is None else str(json.loads(text)["id"])
 
     def source_offsets(self, batch: int) -> tuple[object, object]:
-        """Return the source's offsets before and after a batch, which Spark writes before it runs the batch.
+        """Return the source's offsets before and after a batch. Spark writes both before it runs the batch.
 
-        The offsets before the first batch are None. For topics they are `{topic: {partition: next offset}}`.
+        The offsets before the first batch are None. For topics, offsets are `{topic: {partition: next offset}}`. Raises
+        PipelineError if the checkpoint lacks them.
         """
         number, before = self._last
         if number != batch - 1:
@@ -43,7 +44,7 @@ class Checkpoint:
         return before, after
 
     def last_offsets(self) -> object:
-        """Return the source's offsets after the last batch; None if it may be incomplete, or if there is none."""
+        """Return the source's offsets after the last batch; None without a batch, or if the batch may be incomplete."""
         last = max(self._numbers("offsets"), default=-1)
         return self._read(last) if last in self._numbers("commits") else None
 
@@ -68,7 +69,7 @@ class Checkpoint:
 
     def _read(self, batch: int) -> object:
         uri = f"{self.uri}/offsets/{batch}"
-        # The version of the format, metadata, then a line for each source.
+        # The format's version, metadata, then a line for each source.
         lines = (self._files.read(uri) or "").splitlines()
         if len(lines) < 3:
             raise PipelineError(f"{uri} is missing or damaged: restore the checkpoint from a backup")

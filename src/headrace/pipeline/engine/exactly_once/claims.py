@@ -1,8 +1,8 @@
 """Record which driver runs a job: the one that started it last.
 
-The later driver's transactional id fences an earlier one that publishes. But the earlier driver may fail before it
-publishes, for example because the later one has written the batch to the checkpoint. If it then started the job again,
-it would fence the later one.
+The later driver's transactional id fences an earlier driver that publishes. But the earlier driver may fail before it
+publishes, for example because the later driver has written the batch to the checkpoint. If the earlier driver then
+restarted the job, it would fence the later one.
 """
 
 import uuid
@@ -12,7 +12,7 @@ from headrace.pipeline.engine.exactly_once.publishing import FencedError
 
 
 class FileAccess(Protocol):
-    """The files that claims need."""
+    """The file operations that claims need."""
 
     def read(self, uri: str) -> str | None: ...
 
@@ -20,7 +20,7 @@ class FileAccess(Protocol):
 
 
 class Claims:
-    """The jobs that this driver has started, each in a file `<checkpoints>/drivers/<job>`."""
+    """The jobs that this driver has started, each in a file `<checkpoints>/drivers/<job>-<version>`."""
 
     def __init__(self, files: FileAccess, checkpoints: str) -> None:
         self._files = files
@@ -29,7 +29,7 @@ class Claims:
         self._claimed: set[str] = set()
 
     def claim(self, job: str) -> None:
-        """Claim a job before its first start. Before a restart, raise FencedError if another driver has claimed it."""
+        """Claim `<job>-<version>` before its first start. Later, raise FencedError if another driver has claimed it."""
         file = f"{self._directory}/{job}"
         if job not in self._claimed:
             self._files.write(file, self._driver)

@@ -1,7 +1,7 @@
 """The ledger: an entry per batch, written before the batch writes anything else.
 
-The entry is in `<checkpoints>/ledger/<job>/<batch>.json`. After a crash, the search for the batch's records starts at
-the offsets of the output topics in its entry. The topic ids show whether a source topic was re-created.
+The entry is in `<checkpoints>/ledger/<job>/<batch>.json`. After a crash, the search for the batch's
+records starts at its end offsets of the output topics. Its topic ids show if a source topic was re-created.
 """
 
 import json
@@ -16,11 +16,11 @@ Offsets = Mapping[str, Mapping[int, int]]
 """Next offsets by topic and partition."""
 
 _KEPT: Final = 100
-"""Entries kept per job: as many as Spark keeps batches in a checkpoint."""
+"""Entries to keep per job: the number of batches that Spark keeps in a checkpoint."""
 
 
 class FileAccess(Protocol):
-    """The files that the ledger needs."""
+    """The file operations that the ledger needs."""
 
     def read(self, uri: str) -> str | None: ...
 
@@ -35,7 +35,8 @@ class FileAccess(Protocol):
 class Entry:
     """The entry of a batch. `query` is the query's id, from its checkpoint.
 
-    `source_from` and `source_to` are Spark's source offsets.
+    `source_from` and `source_to` are Spark's source offsets before and after the batch. `output_ends` are the end
+    offsets of the output topics before its first attempt.
     """
 
     job: str
@@ -47,10 +48,10 @@ class Entry:
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     output_ends: Offsets = field(default_factory=dict)
     reached: Reached = field(default_factory=Reached)
-    """The event times reached with the batch, from which the next batch computes how late its rows are."""
+    """The event times reached after the batch. The lateness of the next batch's rows is relative to them."""
 
     def same_batch(self, other: "Entry") -> bool:
-        """Return True for the same batch of the same checkpoint: numbers start again with a new checkpoint."""
+        """Return True for the same batch of the same checkpoint. A new checkpoint numbers its batches from 0 again."""
         return (self.query, self.version, self.batch) == (other.query, other.version, other.batch)
 
     def to_json(self) -> str:
@@ -80,14 +81,14 @@ class Ledger:
     def record(self, entry: Entry) -> Entry:
         """Write the entry unless its batch already has one, and return the stored one.
 
-        The first entry of a batch counts: a repeated batch must search for its records from the offsets before its
-        first attempt.
+        A batch keeps its first entry, because a repeated batch must search for its records from the offsets before
+        its first attempt. Raises PipelineError if the stored entry is damaged.
         """
         earlier = self.read(entry.batch)
         if earlier is not None and earlier.same_batch(entry):
             return earlier
         if entry.batch == 0:
-            # With a new checkpoint, the entries of an earlier version of the job are obsolete.
+            # The checkpoint is new, so entries of an earlier version of the job are obsolete.
             for name in self._files.names(self._directory):
                 self._files.delete(f"{self._directory}/{name}")
         self._files.write(self._uri(entry.batch), entry.to_json())
@@ -96,13 +97,13 @@ class Ledger:
         return entry
 
     def last(self) -> Entry | None:
-        """Return the entry of the latest batch; None for a new job."""
+        """Return the entry of the latest batch; None for a new job. Raises PipelineError if it is damaged."""
         names = self._files.names(self._directory)
         batches = [int(stem) for stem, dot, kind in (name.partition(".") for name in names) if kind == "json"]
         return self.read(max(batches)) if batches else None
 
     def read(self, batch: int) -> Entry | None:
-        """Return the entry of a batch; None if it has none."""
+        """Return the entry of a batch; None if it has none. Raises PipelineError if the entry is damaged."""
         uri = self._uri(batch)
         text = self._files.read(uri)
         return None if text is None else Entry.from_json(text, uri)

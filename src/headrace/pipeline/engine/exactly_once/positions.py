@@ -1,7 +1,7 @@
-"""Find the offsets of topics that a job has reached after a batch, even if it reads a table.
+"""Find the topic offsets that a job has reached after a batch, even if it reads a table.
 
-They are committed to a consumer group, which shows the job's lag. A commit to a table records the offsets that its job
-has reached. A job that reads the table has reached the offsets of the last commit that it has read completely.
+The query commits them to a consumer group, which shows the job's lag. A commit to a table records the offsets that its
+writer has reached. A job that reads the table has reached the offsets in the last commit that it has read completely.
 """
 
 import json
@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 from headrace.pipeline.engine.exactly_once.ledger import Offsets
 
 _COMMITS: Final = 20
-"""Maximum number of commits to search: compactions and other programs commit without offsets."""
+"""Maximum number of commits to search: commits of compactions and other programs have no offsets."""
 
 
 class Reading(Protocol):
@@ -21,16 +21,16 @@ class Reading(Protocol):
 
 
 def of_topics(source_to: object) -> Offsets:
-    """Return the offsets of topics from Spark's `source_to`; empty for another source."""
+    """Return the topic offsets in Spark's `source_to`; empty for other sources."""
     if not isinstance(source_to, Mapping):
         return {}
     return {topic: {int(partition): end for partition, end in at.items()} for topic, at in source_to.items()}
 
 
 def of_table(files: Reading, table: str, source_to: Any) -> Offsets:
-    """Return the topic offsets that match Delta's offset after a batch; empty during the initial read of a table.
+    """Return the topic offsets that match Delta's offset after a batch.
 
-    `table` is the URI of the table.
+    Empty during the initial read of a table, and if recent commits have none. `table` is the URI of the table.
     """
     # An offset within a version means that only the versions before it have been read completely.
     version = source_to["reservoirVersion"] - (0 if source_to["index"] > _ALL_FILES else 1)

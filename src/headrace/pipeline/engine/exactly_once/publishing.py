@@ -1,11 +1,11 @@
 """Publish the records of a batch exactly once.
 
-With transactions, a transaction contains the records and the proof of the batch: the source offsets of the group
+With transactions, a transaction contains the records and the proof of the batch: source offsets committed for the group
 `headrace-JOB`, with the metadata `{"batch": n, "query": id}`. After a crash, the committed metadata shows which batch
 was published last. `init_transactions` fences an older driver with the same transactional id, and aborts its open
-transaction. Readers with `read_committed` see all of a batch or nothing.
+transaction. Consumers with `read_committed` read all of a batch or nothing.
 
-Clusters without transactions need the ledger: a repeated batch searches the output topics from the offsets before its
+Without transactions, the ledger is needed: a repeated batch searches the output topics from the offsets before its
 first attempt, and publishes only the missing records.
 """
 
@@ -40,17 +40,17 @@ _LONGEST_S: Final = 40.0
 """Time limit for a call that may ignore `_TIMEOUT_S`."""
 _ABORT_S: Final = 5.0
 _TRANSACTION_TIMEOUT_MS: Final = 300_000
-"""Longer than publishing takes, and below the broker's limit of 15 minutes."""
+"""Longer than publishing takes, and below the broker's default limit of 15 minutes."""
 _FENCED: Final = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
 
 log = logging.getLogger(__name__)
 
 
 class FencedError(PipelineError):
-    """Another driver runs the job; this one must stop it and not restart it."""
+    """Another driver runs the job. This driver must stop it and not restart it."""
 
     def __init__(self, job: str) -> None:
-        super().__init__(f"another driver has started job {job}; this one stops it. Run a job in one driver at a time")
+        super().__init__(f"another driver has started job {job}, so this one stops it. Run each job in only one driver")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Record:
 class Batch:
     """A batch to publish; `query` is the id of the Spark query, from its checkpoint.
 
-    `positions` are the next offsets to read after the batch, at least one, because `proof` is their metadata.
+    `positions` are the next offsets to read after the batch. At least one is required, because its metadata is `proof`.
     `output_ends` are the end offsets of the output topics before the first attempt.
     """
 
@@ -97,7 +97,7 @@ def _pass(_: str) -> None:
 
 
 class TransactionalPublisher:
-    """Publishes each batch in a transaction. Raises FencedError after another driver has started the same job."""
+    """Publishes each batch in a transaction. Raises FencedError if another driver has started the job since."""
 
     def __init__(
         self, cluster: Cluster, job: str, version: int, *, prefix: str = "", reached: Callable[[str], None] = _pass
@@ -113,9 +113,9 @@ class TransactionalPublisher:
         self._producer: Producer | None = None
 
     def open(self, query: str) -> None:
-        """Fence earlier drivers and read the last published batch of the query. Raises KafkaException."""
+        """Fence earlier drivers, and read the last published batch of the query. Raises KafkaException."""
         settings: dict[str, Any] = {
-            # Java's partitioner, so that the records of a key stay together whoever writes them
+            # like Java's default, so that records with the same key from any client are in the same partition
             "partitioner": "murmur2_random",
             "linger.ms": 5,
             "transaction.timeout.ms": _TRANSACTION_TIMEOUT_MS,
@@ -138,7 +138,7 @@ class TransactionalPublisher:
     def publish(self, batch: Batch, records: Iterable[Record], count: int) -> int:
         """Publish `count` records in a transaction with the proof of the batch, unless they are published already.
 
-        Returns the number of published records. Raises FencedError or KafkaException; the transaction then stays open
+        Returns the number of published records. Raises FencedError, or KafkaException: then the transaction stays open
         until `close` or the next `open` of the job aborts it.
         """
         producer = self._producer
@@ -172,12 +172,12 @@ class TransactionalPublisher:
                 bounded(lambda: producer.commit_transaction(_TIMEOUT_S), _LONGEST_S)
                 return
             except KafkaException as error:
-                # The outcome is unknown after a timeout; repeating the call asks again.
+                # After a timeout, the outcome is unknown. Repeating the call continues the commit.
                 if not error.args[0].retriable() or time.monotonic() > deadline:
                     raise
 
     def close(self) -> None:
-        """Abort an open transaction: readers would wait for its end."""
+        """Abort an open transaction, because read_committed consumers would wait for its end."""
         producer = self._producer
         if producer is not None and self._in_transaction:
             self._in_transaction = False
@@ -216,7 +216,7 @@ class LedgerPublisher:
     def publish(self, batch: Batch, records: Iterable[Record], count: int) -> int:
         """Publish the records of the batch that are not in its topics yet, then the proof. Return their number.
 
-        A repeated batch takes 16 bytes of memory per record found in the topics.
+        For a repeated batch, keeps a 16-byte digest of each record found in the topics. Raises KafkaException.
         """
         producer = self._producer
         if producer is None:
@@ -236,7 +236,7 @@ class LedgerPublisher:
         return published
 
     def _found(self, batch: Batch) -> "Counter[bytes]":
-        """Count the records of this batch in the output topics, by identity, from the ledger's offsets on."""
+        """Count the records of this batch in the output topics by identity, starting at the ledger's offsets."""
         consumer = Consumer(
             {
                 **self._cluster.confluent("consumer"),
@@ -284,10 +284,10 @@ class LedgerPublisher:
 
 
 def bounded(call: Callable[[], object], longest_s: float) -> None:
-    """Make a librdkafka call that may ignore its timeout. Raises its KafkaException, or one after `longest_s` seconds.
+    """Make a librdkafka call that may ignore its timeout. Raises KafkaException if it fails or takes over `longest_s`.
 
-    `send_offsets_to_transaction` may wait forever if its connections are lost while it looks up the coordinator of the
-    group. Its thread and its producer are then abandoned: the next producer with the same id fences them.
+    `send_offsets_to_transaction` may wait forever if its connections are lost while it looks up the group coordinator.
+    Its thread and producer are then abandoned: the next producer with the same transactional id fences that producer.
     """
     outcome: list[KafkaException | None] = []
 
@@ -321,10 +321,10 @@ def _places(batch: Batch) -> list[TopicPartition]:
 
 
 def last_published(cluster: Cluster, group: str, query: str) -> int:
-    """Return the last batch of the query with a proof in the group; -1 without one. Raises KafkaException."""
+    """Return the last batch of the query with a proof in the group; -1 if there is none. Raises KafkaException."""
     _wait_for_coordinator(cluster, group)
     request = ConsumerGroupTopicPartitions(group)
-    # Keep the client until the replies have arrived: they are lost if it is garbage-collected.
+    # Keep a reference to the client: if it is garbage-collected, the replies are lost.
     admin = AdminClient(dict(cluster.confluent("admin")), logger=log)
     answers = admin.list_consumer_group_offsets([request], require_stable=True, request_timeout=_TIMEOUT_S)
     places = answers[group].result(2 * _TIMEOUT_S).topic_partitions or []
@@ -334,8 +334,8 @@ def last_published(cluster: Cluster, group: str, query: str) -> int:
 def _wait_for_coordinator(cluster: Cluster, group: str) -> None:
     """Wait until the group has a coordinator. Raises KafkaException.
 
-    An admin client crashes (librdkafka 2.16) if the broker answers its request for offsets that it does not coordinate
-    the group yet, as a new cluster of Kafka does at first. A consumer asks again.
+    librdkafka 2.16's admin client crashes if the reply to OffsetFetch is NOT_COORDINATOR, as it is at first in a new
+    Kafka cluster. A consumer retries the request.
     """
     consumer = Consumer({**cluster.confluent("consumer"), "group.id": group}, logger=log)
     try:
@@ -345,7 +345,7 @@ def _wait_for_coordinator(cluster: Cluster, group: str) -> None:
 
 
 def _batch(metadata: str | None, query: str) -> int:
-    """Return the batch in the metadata; -1 if it belongs to another checkpoint or program."""
+    """Return the batch number in the metadata; -1 if another checkpoint or program wrote it."""
     try:
         proof = json.loads(metadata or "null")
     except ValueError:
@@ -396,7 +396,7 @@ def _bytes(data: str | bytes | None) -> bytes | None:
 
 
 def _identity(record: Record) -> bytes:
-    """Return a digest that identifies the record in its batch: of its topic and key, or of its topic and value."""
+    """Return a digest that identifies the record in its batch: of topic and key or, without a key, topic and value."""
     digest = hashlib.blake2b(record.topic.encode() + b"\0", digest_size=16)
     digest.update(b"v" + (record.value or b"") if record.key is None else b"k" + record.key)
     return digest.digest()

@@ -1,6 +1,6 @@
-"""Detect that a source topic was deleted and re-created, which Spark does not.
+"""Detect source topics that were deleted and re-created. Spark itself does not detect this.
 
-Offsets of the old topic are meaningless in the new one: a query that continued would start in its middle.
+Offsets of the old topic are meaningless in the new one: a query that continued would skip the new topic's beginning.
 """
 
 from collections.abc import Collection, Mapping
@@ -9,7 +9,7 @@ from headrace.pipeline.errors import PipelineError
 
 
 class TopicChangedError(PipelineError):
-    """A source topic was deleted or re-created since the job read it."""
+    """A source topic has been deleted or re-created since the job read it."""
 
 
 class Accepted:
@@ -36,9 +36,9 @@ class Accepted:
 
 
 def check(stored: Mapping[str, str], current: Mapping[str, str], *, job: str) -> dict[str, str]:
-    """Return the ids to store: those of all topics read so far. Both mappings are ids by topic (KIP-516).
+    """Return the ids of all topics that the job has read, to store them. Both mappings are ids by topic (KIP-516).
 
-    Raises TopicChangedError if a topic has another id than stored, or no longer exists.
+    Raises TopicChangedError if a topic's id differs from the stored one, or if the topic no longer exists.
     """
     for topic, old in stored.items():
         new = current.get(topic)

@@ -1,1 +1,1 @@
-"""Progress of the jobs: for the status command, the table of runs, the progress topic and Prometheus."""
+"""The progress of the jobs, for the status command, the table `runs`, the progress topic and Prometheus."""

@@ -11,13 +11,13 @@ from headrace.pipeline.errors import PipelineError
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of the message that says what happened, or the kind of the error if it has none."""
+    """Return the first line of the message that says what happened, or the error's type if it has no message."""
     try:
         lines = str(error).strip().splitlines()
     except (Py4JError, OSError):
         lines = []  # the Java process, which has the message, has ended
     if isinstance(error, Py4JJavaError) and len(lines) > 1:
-        # The first one only names the object that was called.
+        # The first line only names the object that was called.
         return lines[1].removeprefix(": ")
     return next(iter(lines), "") or type(error).__name__
 
@@ -33,5 +33,6 @@ def explained() -> Iterator[None]:
         if isinstance(error, OSError) and not has_ended(error):
             raise
         raise PipelineError(
-            "Spark's Java process has ended: it was killed, or ran out of memory; if so, raise driver.memory in [spark]"
+            "Spark's Java process has ended: it was killed or ran out of memory. "
+            "To give it more memory, raise driver.memory in [spark]"
         ) from error

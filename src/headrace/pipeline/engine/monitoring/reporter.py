@@ -1,7 +1,7 @@
 """Report the progress of jobs: to a topic, a file for each job, the table `runs`, and Prometheus.
 
-Topic `headrace.pipeline.progress` is compacted and keyed by job; `<checkpoints>/status/<job>.json` is what
-`headrace pipeline status` prints, and `job-<job>.prom` beside it is for the node exporter's textfile collector.
+The topic `headrace.pipeline.progress` is compacted and keyed by job. `headrace pipeline status` prints the files
+`<checkpoints>/status/<job>.json`; `job-<job>.prom` beside them is for the node exporter's textfile collector.
 """
 
 import json
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 class Reporter:
-    """Writes the progress of all jobs whenever it changes, and every 5 s as a sign of life."""
+    """Writes the progress of each job when it changes, and every 5 s as a heartbeat."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Reporter:
         runs: Runs,
         topic: str = TOPIC,
     ) -> None:
-        """`versions` are those of the driver's jobs. Counts continue from the files of an earlier driver."""
+        """`versions` are the versions of the driver's jobs. Counts continue from the files of an earlier driver."""
         self._files = files
         self._runs = runs
         self._topic = topic
@@ -70,7 +70,7 @@ class Reporter:
         return replace(earlier, state=State.BLOCKED) if earlier.version == version else new
 
     def watch(self, job: str, standing: Standing, query: Query | None, running: "StreamingQuery | None") -> None:
-        """Write the job's progress if it has changed or is 5 s old. Raises OSError, KafkaException, Spark's error."""
+        """Write the job's progress if it has changed or is 5 s old. Raises OSError, KafkaException or Spark's error."""
         now = self._now[job]
         if running is not None and query is not None:
             now = self._with_batches(now, query, running)
@@ -129,11 +129,11 @@ class Reporter:
             delivered = partial(_delivered, progress.job)
             self._producer.produce(self._topic, text.encode(), progress.job.encode(), on_delivery=delivered)
         except BufferError:
-            log.warning("The progress of job %s cannot be published: the cluster does not answer", progress.job)
+            log.warning("The progress of job %s cannot be published: the producer's queue is full", progress.job)
         self._producer.poll(0)
 
     def close(self) -> None:
-        """Publish and store pending progress; give up publishing after 5 s."""
+        """Publish and store pending progress. Stop waiting for brokers after 5 s."""
         self._producer.flush(5.0)
         try:
             self._runs.flush()

@@ -1,7 +1,7 @@
 """The table `runs`: a row for each batch of each job.
 
 The rows of all jobs are appended together once a minute: a commit for every batch would take as long as a small batch.
-A driver that is killed loses its last minute here; the topic `headrace.pipeline.progress` has it.
+If a driver is killed, the rows of its last minute are lost; only the topic `headrace.pipeline.progress` may have them.
 """
 
 import json
@@ -39,7 +39,7 @@ _COLUMNS: Final = {
 
 
 class Runs:
-    """The rows that this driver has not yet written."""
+    """Rows that this driver has not written yet."""
 
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
@@ -49,9 +49,9 @@ class Runs:
         self._flushed = time.monotonic()
 
     def add(self, before: Progress, now: Progress, batch: Mapping[str, Any]) -> None:
-        """Add a batch's row, from the job's progress `before` it and `now`, and from Spark's report `batch`."""
+        """Add the row of a batch, from the job's progress before and after it, and from Spark's report `batch`."""
         self._rows.append(row(before, now, batch))
-        # If the lake cannot be written, keep only the latest rows.
+        # Bound the memory if the lake cannot be written.
         del self._rows[:-_MOST_ROWS]
 
     def flush_if_due(self) -> None:

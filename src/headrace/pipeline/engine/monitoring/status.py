@@ -8,7 +8,7 @@ from typing import Any, Final
 from headrace.pipeline.errors import PipelineError
 
 _LOST_S: Final = 30.0
-"""A driver whose file is older is lost; drivers write every 5 s."""
+"""A driver is lost if its file is older than this. Drivers write every 5 s."""
 _TEXTS: Final = ("job", "state", "updated", "watermark", "last_failure", "next_retry")
 _COUNTS: Final = ("batch", "lag", "rows_per_s", "state_rows", "late_rows", "quarantined_rows")
 _FIELDS: Final = frozenset((*_TEXTS, *_COUNTS))
@@ -22,7 +22,7 @@ def directory(checkpoints: str) -> str:
 
 
 def read(checkpoints: str, now: datetime) -> list[dict[str, Any]]:
-    """Return the progress of all jobs that ever ran, by name, each with its age in seconds (`age_s`).
+    """Return the progress of all jobs that have ever run, sorted by name, with its age in seconds (`age_s`).
 
     The state is `lost` if the driver has ended without reporting it. Raises PipelineError if the checkpoints are not on
     this machine, or if a file is damaged or cannot be read.
@@ -45,7 +45,7 @@ def _read(file: Path, now: datetime) -> dict[str, Any]:
 
 
 def _seen_at(progress: object, now: datetime) -> dict[str, Any]:
-    """Return the progress with its age. Raises ValueError and TypeError for anything else."""
+    """Return the progress with its age. Raises ValueError or TypeError for any other value."""
     if not isinstance(progress, dict) or not progress.keys() >= _FIELDS:
         raise ValueError("it is not the progress of a job")
     age = max(0.0, (now - datetime.fromisoformat(progress["updated"])).total_seconds())

@@ -11,15 +11,15 @@ from headrace.pipeline.spec.jobs import Expect
 
 
 class ExpectationError(PipelineError):
-    """A row does not meet an expectation that must hold."""
+    """A row does not meet an expectation with `otherwise='fail'`."""
 
 
 def split(rows: DataFrame, expects: Sequence[Expect]) -> tuple[DataFrame, DataFrame]:
     """Return the good rows, and the rows to quarantine with the first unmet expectation in a column `reason`.
 
-    A condition that is null is unmet. Rows to drop are in neither. `rows` is evaluated for both results, and for
-    expectations that must hold: cache it. Raises ExpectationError if one of those is unmet, and PipelineError for a
-    condition that is not valid SQL on these rows.
+    A condition that is null is unmet. Rows to drop are in neither result. `rows` is evaluated for each result, and for
+    expectations with `otherwise='fail'`: cache it. Raises ExpectationError if one of these is unmet, and PipelineError
+    for a condition that is not valid SQL on these rows.
     """
     for expect in expects:
         _check_condition(rows, expect)

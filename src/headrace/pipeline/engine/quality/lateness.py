@@ -1,10 +1,10 @@
-"""Compute how late records are, only from their positions in the log, so that streams, batches and restarts agree.
+"""Compute how late records are, from event times and log positions alone, so that streams, reports and restarts agree.
 
-A record is late by the time from its event time to the latest event time of earlier records in its partition. Records
-with the latest time so far, and the first of a partition, are late by 0.
+A record's lateness is the time from its event time to the latest event time of earlier records in its partition; 0 if
+no earlier record has a later event time.
 
-A stateful query must also know when it may drop state: rows carry the time up to which the whole log was settled
-before and after their batch (`reached.py`).
+A stateful query must also know when it may drop state. So rows contain the time up to which the whole log was settled
+before and after their batch (see `reached.py`).
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ COLUMNS: Final = frozenset({*_POSITION, "event_time"})
 """Rows with these columns get `late_by_s`, `settled_before` and `settled_after`."""
 _MICROSECONDS: Final = 1_000_000
 _ROWS_PER_FILE: Final = 50_000
-"""A larger batch is written by several tasks, a file each."""
+"""Several tasks write a larger batch, each to its own file."""
 _SORTED_WHOLE: Final = 20_000
 """Maximum number of rows for which a sort is cheaper than another Spark job for the join."""
 
@@ -33,9 +33,9 @@ def with_lateness(
 ) -> DataFrame:
     """Add `late_by_s`, seconds as a double, to a batch with `topic_id`, `source_partition`, `source_offset` and `time`.
 
-    `before` holds the latest times of all earlier rows. A row without an event time has no lateness. `rows` is
-    evaluated twice: cache it. Sorting many whole rows is slow, so only their positions are sorted, and the few late
-    ones are joined to the batch. `count` is the number of rows, if it is known.
+    `before` contains the latest event time of earlier rows by partition, in microseconds since 1970. A row without an
+    event time has no lateness. `rows` is evaluated twice: cache it. Sorting many whole rows is slow, so only their
+    positions are sorted, and the few late ones are joined to the batch. `count` is the number of rows, if known.
     """
     if count is not None and count <= _SORTED_WHOLE:
         return windowed(rows, before, time=time)
@@ -60,7 +60,7 @@ def windowed(rows: DataFrame, before: Mapping[str, int], *, time: str = "event_t
 
 
 def reached(rows: DataFrame, before: Reached, *, time: str = "event_time") -> tuple[Reached, int]:
-    """Return the state after `rows`, which the next batch must get as `before`, and the number of rows."""
+    """Return the state after `rows`, to pass as `before` for the next batch, and the number of rows."""
     arrived = sf.max(sf.unix_micros("ingested_at")) if "ingested_at" in rows.columns else sf.lit(None)
     found = (
         rows.groupBy(_partition().alias("at"))
@@ -77,8 +77,8 @@ def reached(rows: DataFrame, before: Reached, *, time: str = "event_time") -> tu
 def with_settled(rows: DataFrame, before: Reached, after: Reached, count: int) -> DataFrame:
     """Add `settled_before` and `settled_after`, the settled times before and after a stream reads the row's file.
 
-    A small batch becomes one file. A larger one has several files, which a stream may read one by one, in any order.
-    Until it has read all of them, it can only rely on the time that was settled before the batch: both are that time.
+    A small batch becomes one file. A larger batch has several files, which a stream may read one by one, in any order.
+    It then can only rely on the time that was settled before the batch, so both columns contain that time.
     """
     small = count <= _ROWS_PER_FILE
     return (rows.coalesce(1) if small else rows).withColumns(
@@ -87,9 +87,10 @@ def with_settled(rows: DataFrame, before: Reached, after: Reached, count: int) -
 
 
 def parted(rows: DataFrame, late_by: str) -> tuple[DataFrame, DataFrame]:
-    """Return the rows that are in time, and those late by more than `late_by`, with a column `reason`.
+    """Return the rows that are in time, and the late rows with a column `reason`.
 
-    The latter include rows from before the settled time, for which no query has state: their partition was idle or new.
+    A row is late if `late_by_s` is more than `late_by`, or if it is older than the settled time by more than `late_by`.
+    In the latter case, its partition was idle or new, and queries may have dropped the state that it needs.
     """
     allowed_us = round(seconds_of(late_by) * _MICROSECONDS)
     reason = sf.when(sf.col("late_by_s") * _MICROSECONDS > allowed_us, f"late by more than {late_by}").when(

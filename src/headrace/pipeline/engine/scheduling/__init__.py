@@ -1,1 +1,1 @@
-"""When batches run: turns for jobs that read tables, and the order in which jobs start."""
+"""Schedule batches: turns for jobs that read tables, and the order in which jobs start."""

@@ -1,4 +1,4 @@
-"""Choose which jobs have the first batches of a driver, so that the first result comes soon."""
+"""Choose which jobs run first when a driver starts, so that the first results appear early."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _BETWEEN_TRIGGERS: Final = "Waiting for next trigger"
-"""Spark's description of a query that has run a batch, or has found no rows for one."""
+"""Spark's description of a query that has completed a batch, or has found no rows for one."""
 
 
 class FirstBatches:
@@ -26,10 +26,10 @@ class FirstBatches:
         self._checkpoints = checkpoints
 
     def stages(self, quick: Collection[str]) -> Sequence[Collection[str]]:
-        """Return the stages in which jobs start: first quick jobs on stored rows, then the other quick ones.
+        """Return the stages in which jobs start: the quick jobs whose source tables exist, then the other quick jobs.
 
-        If the first have read all stored rows, the jobs that write their tables start with them. Without stored rows,
-        all jobs start as soon as they can, because most of them wait for their tables anyway.
+        If the first stage has read all stored rows, the jobs that write its source tables start with it. If no quick
+        job has an existing source table, there are no stages, because most jobs wait for their tables anyway.
         """
         first = {name for name in quick if (table := self._table(name)) is not None and self._lake.exists(table)}
         if not first:
@@ -39,7 +39,7 @@ class FirstBatches:
         return [first, set(quick) - first]
 
     def has_nothing(self, name: str, running: "StreamingQuery | None", unfinished: Collection[str]) -> bool:
-        """Return True if a job has found no rows, and will not get any from a job that is `unfinished`, either."""
+        """Return True if a job has found no rows, and no `unfinished` job will write rows for it."""
         if not found_nothing(running) or self._writer(name) in unfinished:
             return False
         return self._table(name) is None or not self._has_unread(name)
@@ -67,5 +67,5 @@ def found_nothing(running: "StreamingQuery | None") -> bool:
 
 
 def writer_of(table: str, jobs: Mapping[str, Job]) -> str | None:
-    """Return the job that writes a table; None if it is not one of these."""
+    """Return the name of the job that writes a table; None if it is not in `jobs`."""
     return next((name for name, job in jobs.items() if table in job.tables), None)

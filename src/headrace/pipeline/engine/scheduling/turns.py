@@ -1,7 +1,7 @@
 """Limit how many batches run at the same time, for jobs that read tables, and decide which jobs start first.
 
 If all batches ran at once, all would finish late. If they take turns, most finish earlier, all need less memory, and
-the job that writes the tables that they read gets the processor as soon as it has a batch. Knows nothing of Spark.
+the job that writes their source tables gets the CPU as soon as it has a batch. Does not import Spark.
 """
 
 import threading
@@ -13,21 +13,21 @@ from itertools import count
 from typing import Final
 
 _LONGEST_S: Final = 10.0
-"""A batch that takes long, or hangs, must not stop the other jobs."""
+"""Maximum delay of a batch after its deadline: a batch that hangs must not stop the other jobs."""
 _STAGE_S: Final = 20.0
-"""Jobs that have no input, or fail, must not keep the others from starting."""
+"""Maximum duration of a stage: jobs without input, or that fail, must not keep others from starting."""
 QUICK_S: Final = 2.0
-"""Longest interval of a quick job."""
+"""Maximum interval of a quick job."""
 
 
 class Turns:
-    """At most `most` batches at once, those with the earliest deadlines first.
+    """Limits the batches that run at once to `most`. Those with the earliest deadlines go first.
 
-    The deadline is the end of a job's interval, so a job that is expected to answer every second goes before one that
-    runs every ten, unless that one has waited for nine seconds longer. A batch runs anyway 10 s after its deadline.
+    The deadline is the end of a job's interval. So a job that runs every second goes before one that runs every ten
+    seconds, unless the latter has waited nine seconds longer. A batch starts at the latest 10 s after its deadline.
 
     With `reserved`, one of several turns is only for jobs with an interval of at most two seconds. Otherwise, slower
-    jobs would occupy all of them on a busy machine.
+    jobs would occupy all turns on a busy machine.
     """
 
     def __init__(self, most: int, *, reserved: bool = False, longest_s: float = _LONGEST_S) -> None:
@@ -76,8 +76,8 @@ class Turns:
 class Opening:
     """The start of a driver: the jobs of a stage wait until those of earlier stages have finished a batch.
 
-    Java has compiled nothing yet, so each job's first batch takes seconds of CPU time. If all jobs began at once, the
-    first result would come as late as the last one.
+    Before Java has compiled its code, each job's first batch takes seconds of CPU time. If all jobs started at once,
+    the first result would be as late as the last one.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Opening:
         longest_s: float = _STAGE_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Jobs that are in no stage start last. A stage ends after `longest_s` seconds at the latest."""
+        """Jobs that are in no stage start last. A stage lasts at most `longest_s` seconds."""
         self._stages = [set(stage) for stage in stages if stage]
         self._longest_s = longest_s
         self._clock = clock
@@ -97,12 +97,12 @@ class Opening:
 
     @property
     def unfinished(self) -> Collection[str]:
-        """The jobs of the present stage that have not finished a batch."""
+        """The jobs of the current stage that have not finished a batch."""
         with self._lock:
             return tuple(self._stages[0]) if self._stages else ()
 
     def holds(self, job: str) -> bool:
-        """Return True if the job must not begin another batch: it has had one in this stage, unlike another job."""
+        """Return True if the job has finished a batch, and must now wait for other jobs of the current stage."""
         with self._lock:
             self._end_if_long()
             return bool(self._stages) and job in self._open and job not in self._stages[0]

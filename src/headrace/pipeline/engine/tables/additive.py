@@ -1,7 +1,7 @@
-"""Additive tables: a batch appends its partial aggregates, readers sum them up, and `compact` keeps that cheap.
+"""Additive tables: a batch appends partial aggregates, readers combine them, and `compact` keeps that cheap.
 
 The table is the state, as in a log-structured store: an append needs no join, a late row is one more partial, and
-partials may be replaced by their sum at any time.
+partials may be replaced by their total at any time.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ from headrace.pipeline.spec.jobs import Additive, Stateful
 
 _ROWS_PER_FILE: Final = 200_000
 _POINTS: Final = 24
-"""Up to this many values of the time key are looked up individually, more values as one range."""
+"""Up to this many values of the time key are looked up individually; more values, as one range."""
 
 
 def append(
@@ -34,7 +34,7 @@ def append(
     Raises PipelineError if the columns are not those of the output.
     """
     check_columns(rows, output)
-    # The size of a batch is bounded, and small files cost every later reader.
+    # One file is enough, because batches are bounded; many small files would slow down every reader.
     one_file = rows.select(*columns(output)).coalesce(1)
     return lake.append(output.table, one_file, writer=writer, batch=batch, metadata=metadata)
 
@@ -42,8 +42,8 @@ def append(
 def totals(lake: Lake, output: Additive, touched: DataFrame, *, once: bool = False) -> DataFrame:
     """Return the totals of the keys that occur in `touched`, the partial aggregates of a batch.
 
-    Only files with the batch's values of the time key are read; with `once`, all files of a short table, because Delta
-    would take seconds to find them after a start. `touched` is evaluated twice: cache it.
+    Only files with the batch's values of the time key are read. With `once`, all files of a short table are read,
+    because Delta would need seconds to choose files after a start. `touched` is evaluated twice: cache it.
     """
     if delta_log.version(lake.spark, lake.path(output.table)) == 0:
         # The table contains only this batch.
@@ -59,11 +59,11 @@ def totals(lake: Lake, output: Additive, touched: DataFrame, *, once: bool = Fal
 def compact(lake: Lake, output: Additive | Stateful, before: datetime) -> int:
     """Replace the partials whose time is before `before` with totals; return the number of files replaced.
 
-    In a stateful table with keys, only the latest row of each key is left.
+    Of a stateful table with keys, only the latest row of each key is kept.
 
-    `before` has a time zone. Later partials in a file with earlier ones are combined, too. Without a time key, the
-    whole table is compacted. Readers and running queries are not disturbed. If nothing can be combined, the table
-    stays unchanged. Raises PipelineError if another compaction of the table runs at the same time.
+    `before` must have a time zone. Later partials in the same files are combined, too. Without a time key, the whole
+    table is compacted. Readers and running queries are not disturbed. If nothing can be combined, the table stays
+    unchanged. Raises PipelineError if another compaction of the table runs at the same time.
     """
     time = output.time if isinstance(output, Additive) else None
     names = _files_to_sum(lake, output.table, time, before)
@@ -82,16 +82,16 @@ def compact(lake: Lake, output: Additive | Stateful, before: datetime) -> int:
     except (Py4JJavaError, PySparkException) as error:
         if delta_log.is_conflict(error):
             raise PipelineError(
-                f"table {output.table} was compacted by another process meanwhile; nothing was changed. "
+                f"table {output.table} was compacted by another process at the same time; nothing was changed. "
                 "Run one compaction at a time."
             ) from error
         raise
 
 
 def _files_to_sum(lake: Lake, table: str, time: str | None, before: datetime) -> frozenset[str]:
-    """Return the files that share a time with another file; any other file has totals or a single batch.
+    """Return the files that share a time with another file; without a time key, all files if there are several.
 
-    The choice may be outdated when it is used, which does no harm: files are always summed as a whole.
+    The result may be outdated when it is used. This does no harm, because files are always rewritten as a whole.
     """
     file = sf.col("_metadata.file_name").alias("file")
     stored = lake.read(table)
@@ -109,7 +109,7 @@ def _files_to_sum(lake: Lake, table: str, time: str | None, before: datetime) ->
 
 
 def _same_times(time: str, touched: DataFrame) -> Column:
-    """Return the condition that a row has a time of `touched`, with literals, by which Delta skips files.
+    """Return the condition that a row has a time of `touched`. Its literals allow Delta to skip files.
 
     Times are passed as text in the session's time zone, because Python's local times repeat an hour every autumn.
     """

@@ -1,6 +1,6 @@
-"""Transactions of Delta Lake that its Python interface lacks.
+"""Transactions of Delta Lake that its Python API lacks.
 
-The calls go to the JVM classes of the Delta version that `jars.pom.xml` names; only this module knows them.
+Only this module calls the JVM classes of Delta, in the version that `jars.pom.xml` sets.
 """
 
 import json
@@ -18,17 +18,17 @@ from headrace.pipeline.engine.files import Files
 from headrace.pipeline.engine.java import java_class, to_list
 
 _SHORT: Final = 200
-"""Number of commits up to which reading them one by one takes less time than Delta's jobs."""
+"""Up to this number of commits, reading them one by one takes less time than Delta's jobs."""
 _CONFLICTS: Final = ("[DELTA_CONCURRENT_", "[DELTA_METADATA_CHANGED", "[DELTA_PROTOCOL_CHANGED")
 
 
 def is_conflict(error: Py4JJavaError | PySparkException) -> bool:
-    """True if another writer's commit made this one fail, so that it may succeed when repeated."""
+    """True if a commit failed because of another writer's commit, so that it may succeed when repeated."""
     return any(name in str(error) for name in _CONFLICTS)
 
 
 def version(spark: SparkSession, path: str) -> int:
-    """Return the number of a table's last commit; the first one is 0."""
+    """Return the number of a table's last commit; the first commit is 0."""
     return int(_snapshot(spark, path).version())
 
 
@@ -43,7 +43,7 @@ class Appender:
     """Appends batches to tables, and skips those that a table already contains from the same writer.
 
     To find a writer's last batch, Delta would compute the state of the table for every append, with several Spark
-    jobs. Here it is cached, and only the commits since then are read. As in Delta, a commit fails if another process
+    jobs. Here the last batch is cached, and only later commits are read. As in Delta, a commit fails if another process
     commits as the same writer at the same time.
     """
 
@@ -72,7 +72,7 @@ class Appender:
         """Append a batch to an existing table. Return False if the table already contains it.
 
         Return None if the table's columns would have to change. Raises an error for which `is_conflict` is true if
-        another process has just committed a batch of the writer.
+        another process has just committed as the same writer.
         """
         transaction = self._begin(path, rows, app_id, batch)
         if transaction is None or transaction is False:
@@ -86,8 +86,7 @@ class Appender:
     def replace(self, path: str, rows: DataFrame, *, app_id: str, batch: int, user_metadata: str) -> bool | None:
         """Replace all rows of a table that only this writer changes. Return and raise like `append`.
 
-        To find the files to remove, Delta would compute the state of the table. Here they are known after the first
-        call.
+        To find the files to remove, Delta would compute the state of the table. Here they are cached by the first call.
         """
         transaction = self._begin(path, rows, app_id, batch)
         if transaction is None or transaction is False:
@@ -102,7 +101,7 @@ class Appender:
         return True
 
     def _begin(self, path: str, rows: DataFrame, app_id: str, batch: int) -> Any:
-        """Return a transaction that conflicts with others of the writer; False or None as `append` does."""
+        """Return a transaction that conflicts with others of the writer, or False or None like `append`."""
         none = _none(self._spark)
         transaction = _log(self._spark, path).startTransaction(none, none)
         if batch <= self._last(path, app_id, int(transaction.snapshot().version())):
@@ -129,7 +128,7 @@ class Appender:
         return written
 
     def _last(self, path: str, app_id: str, upto: int) -> int:
-        """Return the writer's last batch in the versions up to `upto`; -1 without one."""
+        """Return the writer's last batch in the versions up to `upto`; -1 if there is none."""
         seen = self._seen.get((path, app_id))
         last = -1 if seen is None else seen[1]
         for number in range(upto + 1 if seen is None else seen[0] + 1, upto + 1):
@@ -146,7 +145,7 @@ class Appender:
         return last
 
     def _last_in_state(self, path: str, app_id: str, upto: int) -> int:
-        """Return the writer's last batch from the summary of the version; without one, Delta computes its state."""
+        """Return the writer's last batch from the version's summary. Without a summary, Delta computes the state."""
         writers = _summary(self._files, path, upto).get("setTransactions")
         if writers is not None:
             return max((int(each["version"]) for each in writers if each["appId"] == app_id), default=-1)
@@ -155,9 +154,9 @@ class Appender:
 
 
 def _summary(files: Files, path: str, version: int) -> Mapping[str, Any]:
-    """Return what Delta has written about a version beside its commit; empty if it has not.
+    """Return the checksum file that Delta has written for a version, parsed; empty if there is none.
 
-    It has the writers, `setTransactions`, and the files, `allFiles`, unless there are many.
+    It contains the writers (`setTransactions`) and, unless there are many, the files (`allFiles`).
     """
     text = files.read(f"{path}/_delta_log/{version:020}.crc")
     try:
@@ -186,9 +185,9 @@ def rewrite_files(
 ) -> int:
     """Replace data files with the result of `rewrite` on their rows, in one commit. Return how many were replaced.
 
-    The commit is marked as changing no data (`dataChange` false). Delta then grants it snapshot isolation: concurrent
-    appends do not conflict with it, and streams that read the table skip it. `replaceWhere` cannot
-    be used instead: it accepts `dataChange` only with partition columns, and otherwise conflicts with every append.
+    The commit is marked as changing no data (`dataChange` false). Delta then uses snapshot isolation: concurrent
+    appends do not conflict with the commit, and streams that read the table skip it. `replaceWhere` cannot be used
+    instead: it accepts `dataChange` only with partition columns, and otherwise conflicts with every append.
 
     Raises an error for which `is_conflict` is true if one of the files was removed at the same time.
     """
@@ -208,7 +207,7 @@ def rewrite_files(
 
 
 class TableVersion:
-    """The version of a table at the time of creation: its data files with their statistics, and their rows."""
+    """The version of a table when the object is created: data files with their statistics, and rows."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         self._spark = spark
@@ -221,7 +220,7 @@ class TableVersion:
         return [str(name) for name in self._snapshot.schema().fieldNames()]
 
     def files(self) -> DataFrame:
-        """Return a row per data file: `path`, `deletionVector`, and `stats` with `numRecords`, `minValues` etc."""
+        """Return a row per data file, with `path`, `deletionVector`, and `stats` (`numRecords`, `minValues` etc.)."""
         return DataFrame(self._snapshot.withStats(), self._spark)
 
     def rows(self, paths: Collection[str] | None) -> DataFrame:
@@ -235,7 +234,7 @@ class TableVersion:
 
 
 class FollowedTable:
-    """The current rows of a table that is read again and again.
+    """The current rows of a table that is read repeatedly.
 
     To list the files of a table, Delta computes its state from all commits since the last checkpoint. Here only the
     commits since the last call are read.
@@ -259,7 +258,7 @@ class FollowedTable:
         return self._of_files(snapshot)
 
     def rows_if_followed(self) -> DataFrame | None:
-        """Return the rows if their files can be found without Delta's jobs: the table is short, or was read before."""
+        """Return the rows if their files can be found without Delta's jobs; None for a long or cleaned-up log."""
         snapshot = _snapshot(self._spark, self._path)
         version = int(snapshot.version())
         if not (self._advance(version) if self._version >= 0 else self._begin(version)):
@@ -274,7 +273,7 @@ class FollowedTable:
         return DataFrame(_log(spark, self._path).createDataFrame(snapshot, files, False, _none(spark)), spark)
 
     def _begin(self, version: int) -> bool:
-        """Find the files of a version. Return False if there are many, or if the log was cleaned up."""
+        """Find the files of a version. Return False if the log is long or was cleaned up."""
         listed = _summary(self._reader, self._path, version).get("allFiles")
         if listed is None:
             return version < _SHORT and self._advance(version)
@@ -305,7 +304,7 @@ def _name(file: Any) -> str:
 
 
 def _without_data_change(file: Any) -> Any:
-    """Copy Scala's AddFile, whose fields are positional here, with `dataChange` false."""
+    """Copy an `AddFile` with `dataChange` false. Scala's `copy` has only positional arguments here."""
     return file.copy(
         file.path(),
         file.partitionValues(),

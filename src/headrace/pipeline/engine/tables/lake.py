@@ -1,7 +1,7 @@
-"""The tables of a pipeline: Delta tables in the directories of one URI.
+"""The tables of a pipeline: Delta tables in the directories below one URI.
 
-The URI may be local, `s3a://` or `hdfs://`: everything goes through Delta and Hadoop's file systems, nothing through
-pathlib. A commit names its writer and batch, so a repeated batch changes nothing.
+The URI may be local, `s3a://` or `hdfs://`, so this module uses Delta, Hadoop's file systems and `Files`, not pathlib.
+A commit contains its writer and batch, so a repeated batch changes nothing.
 """
 
 import json
@@ -24,9 +24,9 @@ _ATTEMPTS: Final = 5
 _DESCRIBED: Final = frozenset(
     {"topic_id", "partition", "offset", "timestamp", "source_partition", "source_offset", "ingested_at", "event_time"}
 )
-"""Columns whose minimum and maximum are kept for each file of records or events, for `audit` and queries by time.
+"""Columns with statistics (minimum and maximum) in files of records and events, for `audit` and queries by time.
 
-Those of other columns, such as lines and paths, would take a third of the time to write a file, and skip nothing.
+Statistics of other columns, such as lines, would take a third of the time to write a file, without skipping files.
 """
 _WITH_STATISTICS: Final = frozenset({"string", "int", "bigint", "date", "timestamp", "timestamp_ntz"})
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
@@ -67,7 +67,7 @@ class Lake:
         return self.spark.read.format("delta").load(self.existing(table))
 
     def read_cold(self, table: str) -> DataFrame:
-        """Return the stored rows, once. The files of a short table are found without Delta's jobs, slow at first."""
+        """Return the stored rows, to be read once. For a short table, avoids Delta's jobs, which are slow at first."""
         found = self.followed(table).rows_if_followed()
         return self.read(table) if found is None else found
 
@@ -76,7 +76,7 @@ class Lake:
         return delta_log.without_files(self.spark, self.existing(table))
 
     def stream(self, table: str) -> DataFrame:
-        """Return the rows as a stream: first those stored now, then each appended row once."""
+        """Return the rows as a stream: first the stored rows, then each appended row once."""
         return self.spark.readStream.format("delta").load(self.existing(table))
 
     def view(self, output: TableOutput) -> DataFrame:
@@ -84,11 +84,11 @@ class Lake:
         return partials.current(self.read(output.table), output)
 
     def last_batch(self, table: str, writer: str) -> int | None:
-        """Return the number of the last batch a writer committed to a table; None if there was none."""
+        """Return the number of the last batch that a writer committed to a table; None if there is none."""
         return self._appender.last_batch(self.path(table), writer) if self.exists(table) else None
 
     def was_changed_by_others(self, table: str, writer: str) -> bool:
-        """Return True if anyone but the writer has changed the table's data since the last call."""
+        """Return True if another writer has changed the table's data since the last call."""
         return self._appender.was_changed_by_others(self.path(table), writer)
 
     def followed(self, table: str) -> delta_log.FollowedTable:
@@ -144,7 +144,7 @@ class Lake:
 
 
 def _described(rows: DataFrame, partition_by: Sequence[str]) -> list[str]:
-    """Return the columns to keep statistics of. Delta refuses those that partition the table, and some types."""
+    """Return the columns with statistics. Delta refuses partition columns and some types."""
     return [
         name
         for name, kind in rows.dtypes
@@ -153,7 +153,7 @@ def _described(rows: DataFrame, partition_by: Sequence[str]) -> list[str]:
 
 
 def _repeat_on_conflict(commit: Callable[[], bool]) -> bool:
-    """Repeat a commit that lost a race, such as the one to create a table. The batch number makes that safe."""
+    """Repeat a commit that lost a race, for example to create a table. The batch number makes this safe."""
     attempt = 1
     while True:
         try:

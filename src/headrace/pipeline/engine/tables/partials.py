@@ -9,7 +9,7 @@ from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.spec.jobs import Additive, Stateful, TableOutput
 
 BATCH: Final = "_batch"
-"""The column with the batch that wrote a row, in tables whose rows replace each other."""
+"""The column with the number of the batch that wrote a row, in tables whose rows replace each other."""
 
 
 def current(rows: DataFrame, output: TableOutput) -> DataFrame:
@@ -22,7 +22,7 @@ def current(rows: DataFrame, output: TableOutput) -> DataFrame:
 
 
 def latest(rows: DataFrame, output: Stateful) -> DataFrame:
-    """Return the row that the last batch wrote for each key. Null is a key value like any other."""
+    """Return the row with the highest batch number for each key. Null is a key like any other."""
     values = [name for name in rows.columns if name not in output.keys]
     newest = sf.max_by(sf.struct(*values), sf.coalesce(BATCH, sf.lit(-1))).alias("newest")
     found = rows.groupBy(*output.keys).agg(newest)

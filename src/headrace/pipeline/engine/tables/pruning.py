@@ -1,7 +1,7 @@
 """Find the columns of a source table that a job needs.
 
-Spark gives `foreachBatch` rows that are already read, so it cannot leave out columns that the batch does not use. Most
-of an event is text that a job does not look at.
+Spark passes rows to `foreachBatch` that it has already read, so it cannot leave out columns that the batch does not
+use. Most of an event is text that a job does not use.
 """
 
 import json
@@ -30,7 +30,7 @@ def needed(table: DataFrame, function: Callable[[DataFrame], DataFrame | Mapping
 
 
 def restored(rows: DataFrame, kinds: Sequence[tuple[str, str]]) -> DataFrame:
-    """Return rows with all columns of the table; those that were not read are null. `kinds` are names and types."""
+    """Return rows with all columns of the table. Columns that were not read are null. `kinds` are names and types."""
     present = set(rows.columns)
     return rows.select(
         *(sf.col(name) if name in present else sf.lit(None).cast(kind).alias(name) for name, kind in kinds)

@@ -22,15 +22,15 @@ class SnapshotTable:
         self._lake = lake
         self._output = output
         self._rows: DataFrame | None = None
-        """The rows of the table, in a local checkpoint; None if they have to be read."""
+        """The rows of the table, in a local checkpoint; None if they must be read from the table."""
 
     def write(
         self, rows: DataFrame, *, writer: str, batch: int, metadata: Mapping[str, object]
     ) -> tuple[DataFrame, DataFrame] | None:
-        """Replace the table by `rows` if they differ; return the changed rows, and the rows whose keys are gone.
+        """Replace the table by `rows` if they differ. Return the changed rows, and the rows whose keys are gone.
 
         Return None if nothing has changed. A repeated batch returns the changes of its first attempt, even if the view
-        has changed again since: the two versions of the table are compared, not `rows`.
+        has changed since: it compares the last two versions of the table, not `rows`.
         """
         lake, table = self._lake, self._output.table
         if not lake.exists(table):
@@ -50,7 +50,7 @@ class SnapshotTable:
         return _parted(changes)
 
     def _changes(self, new: DataFrame, old: DataFrame) -> DataFrame:
-        """Return new rows that are not in `old`, and old rows whose keys are not in `new`; `_NEW` marks the first."""
+        """Return new rows that are not in `old` (`_NEW` is true), and old rows whose keys are not in `new`."""
         names, keys = old.columns, self._output.keys
         new = new.select(sf.struct(*names).alias("row"), sf.lit(True).alias(_NEW)).alias("new")
         old = old.select(sf.struct(*names).alias("row")).alias("old")

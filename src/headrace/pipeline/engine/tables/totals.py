@@ -1,7 +1,7 @@
 """The totals of an additive table's latest times, kept in memory from batch to batch.
 
 A batch changes few totals, mostly of the latest hours. Without a copy in memory, publishing them takes several scans of
-the table for each batch. Earlier times are read from the table when a batch brings rows of them.
+the table for each batch. Earlier times are read from the table when a batch contains rows for them.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from headrace.pipeline.engine.tables.lake import Lake
 from headrace.pipeline.spec.jobs import Additive
 
 _MOST: Final = 50_000
-"""Default number of rows to keep, about 50 MB with sketches."""
+"""Default maximum number of rows to keep: about 50 MB with sketches."""
 _TOUCHED: Final = "_touched"
 _TIMES: Final = ("timestamp", "timestamp_ntz", "date")
 
@@ -39,7 +39,7 @@ class Totals:
         self._bound = 0
         """An upper bound on the number of kept rows."""
         self._is_too_large = False
-        """True if the table is too large to keep and has no time by which to keep a part of it."""
+        """True if the table is too large to keep, and cannot be kept in part because it has no time key."""
         self._obsolete: list[DataFrame] = []
 
     def prepare(self, batch: DataFrame) -> int:
@@ -67,20 +67,20 @@ class Totals:
         return int(rows)
 
     def after(self, batch: DataFrame) -> DataFrame:
-        """Return the totals that the batch has changed. It must have been appended since `prepare`.
+        """Return the totals that the batch has changed. Append the batch between `prepare` and this call.
 
         Collect the result before the next call.
         """
         if self._kept is None:
             return additive.totals(self._lake, self._output, batch)
-        # The batch comes first: its session decides how the union is run.
+        # The batch comes first, because its session's settings apply to the union.
         both = batch.withColumn(_TOUCHED, sf.lit(True)).unionByName(self._kept.withColumn(_TOUCHED, sf.lit(False)))
-        # So few rows need one task, and no shuffle.
+        # For so few rows, one task without a shuffle is enough.
         self._replace(partials.summed(both.coalesce(1), self._marked).localCheckpoint(eager=False))
         return self._kept.where(_TOUCHED).drop(_TOUCHED)
 
     def forget(self) -> None:
-        """Keep nothing. The next batch reads what it needs from the table."""
+        """Drop all kept totals. The next batch reads those that it needs from the table."""
         self._replace(None)
         self._from_us, self._bound = None, 0
 
@@ -101,7 +101,7 @@ class Totals:
         self._replace(kept)
 
     def _shrink(self, time: Column | None, first_us: int | None) -> None:
-        """Forget the totals before the batch's first time, or all of them if too many remain."""
+        """Drop the totals before the batch's first time, or all totals if too many remain."""
         kept = self._kept
         if kept is None:
             return
@@ -133,5 +133,5 @@ def _us(time: Column) -> Column:
 
 
 def _since(time: Column, first_us: int | None) -> Column:
-    """Return the condition that a time is not before `first_us`, with a literal, by which Delta skips files."""
+    """Return the condition that a time is not before `first_us`. Its literal allows Delta to skip files."""
     return sf.lit(False) if first_us is None else time >= sf.timestamp_micros(sf.lit(first_us)).cast("timestamp")

@@ -25,7 +25,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """Offsets that a table does not have, from `first` to `last`."""
+    """Offsets from `first` to `last` that a table does not contain."""
 
     topic: str
     topic_id: str
@@ -40,17 +40,17 @@ class Log(Protocol):
     """Read access to the logs of a cluster."""
 
     def bounds(self, topic: str) -> Mapping[int, Bounds]:
-        """Return the bounds of a topic's partitions; none if the topic does not exist."""
+        """Return the bounds of a topic's partitions; empty if the topic does not exist."""
 
     def first_record(self, topic: str, partition: int, offsets: range) -> int | None:
         """Return the offset of the first record among `offsets` that a `read_committed` consumer gets, or None."""
 
 
 def audit(tables: Sequence[Present], log: Log, read_to: Mapping[tuple[str, int], int]) -> list[Gap]:
-    """Return the gaps of a table, including those of partitions that were never read.
+    """Return the gaps in the offsets of `tables`, including partitions that were never read.
 
-    `read_to` has the next offset that the job will read, by topic and partition; the audit ends there. If it is
-    unknown, the audit ends at the last offset in the table. A topic that is in neither argument is not audited.
+    `read_to` contains the next offset that the job will read, by topic and partition. The audit of a partition ends
+    there or, if it is unknown, at the last offset in the tables. A topic that is in neither argument is not audited.
     """
     topics = sorted({present.topic for present in tables} | {topic for topic, _ in read_to})
     found: list[Gap] = []
@@ -85,7 +85,7 @@ def _unless_empty(offsets: range) -> Iterator[range]:
 
 
 def _judged(gap: range, topic: str, partition: int, bounds: Bounds, present: Present | None, log: Log) -> Iterator[Gap]:
-    """Yield a verdict on the offsets that were deleted from the log, and one on those still in it."""
+    """Yield a verdict on the offsets that were deleted from the log, and one on those that are still in the log."""
 
     def verdict(offsets: range, kind: Literal["explained", "missing"], reason: str) -> Gap:
         return Gap(
@@ -151,7 +151,7 @@ class ClusterLog:
         self._consumer.close()
 
     def ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """Return the ids of the existing topics by name; each is "" if the cluster has no topic ids."""
+        """Return the ids of the existing topics by name; "" if the cluster has no topic ids."""
         return self._topics.ids(topics)
 
     def bounds(self, topic: str) -> dict[int, Bounds]:

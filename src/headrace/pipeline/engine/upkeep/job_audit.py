@@ -51,12 +51,12 @@ def keeps_all(job: Job) -> bool:
 def audit_job(lake: Lake, checkpoints: str, job: Job, ids: Mapping[str, str], log: Log) -> Audited | None:
     """Return the audit of a job; None if it has written nothing. `ids` are the current ids of its topics, by name.
 
-    The job may run meanwhile: the audit covers the batches that were complete when it started. Raises PipelineError
+    The job may be running: the audit covers the batches that are complete when the audit starts. Raises PipelineError
     for a job that cannot be audited, and KafkaException.
     """
     files = Files(lake.spark)
     read_to, stored_ids = _read_to(files, checkpoints, job)
-    # Read the position before the tables: they then contain at least everything before it.
+    # The position was read before the tables, so these contain at least everything before it.
     tables = [output.table for output in job.outputs if isinstance(output, Append) and output.table != quarantine.TABLE]
     _check(job, tables)
     found = [_found(lake, table) for table in tables if lake.exists(table)]
@@ -70,7 +70,7 @@ def audit_job(lake: Lake, checkpoints: str, job: Job, ids: Mapping[str, str], lo
         tables += [quarantine.TABLE] if rejected else []
     names = {topic_id: topic for topic, topic_id in [*stored_ids.items(), *ids.items()]}
     present = merged(pieces, names)
-    # Offsets of a deleted topic mean nothing in a new one of the same name.
+    # Offsets of a deleted topic are meaningless in a new topic of the same name.
     known = {
         (topic, int(partition)): end
         for topic, ends in read_to.items()
@@ -88,7 +88,7 @@ def audit_job(lake: Lake, checkpoints: str, job: Job, ids: Mapping[str, str], lo
 
 
 def metrics(audits: Sequence[Audited], now: datetime) -> str:
-    """Return the results in Prometheus' text format."""
+    """Return the results in the Prometheus text format."""
     registry = CollectorRegistry()
     missing = Gauge(
         "headrace_pipeline_missing_records", "Offsets without a row or a reason.", ["job"], registry=registry
@@ -126,7 +126,7 @@ def _found(lake: Lake, table: str) -> offsets_present.Found:
 
 
 def _read_to(files: Files, checkpoints: str, job: Job) -> tuple[Mapping[str, Mapping[str, int]], Mapping[str, str]]:
-    """Return the next offsets after the last complete batch, and the ids of the topics that they belong to."""
+    """Return the next offsets after the last complete batch, and the ids of their topics by name."""
     checkpoint = Checkpoint(files, checkpoints, job.name, job.version)
     complete = [int(name) for name in files.names(f"{checkpoint.uri}/commits") if name.isdigit()]
     if not complete:

@@ -1,8 +1,8 @@
 """Find which offsets of each partition a table contains, without collecting them.
 
-Delta stores the number of rows in each data file, and the minimum and maximum of its columns. A file with as many rows
-as offsets between the minimum and the maximum, all of one partition, need not be read. Of files with several partitions
-or with gaps, only the columns of the position are read.
+Delta stores the number of rows in each data file, and the minimum and maximum of its columns. A file of one partition
+need not be read if it has as many rows as there are offsets from its minimum to its maximum. Of other files, only the
+columns with the position are read.
 """
 
 import re
@@ -17,7 +17,7 @@ from headrace.pipeline.engine.tables.delta_log import TableVersion
 from headrace.pipeline.engine.upkeep.presence import Piece
 
 _BITS: Final = 32_768
-"""Offsets in one of Spark's bitmaps, which have 4 KiB."""
+"""Number of offsets in one of Spark's bitmaps, which are 4 KiB in size."""
 _OWN: Final = {"topic_id": "topic_id", "partition": "partition", "offset": "offset"}
 _ORIGIN: Final = {"topic_id": "topic_id", "partition": "source_partition", "offset": "source_offset"}
 
@@ -41,7 +41,7 @@ def in_table(table: TableVersion, position: dict[str, str]) -> Found:
     files = table.files()
     described_columns = _columns_with_statistics(files)
     if not {position["partition"], position["offset"]} <= described_columns:
-        # Delta keeps statistics of the first 32 columns only.
+        # By default, Delta keeps statistics of only the first 32 columns.
         count = files.count()
         return Found(tuple(in_rows(table.rows(None), position)), count, count)
 
@@ -65,7 +65,7 @@ def in_table(table: TableVersion, position: dict[str, str]) -> Found:
 def in_rows(rows: DataFrame, position: dict[str, str]) -> list[Piece]:
     """Return the offsets in rows. Spark reads only the columns of `position`.
 
-    The driver gets one row for 32,768 offsets, and 4 KiB more if they have a gap.
+    The driver collects one row for 32,768 offsets, with a bitmap of 4 KiB if they have a gap.
     """
     named = rows.select(
         sf.coalesce(sf.col(position["topic_id"]), sf.lit("")).alias("topic_id"),

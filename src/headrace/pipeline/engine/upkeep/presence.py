@@ -1,4 +1,4 @@
-"""The ranges of offsets that a table contains of each partition, and the gaps between them. Pure."""
+"""The ranges of offsets of each partition in a table, and the gaps between them. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Present:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """The offsets of a partition in a part of a table: ranges, and the number of rows, larger if offsets repeat."""
+    """The offsets of a partition in a part of a table. `rows` exceeds the number of offsets if some repeat."""
 
     topic_id: str
     partition: int

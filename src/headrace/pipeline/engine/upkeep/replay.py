@@ -1,7 +1,7 @@
-"""Parse quarantined records again, and move those that are now accepted to the tables of their job.
+"""Process quarantined records again, and move those that are now accepted to the tables of their job.
 
-The position of a record in its topic identifies it. A record that is in a table is not appended again, and a record
-leaves the quarantine only when it is in the tables, so a replay that was killed can be repeated.
+Records are identified by their position in the topic. A record that is in a table is not appended again, and a record
+is removed from the quarantine only when it is in the tables. So a replay that was killed can be repeated.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ _ORIGIN: Final = ("topic_id", "source_partition", "source_offset")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """How many of a job's records were in quarantine for `reason`, and how many of them the replay accepted."""
+    """The number of a job's records in quarantine for `reason`, and of those that the replay accepted."""
 
     reason: str
     records: int
@@ -44,8 +44,8 @@ def replay(
 ) -> list[Replayed]:
     """Run the job's function on its quarantined records, append the good ones, and return the counts by reason.
 
-    Only records with one of the `reasons` are tried, if any are given. With `dry_run`, nothing is written. The job may
-    run meanwhile. Raises PipelineError if the job cannot be replayed.
+    If `reasons` are given, only records with one of these are tried. With `dry_run`, nothing is written. The job may be
+    running. Raises PipelineError if the job cannot be replayed.
     """
     if not can_replay(job):
         raise PipelineError(f"job {job.name} cannot be replayed: it must read topics and only append rows to tables")
@@ -117,7 +117,7 @@ def _append(lake: Lake, table: str, rows: DataFrame, job: Job) -> None:
         if "late_by_s" in stored.columns and set(rows.columns) >= {*_ORIGIN, "event_time"}:
             rows = _with_lateness(rows, stored)
         if "settled_after" in stored.columns:
-            # Stateful queries may have dropped their state before this time, and must reject older rows.
+            # Stateful queries may have dropped state from before this time, so they must reject older rows.
             [(settled,)] = stored.agg(sf.max(sf.unix_micros("settled_after"))).collect()
             time = sf.timestamp_micros(sf.lit(settled).cast("bigint"))
             rows = rows.withColumns({"settled_before": time, "settled_after": time})
@@ -144,7 +144,7 @@ def _append(lake: Lake, table: str, rows: DataFrame, job: Job) -> None:
 def _arrived(lake: Lake, good: Mapping[str, DataFrame], accepted: DataFrame) -> DataFrame:
     """Return the accepted positions whose rows are in the tables.
 
-    Rows are missing if another replay used their batch number at the same time: Delta then skips them.
+    Rows are missing if another replay used the same batch number at the same time: Delta then skips them.
     """
     for table, rows in good.items():
         if lake.exists(table):

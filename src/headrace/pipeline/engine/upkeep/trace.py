@@ -1,7 +1,7 @@
 """Follow one record from its topic through the tables, to the rows and changelog records that include it.
 
-To find these rows, the functions of the jobs run again: those of additive jobs on the record alone, those of stateful
-jobs on all rows with and without the record.
+To find these rows, the trace calls the functions of jobs again: of additive jobs with the record alone, of stateful
+jobs with all rows, and with all but the record.
 """
 
 import json
@@ -28,7 +28,7 @@ from headrace.pipeline.spec.jobs import Additive, Append, Changelog, Job, Publis
 Written: TypeAlias = Append | Additive | Stateful | Snapshot | Publish
 
 _SHOWN: Final = 100
-"""Maximum number of rows shown of a table."""
+"""Maximum number of rows to show for each table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,16 +42,16 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reached:
-    """A row of a table that stores the record, or was computed from it and others."""
+    """A row of a table that contains the record, or that was computed from it and other records."""
 
     job: str
     table: str | None
     """None for a topic without a table."""
     row: Mapping[str, Any]
     is_written: bool = True
-    """False for a row of a stateful job that is not in the table: it is not complete yet, or the record was late."""
+    """False if a stateful job has not written the row: it is not complete yet, or the record was late."""
     topic: str | None = None
-    """The topic with the row, and its key there."""
+    """The topic with the row; `key` is the row's key in it."""
     key: str | None = None
 
 
@@ -94,7 +94,7 @@ class Tracer:
         return isinstance(output, Publish) or (output.table != quarantine.TABLE and self._lake.exists(output.table))
 
     def _topic_id(self, topic: str) -> str | None:
-        """Return the id of the topic that the jobs read; None if no job has read it, or if it has none."""
+        """Return the id of a topic; None if no job has read the topic, or if the cluster has no topic ids."""
         for job in self._jobs.values():
             if not isinstance(job.source, Table):
                 entry = Ledger(self._files, self._checkpoints, job.name).last()
@@ -103,7 +103,7 @@ class Tracer:
         return None
 
     def _at(self, table: str, place: Place, topic_id: str | None) -> DataFrame | None:
-        """Return the rows of a table with the record's position; None if its rows have no position."""
+        """Return the rows of a table with the record's position; None if the table has no positions."""
         stored = self._lake.read(table)
         position = offsets_present.columns(stored.columns)
         if position is None:
@@ -116,7 +116,7 @@ class Tracer:
         return stored.where(at)
 
     def _derived(self, job: Job, source: str, output: Written, reached: DataFrame) -> DataFrame | None:
-        """Return the rows of a table that are computed from the rows that the record reached in the source table."""
+        """Return the rows of a table that were computed from `reached`, the record's rows in the source table."""
         if isinstance(output, Snapshot):
             stored = self._lake.read(output.table)
             shared = [name for name in self._keys(source) if name in stored.columns]

@@ -1,9 +1,9 @@
 """The two sparse indexes of a segment: offset to file position, and timestamp to offset.
 
-Entries are appended to a short tail in memory, and written to the file by the hundreds and when the segment is rolled
-or closed; after a crash, recovery rebuilds the lost ones from the log. The file is never mapped (a mapping on a full
-disk causes SIGBUS) and only open while it is read or written, so an idle segment uses no descriptor. A lookup is a
-binary search, by single reads down to one block and then in memory.
+Entries are appended to a short tail in memory. The tail is written to the file after a few hundred entries, and when
+the segment is rolled or closed; after a crash, recovery rebuilds lost entries from the log. The file is never mapped
+(a mapping on a full disk causes SIGBUS) and only open while it is read or written, so an idle segment uses no
+descriptor. A lookup is a binary search: single reads narrow it down to one block, which is then searched in memory.
 
 Formats: offset index, relative offset and position (4 + 4 bytes); time index, timestamp in ms and relative offset
 (8 + 4 bytes); big-endian, ascending.
@@ -206,7 +206,7 @@ class OffsetIndex(_Index):
 
 
 class TimeIndex(_Index):
-    """Maps the largest timestamp so far to the last offset of the batch that has it."""
+    """Maps the running maximum of the timestamps to the last offset of the batch that has it."""
 
     __slots__ = ()
     _entry = Struct(">qi")

@@ -17,7 +17,7 @@ _VERSION: Final = 0
 
 
 class AbortedTransaction(NamedTuple):
-    """`last_offset` is the offset of the abort marker; `last_stable_offset` is the value after the marker."""
+    """`last_offset` is that of the abort marker, `last_stable_offset` the last stable offset after that marker."""
 
     producer_id: int
     first_offset: int

@@ -1,4 +1,4 @@
-"""Counts the transaction markers in a range of a log, because their offsets contain no records of clients.
+"""Counts the transaction markers in a range of a log: they take up offsets, but are not records of clients.
 
 Markers are recorded when they are appended. Those from before the broker's start are counted from batch headers, on
 demand and in parts (`marker_scan`). Memory is bounded: in a log with very many markers, the older ones are dropped, and
@@ -37,7 +37,7 @@ class MarkerCounts:
         self.known_from = -1
         """-1 while the log is being loaded."""
         self.revision = 0
-        """Changes whenever the knowledge about older offsets changes."""
+        """Incremented when a scan has found older markers, and when older markers are dropped."""
         self._markers = array("q")
         self._is_full = False
         self._part: Scanned | None = None
@@ -71,7 +71,7 @@ class MarkerCounts:
         return count
 
     def unknown(self, start: int) -> Range | None:
-        """Return the range to scan next to know all markers from `start` on, or None."""
+        """Return the next range to scan for markers from `start` on; None if all are known or any were dropped."""
         if self._is_full or not 0 <= start < self.known_from:
             return None
         part = self._part

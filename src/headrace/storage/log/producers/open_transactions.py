@@ -71,11 +71,11 @@ class OpenTransactions(Container[int]):
         return begun.first_offset if begun is not None and begun.epoch == epoch else None
 
     def add(self, header: BatchHeader) -> None:
-        """Account for a data batch of a transaction."""
+        """Account for a transactional data batch."""
         self.add_at(header, header.base_offset)
 
     def add_at(self, header: BatchHeader, base_offset: int) -> None:
-        """Account for a data batch of a transaction; it is at `base_offset`, whatever its header says."""
+        """Account for a transactional data batch at `base_offset`, which replaces the header's base offset."""
         begun = self._open.get(header.producer_id)
         first_offset = base_offset if begun is None else begun.first_offset
         self._open[header.producer_id] = OpenTransaction(header.producer_epoch, first_offset, header.max_timestamp)
@@ -125,7 +125,7 @@ class OpenTransactions(Container[int]):
             self._note_first()
 
     def snapshot_entries(self, entries: Mapping[int, bytes]) -> list[bytes]:
-        """Return the packed `entries`, by producer id, with open transactions; add entries for expired producers."""
+        """Return the packed `entries` with their open transactions, and entries for expired producers that have any."""
         if not self._open:
             return list(entries.values())
         found = dict(entries)

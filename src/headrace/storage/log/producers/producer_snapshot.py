@@ -88,13 +88,13 @@ def snapshots(directory: Path) -> dict[int, Path]:
 
 
 def remove_snapshots(directory: Path) -> None:
-    """Remove all snapshots of a log that starts again elsewhere: producers may have sent later batches since."""
+    """Remove all snapshots of a log that starts again at another offset: producers may have sent batches since."""
     for path in snapshots(directory).values():
         path.unlink(missing_ok=True)
 
 
 def remove_stray_snapshots(directory: Path, base_offsets: Collection[int], log_end_offset: int) -> None:
-    """Remove snapshots after the log's end, and all but the newest of those not at a segment's base offset.
+    """Remove snapshots after the log's end, and older ones that are not at a segment's base offset.
 
     A clean shutdown writes one at the log end offset, which is useless after later appends.
     """

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 def restore_transaction_indexes(directory: Path, segments: Sequence[Segment]) -> None:
     """Rewrite suspect indexes that differ from the batches.
 
-    Raises OSError, and KafkaError(corrupt_message) for an invalid control batch.
+    Raises OSError, and KafkaError as `Segment.headers` does or for an invalid control batch.
     """
     suspects = [place for place, segment in enumerate(segments) if segment.txn_index.is_suspect]
     if not suspects:
