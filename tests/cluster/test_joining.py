@@ -90,7 +90,7 @@ def test_an_unsupported_inter_broker_protocol_is_refused(tree: KazooClient, tmp_
     settings = {"inter.broker.protocol.version": "3.3"}
     error = refusal(tmp_path / "data", address_of(tree), **settings)
     assert "inter.broker.protocol.version" in error
-    assert "Headrace supports 3.4 to 3.9; raise it on all brokers first" in error
+    assert "must be 3.4 to 3.9; raise it on all brokers first" in error
 
 
 @pytest.mark.slow

@@ -104,7 +104,7 @@ class FetchSession:
         """The first request after this time reads all partitions."""
         self.is_followers = False
         self.counted = 0
-        """Partitions counted towards the limit."""
+        """Number of partitions of this session that count towards the limit."""
 
     @property
     def is_kept(self) -> bool:

@@ -35,13 +35,15 @@ def timeline(cluster: Cluster, group: str, since_ms: int, now_ms: int, limit: in
     described = group_calls.describe_groups(cluster, [group]).get(group)
     if described is not None:
         side = http_side(cluster, described.coordinator.id, described.coordinator.host, http)
+        source = f"the coordinator of group '{group}', broker {described.coordinator.id}"
     else:
         # Any broker may have been the coordinator of a deleted group.
         sides = (http_side(cluster, broker, host, http) for broker, host in cluster.brokers().items())
         side = next((item for item in sides if item is not None), None)
+        source = f"any broker at {cluster.bootstrap}"
     if side is None:
         raise CommandError(
-            f"no broker at {cluster.bootstrap} serves the history of groups",
+            f"the history of groups is not available from {source}",
             "Set headrace.http.listener on a Headrace broker, or give the address of its listener with --http.",
         )
     path = "/groups/timeline"

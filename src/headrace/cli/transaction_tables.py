@@ -77,7 +77,7 @@ def print_listings(listings: Sequence[Listing], described: Mapping[str, Transact
 
 
 def print_transactions(transactions: Sequence[Transaction], starts: Mapping[tuple[int, Place], int]) -> None:
-    """Print all details of each transactional id; `starts` has its first offsets, by producer id and partition."""
+    """Print all details of each transaction. `starts` has the first offset of a producer id in a partition."""
     on_terminal = output.stdout_is_terminal()
     for index, each in enumerate(transactions):
         if index:

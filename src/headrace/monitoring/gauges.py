@@ -90,7 +90,7 @@ def open_files() -> Iterable[Family]:
 
 
 def loop(watch: LoopWatch) -> Iterable[Family]:
-    """Yield the delay of the event loop, which adds to the latency of every request."""
+    """Yield the delay of the event loop, which adds to the latency of every request, and what has blocked the loop."""
     shares = (0.5, 0.99, 1.0)
     yield Family(
         "headrace_loop_delay_seconds",

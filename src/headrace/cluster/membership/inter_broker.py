@@ -37,7 +37,7 @@ def inter_broker_versions(text: str) -> InterBrokerVersions:
         raise ConfigError(SETTING, text, "must be a version of Kafka such as 3.9 or 3.9-IV0")
     release = int(match[1]), int(match[2])
     if release < (3, 4):
-        raise ConfigError(SETTING, text, "must be 3.4 to 3.9: raise it on all brokers first")
+        raise ConfigError(SETTING, text, "must be 3.4 to 3.9; raise it on all brokers first")
     latest = _LATEST.get(release)
     if latest is None:
         raise ConfigError(

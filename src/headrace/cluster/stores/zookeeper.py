@@ -53,7 +53,7 @@ _LOST: Final = (kazoo_errors.ConnectionLoss, kazoo_errors.SessionExpiredError, k
 _RECONNECTION: Final = {"max_tries": -1, "delay": 0.1, "max_delay": 1.0}
 """Delays in seconds; kazoo's default maximum is a minute."""
 _CONSEQUENTIAL: Final = (kazoo_errors.RolledBackError, kazoo_errors.RuntimeInconsistency)
-"""kazoo's results for the operations before and after the one that failed, whose own result has the reason."""
+"""kazoo's results for the operations before and after the failed one. Only the failed one has the reason."""
 
 _MANY: Final = 10
 """Minimum number of nodes to read with one request; fewer nodes take a request each."""

@@ -151,8 +151,8 @@ class Cleaner:
             return False
         raise KafkaError(
             ErrorCode.kafka_storage_error,
-            f"{header.record_count} records at offset {header.base_offset} do not fit into the"
-            f" {self._job.map_bytes:.0f} bytes of a cleaner thread: increase log.cleaner.dedupe.buffer.size",
+            f"{header.record_count} records at offset {header.base_offset} do not fit into a cleaner thread's offset"
+            f" map of {self._job.map_bytes:.0f} bytes: increase log.cleaner.dedupe.buffer.size",
         )
 
     def groups(self) -> list[list[SourceSegment]]:

@@ -28,7 +28,7 @@ def test_the_versions_are_those_of_kafkas_followers(setting: str, fetch: int, li
 @pytest.mark.parametrize(
     ("setting", "reason"),
     [
-        ("3.3", "must be 3.4 to 3.9: raise it on all brokers first"),
+        ("3.3", "must be 3.4 to 3.9; raise it on all brokers first"),
         ("0.10.2", "raise it on all brokers first"),
         ("4.0-IV0", "must be 3.4 to 3.9, the last version with ZooKeeper: use the value of the other brokers"),
         ("3.10", "the last version with ZooKeeper"),

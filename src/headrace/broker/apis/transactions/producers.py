@@ -91,7 +91,7 @@ class TransactionApis:
         return ErrorCode.none if error is None else ErrorCode.coordinator_not_available
 
     def _once_committed(self, name: str, error: ErrorCode, answer: Callable[[ErrorCode], Fields]) -> Answer:
-        """Reply at once if the last record of a transactional id is committed, otherwise after its commit."""
+        """Reply when the last record of a transactional id is committed; at once if it is, or on an error."""
         waiting = None if error is not ErrorCode.none else self._coordinator.committed(name)
         if waiting is None:
             return answer(error)

@@ -229,7 +229,7 @@ class ClassicMembers:
 
 
 def _subscription_in(request: Join) -> Subscription:
-    """Decode the subscription from the first assignor that the member offers; all of them have the same topics.
+    """Decode the subscription in the metadata of the member's first assignor; every assignor has the same topics.
 
     Raises KafkaError(unknown_server_error) if it cannot be decoded.
     """

@@ -248,7 +248,7 @@ class ConsumerState:
     # Members
 
     def member(self, member_id: str) -> ConsumerMember:
-        """Return a member. Raises KafkaError(unknown_member_id)."""
+        """Return the member with this id. Raises KafkaError(unknown_member_id) if the group has none."""
         member = self.members.get(member_id)
         if member is None:
             raise KafkaError(

@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 
 
 class FencedError(PipelineError):
-    """Another driver runs the job. This driver must stop it and not restart it."""
+    """Another driver runs the job. This driver must stop the job and not restart it."""
 
     def __init__(self, job: str) -> None:
         super().__init__(f"another driver has started job {job}, so this one stops it. Run each job in only one driver")
