@@ -1,18 +1,17 @@
 """Log lines that clients cannot forge."""
 
 import logging
+from typing import Any
+
+from headrace.wording import escaped
 
 
 class LineFormatter(logging.Formatter):
-    """Escapes control characters in messages, for client ids and names may contain them, and indents further lines."""
+    """Escapes control characters, which client ids and names may contain, and indents all lines but the first."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  the name in logging
-        record.message = _printable(record.message)
+        record.message = escaped(record.message).replace("\n", "\n    ")
         return super().formatMessage(record)
 
-
-def _printable(text: str) -> str:
-    if text.isprintable():
-        return text
-    lines = text.split("\n")
-    return "\n    ".join("".join(c if c.isprintable() else ascii(c)[1:-1] for c in line) for line in lines)
+    def formatException(self, ei: Any) -> str:  # noqa: N802  the names in logging
+        return "    " + escaped(super().formatException(ei)).replace("\n", "\n    ")

@@ -33,3 +33,10 @@ def printable(text: str) -> str:
         return text.encode(errors="surrogateescape").decode(errors="backslashreplace")
     except UnicodeEncodeError:
         return text.encode(errors="backslashreplace").decode()
+
+
+def escaped(text: str) -> str:
+    r"""Return `text` with escapes such as \x1b for characters that do not print, except line feeds."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)

@@ -18,10 +18,16 @@ def test_names_from_clients_cannot_forge_lines(client_id: str, shown: str) -> No
     assert LineFormatter("%(levelname)s %(message)s").format(record) == f"WARNING from {shown} refused"
 
 
-def test_tracebacks_are_unchanged() -> None:
+def test_tracebacks_are_indented() -> None:
     try:
-        raise ValueError("why")
+        raise ValueError("why\nERROR \x1bforged")
     except ValueError as error:
         record = logging.LogRecord("n", logging.ERROR, "", 0, "failed", (), (ValueError, error, error.__traceback__))
-    lines = LineFormatter("%(message)s").format(record).splitlines()
-    assert (lines[0], lines[1], lines[-1]) == ("failed", "Traceback (most recent call last):", "ValueError: why")
+    first, *lines = LineFormatter("%(message)s").format(record).split("\n")
+    assert first == "failed"
+    assert (lines[0], lines[-2], lines[-1]) == (
+        "    Traceback (most recent call last):",
+        "    ValueError: why",
+        "    ERROR \\x1bforged",
+    )
+    assert all(line.startswith("    ") for line in lines)

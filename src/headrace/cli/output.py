@@ -131,7 +131,7 @@ def warn(text: str) -> None:
 
 def tell_error(what: str, hint: str | None) -> None:
     mark = "\x1b[1;31mError:\x1b[0m" if _is_styled(sys.stderr) else "Error:"
-    tell(_folded(f"{mark} {what}") + (f"\n{_folded(hint)}" if hint else ""))
+    tell(_folded(f"{mark} {wording.escaped(what)}") + (f"\n{_folded(wording.escaped(hint))}" if hint else ""))
 
 
 def size(number: int) -> str:
@@ -166,4 +166,4 @@ def _folded(text: str) -> str:
 
 
 def _shown(cell: str | int) -> str:
-    return f"{cell:,}" if isinstance(cell, int) else cell
+    return f"{cell:,}" if isinstance(cell, int) else wording.escaped(cell)

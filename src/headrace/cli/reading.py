@@ -27,7 +27,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """Arguments of `consume`. None means all partitions, and no group, limit or timeout."""
+    """Arguments of `consume`. A `partition` of None means all; the other fields are None if they do not apply."""
 
     topic: str
     partition: int | None

@@ -90,7 +90,7 @@ def list_transactions(
     longer_than_ms: int | None = None,
     pattern: str | None = None,
 ) -> list[Listing]:
-    """Return the transactional ids of all coordinators that pass every filter, sorted."""
+    """Return all transactions that pass every filter, sorted by transactional id."""
     from kafka.errors import KafkaConnectionError, UnknownError, UnsupportedVersionError
 
     with python_admin(cluster, "listing transactions") as admin:

@@ -34,6 +34,7 @@ from headrace.slices import Steps, chunks
 from headrace.wire.batch import TRANSACTIONAL_FLAG
 from headrace.wire.compression import Codec
 from headrace.wire.records import RecordData, build_batch
+from headrace.wording import listed
 
 log = logging.getLogger(__name__)
 
@@ -235,9 +236,15 @@ class GroupCoordinator:
         """Remove all offsets of these topics, so that new topics with these names have no committed offsets."""
         for shard in self._shards.loaded():
             for group_id in shard.state.offsets.group_ids():
+                if not self._shards.leads(shard):
+                    log.warning(
+                        "%s has moved to another broker before all offsets of deleted topics (%s) were deleted. New"
+                        " topics with these names may inherit them: run `headrace groups delete-offsets GROUP TOPIC`",
+                        shard.name,
+                        listed(sorted(topics), len(topics)),
+                    )
+                    break
                 for decision in chunks(shard.state.decide_topics_deleted(topics, group_id), _OFFSETS_AT_ONCE):
-                    if not self._shards.leads(shard):
-                        break  # the groups have moved to another coordinator
                     try:
                         self._shards.append_and_replay(shard, decision)
                     except KafkaError as error:

@@ -21,6 +21,7 @@ _LONG_S: Final = 60.0
 """A rebalance that keeps restarting for this long is logged before it ends."""
 _SAME_EVENT_S: Final = 0.1
 """Maximum time from a member's time-out to the rebalance that it starts."""
+_NOBODY: Final[tuple[str, float, list[str]]] = ("", 0.0, [])
 _MOST_NAMED: Final = 3
 _MOST_CHARACTERS: Final = 300
 """Limit for texts that clients provide."""
@@ -42,7 +43,7 @@ class RebalanceLog:
         self._open: dict[str, _Rebalance] = {}
         self._sizes: dict[str, int] = {}
         """By group: the number of members when it was last stable or loaded; absent if 0."""
-        self._timed_out: tuple[str, float, list[str]] = ("", 0.0, [])
+        self._timed_out = _NOBODY
         """The group, time and names of the last members to time out outside a rebalance; their removal starts one."""
 
     def forget(self, group_id: str) -> None:
@@ -73,6 +74,7 @@ class RebalanceLog:
             self._open[group_id] = rebalance = _Rebalance(now, _cause(note), now)
             if self._has_timed_out(group_id, now):
                 rebalance.timed_out += self._timed_out[2]
+                self._timed_out = _NOBODY
             return
         rebalance.starts += 1
         if now - rebalance.logged_at >= _LONG_S:

@@ -214,7 +214,10 @@ class TransactionCoordinator:
             yield from list(shard.state.ids.items())
 
     def committed(self, name: str) -> "asyncio.Future[KafkaError | None] | None":
-        """Return a future that is done when the last record of an id is committed; None if it already is."""
+        """Return a future that is done when the latest record of this id is committed.
+
+        Return None if it already is, or if this broker does not coordinate the id.
+        """
         try:
             shard = self._shards.of(name)
         except KafkaError:

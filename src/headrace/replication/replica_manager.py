@@ -18,6 +18,7 @@ from headrace.slices import Steps
 from headrace.storage.dirs.log_dirs import LogDirs
 from headrace.storage.dirs.partition_dir import stray_advice
 from headrace.storage.log.config import LogConfig
+from headrace.storage.log.indexes.index import CorruptIndexError
 from headrace.storage.log.log import Log
 from headrace.types import PartitionState, TopicPartition
 
@@ -67,14 +68,12 @@ class ReplicaManager:
             return self._partitions[topic, partition]
         except KeyError:
             topic_partition = TopicPartition(topic, partition)
-            reason = self._offline.get(topic_partition)
-            if reason is not None:
+            if (reason := self._offline.get(topic_partition)) is not None:
                 raise OfflineError(topic, partition, reason) from None
             if topic_partition in self._followed or self.exists(topic_partition):
                 raise _not_leader(topic_partition) from None
-            raise KafkaError(
-                ErrorCode.unknown_topic_or_partition, f"this broker has no partition {topic}-{partition}"
-            ) from None
+            message = f"this broker has no partition {topic}-{partition}"
+            raise KafkaError(ErrorCode.unknown_topic_or_partition, message) from None
 
     def readable(self, topic: str, partition: int) -> Replica:
         """Return the partition, led or followed (KIP-392). Raises KafkaError as `get` does."""
@@ -386,8 +385,9 @@ class ReplicaManager:
                 partition.refusal = reason
 
     def report_damage(self, error: KafkaError) -> None:
-        """Log a damaged file (corrupt_message) once, and not for every client."""
-        if error.code is ErrorCode.corrupt_message and str(error) not in self._reported_damage:
+        """Log a damaged segment (corrupt_message) or index once, and not for every client."""
+        is_damage = error.code is ErrorCode.corrupt_message or isinstance(error.__cause__, CorruptIndexError)
+        if is_damage and str(error) not in self._reported_damage:
             self._reported_damage.add(str(error))
             log.error("%s", error)
 

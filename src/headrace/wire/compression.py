@@ -245,7 +245,7 @@ def _snappy_block(block: memoryview, step: int, max_size: int, before: int) -> I
     if before + size > max_size:
         raise _too_large(Codec.SNAPPY, max_size)
     if size > _SNAPPY_MAX_RATIO * len(block):
-        raise _corrupt(f"a snappy block of {len(block)} bytes cannot hold {size} bytes")
+        raise _corrupt(f"a snappy block of {len(block)} bytes cannot decompress to {size} bytes")
     unpacked = cramjam.snappy.decompress_raw(block)
     if size <= step:
         yield bytes(unpacked)

@@ -48,3 +48,13 @@ def test_errors_go_to_standard_error_with_a_hint(capsys: pytest.CaptureFixture[s
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err == "Error: it broke\nRepair it.\n"
+
+
+def test_names_cannot_control_the_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "stdout_is_terminal", lambda: True)
+    forged = "a\x1b]0;title\x07\x85"
+    output.print_table([Column("Client")], [[forged]])
+    output.print_pairs([("Client", forged)])
+    output.tell_error(f"group '{forged}' failed", None)
+    captured = capsys.readouterr()
+    assert (captured.out + captured.err).count("a\\x1b]0;title\\x07\\x85") == 3

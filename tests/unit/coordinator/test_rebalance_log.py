@@ -42,9 +42,9 @@ def test_members_whose_time_out_starts_a_rebalance_are_named(lines: pytest.LogCa
     log = RebalanceLog()
     log.note("g", note(Happening.TIMED_OUT, "no heartbeat", member="m"), 2, 10.0)
     log.note("g", note(Happening.REBALANCING, "removing member m"), 2, 10.000_1)
-    log.note("g", note(Happening.STABLE, "2 members"), 2, 10.5)
-    log.note("g", note(Happening.REBALANCING, "adding member n"), 3, 10.6)
-    log.note("g", note(Happening.STABLE, "3 members"), 3, 11.0)
+    log.note("g", note(Happening.STABLE, "2 members"), 2, 10.02)
+    log.note("g", note(Happening.REBALANCING, "adding member n"), 3, 10.05)
+    log.note("g", note(Happening.STABLE, "3 members"), 3, 10.07)
     first, second = messages(lines)
     assert first.endswith("Timed out: app (no heartbeat)")
     assert "Timed out" not in second

@@ -282,6 +282,20 @@ def test_offsets_of_a_deleted_topic_that_cannot_be_removed_are_named(
     assert "Cannot delete the offsets of group g for deleted topics (t): " in caplog.text
 
 
+def test_offsets_of_a_deleted_topic_that_moved_meanwhile_are_named(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.commit()
+    stored = len(world.log.stored)
+    steps = world.coordinator.topics_deleted(frozenset({"t"}))
+    shards = [*world.coordinator._shards.loaded()]
+    world.coordinator._shards.loaded = lambda: shards  # type: ignore[method-assign]
+    world.coordinator.resigned(0)
+    list(steps)
+    assert len(world.log.stored) == stored
+    assert "has moved to another broker before all offsets of deleted topics (t) were deleted" in caplog.text
+
+
 def test_expired_groups_are_removed_by_the_next_check(world: World) -> None:
     member_id = world.member()
     world.coordinator.leave("g", [Leaver(member_id=member_id, instance_id=None, reason="")])

@@ -125,7 +125,7 @@ class ZooKeeperStore(MetadataStore):
             await self.close()
             problem = f"did not answer within {timeout_s:g} s"
             if not isinstance(error, (TimeoutError, KazooTimeoutError)):
-                problem = f"refused the connection or {self._client.chroot or '/'} ({type(error).__name__}: {error})"
+                problem = f"refused access to {self._client.chroot or '/'} ({type(error).__name__}: {error})"
             raise StoreUnavailableError(
                 self.address, f"ZooKeeper {problem}: check zookeeper.connect and the ZooKeeper servers"
             ) from error

@@ -1,4 +1,4 @@
-"""The jobs of the demo and their deployment. Reads no tables and connects to nothing."""
+"""The jobs of the demo and their deployment, as data: importing this module starts nothing."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace

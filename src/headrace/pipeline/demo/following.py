@@ -1,4 +1,4 @@
-"""Follow the cluster as any client can: results and progress from topics, and positions from consumer groups."""
+"""Follow the cluster as any client can: read results and progress from topics, and positions from consumer groups."""
 
 import logging
 import time

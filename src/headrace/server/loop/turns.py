@@ -178,7 +178,7 @@ class Pace:
 
 
 class TimedSteps(Coroutine[Any, Any, T]):
-    """Wraps a coroutine: calls `on_long_step` with the ns of each step (between two waits) of LONG_NS or more."""
+    """Wraps a coroutine. If it runs for LONG_NS or more between two waits, `on_long_step` gets the time in ns."""
 
     __slots__ = ("_clock", "_coroutine", "_on_long_step")
 

@@ -36,7 +36,7 @@ class Digests(NamedTuple):
 
 
 class KeyDigests:
-    """Computes digests. Compare only digests of the same instance.
+    """Computes digests of record keys. Only digests that the same instance has computed are comparable.
 
     `random_bytes` returns the given number of random bytes, like `os.urandom`.
     """

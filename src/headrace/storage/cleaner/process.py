@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from pathlib import Path
 from threading import Lock
 from typing import IO, Any, Final
 
@@ -55,7 +56,7 @@ class CleanerProcess:
                     )
                 answer: dict[str, Any] = json.loads(line)
                 if "error" in answer:
-                    raise _error_of(answer)
+                    raise _error_of(answer, job.directory)
                 if "end_offset" in answer:
                     return CleanedLog(int(answer["end_offset"]), dict(answer["unreadable"]))
                 base_offsets, *numbers = answer["cleaned"]
@@ -132,10 +133,12 @@ def _write_line(pipe: IO[bytes] | None, line: bytes) -> None:
         raise CleaningFailedError("the cleaner process has died") from None
 
 
-def _error_of(answer: Mapping[str, Any]) -> CleaningFailedError | OSError:
-    if answer.get("errno") is None:
-        return CleaningFailedError(answer["error"])
-    return OSError(answer["errno"], answer["error"], answer["path"])
+def _error_of(answer: Mapping[str, Any], directory: Path) -> CleaningFailedError | OSError:
+    """Return an OSError only if it may be one of the log's disk: the process also reads its own program."""
+    path = answer.get("path")
+    if answer.get("errno") is None or (path is not None and not Path(path).is_relative_to(directory)):
+        return CleaningFailedError(answer["error"] if path is None else f"{path}: {answer['error']}")
+    return OSError(answer["errno"], answer["error"], path)
 
 
 def _job_fields(job: CleaningJob) -> dict[str, Any]:

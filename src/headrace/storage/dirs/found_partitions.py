@@ -4,7 +4,7 @@ Also reads the topic ids and leader epochs stored with a partition's log.
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -55,12 +55,15 @@ class FoundPartitions:
     _topic_ids: dict[TopicPartition, UUID | None] = field(default_factory=dict)
 
     def leave_out(self, directories: Iterable[LogDir]) -> None:
-        """Drop the partitions of unusable log directories."""
+        """Drop the partitions of unusable log directories. Keep the copies of these partitions in other directories."""
         for directory in directories:
-            for excluded in [found for found, place in self.partitions.items() if place.parent is directory]:
-                del self.partitions[excluded]
-                self.promoted = [other for other in self.promoted if other != excluded]
-            self.doomed = [path for path in self.doomed if path.parent != directory.path]
+            excluded = {found for found, place in self.partitions.items() if place.parent is directory}
+            for topic_partition in excluded:
+                del self.partitions[topic_partition]
+            self.promoted = [other for other in self.promoted if other not in excluded]
+            self.doomed = [
+                path for path in self.doomed if path.parent != directory.path and not _is_copy_of(path, excluded)
+            ]
 
     def promote(self) -> dict[LogDir, OSError]:
         """Rename copies that replace their originals. Return the log directories whose disks failed.
@@ -224,3 +227,11 @@ def find_partitions(directories: Iterable[LogDir]) -> FoundPartitions:
                 topic_partition,
             )
     return found
+
+
+def _is_copy_of(path: Path, partitions: Container[TopicPartition]) -> bool:
+    copy = parse_future_name(path.name)
+    if copy is None or copy[0] not in partitions:
+        return False
+    log.warning("Keeping %s, a copy of %s, because the disk of the original has failed", path, copy[0])
+    return True

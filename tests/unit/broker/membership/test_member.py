@@ -10,7 +10,7 @@ import pytest
 
 from headrace.broker.membership import member as members
 from headrace.broker.membership.member import Member
-from headrace.cluster.image import MetadataImage, TopicImage
+from headrace.cluster.image import TOPIC_CONFIG, ConfigResource, MetadataImage, TopicImage
 from headrace.cluster.metadata_cache import MetadataCache
 from headrace.cluster.store import StoreUnavailableError
 from headrace.config import BrokerConfig, ConfigError
@@ -47,6 +47,15 @@ def test_the_error_for_a_missing_inter_broker_listener_names_the_setting_to_chan
     for setting, config in (("listeners", a), ("advertised.listeners", a | {"advertised.listeners": "A://host:1"})):
         with pytest.raises(ConfigError, match=f" for {setting}: must contain PLAINTEXT"):
             members.inter_broker_listener(BrokerConfig(config))
+
+
+@pytest.mark.parametrize(("value", "expected"), [("TRUE", True), (" true ", True), ("false", False)])
+async def test_unclean_elections_are_allowed_by_any_spelling_of_true(
+    member: Member, value: str, expected: bool
+) -> None:
+    resource = ConfigResource(TOPIC_CONFIG, "t")
+    await member._cache.apply_configs({resource: {"unclean.leader.election.enable": value}})
+    assert member._may_be_unclean("t") is expected
 
 
 async def follow(member: Member, store: FailingStore) -> int:

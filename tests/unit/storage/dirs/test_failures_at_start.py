@@ -170,6 +170,23 @@ class TestDirectoriesOfKafka:
         monkeypatch.undo()
         assert [path.name for path in b.iterdir()] == ["t-1"]
 
+    def test_a_copy_of_its_partition_on_another_disk_is_kept(
+        self, a: Path, b: Path, fail: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        fail(b / "t-1")
+        copy = a / future_name(TopicPartition("t", 1), ID)
+        copy.mkdir()
+        dirs = LogDirs.survey([a, b], broker_id=0)
+
+        dirs.leave_out(dirs.found.check_readable())
+
+        dirs.take_over()
+        for now_ms in (0, 3_600_000):
+            dirs.remove_deleted_files(now_ms)
+        assert copy.exists()
+        assert f"Keeping {copy}" in caplog.text
+        dirs.close({})
+
     def test_no_start_is_possible_if_all_disks_fail(self, b: Path, fail: Callable[[Path], None]) -> None:
         fail(b / "t-1")
         dirs = LogDirs.survey([b], broker_id=0)
