@@ -324,7 +324,7 @@ def test_a_timeline_shows_joins_and_leaves(
 
 def test_a_timeline_without_an_http_listener_explains_what_it_needs(headrace: Headrace, group: str) -> None:
     failed = headrace("groups", "timeline", group, status=1)
-    assert "no broker at" in failed.stderr
+    assert f"not available from the coordinator of group '{group}', broker 0" in failed.stderr
     assert "headrace.http.listener" in failed.stderr
     unreachable = headrace("groups", "timeline", group, "--http", "127.0.0.1:1", status=1)
     assert "no valid reply from the broker's HTTP listener at 127.0.0.1:1" in unreachable.stderr

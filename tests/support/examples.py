@@ -5,7 +5,7 @@ from typing import Final
 from hypothesis import settings
 
 GATE: Final = "gate"
-_GATE_SHARE: Final = 0.4
+_GATE_SHARE: Final = 0.3
 _SLOW_TIMES: Final = 4
 _DEFAULT: Final = 50
 
