@@ -130,7 +130,7 @@ def _from_lines(text: str, path: str) -> dict[str, dict[Place, int]]:
             offsets.setdefault(group, {})[rest[0], int(rest[1])] = int(rest[2:][place_of_new])
         except (ValueError, IndexError):
             raise CommandError(
-                f"{path}, line {number}: expected topic,partition,offset, not '{lines[number - 1]}'",
+                f"{path}, line {number}: expected 'topic,partition,offset', not '{lines[number - 1]}'",
                 "For example 'orders,0,42', or with a group: 'billing,orders,0,42'.",
             ) from None
     return offsets

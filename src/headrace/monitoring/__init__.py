@@ -1,1 +1,1 @@
-"""A broker's HTTP listener, its Prometheus metrics, and the history of its groups. Only reads groups and logs."""
+"""A broker's HTTP listener, its Prometheus metrics, and the history of its groups. Changes neither groups nor logs."""

@@ -1,7 +1,7 @@
-"""Limits the memory of incomplete requests over all connections (`queued.max.request.bytes`).
+"""Limits the memory of incomplete requests of all connections (`queued.max.request.bytes`).
 
-Pure: calls `memory_granted()` of a waiting connection when memory is available. Frames up to `FREE_SIZE` are not
-counted, so heartbeats and metadata requests continue while large frames wait.
+Does no I/O: it calls `memory_granted()` of a waiting connection when memory is available. Frames up to `FREE_SIZE` are
+not counted, so heartbeats and metadata requests continue while large frames wait.
 """
 
 from collections import OrderedDict

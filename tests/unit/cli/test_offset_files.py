@@ -24,8 +24,8 @@ CLUSTER: Any = SimpleNamespace(partitions=lambda _: [0])
             '[{"topic": "t", "partition": 0, "offset": 1}, {"topic": "t"}]',
             ", entry 2: expected 'topic', 'partition' and",
         ),
-        ("t,0,1\nt,0,x", ", line 2: expected topic,partition,offset, not 't,0,x'"),
-        ("topic\tpartition\tcurrent\tnew\nt\t0\t1\t\n", ", line 2: expected topic,partition,offset, not 't\t0\t1\t'"),
+        ("t,0,1\nt,0,x", ", line 2: expected 'topic,partition,offset', not 't,0,x'"),
+        ("topic\tpartition\tcurrent\tnew\nt\t0\t1\t\n", ", line 2: expected 'topic,partition,offset', not 't\t0\t1\t'"),
     ],
 )
 def test_the_error_names_the_place_in_the_file(tmp_path: Path, text: str, problem: str) -> None:

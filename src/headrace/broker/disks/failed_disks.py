@@ -81,4 +81,4 @@ class FailedDisks:
 
 
 def _ignore(_: TopicPartition) -> None:
-    """Do nothing: during the start no coordinator uses the partition."""
+    """Do nothing: no coordinator uses the partition during the start."""

@@ -165,7 +165,7 @@ class _Balance:
 
 
 class _Readers:
-    """Members with the same subscription, by load. Usually there are few different subscriptions."""
+    """The members with one subscription, ordered by load."""
 
     __slots__ = ("_heap", "_loads", "size")
 
