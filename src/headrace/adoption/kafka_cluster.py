@@ -19,7 +19,7 @@ class KafkaPartition(NamedTuple):
 
 
 class KafkaCluster:
-    """The metadata of a Kafka cluster. `source` tells the operator where it was read."""
+    """The metadata of a Kafka cluster. `source` is its place, for messages."""
 
     def __init__(self, source: str) -> None:
         self.source = source

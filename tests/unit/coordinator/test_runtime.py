@@ -283,13 +283,13 @@ def test_offsets_of_a_deleted_topic_that_cannot_be_removed_are_named(
 
 
 def test_offsets_of_a_deleted_topic_that_moved_meanwhile_are_named(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.commit()
     stored = len(world.log.stored)
     steps = world.coordinator.topics_deleted(frozenset({"t"}))
     shards = [*world.coordinator._shards.loaded()]
-    world.coordinator._shards.loaded = lambda: shards  # type: ignore[method-assign]
+    monkeypatch.setattr(world.coordinator._shards, "loaded", lambda: shards)
     world.coordinator.resigned(0)
     list(steps)
     assert len(world.log.stored) == stored

@@ -4,7 +4,7 @@ Also reads the topic ids and leader epochs stored with a partition's log.
 """
 
 import logging
-from collections.abc import Container, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -61,9 +61,10 @@ class FoundPartitions:
             for topic_partition in excluded:
                 del self.partitions[topic_partition]
             self.promoted = [other for other in self.promoted if other not in excluded]
-            self.doomed = [
-                path for path in self.doomed if path.parent != directory.path and not _is_copy_of(path, excluded)
-            ]
+            copies = [path for path in self.doomed if (copy := parse_future_name(path.name)) and copy[0] in excluded]
+            for path in copies:
+                log.warning("Keeping %s, because the disk of the original partition has failed", path)
+            self.doomed = [path for path in self.doomed if path.parent != directory.path and path not in copies]
 
     def promote(self) -> dict[LogDir, OSError]:
         """Rename copies that replace their originals. Return the log directories whose disks failed.
@@ -227,11 +228,3 @@ def find_partitions(directories: Iterable[LogDir]) -> FoundPartitions:
                 topic_partition,
             )
     return found
-
-
-def _is_copy_of(path: Path, partitions: Container[TopicPartition]) -> bool:
-    copy = parse_future_name(path.name)
-    if copy is None or copy[0] not in partitions:
-        return False
-    log.warning("Keeping %s, a copy of %s, because the disk of the original has failed", path, copy[0])
-    return True
