@@ -67,9 +67,14 @@ _ORDER: Final = (
     _REST,
     "tests/simulation",
     "tests/crashes",
+    # Directories whose files take a second come before those whose files take milliseconds.
     "tests/unit/wire",
+    "tests/unit/pipeline",
     "tests/unit/storage",
+    "tests/unit/replication",
+    "tests/unit/server",
     "tests/unit",
+    "tests/unit/config",
 )
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -90,12 +95,16 @@ _ARMS_AGAIN_S: Final = 30.0
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Exempt the modules and tests, which live until the end, from garbage collection."""
+    """Exempt the modules and tests, which live until the end, from garbage collection.
+
+    Full collections, of what fixtures keep, are rare: tests that need one ask for it.
+    """
     gc.disable()
     try:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(*gc.get_threshold()[:2], 1000)
         gc.enable()
 
 

@@ -118,7 +118,7 @@ def test_missing_topics_are_waited_for_a_little(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_brokers_that_do_not_answer_are_an_error_of_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topics, "_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(topics, "_TIMEOUT_S", 0.05)
     with pytest.raises(KafkaException) as failed:
         Topics({"bootstrap.servers": "127.0.0.1:1"}).create("views", {})
     assert failed.value.args[0].code() == KafkaError._TIMED_OUT

@@ -146,7 +146,8 @@ def test_a_request_waits_for_a_controller(admin: Admin) -> None:
     assert requests.reassign(CLUSTER, {("t", 0): [1, 2]}) == {}
 
 
-def test_without_a_controller_requests_end_with_advice(admin: Admin) -> None:
+def test_without_a_controller_requests_end_with_advice(admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "_PAUSE_S", 0.01)
     admin.controllers = [-1]
     with pytest.raises(CommandError, match="reassigning partitions: the cluster has no controller"):
         requests.reassign(CLUSTER, {("t", 0): [1, 2]})

@@ -19,7 +19,7 @@ async def test_a_loop_that_stands_still_ends_the_process() -> None:
 
 async def test_the_log_shows_where_the_loop_is_blocked(caplog: pytest.LogCaptureFixture) -> None:
     ended = threading.Event()
-    watchdog = Watchdog(asyncio.get_running_loop(), timeout_s=0.2, end=ended.set)
+    watchdog = Watchdog(asyncio.get_running_loop(), timeout_s=0.1, end=ended.set)
     watchdog.start()
     while not watchdog._loop_thread:  # noqa: ASYNC110
         await asyncio.sleep(0)
@@ -48,7 +48,7 @@ async def test_a_loop_that_runs_is_left_alone() -> None:
     ended = threading.Event()
     watchdog = Watchdog(asyncio.get_running_loop(), timeout_s=0.2, end=ended.set)
     watchdog.start()
-    deadline = time.monotonic() + 0.5
+    deadline = time.monotonic() + 0.25
     while time.monotonic() < deadline:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     watchdog.stop()

@@ -300,7 +300,7 @@ async def test_lost_events_are_counted(path: Path, monkeypatch: pytest.MonkeyPat
 
 
 async def test_samples_are_taken_at_the_interval(path: Path, coordinator: GroupCoordinator, topics: Topics) -> None:
-    history = GroupHistory(path, interval_ms=100, retention_ms=10**15, max_bytes=10**7)
+    history = GroupHistory(path, interval_ms=10, retention_ms=10**15, max_bytes=10**7)
     commit(coordinator, "g", 55)
     history.start(coordinator, topics, topics.partition)
     while True:

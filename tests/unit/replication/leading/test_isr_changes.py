@@ -6,12 +6,14 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+import pytest
 from kio.schema.alter_partition.v3.request import AlterPartitionRequest
 from kio.schema.alter_partition.v3.response import AlterPartitionResponse, PartitionData, TopicData
 from kio.static.primitive import i32Timedelta
 
 from headrace.client.link import LinkError
 from headrace.errors import ErrorCode
+from headrace.replication.leading import isr_reports
 from headrace.replication.leading.isr_changes import Answer, IsrChange, IsrChanges
 from headrace.replication.leading.isr_reports import IsrReports
 from headrace.replication.leading.leader_state import Committed, Proposal
@@ -151,7 +153,8 @@ async def test_the_request_has_epochs_and_the_new_isr() -> None:
     assert setup.outcomes == [(0, COMMITTED), (3, ErrorCode.ineligible_replica)]
 
 
-async def test_requests_without_an_answer_or_with_an_error_are_repeated() -> None:
+async def test_requests_without_an_answer_or_with_an_error_are_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(isr_reports, "_RETRY_S", 0.0)
     setup = Setup(LinkError("gone"), reply(error=ErrorCode.not_controller), reply((0, COMMITTED)))
     setup.submit(change(0))
     await setup.finish()
@@ -166,7 +169,8 @@ async def test_a_second_change_of_a_partition_is_refused_until_the_first_is_answ
     assert set(setup.outcomes) == {(0, ErrorCode.operation_not_attempted), (0, COMMITTED)}
 
 
-async def test_an_answered_partition_may_submit_again_at_once() -> None:
+async def test_an_answered_partition_may_submit_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(isr_reports, "_RETRY_S", 0.0)
     setup = Setup(reply((0, ErrorCode.unknown_server_error)), reply((0, COMMITTED)))
     item = change(0)
 

@@ -65,7 +65,8 @@ class World:
 
 
 @pytest.fixture
-async def world() -> Any:
+async def world(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(isr_reports, "_RETRY_S", 0.0)
     world = World()
     yield world
     await world.reports.close()
@@ -100,9 +101,8 @@ async def test_a_request_that_fails_unexpectedly_is_repeated(world: World) -> No
 
 @pytest.mark.parametrize("error", [LinkError("lost"), ValueError("a malformed reply")], ids=["lost", "malformed"])
 async def test_a_series_of_failures_is_logged_once(
-    world: World, error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    world: World, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(isr_reports, "_RETRY_S", 0.0)
     for failures in (3, 2):
         world.controller.failures, world.controller.error = failures, error
         world.submit(0)
