@@ -96,11 +96,7 @@ class Endings:
         """Write markers after the prepared state is committed, and after the reply to the request."""
         ending = _Ending(shard, name, markers, set(markers.partitions), sorted(markers.partitions, reverse=True))
         self._endings[name] = ending
-        waiting = log_of(shard).committed()
-        if waiting is None:
-            self._enqueue(ending)
-        else:  # write no markers while the prepared state may be lost
-            waiting.add_done_callback(lambda done: self._decided(ending, done))
+        self._enqueue_once_committed(ending)
 
     def write_now(self, name: str) -> None:
         """Write the queued markers of a transactional id now if they are few: its next transaction may be waiting."""
@@ -123,9 +119,22 @@ class Endings:
             self._pump.cancel()
             self._pump = None
 
-    def _decided(self, ending: _Ending, done: "asyncio.Future[KafkaError | None]") -> None:
-        if not done.cancelled() and done.result() is None and self._is_current(ending):
+    def _enqueue_once_committed(self, ending: _Ending) -> None:
+        """Write no markers while the prepared state may be lost."""
+        ending.retry = None
+        waiting = log_of(ending.shard).committed()
+        if waiting is None:
             self._enqueue(ending)
+        else:
+            waiting.add_done_callback(lambda done: self._decided(ending, done))
+
+    def _decided(self, ending: _Ending, done: "asyncio.Future[KafkaError | None]") -> None:
+        if done.cancelled() or not self._is_current(ending):
+            return
+        if done.result() is None:
+            self._enqueue(ending)
+        else:  # such as too few in-sync replicas; a shard whose log is gone ends its endings
+            ending.retry = self._loop.call_later(_RETRY_S, self._enqueue_once_committed, ending)
 
     def _enqueue(self, ending: _Ending) -> None:
         """Write the markers soon, but after the reply to the request that ended the transaction."""

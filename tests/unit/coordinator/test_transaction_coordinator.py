@@ -170,6 +170,32 @@ def test_a_fenced_marker_does_not_keep_others_from_being_written(world: World, r
     assert world.state() is TransactionState.PREPARE_COMMIT
 
 
+async def test_a_decision_that_could_not_be_committed_at_first_has_markers_later(world: World) -> None:
+    producer = world.begin(T0)
+    world.log.waiting = failed = asyncio.get_running_loop().create_future()
+    world.coordinator.end("id", producer, commit=True, client_version=2)
+    failed.set_result(KafkaError(ErrorCode.not_enough_replicas_after_append))
+    await asyncio.sleep(0)
+    world.pass_time(0)
+    assert (world.markers.written, world.state()) == ([], TransactionState.PREPARE_COMMIT)
+    world.log.waiting = None
+    world.pass_time(1)
+    assert world.markers.written == [(T0, True, 3)]
+    assert world.state() is TransactionState.COMPLETE_COMMIT
+
+
+async def test_a_lost_decision_writes_no_markers(world: World) -> None:
+    producer = world.begin(T0)
+    world.log.waiting = failed = asyncio.get_running_loop().create_future()
+    world.coordinator.end("id", producer, commit=True, client_version=2)
+    failed.set_result(KafkaError(ErrorCode.kafka_storage_error))
+    await asyncio.sleep(0)
+    world.coordinator.resigned(0)
+    world.log.waiting = None
+    world.pass_time(1)
+    assert world.markers.written == []
+
+
 async def test_markers_follow_the_committed_decision(world: World) -> None:
     producer = world.begin(T0)
     world.log.waiting = asyncio.get_running_loop().create_future()
@@ -179,16 +205,6 @@ async def test_markers_follow_the_committed_decision(world: World) -> None:
     await asyncio.sleep(0)
     world.pass_time(0)
     assert world.markers.written == [(T0, True, 3)]
-
-
-async def test_a_lost_decision_writes_no_markers(world: World) -> None:
-    producer = world.begin(T0)
-    world.log.waiting = asyncio.get_running_loop().create_future()
-    world.coordinator.end("id", producer, commit=True, client_version=2)
-    world.log.waiting.set_result(KafkaError(ErrorCode.kafka_storage_error))
-    await asyncio.sleep(0)
-    world.pass_time(0)
-    assert world.markers.written == []
 
 
 def test_a_restart_writes_the_remaining_markers(world: World) -> None:

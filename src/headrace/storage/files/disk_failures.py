@@ -14,9 +14,13 @@ _DISK_ERRORS: Final = frozenset(
 permissions are not included: they affect single operations, and may pass."""
 
 
+class HalfDoneError(OSError):
+    """A change of several files failed halfway, so they differ from memory until the log is loaded again."""
+
+
 def is_disk_failure(error: BaseException | None) -> bool:
     """Return True if `error` makes the whole log directory unreliable."""
-    return isinstance(error, OSError) and error.errno in _DISK_ERRORS
+    return isinstance(error, HalfDoneError) or (isinstance(error, OSError) and error.errno in _DISK_ERRORS)
 
 
 def reason_of(error: OSError, named: Path) -> str:

@@ -255,22 +255,20 @@ class Log:
         if offset < self.segments.first_offset:
             self.truncate_fully_and_start_at(offset)
             return
-        try:
-            self._begin_truncation(offset)
-            kept = self.segments.floor(offset) + 1
+        kept = self.segments.floor(offset) + 1
+        self._begin_truncation(offset, self.segments.ordered[kept - 1])
+        with self.state.truncating():
             remove_segments(self.directory, self.segments.ordered[kept:])
             self.segments.replace(self.segments.ordered[:kept])
             end_offset = self.segments.active.truncate(offset)
             # a power failure must not bring the old data back after newly written batches
             self.segments.active.file.sync()
             self._end_at(end_offset)
-        except (OSError, CorruptIndexError) as error:
-            raise self.state.storage_error("truncate", error) from error
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Delete everything, and continue at `offset`. Raises KafkaError(kafka_storage_error)."""
-        try:
-            self._begin_truncation(min(offset, self.segments.first_offset))
+        self._begin_truncation(min(offset, self.segments.first_offset))
+        with self.state.truncating():
             remove_segments(self.directory, self.segments.ordered)
             remove_snapshots(self.directory)
             now_ms = self.segments.active.created_ms
@@ -279,18 +277,21 @@ class Log:
             self.leader_epochs.clear()
             self.state.log_start_offset = offset
             self._end_at(offset)
-        except OSError as error:
-            raise self.state.storage_error("truncate", error) from error
 
-    def _begin_truncation(self, offset: int) -> None:
+    def _begin_truncation(self, offset: int, last: Segment | None = None) -> None:
         state = self.state
         state.truncations += 1
-        remove_unfinished_swaps(state.directory)
-        if offset < self.flusher.recovery_point:
-            # recovery does not check data before the recovery point, so lower it before that data is rewritten
-            self.flusher.truncated_to(offset)
-            state.log_start_offset = min(state.log_start_offset, offset)
-            self.save_bounds(self)
+        try:
+            if last is not None:
+                last.find(offset)  # fails if it is damaged, before anything is deleted
+            remove_unfinished_swaps(state.directory)
+            if offset < self.flusher.recovery_point:
+                # recovery does not check data before the recovery point, so lower it before that data is rewritten
+                self.flusher.truncated_to(offset)
+                state.log_start_offset = min(state.log_start_offset, offset)
+                self.save_bounds(self)
+        except (OSError, CorruptIndexError) as error:
+            raise state.storage_error("truncate", error) from error
 
     def _end_at(self, offset: int) -> None:
         state = self.state

@@ -1,10 +1,12 @@
 """The state that the parts of a log share. Only `Log` changes it; `LogReader` and `LogFlusher` read it."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from headrace.errors import ErrorCode, KafkaError
+from headrace.storage.files.disk_failures import HalfDoneError
 from headrace.storage.log.config import LogConfig
 from headrace.storage.log.indexes.index import CorruptIndexError
 from headrace.storage.log.segments import Segments
@@ -49,6 +51,18 @@ class LogState:
         return KafkaError(
             ErrorCode.kafka_storage_error, f"cannot {action} {self.topic_partition} in {self.directory}: {reason}"
         )
+
+    @contextmanager
+    def truncating(self) -> Iterator[None]:
+        """Take the log directory offline, as Kafka does, if an OSError interrupts a truncation.
+
+        The log is complete again once it is loaded at the next start. Raises KafkaError(kafka_storage_error).
+        """
+        try:
+            yield
+        except OSError as error:
+            text = f"{self.topic_partition} is truncated only in part ({error}): restart the broker"
+            raise self.storage_error("truncate", HalfDoneError(error.errno, text)) from error
 
 
 def _ignore(_: LogState, __: OSError) -> None:

@@ -1,3 +1,5 @@
+import errno
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -291,6 +293,29 @@ def test_a_restart_of_the_machine_is_detected(tmp_path: Path, monkeypatch: pytes
     seen.append(dirs.owned.working[0].kernel_survived)
     dirs.close({})
     assert seen == [False, True, False, False]
+
+
+def test_a_truncation_that_fails_halfway_takes_the_directory_offline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dirs = open_dirs(tmp_path / "one", tmp_path / "two")
+    failed: list[tuple[Path, str]] = []
+    dirs.on_failure = lambda directory, reason: failed.append((directory, reason))
+    create(dirs, partition(0), partition(1))
+    log = dirs.logs[partition(0)]
+
+    def full(_: object, __: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("headrace.storage.files.log_file.LogFile.truncate", full)
+    with pytest.raises(KafkaError, match=r"cannot truncate t-0 .*: No space left on device"):
+        log.truncate_to(1)
+
+    ((directory, reason),) = failed
+    assert directory == log.directory.parent
+    assert "t-0 is truncated only in part" in reason
+    assert dirs.logs.keys() == {partition(1)}
+    dirs.close({})
 
 
 class TestDeleting:
