@@ -65,6 +65,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
     kafka = Kraft(base)
     with kafka:
         create_topics(kafka.bootstrap)
+        set_quotas_and_passwords(kafka.bootstrap)
         hanging = write(kafka.bootstrap)
         commit_offsets(kafka.bootstrap, "billing", {("orders", 0): 5, ("orders", 2): 7})
         join_consumer_group(kafka.bootstrap, "modern", "codec-none")
@@ -80,6 +81,21 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
         kafka.sigterm()
     yield Written(kafka.data, base / "crashed", view, ids, settings, str(refused.value))
     del hanging
+
+
+def set_quotas_and_passwords(bootstrap: str) -> None:
+    """Set the quotas and passwords of two users twice, and remove those of one user."""
+
+    def change(user: str, option: str, value: str) -> None:
+        entity = ("--entity-type", "users", "--entity-name", user)
+        run_tool("kafka.admin.ConfigCommand", "--bootstrap-server", bootstrap, "--alter", *entity, option, value)
+
+    for user in ("ann", "bob"):
+        for rate in (1000, 2000):
+            change(user, "--add-config", f"consumer_byte_rate={rate}")
+            change(user, "--add-config", f"SCRAM-SHA-256=[iterations=4096,password=p{rate}]")
+    change("bob", "--delete-config", "consumer_byte_rate")
+    change("bob", "--delete-config", "SCRAM-SHA-256")
 
 
 @pytest.fixture(params=["clean", "crashed"])
@@ -108,6 +124,7 @@ def test_headrace_serves_everything_that_kafka_did(written: Written, directory: 
 def test_an_adopted_directory_takes_writes_and_survives_a_kill(written: Written, tmp_path: Path) -> None:
     directory = shutil.copytree(written.crashed, tmp_path / "data")
     with BrokerProcess(directory) as broker:
+        assert sorted(re.findall("Not adopted: (1 .*)", broker.log())) == ["1 SCRAM credential", "1 client quota"]
         assert re.search(r"adopted +12 topics, 17 partitions and \d+ settings from Kafka's metadata log", broker.log())
         more = Producer({"bootstrap.servers": broker.bootstrap, "enable.idempotence": True})
         offsets: list[int | None] = []

@@ -1,7 +1,7 @@
 """A Kafka cluster's metadata, read from a KRaft metadata log or from ZooKeeper. Pure."""
 
 import uuid
-from collections import Counter
+from collections import defaultdict
 from typing import NamedTuple
 
 from headrace.cluster.image import ConfigResource
@@ -30,5 +30,5 @@ class KafkaCluster:
         self.configs: dict[ConfigResource, dict[str, str]] = {}
         self.next_producer_id: int | None = None
         self.features: dict[str, int] = {}
-        self.left_behind: Counter[str] = Counter()
-        """Number of ACLs and other objects that cannot be adopted, by kind."""
+        self.left_behind: defaultdict[str, set[str]] = defaultdict(set)
+        """ACLs and other objects that cannot be adopted, by kind; the texts only distinguish them."""

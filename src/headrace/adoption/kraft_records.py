@@ -47,14 +47,15 @@ _KNOWN_VERSIONS: Final = {
     _END: 0,
     _ABORT: 0,
 }
+_CLIENT_QUOTA: Final = 14
 _NOT_ADOPTABLE: Final = {
     10: "delegation token",
     11: "SCRAM credential",
-    14: "client quota",
+    _CLIENT_QUOTA: "client quota",
     18: "ACL",
 }
 _REMOVALS: Final = {19: 18, 22: 11, 26: 10}
-"""Records that remove an ACL, a credential or a token."""
+"""Records that remove an ACL, a credential or a token. Those of quotas have a field for it."""
 _IGNORED: Final = frozenset({0, 1, 7, 8, 17, 20, 21, 27, 28})
 """Registrations of brokers and controllers, and other records that a broker with the only replicas does not need."""
 
@@ -101,10 +102,8 @@ def _check_known(kind: int, version: int, cluster: KafkaCluster) -> None:
 def _apply(cluster: KafkaCluster, value: bytes) -> None:
     reader = _Reader.of_record(value)
     kind = reader.kind
-    if kind in _NOT_ADOPTABLE:
-        cluster.left_behind[_NOT_ADOPTABLE[kind]] += 1
-    elif kind in _REMOVALS:
-        cluster.left_behind[_NOT_ADOPTABLE[_REMOVALS[kind]]] -= 1
+    if kind in _IDENTITIES:
+        _leave_behind(cluster, reader, value)
     elif kind in _APPLIERS:
         try:
             _APPLIERS[kind](cluster, reader)
@@ -175,6 +174,54 @@ def _producer_ids(cluster: KafkaCluster, reader: "_Reader") -> None:
     reader.int32()  # broker id
     reader.int64()  # broker epoch
     cluster.next_producer_id = reader.int64()
+
+
+def _leave_behind(cluster: KafkaCluster, reader: "_Reader", value: bytes) -> None:
+    """Count what the record sets once, however often it is set, and no longer once it is removed."""
+    kind = reader.kind
+    items = cluster.left_behind[_NOT_ADOPTABLE[_REMOVALS.get(kind, kind)]]
+    try:
+        item = _IDENTITIES[kind](reader)
+        is_removal = kind in _REMOVALS or (kind == _CLIENT_QUOTA and _removes_quota(reader))
+    except (KafkaError, UnicodeDecodeError):
+        # the layout of a newer Kafka: what is left behind must not prevent the adoption
+        item, is_removal = value.hex(), False
+    if is_removal:
+        items.discard(item)
+    else:
+        items.add(item)
+
+
+def _quota(reader: "_Reader") -> str:
+    entity = []
+    for _ in range(reader.uvarint() - 1):
+        entity.append((reader.string(), reader.nullable_string()))
+        reader.tagged_fields()
+    return f"{entity} {reader.string()}"
+
+
+def _removes_quota(reader: "_Reader") -> bool:
+    reader.int64()  # value
+    return reader.int8() != 0
+
+
+def _credential(reader: "_Reader") -> str:
+    user = reader.string()
+    return f"{user} {reader.int8()}"
+
+
+def _acl(reader: "_Reader") -> str:
+    return str(reader.uuid())
+
+
+def _token(reader: "_Reader") -> str:
+    reader.string()  # owner
+    reader.string()  # requester
+    for _ in range(reader.uvarint() - 1):
+        reader.string()  # renewer
+    for _ in range(3):  # times of issue and expiry, and the latest possible expiry
+        reader.int64()
+    return reader.string()
 
 
 class _Reader:
@@ -262,3 +309,13 @@ _APPLIERS: Final[dict[int, Callable[[KafkaCluster, _Reader], None]]] = {
     _FEATURE_LEVEL: _feature_level,
     _PRODUCER_IDS: _producer_ids,
 }
+_IDENTITIES: Final[dict[int, Callable[[_Reader], str]]] = {
+    10: _token,
+    11: _credential,
+    _CLIENT_QUOTA: _quota,
+    18: _acl,
+    19: _acl,
+    22: _credential,
+    26: _Reader.string,
+}
+"""Read the identity of an object that cannot be adopted."""

@@ -180,7 +180,7 @@ def _adopt_cluster(
     config: BrokerConfig,
     directory_ids: Collection[uuid.UUID],
 ) -> Adoption:
-    left_out = [f"{count} {what}{'s' if count > 1 else ''}" for what, count in cluster.left_behind.items() if count > 0]
+    left_out = [count(len(items), what) for what, items in cluster.left_behind.items() if items]
     configs = _usable_configs(cluster, config, left_out)
     _check_tiers(cluster)
     _check_known(partitions, cluster)

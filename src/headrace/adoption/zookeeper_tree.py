@@ -147,8 +147,9 @@ def read_cluster(tree: ZooKeeperTree) -> KafkaCluster:
     if block:
         cluster.next_producer_id = znodes.decode_producer_ids(block)[1] + 1
     for path, what in _NOT_ADOPTABLE.items():
-        cluster.left_behind[what] += len(tree.children(path))
-    cluster.left_behind["ACL"] += sum(len(tree.children(f"{_ACLS}/{kind}")) for kind in tree.children(_ACLS))
+        cluster.left_behind[what].update(f"{path}/{child}" for child in tree.children(path))
+    for kind in tree.children(_ACLS):
+        cluster.left_behind["ACL"].update(f"{kind}/{child}" for child in tree.children(f"{_ACLS}/{kind}"))
     return cluster
 
 

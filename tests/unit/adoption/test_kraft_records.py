@@ -44,7 +44,6 @@ def config(key: str, value: str | None, name: str = "t") -> bytes:
 
 REMOVE = b"\x01\x09\x00" + ID.bytes + b"\x00"
 BEGIN, END, ABORT = b"\x01\x17\x00\x00", b"\x01\x18\x00\x00", b"\x01\x19\x00\x00"
-ACL, NO_ACL = b"\x01\x12\x00", b"\x01\x13\x00"
 
 
 def test_every_change_of_leader_raises_the_leader_epoch() -> None:
@@ -82,8 +81,42 @@ def test_only_ended_transactions_are_replayed() -> None:
     assert replay([BEGIN, topic()]).topics == {}
 
 
+def quota(user: str, value: float, *, is_removed: bool = False) -> bytes:
+    entity = b"\x03" + string("user") + string(user) + b"\x00" + string("client-id") + b"\x00\x00"
+    fields = entity + string("consumer_byte_rate") + struct.pack(">d", value)
+    return b"\x01\x0e\x00" + fields + bytes([is_removed]) + b"\x00"
+
+
+def token(name: str) -> bytes:
+    fields = (
+        string("User:o") + string("User:r") + b"\x02" + string("User:w") + struct.pack(">qqq", 1, 2, 3) + string(name)
+    )
+    return b"\x01\x0a\x00" + fields + b"\x00"
+
+
 def test_records_that_cannot_be_adopted_are_counted() -> None:
-    assert replay([ACL, ACL, NO_ACL]).left_behind["ACL"] == 1
+    first, second = (b"\x01\x12\x00" + uuid.UUID(int=number).bytes + b"the rest" for number in (1, 2))
+    no_acl = b"\x01\x13\x00" + uuid.UUID(int=1).bytes + b"\x00"
+    scram = [b"\x01\x0b\x00" + string("u") + bytes([mechanism]) + b"the rest" for mechanism in (1, 2)]
+    no_scram = b"\x01\x16\x00" + string("u") + b"\x02\x00"
+    left = replay(
+        [
+            *(first, second, first, no_acl),
+            *(*scram, *scram, no_scram),
+            *(quota("a", 1.0), quota("b", 1.0), quota("a", 2.0), quota("b", 0.0, is_removed=True)),
+            *(token("x"), token("y"), token("x"), b"\x01\x1a\x00" + string("y") + b"\x00"),
+        ]
+    ).left_behind
+    assert {kind: len(items) for kind, items in left.items()} == {
+        "ACL": 1,
+        "SCRAM credential": 1,
+        "client quota": 1,
+        "delegation token": 1,
+    }
+
+
+def test_records_of_an_unknown_layout_are_counted_too() -> None:
+    assert len(replay([b"\x01\x12\x07new", b"\x01\x12\x07newer", b"\x01\x0b\x07\x02\xff"]).left_behind["ACL"]) == 2
 
 
 def test_producer_ids_and_the_metadata_version_are_read() -> None:

@@ -78,7 +78,7 @@ class TestFromACluster:
             ConfigResource(BROKER_CONFIG, ""): {"log.cleaner.threads": "2", "listeners": "PLAINTEXT://:1"},
             ConfigResource(BROKER_CONFIG, "8"): {"log.cleaner.threads": "3"},
         }
-        cluster.left_behind.update({"ACL": 2, "SCRAM credential": 1, "client quota": 0})
+        cluster.left_behind.update({"ACL": {"a", "b"}, "SCRAM credential": {"c"}, "client quota": set()})
         adoption = adopt_cluster(cluster, *found(0))
         assert adoption.configs == {
             ConfigResource(TOPIC_CONFIG, "t"): {"retention.ms": "5"},
