@@ -26,3 +26,8 @@ def test_an_error_of_the_call_is_passed_on() -> None:
 
 def test_a_call_that_returns_in_time_succeeds() -> None:
     bounded(lambda: 7, 10)
+
+
+def test_another_error_is_raised_too() -> None:
+    with pytest.raises(ZeroDivisionError):
+        bounded(lambda: 1 // 0, 10)

@@ -95,6 +95,15 @@ def test_failures_older_than_ten_minutes_are_forgotten() -> None:
     assert fail(machine, "events", 900.5) == 2
 
 
+def test_a_job_that_runs_for_ten_minutes_has_no_failures() -> None:
+    machine = running("events")
+    fail(machine, "events", 0)
+    machine.handle(Tick(), 599)
+    assert machine.jobs["events"].failures == [0]
+    machine.handle(Tick(), 600)
+    assert machine.jobs["events"].failures == []
+
+
 def test_a_final_failure_is_not_repeated() -> None:
     machine = running("events")
     machine.handle(Ended("events", "fenced", final=True), 1)

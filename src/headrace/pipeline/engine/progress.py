@@ -124,7 +124,7 @@ def metrics(jobs: Mapping[str, Progress]) -> str:
         "state_bytes": ("Memory of the state of the query.", lambda job: job.state_bytes),
         "late_rows": ("Rows that came later than the job permits.", lambda job: job.late_rows),
         "quarantined_rows": ("Rows that the job put into the quarantine.", lambda job: job.quarantined_rows),
-        "recent_failures": ("Failures in the ten minutes before the last failure.", lambda job: job.failures),
+        "recent_failures": ("Failures in the last ten minutes.", lambda job: job.failures),
         "failed": ("1 if the job failed and will not be restarted.", lambda job: int(job.state == State.FAILED)),
     }
     for name, (text, value) in values.items():

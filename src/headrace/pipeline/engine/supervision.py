@@ -130,6 +130,8 @@ class Machine:
                     self._end(self.jobs[job], event, now)
                 return []
             case Tick():
+                for standing in self.jobs.values():
+                    standing.failures = self._recent(standing.failures, now)
                 due = [job for job, standing in self.jobs.items() if standing.retry_at is not None]
                 return [item for job in due if (self.jobs[job].retry_at or 0) <= now for item in self._start(job)]
             case StopAll():
@@ -146,7 +148,7 @@ class Machine:
             return
         policy = self._policy
         standing.reason = ended.reason
-        standing.failures = [*(at for at in standing.failures if at > now - policy.window_s), now]
+        standing.failures = [*self._recent(standing.failures, now), now]
         if ended.final or len(standing.failures) == policy.limit:
             standing.state = State.FAILED
             return
@@ -155,6 +157,9 @@ class Machine:
         for _ in standing.failures[1:]:
             delay = min(delay * policy.factor, policy.longest_s)
         standing.retry_at = now + delay
+
+    def _recent(self, failures: list[float], now: float) -> list[float]:
+        return [at for at in failures if at > now - self._policy.window_s]
 
     def _stop_all(self) -> list[Instruction]:
         instructions: list[Instruction] = []

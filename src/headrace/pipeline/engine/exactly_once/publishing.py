@@ -284,18 +284,20 @@ class LedgerPublisher:
 
 
 def bounded(call: Callable[[], object], longest_s: float) -> None:
-    """Make a librdkafka call that may ignore its timeout. Raises KafkaException if it fails or takes over `longest_s`.
+    """Make a librdkafka call that may ignore its timeout.
+
+    Raises its error, or KafkaException if it takes longer than `longest_s`.
 
     `send_offsets_to_transaction` may wait forever if its connections are lost while it looks up the group coordinator.
     Its thread and producer are then abandoned: the next producer with the same transactional id fences that producer.
     """
-    outcome: list[KafkaException | None] = []
+    outcome: list[Exception | None] = []
 
     def run() -> None:
         try:
             call()
             outcome.append(None)
-        except KafkaException as error:
+        except Exception as error:  # noqa: BLE001  # raised below, in the caller's thread
             outcome.append(error)
 
     thread = threading.Thread(target=run, name="librdkafka", daemon=True)

@@ -56,7 +56,7 @@ class Reporter:
         self._producer = Producer(cluster.confluent("producer"), logger=log)
         self._written: dict[str, tuple[Progress, float]] = {}
         self._seen: dict[str, tuple[str, int]] = {}
-        self._failed_at: dict[str, tuple[int, str]] = {}
+        self._failed_at: dict[str, tuple[float, str]] = {}
         self._now = {job: self._resumed(job, version) for job, version in versions.items()}
 
     def _resumed(self, job: str, version: int) -> Progress:
@@ -104,17 +104,17 @@ class Reporter:
         return now
 
     def _with_standing(self, now: Progress, standing: Standing) -> Progress:
-        failures, failed_at = self._failed_at.get(now.job, (0, now.failed_at))
-        if len(standing.failures) != failures:
-            failures, failed_at = len(standing.failures), _iso(datetime.now(UTC))
-            self._failed_at[now.job] = (failures, failed_at)
+        seen, failed_at = self._failed_at.get(now.job, (None, now.failed_at))
+        if standing.failures and standing.failures[-1] != seen:
+            failed_at = _iso(datetime.now(UTC))
+            self._failed_at[now.job] = (standing.failures[-1], failed_at)
         retry = None
         if standing.retry_at is not None:
             retry = now.next_retry or _iso(datetime.now(UTC) + timedelta(seconds=standing.retry_at - time.monotonic()))
         return replace(
             now,
             state=standing.state,
-            failures=failures,
+            failures=len(standing.failures),
             last_failure=standing.reason or now.last_failure,
             failed_at=failed_at,
             next_retry=retry,

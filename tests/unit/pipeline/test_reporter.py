@@ -1,0 +1,58 @@
+"""The progress of a job that fails, with files in memory and a cluster that nobody reaches."""
+
+import json
+from typing import Any
+
+import pytest
+
+from headrace.pipeline.engine.monitoring import reporter
+from headrace.pipeline.engine.monitoring.reporter import Reporter
+from headrace.pipeline.engine.supervision import Standing, State
+
+
+class Memory:
+    """Files by path."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, str] = {}
+
+    def read(self, path: str) -> str | None:
+        return self.texts.get(path)
+
+    def write(self, path: str, text: str) -> None:
+        self.texts[path] = text
+
+
+class Unreached:
+    """A cluster, its producer, and the table `runs`, which take everything."""
+
+    def confluent(self, _: str) -> Any:
+        return {}
+
+    def produce(self, *_: object, **__: object) -> None:
+        pass
+
+    def poll(self, _: float) -> None:
+        pass
+
+    def flush_if_due(self) -> None:
+        pass
+
+
+def test_every_failure_has_its_time_even_if_an_earlier_one_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    files: Any = Memory()
+    anything: Any = Unreached()
+    monkeypatch.setattr(reporter, "Producer", lambda *_, **__: anything)
+    times = iter("abcde")
+    monkeypatch.setattr(reporter, "_iso", lambda _: next(times))
+    report = Reporter(files, "/lake", anything, {"events": 1}, runs=anything)
+
+    def written(*failures: float) -> tuple[int, str]:
+        report.watch("events", Standing(State.RUNNING, failures=[*failures], reason="broken"), None, None)
+        (path,) = (path for path in files.texts if path.endswith("events.json"))
+        progress = json.loads(files.texts[path])
+        return progress["failures"], progress["failed_at"]
+
+    assert written(1.0) == (1, "a")  # "b" is the time of the report
+    assert written(700.0) == (1, "c")
+    assert written() == (0, "c")
