@@ -14,8 +14,8 @@ from headrace.wording import count
 
 _OUT_OF_SYNC = 1
 """Cost of an existing replica that is not in sync and has to catch up."""
-_NEW = 2
-"""Cost of a new replica."""
+_FOLLOWER, _NEW_REPLICA = 1, 2
+"""Cost of a follower, or of a new replica, that becomes the preferred leader."""
 _NO_RACK = ""
 
 
@@ -159,13 +159,15 @@ def _choose_brokers(
     replication_factor: int | None,
     sizes: Mapping[Place, int | None],
 ) -> list[frozenset[int]]:
+    # A new replica costs more than all those out of sync together, so that no plan has more new ones than necessary.
+    new = 1 + _OUT_OF_SYNC * sum(len(partition.replicas) for partition in partitions)
     items = [
         Item(
             group=partition.topic,
             count=replication_factor or len(partition.replicas),
             brokers=frozenset(brokers),
             costs={broker: 0 if broker in partition.isr else _OUT_OF_SYNC for broker in partition.replicas},
-            other_cost=_NEW,
+            other_cost=new,
             size=sizes[partition.place] or 0,
         )
         for partition in partitions
@@ -186,8 +188,8 @@ def _choose_leaders(partitions: Sequence[Partition], chosen: Sequence[frozenset[
             group=partition.topic,
             count=1,
             brokers=replicas,
-            costs={broker: 0 if broker == partition.replicas[0] else 1 for broker in partition.replicas},
-            other_cost=_NEW,
+            costs={broker: 0 if broker == partition.replicas[0] else _FOLLOWER for broker in partition.replicas},
+            other_cost=_NEW_REPLICA,
             size=0,
         )
         for partition, replicas in zip(partitions, chosen, strict=True)

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -207,6 +208,17 @@ def test_without_racks_loads_differ_by_one_at_most(cluster: State) -> None:
     loads = Counter(broker for replicas in after(cluster, found).values() for broker in replicas)
     numbers = [loads[broker] for broker in cluster.brokers]
     assert max(numbers) - min(numbers) <= 1
+
+
+@given(clusters())
+@settings(max_examples=examples(30), deadline=None)
+def test_replicas_out_of_sync_cause_no_further_new_replicas(cluster: State) -> None:
+    in_sync = [
+        replace(one, isr=tuple(broker for broker in one.replicas if broker in cluster.brokers))
+        for one in cluster.partitions.values()
+    ]
+    racks = {broker: found.rack for broker, found in cluster.brokers.items()}
+    assert planned(cluster).added == planned(state(racks, in_sync)).added
 
 
 @given(clusters())
