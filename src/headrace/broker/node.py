@@ -34,7 +34,7 @@ from headrace.broker.state_changes import StateChanges
 from headrace.broker.upkeep import FAILURE_CHECK_MS, Upkeep, maintain_logs
 from headrace.clock import now_ms
 from headrace.cluster.admin import ClusterAdmin
-from headrace.cluster.controller.office import ClusterIdMismatchError, Office
+from headrace.cluster.controller.office import Office
 from headrace.cluster.failures import StoreFailures
 from headrace.cluster.features import Features
 from headrace.cluster.image import TOPIC_CONFIG, ConfigResource, TopicImage
@@ -144,8 +144,8 @@ class Node:
                 self._opened.push_async_callback(self._member.leave)
         except BaseException as error:
             await self._opened.aclose()
-            if isinstance(error, (StoreError, ClusterIdMismatchError)):
-                raise KafkaError(ErrorCode.inconsistent_cluster_id, str(error)) from error
+            if isinstance(error, StoreError):
+                raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
             raise
         if self._owns_process:
             _tune_garbage_collection()

@@ -4,7 +4,6 @@ from pathlib import Path
 import pytest
 
 from headrace.adoption.plan import FoundPartition, adopt, adopted
-from headrace.cluster.controller.office import ClusterIdMismatchError
 from headrace.cluster.image import BROKER_CONFIG, ConfigResource
 from headrace.cluster.store import MetadataStore, Operation
 from headrace.cluster.stores.embedded import EmbeddedStore
@@ -41,8 +40,9 @@ async def test_a_store_of_another_cluster_is_refused(tmp_path: Path) -> None:
     assert first.image.cluster_id == "abc"
     await store.close()
     again = EmbeddedStore(tmp_path / "metadata.db", durable=False)
-    with pytest.raises(ClusterIdMismatchError, match="cluster xyz, but the metadata store to cluster abc"):
+    with pytest.raises(KafkaError, match="cluster xyz, but the metadata store to cluster abc") as caught:
         await Cluster(again).start("xyz")
+    assert caught.value.code is ErrorCode.inconsistent_cluster_id
     await again.close()
 
 

@@ -39,10 +39,6 @@ _DECIDED_AT_ONCE: Final = 100
 """Maximum number of topics and partitions to process on the event loop, each in a few microseconds."""
 
 
-class ClusterIdMismatchError(Exception):
-    """The data directory and the metadata store belong to different clusters."""
-
-
 class _Decided(NamedTuple):
     """The writes to the store, and the commands to send after them."""
 
@@ -75,14 +71,15 @@ class Office:
     async def take(self, cluster_id: str | None = None, founding: Sequence[Operation] = ()) -> None:
         """Become controller under the next controller epoch, and read the tree; create the tree of a new cluster.
 
-        `cluster_id` is the data directory's; raises ClusterIdMismatchError if the tree has another id, and StoreError.
-        `founding` are further operations for a new tree, for example to adopt Kafka's directories.
+        `cluster_id` is the data directory's. Raises KafkaError(inconsistent_cluster_id) if the tree has another id, and
+        StoreError. `founding` are further operations for a new tree, for example to adopt Kafka's directories.
         """
         known = await self._found_cluster(cluster_id, founding)
         if cluster_id is not None and known != cluster_id:
-            raise ClusterIdMismatchError(
+            raise KafkaError(
+                ErrorCode.inconsistent_cluster_id,
                 f"The data directory belongs to cluster {cluster_id}, but the metadata store to cluster {known}. "
-                "Use a data directory and a metadata store of the same cluster."
+                "Use a data directory and a metadata store of the same cluster.",
             )
         epoch, self._epoch_version = await self._raise_epoch()
         self.cluster_id = known
