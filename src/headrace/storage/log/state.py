@@ -54,15 +54,15 @@ class LogState:
 
     @contextmanager
     def truncating(self) -> Iterator[None]:
-        """Take the log directory offline, as Kafka does, if an OSError interrupts a truncation.
+        """Take the log directory offline, as Kafka does, if an error interrupts a truncation.
 
         The log is complete again once it is loaded at the next start. Raises KafkaError(kafka_storage_error).
         """
         try:
             yield
-        except OSError as error:
-            text = f"{self.topic_partition} is truncated only in part ({error}): restart the broker"
-            raise self.storage_error("truncate", HalfDoneError(error.errno, text)) from error
+        except (OSError, CorruptIndexError) as error:
+            half_done = HalfDoneError(f"{self.topic_partition} is truncated only in part, restart the broker: {error}")
+            raise self.storage_error("truncate", half_done) from error
 
 
 def _ignore(_: LogState, __: OSError) -> None:
