@@ -91,7 +91,7 @@ def list_transactions(
     pattern: str | None = None,
 ) -> list[Listing]:
     """Return all transactions that pass every filter, sorted by transactional id."""
-    from kafka.errors import KafkaConnectionError, UnknownError, UnsupportedVersionError
+    from kafka.errors import UnknownError, UnsupportedVersionError
 
     with python_admin(cluster, "listing transactions") as admin:
         try:
@@ -115,8 +115,8 @@ def list_transactions(
                 f"the brokers at {cluster.bootstrap} cannot filter transactions by {option}",
                 f"This needs Apache Kafka {since} or later. List all transactions and filter the output.",
             ) from None
-        except (UnknownError, KafkaConnectionError):
-            # kafka-python has no class for INVALID_REGULAR_EXPRESSION; Apache Kafka closes the connection instead.
+        except UnknownError:
+            # kafka-python has no class for INVALID_REGULAR_EXPRESSION
             if pattern is None:
                 raise
             raise CommandError(

@@ -258,7 +258,7 @@ def test_a_secret_has_one_place(value: str) -> None:
         ('ssl.certificate.location = "client.pem"\nssl.key.location = "rsa.pem"', "openssl pkcs8 -topk8"),
     ],
 )
-def test_unusable_certificates_are_refused_before_spark_starts(directory: Path, text: str, message: str) -> None:
+def test_unusable_certificates_are_refused(directory: Path, text: str, message: str) -> None:
     found = cluster(f'security.protocol = "SSL"\n{text}', directory)
     with pytest.raises(PipelineError, match=message):
         found.spark_options()

@@ -1,4 +1,4 @@
-"""Collect the commands of one event, at most one of each kind per broker. Pure.
+"""Collect the commands of one step, at most one of each kind per broker. Pure.
 
 A broker gets LeaderAndIsr first, then UpdateMetadata, then StopReplica, as from Kafka's controller: no client is sent
 to a leader that does not lead yet.

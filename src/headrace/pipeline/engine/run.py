@@ -86,6 +86,8 @@ def run(
                 f"--accept-new-topic {topic}: no job of this run reads this topic; the jobs read {others}"
             )
     params = {name: deployment.params(job) for name, job in chosen.items()}
+    if read - {""}:
+        deployment.cluster.spark_options()  # an unusable certificate or secret is reported before Spark starts
     spark = session.build(deployment, master=master)
     try:
         with _until_signal() as stopping, failures.explained():

@@ -1,3 +1,5 @@
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +10,9 @@ from pyspark.errors import IllegalArgumentException
 
 from headrace.pipeline.engine import run
 from headrace.pipeline.errors import PipelineError
+from headrace.pipeline.spec import deployment
+from headrace.pipeline.spec.jobs import Topic
+from tests.unit.pipeline.example_jobs import SESSIONS
 from tests.unit.pipeline.java_errors import JavaError
 from tests.unit.pipeline.memory_files import MemoryFiles
 
@@ -57,3 +62,21 @@ def test_the_end_of_spark_is_not_a_fault_of_the_lake(error: Exception, monkeypat
     monkeypatch.setattr(run, "has_ended", lambda _: True)
     with pytest.raises(type(error)):
         check(RefusedFiles(error))
+
+
+def test_an_unusable_certificate_is_reported_before_spark_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "pipeline.toml"
+    path.write_text(
+        '[cluster]\nbootstrap = "h:1"\nsecurity.protocol = "SSL"\nssl.ca.location = "missing.pem"\n'
+        '[jobs.archive]\ntopic = "a"\n'
+    )
+
+    def build(*_: object, **__: object) -> None:
+        pytest.fail("Spark starts")
+
+    monkeypatch.setattr("headrace.pipeline.engine.session.build", build)
+    archive = replace(SESSIONS, name="archive", source=Topic())
+    with pytest.raises(PipelineError, match=r"ssl\.ca\.location: cannot read .*missing\.pem"):
+        run.run(deployment.load(path), {"archive": archive})
