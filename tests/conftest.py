@@ -97,7 +97,8 @@ _ARMS_AGAIN_S: Final = 30.0
 def pytest_collection() -> Generator[None, object, object]:
     """Exempt the modules and tests, which live until the end, from garbage collection.
 
-    Full collections, of what fixtures keep, are rare: tests that need one ask for it.
+    Full collections, of what fixtures keep, are rare, but there is one after the last test: it finds files that are not
+    closed and errors of tasks that nobody retrieved.
     """
     gc.disable()
     try:
@@ -194,6 +195,11 @@ def _send(send: Callable[..., None], name: str, **values: Any) -> None:
 
 def pytest_sessionfinish() -> None:
     faulthandler.cancel_dump_traceback_later()
+
+
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
+    if nextitem is None:
+        gc.collect()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -185,7 +185,7 @@ def _leave_behind(cluster: KafkaCluster, reader: "_Reader", value: bytes) -> Non
         is_removal = kind in _REMOVALS or (kind == _CLIENT_QUOTA and _removes_quota(reader))
     except (KafkaError, UnicodeDecodeError):
         # the layout of a newer Kafka: what is left behind must not prevent the adoption
-        item, is_removal = value.hex(), False
+        item, is_removal = value.hex(), kind in _REMOVALS
     if is_removal:
         items.discard(item)
     else:
@@ -197,7 +197,7 @@ def _quota(reader: "_Reader") -> str:
     for _ in range(reader.uvarint() - 1):
         entity.append((reader.string(), reader.nullable_string()))
         reader.tagged_fields()
-    return f"{entity} {reader.string()}"
+    return f"{sorted(entity, key=str)} {reader.string()}"
 
 
 def _removes_quota(reader: "_Reader") -> bool:
@@ -219,7 +219,7 @@ def _token(reader: "_Reader") -> str:
     reader.string()  # requester
     for _ in range(reader.uvarint() - 1):
         reader.string()  # renewer
-    for _ in range(3):  # times of issue and expiry, and the latest possible expiry
+    for _ in range(3):  # time of issue, latest possible expiry, and expiry
         reader.int64()
     return reader.string()
 

@@ -133,7 +133,10 @@ class Endings:
             return
         if done.result() is None:
             self._enqueue(ending)
-        else:  # such as too few in-sync replicas; a shard whose log is gone ends its endings
+        else:  # for example too few in-sync replicas; if the log is gone, `stop` drops the ending
+            if not ending.has_failed:
+                ending.has_failed = True
+                log.warning("The end of the transaction of %s is not committed: %s", ending.name, done.result())
             ending.retry = self._loop.call_later(_RETRY_S, self._enqueue_once_committed, ending)
 
     def _enqueue(self, ending: _Ending) -> None:

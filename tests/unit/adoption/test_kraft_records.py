@@ -81,38 +81,54 @@ def test_only_ended_transactions_are_replayed() -> None:
     assert replay([BEGIN, topic()]).topics == {}
 
 
-def quota(user: str, value: float, *, is_removed: bool = False) -> bytes:
-    entity = b"\x03" + string("user") + string(user) + b"\x00" + string("client-id") + b"\x00\x00"
-    fields = entity + string("consumer_byte_rate") + struct.pack(">d", value)
+def quota(*names: tuple[str, str | None], key: str = "rate", is_removed: bool = False) -> bytes:
+    entity = b"".join(string(kind) + (b"\x00" if name is None else string(name)) + b"\x00" for kind, name in names)
+    fields = bytes([len(names) + 1]) + entity + string(key) + struct.pack(">d", 0.0 if is_removed else 7.0)
     return b"\x01\x0e\x00" + fields + bytes([is_removed]) + b"\x00"
 
 
 def token(name: str) -> bytes:
-    fields = (
-        string("User:o") + string("User:r") + b"\x02" + string("User:w") + struct.pack(">qqq", 1, 2, 3) + string(name)
-    )
-    return b"\x01\x0a\x00" + fields + b"\x00"
+    people = string("User:o") + string("User:r") + b"\x02" + string("User:w")
+    return b"\x01\x0a\x00" + people + struct.pack(">qqq", 1, 2, 3) + string(name) + b"\x00"
 
 
-def test_records_that_cannot_be_adopted_are_counted() -> None:
-    first, second = (b"\x01\x12\x00" + uuid.UUID(int=number).bytes + b"the rest" for number in (1, 2))
-    no_acl = b"\x01\x13\x00" + uuid.UUID(int=1).bytes + b"\x00"
-    scram = [b"\x01\x0b\x00" + string("u") + bytes([mechanism]) + b"the rest" for mechanism in (1, 2)]
-    no_scram = b"\x01\x16\x00" + string("u") + b"\x02\x00"
-    left = replay(
-        [
-            *(first, second, first, no_acl),
-            *(*scram, *scram, no_scram),
-            *(quota("a", 1.0), quota("b", 1.0), quota("a", 2.0), quota("b", 0.0, is_removed=True)),
-            *(token("x"), token("y"), token("x"), b"\x01\x1a\x00" + string("y") + b"\x00"),
-        ]
-    ).left_behind
-    assert {kind: len(items) for kind, items in left.items()} == {
-        "ACL": 1,
-        "SCRAM credential": 1,
-        "client quota": 1,
-        "delegation token": 1,
-    }
+def acl(number: int) -> bytes:
+    return b"\x01\x12\x00" + uuid.UUID(int=number).bytes + b"the rest"
+
+
+def scram(user: str, mechanism: int) -> bytes:
+    return b"\x01\x0b\x00" + string(user) + bytes([mechanism]) + b"the rest"
+
+
+@pytest.mark.parametrize(
+    ("kind", "records", "removal"),
+    [
+        ("ACL", [acl(1), acl(2), acl(3)], b"\x01\x13\x00" + uuid.UUID(int=2).bytes + b"\x00"),
+        (
+            "SCRAM credential",
+            [scram("u", 1), scram("u", 2), scram("v", 1)],
+            b"\x01\x16\x00" + string("u") + b"\x02\x00",
+        ),
+        ("delegation token", [token("x"), token("y"), token("z")], b"\x01\x1a\x00" + string("y") + b"\x00"),
+        (
+            "client quota",
+            [
+                quota(("user", "a"), ("client-id", None)),
+                quota(("user", "a"), ("client-id", None), key="other"),
+                quota(("user", "a"), ("client-id", "")),
+            ],
+            quota(("client-id", None), ("user", "a"), key="other", is_removed=True),
+        ),
+    ],
+)
+def test_records_that_cannot_be_adopted_are_counted(kind: str, records: list[bytes], removal: bytes) -> None:
+    def left(*more: bytes) -> set[str]:
+        return replay([*records, *more]).left_behind[kind]
+
+    assert len(left()) == 3
+    assert left(*records) == left()
+    assert left(removal) == replay([records[0], records[2]]).left_behind[kind]
+    assert left(removal, records[1]) == left()
 
 
 def test_records_of_an_unknown_layout_are_counted_too() -> None:

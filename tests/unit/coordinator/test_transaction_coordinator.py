@@ -177,9 +177,12 @@ async def test_a_decision_that_could_not_be_committed_at_first_has_markers_later
     failed.set_result(KafkaError(ErrorCode.not_enough_replicas_after_append))
     await asyncio.sleep(0)
     world.pass_time(0)
-    assert (world.markers.written, world.state()) == ([], TransactionState.PREPARE_COMMIT)
-    world.log.waiting = None
+    world.log.waiting = second = asyncio.get_running_loop().create_future()
     world.pass_time(1)
+    assert (world.markers.written, world.state()) == ([], TransactionState.PREPARE_COMMIT)
+    second.set_result(None)
+    await asyncio.sleep(0)
+    world.pass_time(0)
     assert world.markers.written == [(T0, True, 3)]
     assert world.state() is TransactionState.COMPLETE_COMMIT
 

@@ -2,7 +2,6 @@
 
 import json
 from collections import Counter, defaultdict
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -223,7 +222,7 @@ def test_the_planted_page_rises_from_hour_to_hour(undisturbed: list[recount.Line
     for hour in hours:
         views = [line.page for line in undisturbed if line.time.hour == hour and line.page]
         share.append(views.count(RISING_PATH) / len(views))
-    assert all(later > earlier for earlier, later in pairwise(share))
+    assert all(later > earlier for earlier, later in zip(share, share[2:], strict=False))
     assert share[-1] > 5 * share[0]
 
 

@@ -1,6 +1,7 @@
 """The progress of a job that fails, with files in memory and a cluster that nobody reaches."""
 
 import json
+from itertools import count
 from typing import Any
 
 import pytest
@@ -43,16 +44,21 @@ def test_every_failure_has_its_time_even_if_an_earlier_one_is_forgotten(monkeypa
     files: Any = Memory()
     anything: Any = Unreached()
     monkeypatch.setattr(reporter, "Producer", lambda *_, **__: anything)
-    times = iter("abcde")
+    times = count()
     monkeypatch.setattr(reporter, "_iso", lambda _: next(times))
     report = Reporter(files, "/lake", anything, {"events": 1}, runs=anything)
 
-    def written(*failures: float) -> tuple[int, str]:
-        report.watch("events", Standing(State.RUNNING, failures=[*failures], reason="broken"), None, None)
+    def written(*failures: float, retry_at: float | None = None) -> tuple[Any, ...]:
+        standing = Standing(State.RUNNING, failures=[*failures], reason="broken", retry_at=retry_at)
+        report.watch("events", standing, None, None)
         (path,) = (path for path in files.texts if path.endswith("events.json"))
         progress = json.loads(files.texts[path])
-        return progress["failures"], progress["failed_at"]
+        return progress["failures"], progress["failed_at"], progress["next_retry"]
 
-    assert written(1.0) == (1, "a")  # "b" is the time of the report
-    assert written(700.0) == (1, "c")
-    assert written() == (0, "c")
+    first = written(1.0, retry_at=2.0)
+    assert written(1.0, retry_at=2.0) == first
+    second = written(700.0, retry_at=702.0)
+    assert second[0] == first[0] == 1
+    assert second[1] > first[2] > first[1]
+    assert second[2] > second[1]
+    assert written() == (0, second[1], None)

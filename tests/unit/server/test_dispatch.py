@@ -291,7 +291,7 @@ def described(names: Sequence[str]) -> Fields:
     return {"groups": made_of(names, lambda name: {"group_id": name, **nothing})}
 
 
-@pytest.mark.parametrize("count", [3, 1000, 5_000])
+@pytest.mark.parametrize("count", [3, 1000, 5_000, 12_000])
 @pytest.mark.parametrize("kind", ["at once", "in slices", "later", "error"])
 async def test_large_requests_are_answered_like_small_ones(
     dispatcher: Dispatcher, client: ClientInfo, count: int, kind: str

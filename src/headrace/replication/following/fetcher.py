@@ -394,7 +394,7 @@ class Fetcher:
         )
 
     def _safely(self, partition: FollowedPartition, change: Callable[[], object]) -> bool:
-        """Change a log. If that fails, its state is unknown: stop fetching the partition, and return False."""
+        """Change a log. If that fails, stop fetching the partition until its next leader epoch, and return False."""
         try:
             change()
         except KafkaError as error:

@@ -206,12 +206,14 @@ class FollowedPartition(Replica):
             )
         self.log.truncate_to(offset)
         if is_shorter:
-            self._reload()
+            with self.log.state.truncating():
+                self._reload()
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Delete everything and continue at `offset`. Raises KafkaError(kafka_storage_error)."""
         self.log.truncate_fully_and_start_at(offset)
-        self._reload()
+        with self.log.state.truncating():
+            self._reload()
         self.high_watermark = offset
 
     def _reload(self) -> None:

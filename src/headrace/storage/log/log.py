@@ -279,7 +279,7 @@ class Log:
             self._end_at(offset)
 
     def _begin_truncation(self, offset: int, last: Segment | None = None) -> None:
-        state = self.state
+        state, log_start_offset = self.state, self.log_start_offset
         state.truncations += 1
         try:
             if last is not None:
@@ -291,13 +291,13 @@ class Log:
                 state.log_start_offset = min(state.log_start_offset, offset)
                 self.save_bounds(self)
         except (OSError, CorruptIndexError) as error:
+            state.log_start_offset = log_start_offset
             raise state.storage_error("truncate", error) from error
 
     def _end_at(self, offset: int) -> None:
-        state = self.state
-        state.log_end_offset = offset
+        self.state.log_end_offset = offset
         self.flusher.truncated_to(offset)
-        state.log_start_offset = min(state.log_start_offset, offset)
+        self.state.log_start_offset = min(self.log_start_offset, offset)
         self.leader_epochs.truncate_from_end(offset)
         remove_stray_snapshots(self.directory, [segment.base_offset for segment in self.segments.ordered], offset)
 

@@ -60,8 +60,9 @@ class LogState:
         """
         try:
             yield
-        except (OSError, CorruptIndexError) as error:
-            half_done = HalfDoneError(f"{self.topic_partition} is truncated only in part, restart the broker: {error}")
+        except (OSError, CorruptIndexError, KafkaError) as error:
+            reason = getattr(error, "strerror", None) or error
+            half_done = HalfDoneError(f"{self.topic_partition} is truncated only in part: {reason}")
             raise self.storage_error("truncate", half_done) from error
 
 

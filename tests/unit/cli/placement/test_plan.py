@@ -210,6 +210,19 @@ def test_without_racks_loads_differ_by_one_at_most(cluster: State) -> None:
     assert max(numbers) - min(numbers) <= 1
 
 
+def test_one_new_replica_is_better_than_two_that_replace_those_out_of_sync() -> None:
+    cluster = state(
+        (1, 2, 3),
+        [
+            partition("t", 0, (2, 3), isr=(3,)),
+            partition("t", 1, (1,)),
+            partition("t", 2, (2,)),
+            partition("t", 3, (1, 2), isr=(2,)),
+        ],
+    )
+    assert planned(cluster).added == 1
+
+
 @given(clusters())
 @settings(max_examples=examples(30), deadline=None)
 def test_replicas_out_of_sync_cause_no_further_new_replicas(cluster: State) -> None:

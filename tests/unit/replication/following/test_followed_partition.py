@@ -1,4 +1,5 @@
 import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID
@@ -9,6 +10,7 @@ from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.following.fetched_batches import UnexpectedOffsetError
 from headrace.replication.following.partition import FollowedPartition
 from headrace.replication.producer_recovery import recover_producers
+from headrace.storage.files.disk_failures import is_disk_failure
 from headrace.storage.files.log_file import LogFile
 from headrace.storage.log.config import LogConfig
 from headrace.storage.log.log import Log
@@ -263,6 +265,24 @@ def test_a_truncation_takes_back_the_state_of_producers(partition: FollowedParti
     assert dict(partition.producers.items())[7].last_sequence == 0
     assert partition.transactions.begin_of(7, 0) == 0
     assert partition.log.segments.active.txn_index.read() == []
+
+
+@pytest.mark.parametrize("fully", [False, True])
+def test_a_truncation_that_cannot_reload_the_producers_takes_the_directory_offline(
+    partition: FollowedPartition, monkeypatch: pytest.MonkeyPatch, fully: bool
+) -> None:
+    fetch(partition, idempotent(0, 0), idempotent(1, 1))
+    failures: list[OSError] = []
+    partition.log.state.on_disk_error = lambda _, error: failures.append(error)
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr("headrace.replication.following.partition.recover_producers", fail)
+    truncate = partition.truncate_fully_and_start_at if fully else partition.truncate_to
+    with pytest.raises(KafkaError, match="truncated only in part: Too many open files"):
+        truncate(1)
+    assert [is_disk_failure(failure) for failure in failures] == [True]
 
 
 def test_a_truncation_removes_later_snapshots(partition: FollowedPartition) -> None:

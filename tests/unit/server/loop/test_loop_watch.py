@@ -31,6 +31,7 @@ async def test_other_work_that_blocks_the_loop_is_logged(
     monkeypatch.setattr(loop_watch, "BEAT_SECONDS", 0.01)
     watch = LoopWatch(asyncio.get_running_loop())
     watch.start()
+    await asyncio.sleep(0.03)
     with caplog.at_level(logging.WARNING):
         asyncio.get_running_loop().call_soon(time.sleep, 0.25)
         await asyncio.sleep(0.02)

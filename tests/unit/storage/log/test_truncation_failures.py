@@ -1,4 +1,4 @@
-"""A truncation that fails at any system call changes nothing, or takes the log directory offline."""
+"""A truncation that fails at any change of files changes nothing, or takes the log directory offline."""
 
 import errno
 import io
@@ -22,21 +22,28 @@ CALLS: Final = (
     (atomic_file, "fdatasync"),
     (log_file, "fdatasync"),
 )
-END: Final = 60
+START, END = 4, 60
 TRUNCATIONS: Final[dict[str, Callable[[Log], None]]] = {
     "within a segment": lambda log: log.truncate_to(31),
     "within the first segment": lambda log: log.truncate_to(8),
-    "to nothing": lambda log: log.truncate_to(0),
+    "to the log start": lambda log: log.truncate_to(START),
     "to a later start": lambda log: log.truncate_fully_and_start_at(80),
 }
 
 
 def filled(directory: Path) -> Log:
-    """Return a flushed log of three segments with three leader epochs."""
+    """Return a flushed log of three segments with three leader epochs, whose bounds are saved in a file."""
     log = open_log(directory)
     for place in range(END // 2):
         append(log, 2, epoch=place // 10, timestamp=NOW + place)
     log.flusher.flush()
+    log.advance_log_start(START)
+    bounds = directory.with_suffix(".bounds")
+
+    def save(changed: Log) -> None:
+        bounds.write_text(str(changed.log_start_offset))
+
+    log.save_bounds = save
     return log
 
 
@@ -95,8 +102,9 @@ def test_a_truncation_fails_before_any_change_or_takes_the_directory_offline(
         if code is None:  # it works without this call
             assert not failures
         elif is_disk_failure(failures[0]):
-            assert "restart the broker" in str(failures[0])
-            log = open_log(log.directory, recovery_point=log.flusher.recovery_point)
+            assert "truncated only in part" in str(failures[0])
+            saved = log.flusher.recovery_point
+            log = open_log(log.directory, recovery_point=saved, log_start_offset=log.log_start_offset)
         else:
             assert content(log) == whole, f"call {place}"
         truncate(log)
@@ -111,3 +119,15 @@ def failing_code(truncate: Callable[[Log], None], log: Log) -> ErrorCode | None:
     except KafkaError as error:
         return error.code
     return None
+
+
+@pytest.mark.parametrize("offset", [8, 25])
+def test_a_lost_time_index_takes_the_directory_offline(tmp_path: Path, offset: int) -> None:
+    log = filled(tmp_path / "log")
+    failures: list[OSError] = []
+    log.state.on_disk_error = lambda _, error: failures.append(error)
+    for path in log.directory.glob("*.timeindex"):
+        os.truncate(path, 0)
+    with pytest.raises(KafkaError, match="truncated only in part"):
+        log.truncate_to(offset)
+    assert [is_disk_failure(failure) for failure in failures] == [True]

@@ -105,12 +105,15 @@ class Reporter:
 
     def _with_standing(self, now: Progress, standing: Standing) -> Progress:
         seen, failed_at = self._failed_at.get(now.job, (None, now.failed_at))
-        if standing.failures and standing.failures[-1] != seen:
+        has_failed = bool(standing.failures) and standing.failures[-1] != seen
+        if has_failed:
             failed_at = _iso(datetime.now(UTC))
             self._failed_at[now.job] = (standing.failures[-1], failed_at)
         retry = None
         if standing.retry_at is not None:
-            retry = now.next_retry or _iso(datetime.now(UTC) + timedelta(seconds=standing.retry_at - time.monotonic()))
+            retry = (None if has_failed else now.next_retry) or _iso(
+                datetime.now(UTC) + timedelta(seconds=standing.retry_at - time.monotonic())
+            )
         return replace(
             now,
             state=standing.state,
