@@ -132,11 +132,16 @@ class Endings:
         if done.cancelled() or not self._is_current(ending):
             return
         if done.result() is None:
+            ending.has_failed = False
             self._enqueue(ending)
         else:  # for example too few in-sync replicas; if the log is gone, `stop` drops the ending
             if not ending.has_failed:
                 ending.has_failed = True
-                log.warning("The end of the transaction of %s is not committed: %s", ending.name, done.result())
+                log.warning(
+                    "Cannot commit the end of the transaction of transactional id %s, will retry: %s",
+                    ending.name,
+                    done.result(),
+                )
             ending.retry = self._loop.call_later(_RETRY_S, self._enqueue_once_committed, ending)
 
     def _enqueue(self, ending: _Ending) -> None:

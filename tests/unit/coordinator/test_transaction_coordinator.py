@@ -170,7 +170,9 @@ def test_a_fenced_marker_does_not_keep_others_from_being_written(world: World, r
     assert world.state() is TransactionState.PREPARE_COMMIT
 
 
-async def test_a_decision_that_could_not_be_committed_at_first_has_markers_later(world: World) -> None:
+async def test_a_decision_that_could_not_be_committed_at_first_has_markers_later(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     producer = world.begin(T0)
     world.log.waiting = failed = asyncio.get_running_loop().create_future()
     world.coordinator.end("id", producer, commit=True, client_version=2)
@@ -185,6 +187,7 @@ async def test_a_decision_that_could_not_be_committed_at_first_has_markers_later
     world.pass_time(0)
     assert world.markers.written == [(T0, True, 3)]
     assert world.state() is TransactionState.COMPLETE_COMMIT
+    assert "Cannot commit the end of the transaction of transactional id id" in caplog.text
 
 
 async def test_a_lost_decision_writes_no_markers(world: World) -> None:
