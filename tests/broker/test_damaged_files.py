@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace.errors import KafkaError
+from headrace.errors import ErrorCode, KafkaError
 from headrace.testing import Broker
 from headrace.wire.apis import ApiKey
 from headrace.wire.records import iter_records
@@ -151,8 +151,9 @@ def test_the_logged_commands_restore_a_stray_partition(data: Path, caplog: pytes
 
 def test_garbled_metadata_is_refused(data: Path) -> None:
     garble(data / "metadata.db")
-    with pytest.raises(KafkaError, match="metadata store is not available"):
+    with pytest.raises(KafkaError, match="metadata store is not available") as refused:
         Broker(data=data).start()
+    assert refused.value.code is ErrorCode.kafka_storage_error
 
 
 @pytest.mark.parametrize("damage", [garble, lose, empty])

@@ -184,7 +184,7 @@ def _leave_behind(cluster: KafkaCluster, reader: "_Reader", value: bytes) -> Non
         item = _IDENTITIES[kind](reader)
         is_removal = kind in _REMOVALS or (kind == _CLIENT_QUOTA and _removes_quota(reader))
     except (KafkaError, UnicodeDecodeError):
-        # the layout of a newer Kafka: what is left behind must not prevent the adoption
+        # A newer Kafka may use another layout. Objects that cannot be adopted must not prevent the adoption.
         item, is_removal = value.hex(), kind in _REMOVALS
     if is_removal:
         items.discard(item)
