@@ -24,6 +24,7 @@ from headrace.replication.following.follower_state import (
 from headrace.replication.following.leader_offsets import OFFSETS_VERSION, OffsetsRefusedError, leader_offset
 from headrace.replication.following.partition import FollowedPartition
 from headrace.replication.throttle import ReplicationThrottle
+from headrace.storage.files.disk_failures import may_pass
 from headrace.types import Buffer, TopicPartition
 from headrace.wire.apis import ApiKey
 from headrace.wire.fetched import (
@@ -333,7 +334,8 @@ class Fetcher:
 
     def _carry_out(self, partition: FollowedPartition, action: Action) -> None:
         if isinstance(action, Truncate):
-            if self._safely(partition, lambda: partition.truncate_where_diverging(action.epoch, action.end_offset)):
+            truncate = partial(partition.truncate_where_diverging, action.epoch, action.end_offset)
+            if self._safely(partition, truncate, action.following):
                 log.info(
                     "%s: truncated to offset %d, because the leader's epoch %d ends at %d",
                     partition.topic_partition,
@@ -374,9 +376,9 @@ class Fetcher:
             latest,
         )
         if latest < end_offset:
-            done = self._safely(partition, lambda: partition.truncate_to(latest))
+            done = self._safely(partition, partial(partition.truncate_to, latest), following)
         elif earliest > end_offset:
-            done = self._safely(partition, lambda: partition.truncate_fully_and_start_at(earliest))
+            done = self._safely(partition, partial(partition.truncate_fully_and_start_at, earliest), following)
         else:
             done = True
         if done:
@@ -393,12 +395,23 @@ class Fetcher:
             version=settings.offsets_version,
         )
 
-    def _safely(self, partition: FollowedPartition, change: Callable[[], object]) -> bool:
-        """Change a log. If that fails, stop fetching the partition until its next leader epoch, and return False."""
+    def _safely(
+        self, partition: FollowedPartition, change: Callable[[], object], following: Following | None = None
+    ) -> bool:
+        """Change a log, and return True if that succeeds.
+
+        Otherwise, stop fetching the partition until its next leader epoch. A `following` that failed without changing
+        the log, as for want of file descriptors, is fetched again after the back-off.
+        """
         try:
             change()
         except KafkaError as error:
-            self._fail(partition, str(error))
+            if following is not None and may_pass(error.__cause__):
+                name = partition.topic_partition
+                self._log(name, logging.ERROR, "%s; trying again", error)
+                self._state.failed(following, partition.log_end(), self._clock.monotonic())
+            else:
+                self._fail(partition, str(error))
             return False
         except Exception as error:
             log.exception("Truncating %s failed: this is a bug, please report it", partition.topic_partition)

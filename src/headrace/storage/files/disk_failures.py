@@ -23,6 +23,11 @@ def is_disk_failure(error: BaseException | None) -> bool:
     return isinstance(error, HalfDoneError) or (isinstance(error, OSError) and error.errno in _DISK_ERRORS)
 
 
+def may_pass(error: BaseException | None) -> bool:
+    """Return True if `error` affects a single operation, which may succeed later."""
+    return isinstance(error, OSError) and not is_disk_failure(error)
+
+
 def reason_of(error: OSError, named: Path) -> str:
     """Return the text of `error` without its number, and without its path if that is `named`."""
     if error.errno is None:

@@ -61,6 +61,10 @@ class LogFlusher:
     def truncated_to(self, offset: int) -> None:
         self.recovery_point = min(self.recovery_point, offset)
 
+    def not_truncated(self, recovery_point: int) -> None:
+        """Take back `truncated_to` if nothing was deleted; `recovery_point` is the earlier one."""
+        self.recovery_point = max(self.recovery_point, recovery_point)
+
     def rolled(self, active: Segment) -> None:
         """Sync a segment that receives no more appends, or leave it to the next flush if recovery would read it anyway.
 

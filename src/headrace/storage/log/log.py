@@ -231,11 +231,11 @@ class Log:
         segment = Segment.create(self.directory, base_offset, now_ms=now_ms, config=self.config)
         self.flusher.files_created()
         if active.size:
-            self.segments.replace([*older, active, segment])
+            older.append(active)
         else:
             # the empty segment is named by an offset that it will never contain
             _unlink(active.mark_deleted())
-            self.segments.replace([*older, segment])
+        self.segments.replace([*older, segment])
         return segment
 
     # -- dropping ------------------------------------------------------------------------------------------------------
@@ -279,7 +279,7 @@ class Log:
             self._end_at(offset)
 
     def _begin_truncation(self, offset: int, last: Segment | None = None) -> None:
-        state, log_start_offset = self.state, self.log_start_offset
+        state, log_start_offset, recovery_point = self.state, self.log_start_offset, self.flusher.recovery_point
         state.truncations += 1
         try:
             if last is not None:
@@ -292,6 +292,7 @@ class Log:
                 self.save_bounds(self)
         except (OSError, CorruptIndexError) as error:
             state.log_start_offset = log_start_offset
+            self.flusher.not_truncated(recovery_point)
             raise state.storage_error("truncate", error) from error
 
     def _end_at(self, offset: int) -> None:

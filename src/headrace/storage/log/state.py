@@ -63,7 +63,8 @@ class LogState:
         except (OSError, CorruptIndexError, KafkaError) as error:
             reason = getattr(error, "strerror", None) or error
             half_done = HalfDoneError(f"{self.topic_partition} is truncated only in part: {reason}")
-            raise self.storage_error("truncate", half_done) from error
+            half_done.__cause__ = error
+            raise self.storage_error("truncate", half_done) from half_done
 
 
 def _ignore(_: LogState, __: OSError) -> None:

@@ -1,7 +1,9 @@
 """The shell around the state: links, pauses, throttle, failures. The model covers the rest."""
 
 import asyncio
+import errno
 import logging
+import os
 from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
@@ -285,6 +287,33 @@ async def test_a_truncation_that_fails_gives_the_partition_up(broker: Broker, mo
     await broker.run(reply(diverging))
 
     assert broker.failures == [(partition.topic_partition, "bad disk")]
+
+
+@pytest.mark.parametrize("stage", ["begins", "deletes"])
+async def test_a_truncation_that_fails_before_any_change_is_repeated(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, stage: str
+) -> None:
+    partition = broker.partition()
+    partition.append_fetched(memoryview(batch(0) + batch(1)), NOW)
+    broker.fetcher.follow([partition])
+    failing = {"begins": "remove_unfinished_swaps", "deletes": "remove_segments"}[stage]
+
+    def fail(*_: object) -> None:
+        monkeypatch.undo()
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(f"headrace.storage.log.log.{failing}", fail)
+    diverging = {**data(b""), "diverging_epoch": {"epoch": 0, "end_offset": 1}}
+
+    if stage == "begins":
+        await broker.run(reply(diverging), reply(), reply(diverging))
+        assert partition.log_end_offset == 1
+        assert broker.failures == []
+        assert "Too many open files; trying again" in caplog.text
+    else:
+        await broker.run(reply(diverging))
+        assert [failed for failed, _ in broker.failures] == [partition.topic_partition]
+        assert broker.fetcher.is_idle
 
 
 async def test_batches_before_the_end_give_the_partition_up(broker: Broker) -> None:

@@ -38,13 +38,18 @@ def filled(directory: Path) -> Log:
         append(log, 2, epoch=place // 10, timestamp=NOW + place)
     log.flusher.flush()
     log.advance_log_start(START)
-    bounds = directory.with_suffix(".bounds")
+    bounds = bounds_file(log)
 
     def save(changed: Log) -> None:
-        bounds.write_text(str(changed.log_start_offset))
+        bounds.write_text(f"{changed.flusher.recovery_point_to_save} {changed.log_start_offset}")
 
     log.save_bounds = save
+    save(log)
     return log
+
+
+def bounds_file(log: Log) -> Path:
+    return log.directory.with_suffix(".bounds")
 
 
 def content(log: Log) -> tuple[Any, ...]:
@@ -83,7 +88,7 @@ def test_a_truncation_fails_before_any_change_or_takes_the_directory_offline(
     whole = content(filled(tmp_path / "whole"))
     truncated = filled(tmp_path / "truncated")
     truncate(truncated)
-    expected = content(truncated)
+    expected, expected_bounds = content(truncated), bounds_file(truncated).read_text()
     failures: list[OSError] = []
 
     def note(_: LogState, error: OSError) -> None:
@@ -103,12 +108,14 @@ def test_a_truncation_fails_before_any_change_or_takes_the_directory_offline(
             assert not failures
         elif is_disk_failure(failures[0]):
             assert "truncated only in part" in str(failures[0])
-            saved = log.flusher.recovery_point
+            saved, save = log.flusher.recovery_point, log.save_bounds
             log = open_log(log.directory, recovery_point=saved, log_start_offset=log.log_start_offset)
+            log.save_bounds = save
         else:
             assert content(log) == whole, f"call {place}"
         truncate(log)
         assert content(log) == expected, f"call {place}"
+        assert bounds_file(log).read_text() == expected_bounds, f"call {place}"
         log.close()
     assert place > 20
 

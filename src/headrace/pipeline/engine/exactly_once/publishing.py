@@ -183,7 +183,7 @@ class TransactionalPublisher:
             self._in_transaction = False
             try:
                 bounded(lambda: producer.abort_transaction(_ABORT_S), 2 * _ABORT_S)
-            except KafkaException as error:
+            except (KafkaException, RuntimeError) as error:  # RuntimeError: no thread can be started
                 log.warning(
                     "%s: cannot abort the open transaction (%s); read_committed consumers wait until it times out",
                     self._job,
