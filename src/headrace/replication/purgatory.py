@@ -5,6 +5,7 @@ markers wait here until then (docs/decisions/080).
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple, TypeAlias
@@ -69,7 +70,13 @@ class Purgatory:
     def flushed(self, partition: Partition, end_offset: int) -> Completion:
         """Start a flush. Return a future that is done when everything before `end_offset` is flushed or has failed."""
         self._group_commit.request(partition)
-        return self._wait(partition, _Goal(end_offset, on_disk=True), None)
+        wait = self._wait(partition, _Goal(end_offset, on_disk=True), None)
+        if self.slow_disk.until_ns:
+            wait.add_done_callback(partial(self._note_wait, time.time_ns()))
+        return wait
+
+    def _note_wait(self, began_ns: int, _: Completion) -> None:
+        self.slow_disk.waited(began_ns)
 
     async def topic_committed(self, topic: str) -> Outcome:
         """Wait until the topic's partitions with a pending flush have committed all records. Return the first error."""

@@ -1,6 +1,7 @@
 """Produce to topics with `flush.messages=1`."""
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -10,8 +11,10 @@ import pytest
 from headrace.broker.apis.produce import ProduceApi
 from headrace.broker.apis.produce_transactions import TransactionVerification
 from headrace.broker.current_leader import CurrentLeader
+from headrace.broker.large_batches import MAX_AT_ONCE
 from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode
+from headrace.promise import Promise
 from headrace.replication.purgatory import Purgatory
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.storage.dirs.log_dirs import LogDirs
@@ -25,6 +28,7 @@ from tests.unit.broker.test_produce_transactions import Coordinator
 
 T = TopicPartition("t", 0)
 NOW = 1_700_000_000_000
+CONFIG = LogConfig(flush_messages=1, max_message_bytes=MAX_AT_ONCE + 10_000)
 
 
 class Broker:
@@ -32,9 +36,7 @@ class Broker:
 
     def __init__(self, directory: Path, disk: Disk) -> None:
         self.purgatory = Purgatory(asyncio.get_running_loop())
-        self.replicas = ReplicaManager(
-            LogDirs.open([directory], broker_id=0), lambda _: LogConfig(flush_messages=1), self.purgatory
-        )
+        self.replicas = ReplicaManager(LogDirs.open([directory], broker_id=0), lambda _: CONFIG, self.purgatory)
         disk.hold(self.replicas.become_leader(T, UUID(int=5), 0))
         verification = TransactionVerification(self.replicas, lambda _: "t", Coordinator(), BrokerConfig())
         self.api = ProduceApi(self.replicas, lambda _: "t", self.purgatory, verification)
@@ -85,6 +87,54 @@ async def test_deleting_the_partition_ends_the_wait(broker: Broker, disk: Disk) 
     assert await asyncio.to_thread(disk.begun.wait, 10)
     broker.replicas.withdraw([T])
     assert await response is ErrorCode.unknown_topic_or_partition
+
+
+SECOND_NS = 1_000_000_000
+
+
+@pytest.mark.parametrize("slow", ["disk", "follower"])
+async def test_only_a_slow_flush_prolongs_the_wait_for_the_disk(
+    broker: Broker, disk: Disk, monkeypatch: pytest.MonkeyPatch, slow: str
+) -> None:
+    now_ns = [NOW * 1_000_000]
+    monkeypatch.setattr(time, "time_ns", lambda: now_ns[0])
+    replicated: Promise[None] = Promise()
+    monkeypatch.setattr(broker.purgatory, "completion", lambda *_, **__: replicated)
+    slow_disk = broker.purgatory.slow_disk
+    slow_disk.stalled(now_ns[0], SECOND_NS)
+    first_end_ns = slow_disk.until_ns
+
+    response = broker.produce(-1)
+    assert await asyncio.to_thread(disk.begun.wait, 10)
+    partition = broker.replicas.get("t", 0)
+    if slow == "disk":
+        replicated.set_result(None)
+        now_ns[0] += SECOND_NS
+        disk.free.set()
+    else:
+        flushed = broker.purgatory.flushed(partition, 1)
+        disk.free.set()
+        await flushed
+        now_ns[0] += SECOND_NS
+        replicated.set_result(None)
+    assert await response is ErrorCode.none
+    assert slow_disk.until_ns - first_end_ns == (SECOND_NS if slow == "disk" else 0)
+
+
+async def test_a_large_batch_uses_its_topics_config_though_another_partition_is_led_elsewhere(
+    broker: Broker, disk: Disk
+) -> None:
+    disk.free.set()
+    records = build_batch([RecordData(b"k", b"v" * MAX_AT_ONCE, NOW)])
+    fields = {
+        "transactional_id": None,
+        "acks": 1,
+        "timeout": 60_000,
+        "topic_data": [{"name": "t", "partition_data": [{"index": index, "records": records} for index in (3, 0)]}],
+    }
+    response: Any = await ask({ApiKey.PRODUCE: broker.api.produce}, ApiKey.PRODUCE, 9, fields)
+    codes = {part.index: part.error_code for part in response.responses[0].partition_responses}
+    assert codes == {3: ErrorCode.unknown_topic_or_partition, 0: ErrorCode.none}
 
 
 async def test_a_refusal_names_the_current_leader(broker: Broker) -> None:

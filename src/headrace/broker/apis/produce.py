@@ -146,14 +146,12 @@ class ProduceApi:
         return await self._append_many(requests, prepared)
 
     def _config_of(self, context: RequestContext, topic: Any) -> LogConfig | None:
-        """Return the config of a requested topic; None if this broker does not lead its first requested partition."""
+        """Return the config of a requested topic; None if this broker leads none of its requested partitions."""
         name = topic.name if context.api_version < TOPIC_IDS else self._topic_name(topic.topic_id)
-        if name is None or not topic.partition_data:
+        if name is None:
             return None
-        try:
-            return self._replicas.get(name, topic.partition_data[0].index).log.config
-        except KafkaError:
-            return None
+        found = (self._replicas.find(name, data.index) for data in topic.partition_data)
+        return next((partition.log.config for partition in found if partition is not None), None)
 
     def _append_run(
         self, requests: Requests, prepared: Prepared, verdicts: Verdicts | None
@@ -287,10 +285,8 @@ class ProduceApi:
     ) -> Replies:
         """Return the replies when all appends have completed or failed."""
         if incomplete:
-            began_ns = time.time_ns()
             ends = await asyncio.gather(*(item.completion for item in incomplete))
             _note_failures(incomplete, ends)
-            self._purgatory.slow_disk.waited(began_ns)
         return replies_to(answered, results, self._topic_name)
 
     def _once_replicated(
@@ -301,11 +297,9 @@ class ProduceApi:
         completions: Sequence[Promise[Completed]],
     ) -> Promise[Replies]:
         """Like `_once_complete`, but within the turn of the event loop in which the last append completes."""
-        began_ns = time.time_ns()
 
         def replies(_: object) -> Replies:
             _note_failures(incomplete, [completion.result() for completion in completions])
-            self._purgatory.slow_disk.waited(began_ns)
             return replies_to(answered, results, self._topic_name)
 
         return (completions[0] if len(completions) == 1 else all_done(completions)).then(replies)

@@ -206,7 +206,7 @@ class Log:
         return segment.size > 0 and not segment.should_roll(size, last_offset, max_timestamp, self.state.config, now_ms)
 
     def note_aborted(self, transaction: AbortedTransaction) -> None:
-        """Index an aborted transaction whose marker is in the active segment. Raises KafkaError(kafka_storage_error)."""
+        """Index an aborted transaction that ends in the active segment. Raises KafkaError(kafka_storage_error)."""
         try:
             self.segments.active.txn_index.append(transaction)
         except OSError as error:
