@@ -14,7 +14,7 @@ from tests.support.waiting import wait_for
 from tests.unit.storage.cleaner.compaction import TP, Table
 from tests.unit.storage.logs import NOW
 
-WORKER = [sys.executable, "-m", "headrace.storage.cleaner.worker"]
+WORKER = [sys.executable, "-m", "headrace.storage.cleaner.worker", str(os.getpid())]
 REFUSED = b"{}\n"
 """A job that fails immediately."""
 MEMORY = Path("/proc/self/mem")
@@ -23,6 +23,14 @@ MEMORY = Path("/proc/self/mem")
 
 def test_an_incomplete_job_is_not_started() -> None:
     result = subprocess.run(WORKER, input=b'{"directory": "/tm', capture_output=True, timeout=30, check=False)
+    assert (result.stdout, result.stderr) == (b"", b"")
+
+
+def test_no_job_is_started_if_the_broker_has_died_meanwhile() -> None:
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    orphan = [*WORKER[:-1], str(dead.pid)]
+    result = subprocess.run(orphan, input=REFUSED, capture_output=True, timeout=30, check=False)
     assert (result.stdout, result.stderr) == (b"", b"")
 
 
@@ -36,8 +44,8 @@ def test_the_process_ends_silently_if_its_output_is_closed() -> None:
 
 def test_the_process_ends_silently_after_its_parent_is_killed(tmp_path: Path) -> None:
     code = f"""
-import subprocess, time
-worker = subprocess.Popen({WORKER!r}, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+import os, subprocess, time
+worker = subprocess.Popen([*{WORKER[:-1]!r}, str(os.getpid())], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 worker.stdin.write({REFUSED!r} * 10000)  # the answers fill the pipe
 worker.stdin.flush()
 worker.stdout.readline()

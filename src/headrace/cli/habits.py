@@ -1,6 +1,7 @@
 """Options and commands of Kafka's and other tools, with the `headrace` equivalents that error messages suggest.
 
-The foreign spellings are not accepted, so that all scripts use the same ones. Pure.
+The foreign spellings are not accepted, so that all scripts use the same ones; only other names of `--bootstrap` are
+(`cli/main.py`). Pure.
 """
 
 import shlex

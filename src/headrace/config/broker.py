@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from headrace.config.broker_settings import BROKER_SETTINGS, LISTENER_PREFIX, find_setting, known_keys
 from headrace.config.definition import ConfigError, Value, combined, did_you_mean
-from headrace.config.inapplicable import why_idle, why_inapplicable
+from headrace.config.inapplicable import ZOOKEEPER_PROTECTION, why_idle, why_inapplicable
 from headrace.config.listeners import (
     Listener,
     check_listeners,
@@ -286,6 +286,7 @@ class BrokerConfig:
         self.parsed_http_listener = parse_http_listener(self.headrace_http_listener)
         check_listeners(self.parsed_listeners, self.parsed_advertised_listeners or (), protocols)
         self._check_together()
+        self._check_zookeeper(properties or {})
 
     def _take(self, properties: Mapping[str, str], may_be_unknown: Collection[str]) -> None:
         errors: list[ConfigError] = []
@@ -388,6 +389,16 @@ class BrokerConfig:
         if "broker.id" in self._static and "node.id" not in self._static and self.broker_id >= 0:
             self.node_id = self.broker_id
         self.broker_id = self.node_id
+
+    def _check_zookeeper(self, properties: Mapping[str, str]) -> None:
+        for name in ZOOKEEPER_PROTECTION if self.zookeeper_connect else ():
+            if properties.get(name, "").strip().lower() == "true":
+                raise ConfigError(
+                    name,
+                    properties[name],
+                    "connections to ZooKeeper use neither encryption nor authentication: remove the setting only if "
+                    "everyone who can reach ZooKeeper may change the cluster",
+                )
 
     def _check_together(self) -> None:
         if self.authorizer_class_name:

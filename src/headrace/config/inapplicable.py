@@ -115,6 +115,9 @@ _NAMES: Final = """
 """
 INAPPLICABLE: Final[frozenset[str]] = frozenset(_NAMES.split())
 
+ZOOKEEPER_PROTECTION: Final = ("zookeeper.set.acl", "zookeeper.ssl.client.enable")
+"""Settings that a broker with `zookeeper.connect` must not ignore if they are true."""
+
 _PLAINTEXT: Final = "all listeners are PLAINTEXT, without authentication"
 _ONE_THREAD: Final = "one thread serves connections, requests and groups"
 _QUOTAS: Final = "client quotas are not supported"

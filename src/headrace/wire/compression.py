@@ -42,7 +42,7 @@ _ZSTD_WINDOW_LOG: Final = 27
 CHUNK_SIZE: Final = 1 << 20
 """Bytes that `decompress_chunks` reads and yields at a time."""
 _FREE_PARTS: Final = 1000
-"""Maximum number of small frames or blocks: each costs microseconds, so if there are more, they must average 1 KB."""
+"""Frames or blocks that may be small, because each costs microseconds; one more is allowed per KB of their data."""
 
 
 def codec_named(name: str) -> Codec:

@@ -92,6 +92,8 @@ def test_the_command_line_overrides_the_environment_which_overrides_the_file() -
         ({"advertised.listeners": "SSL://host:1"}, r"must begin with a name from listeners: PLAINTEXT"),
         ({"advertised.listeners": "A://host:1"}, r"for advertised.listeners: must begin with a name from listeners"),
         ({"authorizer.class.name": "x"}, r"Headrace has no authorization"),
+        ({"zookeeper.connect": "z:1", "zookeeper.set.acl": "true"}, r"'true' for zookeeper.set.acl: connections to"),
+        ({"zookeeper.connect": "z:1", "zookeeper.ssl.client.enable": " TRUE"}, r"may change the cluster"),
         ({"broker.id": "1", "node.id": "2"}, r"must equal node.id"),
         ({"group.min.session.timeout.ms": "7", "group.max.session.timeout.ms": "6"}, r"at most group.max.session"),
         ({"listener.security.protocol.map": "A:B"}, r"NAME:PROTOCOL"),
@@ -100,6 +102,12 @@ def test_the_command_line_overrides_the_environment_which_overrides_the_file() -
 def test_invalid_properties_are_refused_with_a_hint(properties: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         BrokerConfig(properties)
+
+
+@pytest.mark.parametrize("properties", [{"zookeeper.set.acl": "true"}, {"zookeeper.connect": "z:1"}])
+def test_protection_of_zookeeper_is_not_required_without_zookeeper_or_if_it_is_off(properties: dict[str, str]) -> None:
+    config = BrokerConfig({"zookeeper.ssl.client.enable": "false", **properties})
+    assert any(warning.startswith("zookeeper.ssl.client.enable has no effect") for warning in config.warnings)
 
 
 def test_kafkas_server_properties_are_accepted() -> None:

@@ -8,7 +8,7 @@ from headrace.pipeline.errors import PipelineError
 Profile: TypeAlias = Literal["laptop", "server"]
 
 DEFAULT_MASTER: Final = "local[*]"
-# Spark generates a method for each stage. By default, Java does not compile methods of more than 8,000 bytes.
+# Spark puts most of a stage's code into one method. By default, Java compiles no method of more than 8,000 bytes.
 _JAVA: Final = "-XX:-DontCompileHugeMethods -Duser.timezone=UTC"
 # Ten times the defaults. Otherwise, Java's optimizing compiler takes a third of two cores, mostly for code that plans
 # batches; without it, the code that processes rows takes twice as long.

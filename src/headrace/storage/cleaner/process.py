@@ -81,7 +81,7 @@ class CleanerProcess:
             if self._process is None:
                 try:
                     self._process = subprocess.Popen(
-                        [sys.executable, "-m", _WORKER],
+                        [sys.executable, "-m", _WORKER, str(os.getpid())],
                         stdin=subprocess.PIPE,
                         stdout=subprocess.PIPE,
                         start_new_session=True,  # only the broker handles Ctrl-C

@@ -27,9 +27,9 @@ def _job(fields: dict[str, Any]) -> CleaningJob:
 
 
 def main() -> None:
-    """Run jobs until standard input ends or the broker dies."""
+    """Run jobs until standard input ends or the broker, whose process id is the argument, dies."""
     os.nice(_NICENESS)
-    broker = os.getppid()
+    broker = int(sys.argv[1])
 
     def check() -> None:
         if os.getppid() != broker:
@@ -54,6 +54,7 @@ def _do_jobs(check: Callable[[], None]) -> None:
     for line in sys.stdin.buffer:
         if not line.endswith(b"\n"):
             _end_without_broker()  # an incomplete job
+        check()
         try:
             answer = _do(_job(json.loads(line)), check)
         except BrokenPipeError:
