@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -73,6 +74,7 @@ class Place:
     topic: str = "words"
     batches: int = BATCHES
     outputs: tuple[Output, ...] = ()
+    version: int = 1
 
     @property
     def lake(self) -> "Lake":
@@ -86,7 +88,7 @@ class Place:
         found = job_of(counts)
         assert found is not None
         outputs = self.outputs or (TABLE, Changelog(topic=self.name, of=TABLE.table))
-        return replace(found, name=self.name, outputs=outputs)
+        return replace(found, name=self.name, version=self.version, outputs=outputs)
 
     def query(self, kill: Callable[[str], None] = lambda _: None, accepted: Sequence[str] = ()) -> "Query":
         """Return the query as a new driver would."""
@@ -231,6 +233,24 @@ def test_a_job_without_a_table_publishes_each_row_once(place: Place) -> None:
     for record in place.published():
         times[record.key] += record.value["times"]
     assert times == TRUTH
+
+
+@pytest.mark.parametrize("has_table", [True, False])
+def test_a_query_whose_checkpoint_is_gone_does_not_start(place: Place, has_table: bool) -> None:
+    place.batches = 1
+    if not has_table:
+        place.outputs = (Publish(topic=place.name, keys=("word",)),)
+    run(place.query())
+    published = len(place.published())
+    shutil.rmtree(f"{place.directory}/_checkpoints/{place.name}-1")
+    with pytest.raises(PipelineError, match=rf"checkpoint .*{place.name}-1 is gone\. Restore it"):
+        place.query().start(once=True)
+    assert len(place.published()) == published
+
+    place.version = 2
+    if not has_table:
+        run(place.query())
+        assert len(place.published()) == 2 * published
 
 
 def produce(place: Place, word: str, count: int) -> None:

@@ -205,6 +205,13 @@ class Query:
                         f"checkpoint {self._checkpoint.uri} is gone. Restore it, or raise the version of the job and "
                         "rename its tables"
                     )
+            last = self._ledger.last()
+            if not self._tables and last is not None and last.version == self.job.version:
+                raise PipelineError(
+                    f"job {self.job.name}, version {self.job.version}, has published batches, but its checkpoint "
+                    f"{self._checkpoint.uri} is gone. Restore it, or raise the version of the job to publish all "
+                    "results again"
+                )
         self._files.write(uri, json.dumps(now.as_json(), indent=1))
 
     def _check_topics(self, *, once: bool) -> None:
