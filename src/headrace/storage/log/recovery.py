@@ -120,11 +120,8 @@ def load_segments(loading: Loading, epochs: LeaderEpochs) -> tuple[list[Segment]
             log.error("%s ends at offset %d, but was flushed up to offset %d: %s", path, end_offset, point, _LOST)
         if end_offset >= loading.log_start_offset:
             return segments, end_offset
-        _set_aside(
-            loading.directory,
-            segments,
-            f"ends at offset {end_offset}, before log start offset {loading.log_start_offset}",
-        )
+        reason = f"ends at offset {end_offset}, before log start offset {loading.log_start_offset}"
+        _set_aside(loading.directory, segments, reason)
         epochs.clear()
     start = loading.log_start_offset
     return [Segment.create(loading.directory, start, now_ms=loading.now_ms, config=loading.config)], start
@@ -164,6 +161,8 @@ def _rebuild_indexes(segment: Segment, config: LogConfig, limit: int) -> None:
     for position, header in valid_batches(segment, limit):
         segment.index_batch(position, header, config.index_interval_bytes)
         end = position + header.size
+        if header.attributes & TRANSACTIONAL_FLAG and not segment.txn_index.exists:
+            segment.txn_index.is_suspect = True  # it may have been lost too; without aborted transactions, it never was
     if end < segment.size:
         log.error("%s; the rest of the file is unchanged", damage_error(segment.path, end))
         try:

@@ -93,6 +93,25 @@ def test_an_invalid_index_is_rebuilt_even_after_a_clean_shutdown(tmp_path: Path,
     assert aborted(open_log(tmp_path, clean=True)) == expected
 
 
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("base_offset", [4, 7])
+def test_a_lost_index_is_rebuilt_with_the_segments_other_indexes(tmp_path: Path, base_offset: int, clean: bool) -> None:
+    expected = history(tmp_path)
+    open_log(tmp_path).close()
+    for suffix in ("txnindex", "index"):
+        (tmp_path / f"{base_offset:020}.{suffix}").unlink()
+    assert aborted(open_log(tmp_path, clean=clean, recovery_point=9)) == expected
+
+
+def test_a_sound_index_is_kept_when_the_segments_other_indexes_are_rebuilt(tmp_path: Path) -> None:
+    expected = history(tmp_path)
+    open_log(tmp_path).close()
+    (tmp_path / f"{4:020}.index").unlink()
+    first = tmp_path / f"{0:020}.log"
+    first.write_bytes(b"damaged" + first.read_bytes()[7:])  # the transactions cannot be read from the log
+    assert aborted(open_log(tmp_path, clean=True)) == expected
+
+
 def test_entries_of_unknown_transactions_are_removed(tmp_path: Path) -> None:
     expected = history(tmp_path)
     (tmp_path / f"{7:020}.txnindex").write_bytes(struct.pack(">hqqqq", 0, 99, 5, 7, 8) * 2)
