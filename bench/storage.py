@@ -1,7 +1,7 @@
 """`python -m bench --storage`: the cost of large logs, compared with Apache Kafka.
 
 Measures opening a cold log, fetching from a large log, appending while others read cold data, and compaction. Needs
-45 GB of disk and about ten minutes; `--quick` needs 6 GB and about five.
+21 GB of disk and about ten minutes; `--quick` needs 3 GB and about five.
 """
 
 import multiprocessing

@@ -1,5 +1,6 @@
 """A member of a Kafka cluster is operated like Kafka's brokers: metrics, logs, throttles, deletions, settings."""
 
+import json
 import os
 import signal
 import time
@@ -9,10 +10,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from prometheus_client.parser import text_string_to_metric_families
+from typer.testing import CliRunner
 
+from headrace.cli.main import app
 from headrace.coordinator.runtime.partitioner import partition_for
 from headrace.wire.apis import ApiKey
 from tests.adoption.kafka import WithZooKeeper, ZooKeeper
@@ -150,6 +153,44 @@ def test_lag_and_traffic_of_fetchers_are_exported(cluster: Cluster, http: str) -
     assert metric(http, "kafka_server_replicafetchermanager_failedpartitionscount") == 0
     assert metric(http, "kafka_controller_kafkacontroller_activecontrollercount") == 0
     assert metric(http, "headrace_replica_elections_total", role="follower") > 0
+
+
+def test_lag_includes_partitions_that_the_coordinator_does_not_lead(cluster: Cluster, http: str) -> None:
+    create(cluster, "lagging", [HEADRACE], [KAFKA])
+    create(cluster, "followed", [KAFKA, HEADRACE])
+    places = [("lagging", 0), ("lagging", 1), ("followed", 0)]
+    producer = Producer({"bootstrap.servers": cluster.kafka.bootstrap})
+    for topic, partition in places * 10:
+        producer.produce(topic, b"v", partition=partition)
+    assert producer.flush(30) == 0
+    group = commit_at_headrace(cluster, [TopicPartition(*place, 4) for place in places])
+
+    def reported() -> Any:
+        with urllib.request.urlopen(f"http://{http}/groups/describe?group={group}", timeout=10) as reply:
+            return json.load(reply)
+
+    wait_for(lambda: reported()["lag"] == 12, "the lag of the led and of the followed partition")
+    assert reported()["partitions_unmeasured"] == 1
+    name = "headrace_consumergroup_partitions_unmeasured"
+    wait_for(lambda: metric(http, name, group=group, topic="lagging") == 1, "the next sample")
+
+    words = ["groups", "describe", group, "--json", "--bootstrap", cluster.headrace.bootstrap]
+    [described] = json.loads(CliRunner().invoke(app, words).stdout)
+    assert [(item["end"], item["lag"]) for item in described["partitions"]] == [(10, 6)] * 3
+    assert described["lag"] == 18
+
+
+def commit_at_headrace(cluster: Cluster, offsets: list[TopicPartition]) -> str:
+    """Commit the offsets for a group whose coordinator is Headrace, and return the group's name."""
+    admin = AdminClient({"bootstrap.servers": cluster.kafka.bootstrap})
+    for number in range(50):
+        group = f"lagging-{number}"
+        consumer = Consumer({"bootstrap.servers": cluster.kafka.bootstrap, "group.id": group})
+        consumer.commit(offsets=offsets, asynchronous=False)
+        consumer.close()
+        if admin.describe_consumer_groups([group])[group].result(30).coordinator.id == HEADRACE:
+            return group
+    raise AssertionError("Headrace coordinates none of the groups")
 
 
 def test_changes_of_partitions_are_in_the_state_change_log(cluster: Cluster, state_changes: Path) -> None:

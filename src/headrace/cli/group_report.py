@@ -110,6 +110,10 @@ def report(
             assumed, partitions = str(reset), _partitions(cluster, name, members, str(reset))
         elif seen:
             partitions = _partitions_seen(seen, members)
+            if any(item.end is None for item in partitions):
+                # The coordinator measures only partitions of which it has a replica.
+                measured = {_place(item): item for item in _partitions(cluster, name, members, assumed)}
+                partitions = [measured.get(_place(item), item) if item.end is None else item for item in partitions]
         else:
             partitions = _partitions(cluster, name, members, assumed)
         entry = entries.get(name)
@@ -160,6 +164,10 @@ def _members(description: Any, seen: Mapping[str, Any] | None) -> list[MemberRep
             )
         )
     return sorted(reports, key=lambda member: (member.client_id, member.member_id))
+
+
+def _place(report: PartitionReport) -> Place:
+    return report.topic, report.partition
 
 
 def _owners(members: Sequence[MemberReport]) -> dict[Place, str]:

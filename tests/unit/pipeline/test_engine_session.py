@@ -104,6 +104,14 @@ def test_printing_the_settings_shows_no_secret(monkeypatch: pytest.MonkeyPatch) 
     assert "hunter2" not in repr(given)
 
 
+def test_under_spark_submit_the_driver_reads_the_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("S3_KEY", "hunter2")
+    chosen = deployment(**{"hadoop.fs.s3a.secret.key": {"env": "S3_KEY"}, "executor.memory": "3g"})
+    given = settings(chosen, environ={"PYSPARK_GATEWAY_PORT": "1"})
+    assert given["spark.hadoop.fs.s3a.secret.key"] == "hunter2"
+    assert "spark.executor.memory" not in given
+
+
 def test_a_master_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pyspark")
     from pyspark.errors import PySparkRuntimeError

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from headrace.coordinator.group_coordinator import GroupCoordinator
     from headrace.coordinator.groups.settings import GroupSettings
     from headrace.monitoring.groups.recorder import GroupHistory
+    from headrace.replication.replica import Replica
 
 HISTORY_FILE: Final = "group-history.db"
 CLASSIC_APIS: Final = (
@@ -150,9 +151,15 @@ class Groups:
                 self.configure(resource)
         for partition in self._replicas.partitions():
             self.led(partition.topic_partition)
-        history.start(coordinator, self.topic_table, self._replicas.find)
+        history.start(coordinator, self.topic_table, self._replica)
         self._opened()
         return coordinator
+
+    def _replica(self, topic: str, partition: int) -> "Replica | None":
+        try:
+            return self._replicas.readable(topic, partition)
+        except KafkaError:
+            return None
 
     def _add_handlers(self, coordinator: "GroupCoordinator") -> None:
         from headrace.broker.apis.committed_offsets import OffsetApis

@@ -137,6 +137,11 @@ def _by_topic(found: _Found, assumed: Mapping[str, str]) -> Iterator[Family]:
         "Partitions in which the group has no committed offset; their lag counts from the assumed start.",
         [({"group": group, "topic": topic, **assumed}, total.not_committed) for group, topic, total in sums],
     )
+    yield Family(
+        "headrace_consumergroup_partitions_unmeasured",
+        "Partitions of the group that its lag excludes, because the group's coordinator has no replica of them.",
+        [({"group": group, "topic": topic}, total.unmeasured) for group, topic, total in sums],
+    )
 
 
 def _by_partition(

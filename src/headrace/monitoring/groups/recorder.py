@@ -22,7 +22,7 @@ from headrace.errors import KafkaError
 from headrace.monitoring.groups.events import Event, event_of
 from headrace.monitoring.groups.sampler import GroupSampler, Reset, Wanted, learn, look_up_times, scan
 from headrace.monitoring.groups.store import HistoryStore
-from headrace.replication.partition import Partition
+from headrace.replication.replica import Replica
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class GroupHistory:
         self.events_lost = 0
 
     def start(
-        self, coordinator: GroupCoordinator, topics: Topics, partition: Callable[[str, int], Partition | None]
+        self, coordinator: GroupCoordinator, topics: Topics, partition: Callable[[str, int], Replica | None]
     ) -> None:
         self.coordinator = coordinator
         self.sampler = GroupSampler(coordinator.groups_with_offsets, topics, partition, self._assumed_reset)

@@ -153,6 +153,7 @@ def _totals(total: Total, now: int) -> dict[str, Any]:
         "trend": str(total.trend),
         "catches_up_in_seconds": _rounded(total.catches_up_in),
         "partitions_not_committed": total.not_committed,
+        "partitions_unmeasured": total.unmeasured,
     }
 
 

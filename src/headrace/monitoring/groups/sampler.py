@@ -18,7 +18,7 @@ from headrace.coordinator.groups.subscriptions import Topics
 from headrace.errors import KafkaError
 from headrace.monitoring.groups.progress import Arrays, GroupProgress, TopicProgress
 from headrace.monitoring.groups.standing import UNKNOWN, Standing, Total
-from headrace.replication.partition import Partition
+from headrace.replication.replica import Replica
 from headrace.storage.log.indexes.index import CorruptIndexError
 from headrace.storage.log.marker_scan import scan_markers
 from headrace.storage.log.producers.marker_counts import Range, Scanned
@@ -46,14 +46,14 @@ class Wanted(NamedTuple):
 
     progress: GroupProgress
     number: int
-    partition: Partition
+    partition: Replica
     offset: int
 
 
 class MarkerScan(NamedTuple):
     """A range of offsets whose transaction markers have not been counted."""
 
-    partition: Partition
+    partition: Replica
     wanted: Range
 
 
@@ -64,10 +64,10 @@ class GroupSampler:
         self,
         groups: Callable[[], list[tuple[Group, GroupOffsets]]],
         topics: Topics,
-        partition: Callable[[str, int], Partition | None],
+        partition: Callable[[str, int], Replica | None],
         assumed_reset: Reset = Reset.EARLIEST,
     ) -> None:
-        """`partition` returns a partition that this broker leads; None for others."""
+        """`partition` returns a partition that this broker leads or follows; None for others."""
         self._groups = groups
         self._cluster_topics = topics
         self._partition = partition

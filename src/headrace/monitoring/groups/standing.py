@@ -105,6 +105,8 @@ class Total(NamedTuple):
     catches_up_in: float | None = None
     not_committed: int = 0
     """Partitions without a committed offset."""
+    unmeasured: int = 0
+    """Partitions whose end is unknown, because this broker has no replica of them. The lag excludes them."""
 
     def lag_seconds(self, now_ms: int) -> float | None:
         """Return the age (s) of the oldest unread record: 0 if all are read, None if unknown."""
@@ -158,7 +160,7 @@ def total_of(standings: Iterable[Standing]) -> Total:
 
 def summed(rows: Iterable[Row]) -> Total:
     """Total several partitions, in one loop: 5,000 groups have 100,000 rows per sample."""
-    committed = lag = max_lag = read = not_committed = 0
+    committed = lag = max_lag = read = not_committed = unmeasured = 0
     paces = arrivals = waits = 0.0
     worst = _RANKS[Trend.CAUGHT_UP]
     knows_lag = False
@@ -177,6 +179,7 @@ def summed(rows: Iterable[Row]) -> Total:
         if arrival > 0:
             arrivals += arrival
         if end < 0:
+            unmeasured += 1
             catches_up = False
             worst = min(worst, _RANKS[Trend.UNKNOWN])
             continue
@@ -209,6 +212,7 @@ def summed(rows: Iterable[Row]) -> Total:
         _WORST_FIRST[worst],
         waits if catches_up else None,
         not_committed,
+        unmeasured,
     )
 
 
@@ -230,4 +234,5 @@ def combined(totals: Sequence[Total]) -> Total:
         next((item for item in _WORST_FIRST if item in trends), Trend.UNKNOWN),
         max(known) if known and len(known) == len(waits) else None,
         sum(total.not_committed for total in totals),
+        sum(total.unmeasured for total in totals),
     )

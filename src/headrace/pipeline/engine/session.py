@@ -43,7 +43,7 @@ def settings(
 
     The master is `master`, else the deployment's, else local[*]. With `few_rows`, the driver's Java starts faster,
     but takes longer for each row. Under spark-submit, master, memory, hosts and jars are those of its command line.
-    Only settings on which results or secrets depend, and the deployment's SQL settings, are added.
+    Only settings on which results or secrets depend, and the deployment's SQL settings and secrets, are added.
     `HEADRACE_SPARK_CONF` (`key=value`, separated by semicolons) overrides everything.
 
     Raises PipelineError for an invalid master, for `master` under spark-submit, for an unreadable secret, and if
@@ -60,12 +60,14 @@ def settings(
             raise PipelineError(
                 f"spark-submit has already chosen the master: pass --master {master} to spark-submit, not to headrace"
             )
-        sql = {name: value for name, value in chosen.items() if name.startswith(_OF_RESULTS)}
-        found = Options({**fixed, **sql})
+        given = deployment.spark.settings
+        # The command line contains no secrets.
+        added = {name for name in chosen if name.startswith(_OF_RESULTS) or isinstance(given[name], Secret)}
+        found = Options({**fixed, **{name: chosen[name] for name in added}})
     else:
         where = master or deployment.spark.master or profiles.DEFAULT_MASTER
-        given = _with_java_options(profile(where), few_rows=few_rows)
-        found = Options({**given, **_with_jars(chosen, environ, where), **fixed, "spark.master": where})
+        implied = _with_java_options(profile(where), few_rows=few_rows)
+        found = Options({**implied, **_with_jars(chosen, environ, where), **fixed, "spark.master": where})
     for setting in filter(None, environ.get(_OVERRIDES, "").split(";")):
         name, _, value = setting.partition("=")
         found[name.strip()] = value.strip()

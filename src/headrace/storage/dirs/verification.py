@@ -36,7 +36,7 @@ from headrace.wire.ids import id_to_text
 
 _NO_LIMIT: Final = 2**63
 _REBUILT: Final = "remove the file while the broker is down; the next start rebuilds it"
-_REBUILT_AT_START: Final = "nothing to do: the next start rebuilds it"
+_AT_START: Final = "nothing to do: the next start rebuilds it"
 _RESTORE: Final = "restore the file from a replica or a backup"
 _TAIL: Final = "nothing to do: the next start after a crash truncates it"
 _SEARCH_BYTES: Final = 1024 * 1024
@@ -220,11 +220,11 @@ def _verify_indexes(segment: Segment, batches: dict[int, int], findings: list[Fi
     transactions = segment.txn_index
     try:
         if not transactions.is_sound(transactions.path.stat().st_size, segment.base_offset):
-            findings.append(Finding(transactions.path, None, None, "is not a valid transaction index", _REBUILT_AT_START))
+            findings.append(Finding(transactions.path, None, None, "is not a valid transaction index", _AT_START))
     except FileNotFoundError:
         pass  # no transaction was aborted
     except OSError as error:
-        findings.append(Finding(transactions.path, None, None, str(error), _REBUILT_AT_START))
+        findings.append(Finding(transactions.path, None, None, str(error), _AT_START))
     last_offsets = set(batches.values())
     for suffix, kind in ((INDEX_SUFFIX, OffsetIndex), (TIME_INDEX_SUFFIX, TimeIndex)):
         path = segment_file(segment.directory, segment.base_offset, suffix)
@@ -237,6 +237,6 @@ def _verify_indexes(segment: Segment, batches: dict[int, int], findings: list[Fi
                     findings.append(Finding(path, None, offset, what, _REBUILT))
                     break
         except FileNotFoundError:
-            findings.append(Finding(path, None, None, "is missing", _REBUILT_AT_START))
+            findings.append(Finding(path, None, None, "is missing", _AT_START))
         except (CorruptIndexError, OSError) as error:
             findings.append(Finding(path, None, None, str(error), _REBUILT))

@@ -144,6 +144,15 @@ def test_a_member_that_never_commits_is_stalled() -> None:
     assert (group.total.lag, group.total.not_committed, group.total.trend) == (100, 1, Trend.STALLED)
 
 
+def test_partitions_without_a_known_end_are_counted_and_left_out_of_the_lag() -> None:
+    topic = TopicProgress([0, -1, -1], [10, -1, -1], NOW)
+    group = GroupProgress(committed(4, 5, -1), NOW)
+    group.update(committed(4, 5, -1), topic)
+    group.sum_up(topic, NOW)
+    assert (group.total.lag, group.total.unmeasured) == (6, 1)
+    assert combined([group.total, group.total]).unmeasured == 2
+
+
 def test_the_lag_of_a_group_with_only_offline_partitions_is_unknown() -> None:
     topic = TopicProgress([0, -1], [10, -1], NOW)
     group = GroupProgress(committed(-1, 5), NOW)

@@ -1,4 +1,5 @@
 import os
+import struct
 from functools import cache
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from typer.testing import CliRunner
 from headrace.cli.main import app
 from headrace.errors import ErrorCode, KafkaError
 from headrace.storage.dirs.verification import Finding, verify_partition
+from headrace.storage.log.indexes.txn_index import AbortedTransaction
 from headrace.storage.log.log import Log
 from tests.unit.storage.logs import NOW, append, open_log
 
@@ -36,6 +38,18 @@ def test_an_intact_log_has_no_findings(log: Log) -> None:
     verified = verify_partition(log.directory)
     assert verified.findings == []
     assert (verified.segments, verified.bytes) == (len(log.segments.ordered), log.segments.size)
+
+
+@pytest.mark.parametrize("content", [b"torn", bytes(34), struct.pack(">hqqqq", 9, 1, 0, 1, 1)])
+def test_an_invalid_transaction_index_is_reported_and_rebuilt_at_the_next_start(log: Log, content: bytes) -> None:
+    index = log.segments.ordered[1].txn_index
+    index.append(AbortedTransaction(1, log.segments.ordered[1].base_offset, log.segments.ordered[1].base_offset + 1, 0))
+    assert found(log) == []
+    index.path.write_bytes(content)
+    [finding] = found(log)
+    assert finding[:4] == (index.path, None, None, "is not a valid transaction index")
+    log.close()
+    assert found(open_log(log.directory, clean=True)) == []
 
 
 def test_a_flipped_byte_damages_only_its_batch(log: Log) -> None:

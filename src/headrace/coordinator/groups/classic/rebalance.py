@@ -197,11 +197,11 @@ class Rebalance:
     def complete_join(self, out: list[Effect], now_ms: int) -> None:
         """Remove dynamic members that did not rejoin, and answer the joins of the others with a new generation."""
         out.append(CancelTimer(_JOIN_TIMER))
+        former_leader = self.membership.leader_id
         for member in list(self.membership.members.values()):
             if member.awaiting_join is None and member.instance_id is None:
                 self.drop(out, member, ErrorCode.unknown_member_id)
                 self.note(out, Happening.NOT_REJOINED, member, "it did not rejoin within the rebalance timeout")
-        former_leader = self.membership.leader_id
         if not self.membership.elect_joined_leader() and self.membership.members:
             if not self._is_stalled:
                 self._is_stalled = True

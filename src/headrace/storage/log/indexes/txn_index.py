@@ -63,6 +63,11 @@ class TransactionIndex:
         whole = len(data) // _ENTRY.size * _ENTRY.size
         return [AbortedTransaction(*fields) for _, *fields in _ENTRY.iter_unpack(data[:whole])]
 
+    def contains(self, transactions: Sequence[AbortedTransaction]) -> bool:
+        """Return True if the file has exactly these entries, and no incomplete one. Raises OSError."""
+        data = read_file(self.path) if self.path.exists() else b""
+        return data == _packed(transactions)
+
     def append(self, transaction: AbortedTransaction) -> None:
         """Append an entry. Raises OSError."""
         self._exists = True
@@ -95,9 +100,13 @@ class TransactionIndex:
         if not transactions:
             self.clear()
             return
-        replace_file(self.path, b"".join(_ENTRY.pack(_VERSION, *transaction) for transaction in transactions))
+        replace_file(self.path, _packed(transactions))
         self._exists = True
 
     def clear(self) -> None:
         self.path.unlink(missing_ok=True)
         self._exists = False
+
+
+def _packed(transactions: Sequence[AbortedTransaction]) -> bytes:
+    return b"".join(_ENTRY.pack(_VERSION, *transaction) for transaction in transactions)

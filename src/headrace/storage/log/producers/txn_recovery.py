@@ -28,7 +28,7 @@ def restore_transaction_indexes(directory: Path, segments: Sequence[Segment]) ->
         aborted = list(replay_segment(segment, transactions, start))
         if not segment.txn_index.is_suspect:
             continue
-        if aborted != segment.txn_index.read():
+        if not segment.txn_index.contains(aborted):
             log.warning("%s differs from the log: rewriting it with %d entries", segment.txn_index.path, len(aborted))
             segment.txn_index.replace(aborted)
         segment.txn_index.is_suspect = False

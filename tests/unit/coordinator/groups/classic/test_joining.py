@@ -191,3 +191,4 @@ def test_another_member_leads_if_the_leader_does_not_rejoin(group: Driver) -> No
     group.advance(REBALANCE_MS)
     assert group.join_answer(token).leader == follower
     assert leader not in group.group.membership.members
+    assert Happening.BECAME_LEADER in group.happened()
