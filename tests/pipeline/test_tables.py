@@ -84,6 +84,20 @@ def test_a_replayed_record_is_in_events_once_even_if_the_first_replay_was_killed
     assert offsets(lake.tables.read("quarantine"), "offset") == [3]
 
 
+def test_lateness_of_replayed_rows_needs_no_topic_ids(lake: "Lake") -> None:
+    from pyspark.sql import functions as sf
+
+    from headrace.pipeline.engine.upkeep import replay
+
+    stored = lake.tables.read("events").withColumn("topic_id", sf.lit(None).cast("string"))
+    new = stored.where("source_offset = 0").drop("late_by_s")
+    new = new.withColumn("source_offset", sf.lit(2).cast("bigint"))
+    new = new.withColumn("event_time", sf.expr("event_time - INTERVAL 1 HOUR"))
+    [row] = replay._with_lateness(new, stored).collect()
+    assert row.late_by_s >= 3600.0
+    assert row.topic_id is None
+
+
 def test_an_audit_finds_lost_rows_and_rows_that_are_there_twice(lake: "Lake") -> None:
     from delta.tables import DeltaTable
 

@@ -220,10 +220,10 @@ class Query:
         An accepted topic is read from its beginning. Tables and state keep the data of the old topic. If a topic does
         not exist, raise PipelineError with `once`, and otherwise TemporaryError: it may be created later.
         """
-        missing = self._topics.missing(self.source_topics)
-        self._ids = self._source_ids()
+        found = self._topics.awaited_ids(self.source_topics)
+        self._ids = _with_id(found)
         self._check_ids()
-        if missing:
+        if missing := [topic for topic in self.source_topics if topic not in found]:
             name = missing[0]
             what = f"topic {name} does not exist; create it with `headrace topics create {name}`"
             raise PipelineError(what) if once else TemporaryError(what)
@@ -238,9 +238,6 @@ class Query:
         if again:
             log.warning("%s: reading re-created topics from the beginning: %s", self.job.name, ", ".join(again))
             self._checkpoint.move(self._topics.start_offsets(again))
-
-    def _source_ids(self) -> Mapping[str, str]:
-        return {topic: topic_id for topic, topic_id in self._topics.ids(self.source_topics).items() if topic_id}
 
     def _write(self, rows: DataFrame, number: int) -> None:
         self._around.opening.wait_for_others(self.job.name)
@@ -386,7 +383,7 @@ class Query:
 
     def _recorded(self, number: int, after: Reached) -> Entry:
         # A topic may also be re-created while the query runs.
-        topic_ids.check(self._ids, self._source_ids(), job=self.job.name)
+        topic_ids.check(self._ids, _with_id(self._topics.awaited_ids(self.source_topics)), job=self.job.name)
         source_from, source_to = self._checkpoint.source_offsets(number)
         entry = Entry(
             job=self.job.name,
@@ -445,3 +442,7 @@ class Query:
             running.stop()
         if self._publisher is not None:
             self._publisher.close()
+
+
+def _with_id(topics: Mapping[str, str]) -> Mapping[str, str]:
+    return {topic: topic_id for topic, topic_id in topics.items() if topic_id}

@@ -57,15 +57,14 @@ class Topics:
                 found[name] = "" if topic_id == _NO_ID else topic_id
         return found
 
-    def missing(self, names: Iterable[str]) -> list[str]:
-        """Return the topics that do not exist. Waits 5 s for them: a broker may not know all topics after its start."""
+    def awaited_ids(self, names: Iterable[str]) -> dict[str, str]:
+        """Return the same as `ids`, but wait 5 s for topics: a broker may not know all topics after its start."""
         names = list(names)
         deadline = time.monotonic() + _UNKNOWN_S
         while True:
             found = self.ids(names)
-            lacking = [name for name in names if name not in found]
-            if not lacking or time.monotonic() > deadline:
-                return lacking
+            if found.keys() >= set(names) or time.monotonic() > deadline:
+                return found
             time.sleep(_RETRY_S)
 
     def end_offsets(self, names: Iterable[str], *, stable: bool = False) -> dict[str, dict[int, int]]:

@@ -158,11 +158,12 @@ def _arrived(lake: Lake, good: Mapping[str, DataFrame], accepted: DataFrame) -> 
 def _with_lateness(rows: DataFrame, stored: DataFrame) -> DataFrame:
     """Add the lateness of the rows, which depends on earlier rows of their partitions."""
     columns = [*_ORIGIN, "event_time"]
-    partitions = rows.select(*_ORIGIN[:2]).distinct()
-    around = stored.select(*columns).join(sf.broadcast(partitions), list(_ORIGIN[:2]), "left_semi")
+    partitions = sf.broadcast(rows.select(*_ORIGIN[:2]).distinct().alias("read"))
+    around = stored.select(*columns).alias("stored").join(partitions, _same("stored", "read", _ORIGIN[:2]), "left_semi")
     both = around.withColumn("_new", sf.lit(False)).union(rows.select(*columns).withColumn("_new", sf.lit(True)))
     late = lateness.windowed(both, {}).where("_new").select(*_ORIGIN, "late_by_s")
-    return rows.join(late, list(_ORIGIN), "left")
+    joined = rows.alias("rows").join(late.alias("late"), _same("rows", "late", _ORIGIN), "left")
+    return joined.select("rows.*", "late.late_by_s")
 
 
 def _remove(lake: Lake, accepted: DataFrame, job: Job) -> None:
@@ -176,5 +177,6 @@ def _remove(lake: Lake, accepted: DataFrame, job: Job) -> None:
     )
 
 
-def _same(one: str, other: str) -> Column:
-    return reduce(and_, (sf.col(f"{one}.{name}").eqNullSafe(sf.col(f"{other}.{name}")) for name in _POSITION))
+def _same(one: str, other: str, names: Sequence[str] = _POSITION) -> Column:
+    """Return the condition that these columns are equal. The topic id is null if the cluster has no ids."""
+    return reduce(and_, (sf.col(f"{one}.{name}").eqNullSafe(sf.col(f"{other}.{name}")) for name in names))
