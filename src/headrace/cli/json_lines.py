@@ -9,6 +9,7 @@ UTF-8 bytes are strings, other bytes `{"base64": "..."}`. null is Kafka's null, 
 import base64
 import binascii
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli.positions import parse_moment
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(", ", ": ")).encode
+_CONTROLS = re.compile("[\x7f-\x9f]")
+ZERO_TIMESTAMP = "which librdkafka would replace with the current time; use 1 or leave it out"
 _FIELDS = {"topic", "partition", "offset", "timestamp", "key", "value", "headers"}
 
 
@@ -38,7 +41,8 @@ def to_json_line(message: "Message") -> bytes:
         "value": _to_json(message.value()),
         "headers": [[name, _to_json(value)] for name, value in headers(message)],
     }
-    return _encode(fields).encode()
+    # Terminals interpret these as commands.
+    return _CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", _encode(fields)).encode()
 
 
 def from_json_line(line: bytes, now_ms: int) -> Record:
@@ -110,6 +114,8 @@ def _headers(value: Any) -> list[tuple[str, bytes | None]]:
 def _timestamp(value: Any, now_ms: int) -> int | None:
     if value is None:
         return None
+    if value == 0 and _is_int(value):
+        raise MalformedRecordError(f"'timestamp' is 0, {ZERO_TIMESTAMP}")
     if _is_int(value) and 0 <= value < 2**63:
         return int(value)
     if isinstance(value, str):

@@ -145,7 +145,12 @@ def _folded(text: str, before: str) -> str:
 
 def _print_brokers(state: State) -> None:
     led, hosted = _leads(state), _hosts(state)
-    synced = Counter(broker for partition in state.partitions.values() for broker in partition.isr)
+    # As in the problems of partitions, replicas that a reassignment adds need not be in sync.
+    lagging = Counter(
+        broker
+        for partition in state.partitions.values()
+        for broker in set(partition.replicas) - set(partition.isr) - set(partition.adding)
+    )
     rows: list[list[Cell]] = []
     for number in _all_brokers(state):
         broker = state.brokers.get(number)
@@ -157,7 +162,7 @@ def _print_brokers(state: State) -> None:
                 broker.rack if broker else None,
                 led[number],
                 hosted[number],
-                hosted[number] - synced[number],
+                lagging[number],
                 _size(disk.used if disk else None),
                 _size(disk.free if disk else None),
             ]

@@ -122,7 +122,7 @@ def status(config: Config = None, lake: Lake = None, json: Json = False) -> None
         deployment = pipeline_options.read_deployment(config, lake)
         from headrace.pipeline.engine.monitoring import status as files
 
-        jobs = files.read(deployment.checkpoints, datetime.now(UTC))
+        jobs = files.read(deployment.checkpoints, datetime.now(UTC), prefix=deployment.prefix)
     if json:
         output.print_json(jobs)
         return

@@ -203,7 +203,12 @@ def _check_topic(cluster: "Cluster", topic: str, partition: int | None, create: 
 
 
 def _timestamp(text: str, now_ms: int) -> int:
+    from headrace.cli.json_lines import ZERO_TIMESTAMP
+
     try:
-        return parse_moment(f"@{text}" if text.isascii() and text.isdigit() else text, now_ms)
+        found = parse_moment(f"@{text}" if text.isascii() and text.isdigit() else text, now_ms)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="'--timestamp'") from None
+    if found == 0:
+        raise typer.BadParameter(f"'{text}' is 0, {ZERO_TIMESTAMP}", param_hint="'--timestamp'")
+    return found

@@ -232,7 +232,10 @@ def durability(config: BrokerConfig) -> str:
     when = []
     if config.log_flush_interval_messages < _NEVER:
         when.append(f"every {config.log_flush_interval_messages} records")
-    if config.log_flush_interval_ms is not None and config.log_flush_interval_ms < _NEVER:
-        when.append(f"every {config.log_flush_interval_ms} ms")
+    interval_ms = config.log_flush_interval_ms
+    if interval_ms is None:
+        interval_ms = config.log_flush_scheduler_interval_ms
+    if interval_ms < _NEVER:
+        when.append(f"every {interval_ms} ms")
     written = f"fsync {' and '.join(when)}" if when else "the operating system decides when to write to disk"
     return f"page cache (acknowledged records survive a crash of the broker; {written})"

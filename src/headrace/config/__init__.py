@@ -39,6 +39,9 @@ def load(
     """
     in_file = parse_properties(file_text) if file_text is not None else {}
     typed = {**(parse_environment(environment, known_keys()) if environment else {}), **parse_assignments(assignments)}
-    settings = {**(defaults or {}), **in_file, **typed}
+    given = {**in_file, **typed}
+    # As in Kafka, log.dir counts if log.dirs is not set.
+    implied = {key: text for key, text in (defaults or {}).items() if key != "log.dirs" or "log.dir" not in given}
+    settings = {**implied, **given}
     refuse = settings.get("headrace.unknown.settings", "").strip() == "refuse"
     return BrokerConfig(settings, may_be_unknown=() if refuse else in_file.keys() - typed.keys())

@@ -9,7 +9,14 @@ from itertools import dropwhile
 from typing import Final, NamedTuple
 
 from headrace.config.broker_settings import BROKER_SETTINGS, LISTENER_PREFIX, find_setting, known_keys
-from headrace.config.definition import ConfigError, Value, combined, did_you_mean
+from headrace.config.definition import (
+    LEADER_SELECTORS,
+    RACK_AWARE_SELECTOR,
+    ConfigError,
+    Value,
+    combined,
+    did_you_mean,
+)
 from headrace.config.inapplicable import ZOOKEEPER_PROTECTION, why_idle, why_inapplicable
 from headrace.config.listeners import (
     Listener,
@@ -287,6 +294,7 @@ class BrokerConfig:
         check_listeners(self.parsed_listeners, self.parsed_advertised_listeners or (), protocols)
         self._check_together()
         self._check_zookeeper(properties or {})
+        self._warn_of_values()
 
     def _take(self, properties: Mapping[str, str], may_be_unknown: Collection[str]) -> None:
         errors: list[ConfigError] = []
@@ -399,6 +407,20 @@ class BrokerConfig:
                     "connections to ZooKeeper use neither encryption nor authentication: remove the setting only if "
                     "everyone who can reach ZooKeeper may change the cluster",
                 )
+
+    def _warn_of_values(self) -> None:
+        selector = self.replica_selector_class
+        if selector not in (None, "", RACK_AWARE_SELECTOR, *LEADER_SELECTORS):
+            self.warnings.append(
+                f"replica.selector.class={selector} has no effect: consumers read from leaders. Headrace has only "
+                f"{RACK_AWARE_SELECTOR}"
+            )
+        protocols = set(self.group_coordinator_rebalance_protocols) & {"streams", "share"}
+        if protocols and "group.coordinator.rebalance.protocols" in self._static:
+            self.warnings.append(
+                f"group.coordinator.rebalance.protocols contains {' and '.join(sorted(protocols))}, which Headrace "
+                "does not support"
+            )
 
     def _check_together(self) -> None:
         if self.authorizer_class_name:

@@ -7,6 +7,7 @@ https://kafka.apache.org/documentation/#brokerconfigs.
 from typing import Final
 
 from headrace.config.definition import (
+    ASSIGNORS,
     BOOLEAN,
     CLUSTER_WIDE,
     HIGH,
@@ -42,7 +43,7 @@ COORDINATOR_SETTINGS: Final[dict[str, Setting]] = table(
         "offsets.topic.replication.factor",
         SHORT,
         3,
-        f"Replicas of __consumer_offsets. {_FEWER}",
+        f"Replication factor of __consumer_offsets. {_FEWER}",
         at_least(1),
         importance=HIGH,
     ),
@@ -66,7 +67,7 @@ COORDINATOR_SETTINGS: Final[dict[str, Setting]] = table(
         "offsets.retention.minutes",
         INT,
         10_080,
-        "Minutes to keep the offsets of a group without members.",
+        "Minutes to keep committed offsets of a group without members, or of topics that it does not subscribe to.",
         at_least(1),
         importance=HIGH,
     ),
@@ -82,7 +83,7 @@ COORDINATOR_SETTINGS: Final[dict[str, Setting]] = table(
         "offsets.commit.timeout.ms",
         INT,
         5000,
-        "Maximum time in ms that an offset commit waits for the replicas of __consumer_offsets.",
+        "Maximum time in ms that offset commits and other group changes wait for the followers of __consumer_offsets.",
         at_least(1),
         importance=HIGH,
     ),
@@ -98,7 +99,7 @@ COORDINATOR_SETTINGS: Final[dict[str, Setting]] = table(
         "offset.metadata.max.bytes",
         INT,
         4096,
-        "Maximum size in bytes of the metadata that a client may attach to a committed offset.",
+        "Maximum length in characters of the metadata that a client may attach to a committed offset.",
         at_least(0),
         importance=HIGH,
     ),
@@ -114,14 +115,14 @@ COORDINATOR_SETTINGS: Final[dict[str, Setting]] = table(
         "headrace.group.history.retention.hours",
         INT,
         168,
-        "Hours to keep the group history: samples and rebalances.",
+        "Hours to keep the group history: samples and events.",
         at_least(1),
     ),
     Setting(
         "headrace.group.history.max.bytes",
         LONG,
         268_435_456,
-        "Maximum size in bytes of the group history on disk; above it, old samples are thinned out.",
+        "Maximum size in bytes of the group history on disk; above 80 % of it, old samples are thinned out.",
         at_least(1_048_576),
     ),
     Setting(
@@ -129,7 +130,7 @@ COORDINATOR_SETTINGS: Final[dict[str, Setting]] = table(
         STRING,
         "earliest",
         "auto.offset.reset to assume for the lag of partitions without a committed offset: earliest counts all of "
-        "their records, latest none. The clients' own setting is not known to brokers.",
+        "their records, latest none. Brokers do not know the clients' own setting.",
         one_of("earliest", "latest"),
     ),
     # Classic groups
@@ -150,7 +151,8 @@ COORDINATOR_SETTINGS: Final[dict[str, Setting]] = table(
         INT,
         0,
         "Time in ms that the first rebalance of an empty group waits for more members. The default is 0, as "
-        "in Kafka's sample server.properties, so that the first consumer starts at once; Kafka's built-in "
+        "in the sample server.properties of Kafka up to 3.9, so that the first consumer starts at once; Kafka's "
+        "built-in "
         "default is 3000.",
     ),
     Setting("group.max.size", INT, MAX_INT, "Maximum number of members of a classic group.", at_least(1)),
@@ -159,7 +161,8 @@ COORDINATOR_SETTINGS: Final[dict[str, Setting]] = table(
         "group.coordinator.rebalance.protocols",
         LIST,
         ("classic", "consumer", "streams"),
-        "Enabled group protocols; classic is always enabled.",
+        "Enabled group protocols; classic is always enabled. Not offered: streams, share and, with ZooKeeper, "
+        "consumer.",
         each_of("consumer", "classic", "share", "streams"),
     ),
     Setting(
@@ -215,7 +218,8 @@ COORDINATOR_SETTINGS: Final[dict[str, Setting]] = table(
         "group.consumer.assignors",
         LIST,
         ("uniform", "range"),
-        "Assignors of the consumer protocol; the first is the default.",
+        "Assignors of the consumer protocol, uniform or range; the first is the default.",
+        ASSIGNORS,
     ),
     Setting(
         "group.consumer.assignment.interval.ms",
@@ -243,7 +247,7 @@ COORDINATOR_SETTINGS: Final[dict[str, Setting]] = table(
         "group.consumer.migration.policy",
         STRING,
         "bidirectional",
-        "Directions in which groups may switch between the classic and the consumer protocol.",
+        "Allowed conversions of groups with members: upgrade to the consumer protocol, downgrade to classic, or both.",
         one_of_ignoring_case("disabled", "downgrade", "upgrade", "bidirectional"),
     ),
     Setting(
@@ -282,7 +286,7 @@ COORDINATOR_SETTINGS: Final[dict[str, Setting]] = table(
         "producer.id.expiration.ms",
         INT,
         86_400_000,
-        "Time in ms from a producer's last write until its sequence state expires.",
+        "Time in ms from a producer's last write until its producer id expires, unless its transaction is open.",
         at_least(1),
         importance=LOW,
         update=CLUSTER_WIDE,
@@ -308,7 +312,7 @@ COORDINATOR_SETTINGS: Final[dict[str, Setting]] = table(
         "transaction.state.log.replication.factor",
         SHORT,
         3,
-        f"Replicas of __transaction_state. {_FEWER}",
+        f"Replication factor of __transaction_state. {_FEWER}",
         at_least(1),
         importance=HIGH,
     ),
@@ -348,7 +352,7 @@ COORDINATOR_SETTINGS: Final[dict[str, Setting]] = table(
         "transactional.id.expiration.ms",
         INT,
         604_800_000,
-        "Time in ms without a transaction after which a transactional id expires.",
+        "Time in ms without activity after which a transactional id expires, unless its transaction is open.",
         at_least(1),
         importance=HIGH,
     ),
@@ -381,7 +385,7 @@ COORDINATOR_SETTINGS: Final[dict[str, Setting]] = table(
         "transaction.two.phase.commit.enable",
         BOOLEAN,
         False,
-        "Allow producers to keep a prepared transaction open for an external coordinator (KIP-939).",
+        "Allow producers to take part in two-phase commit (KIP-939): their transactions never time out.",
         importance=LOW,
     ),
     Setting(

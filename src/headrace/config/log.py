@@ -32,7 +32,8 @@ LOG_SETTINGS: Final[dict[str, Setting]] = table(
         "log.dirs",
         LIST,
         None,
-        "Directories of the partitions; a new partition goes to the directory with the fewest partitions.",
+        "Directories of the partitions, by default ./headrace-data; a new partition goes to the directory with the "
+        "fewest partitions.",
         importance=HIGH,
         synonyms=("log.dir",),
     ),
@@ -57,7 +58,8 @@ LOG_SETTINGS: Final[dict[str, Setting]] = table(
         "headrace.disk.soft.free.bytes",
         LONG,
         -1,
-        "Soft mark: if the file system of a log directory has fewer free bytes, the broker logs a warning and sets a "
+        "Soft mark: if the file system of a log directory has fewer free bytes than this, the broker logs a warning "
+        "and sets a "
         "metric. 0 disables the mark. -1 means 1 GiB, or a tenth of a file system smaller than 10 GiB.",
         at_least(-1),
         update=CLUSTER_WIDE,
@@ -66,7 +68,8 @@ LOG_SETTINGS: Final[dict[str, Setting]] = table(
         "headrace.disk.soft.free.percent",
         DOUBLE,
         0.0,
-        "The soft mark in percent of the file system; the larger of this and headrace.disk.soft.free.bytes applies.",
+        "The soft mark as a percentage of the file system; the larger of this and headrace.disk.soft.free.bytes "
+        "applies.",
         between(0, 100),
         update=CLUSTER_WIDE,
     ),
@@ -74,7 +77,8 @@ LOG_SETTINGS: Final[dict[str, Setting]] = table(
         "headrace.disk.hard.free.bytes",
         LONG,
         -1,
-        "Hard mark: if the file system of a log directory has fewer free bytes, clients' records are refused with a "
+        "Hard mark: if the file system of a log directory has fewer free bytes than this, clients' records are "
+        "refused with a "
         "retriable error, so that metadata, internal topics and compaction can use the rest. 0 disables the mark. "
         "-1 means 256 MiB, or a twentieth of a file system smaller than 5 GiB.",
         at_least(-1),
@@ -85,7 +89,8 @@ LOG_SETTINGS: Final[dict[str, Setting]] = table(
         "headrace.disk.hard.free.percent",
         DOUBLE,
         0.0,
-        "The hard mark in percent of the file system; the larger of this and headrace.disk.hard.free.bytes applies.",
+        "The hard mark as a percentage of the file system; the larger of this and headrace.disk.hard.free.bytes "
+        "applies.",
         between(0, 100),
         update=CLUSTER_WIDE,
     ),
@@ -139,7 +144,7 @@ LOG_SETTINGS: Final[dict[str, Setting]] = table(
         "log.index.size.max.bytes",
         INT,
         10_485_760,
-        "Maximum size of an offset index in bytes.",
+        "Maximum size in bytes of an offset index or a time index.",
         at_least(4),
         update=CLUSTER_WIDE,
     ),
@@ -234,7 +239,8 @@ LOG_SETTINGS: Final[dict[str, Setting]] = table(
         "log.flush.scheduler.interval.ms",
         LONG,
         MAX_LONG,
-        "Interval in ms between checks for logs to flush.",
+        "Interval in ms between checks for logs to flush, at most a second in Headrace; also the default of "
+        "log.flush.interval.ms.",
         importance=HIGH,
     ),
     Setting(
@@ -266,7 +272,7 @@ LOG_SETTINGS: Final[dict[str, Setting]] = table(
         "log.message.timestamp.before.max.ms",
         LONG,
         MAX_LONG,
-        "Maximum time in ms by which a timestamp may be earlier than the broker's clock.",
+        "Maximum time in ms by which a CreateTime timestamp may be earlier than the broker's clock.",
         at_least(0),
         update=CLUSTER_WIDE,
     ),
@@ -274,7 +280,7 @@ LOG_SETTINGS: Final[dict[str, Setting]] = table(
         "log.message.timestamp.after.max.ms",
         LONG,
         3_600_000,
-        "Maximum time in ms by which a timestamp may be later than the broker's clock.",
+        "Maximum time in ms by which a CreateTime timestamp may be later than the broker's clock.",
         at_least(0),
         update=CLUSTER_WIDE,
     ),
@@ -284,7 +290,7 @@ LOG_SETTINGS: Final[dict[str, Setting]] = table(
         "log.cleaner.threads",
         INT,
         1,
-        "Number of logs compacted at the same time; 0 disables compaction.",
+        "Number of logs compacted at the same time; 0 disables compaction. A new number applies after a restart.",
         at_least(0),
         update=CLUSTER_WIDE,
     ),
@@ -353,7 +359,7 @@ LOG_SETTINGS: Final[dict[str, Setting]] = table(
         "log.cleaner.max.compaction.lag.ms",
         LONG,
         MAX_LONG,
-        "Maximum time in ms before a record is compacted.",
+        "Maximum time in ms before a record becomes eligible for compaction.",
         at_least(1),
         update=CLUSTER_WIDE,
     ),

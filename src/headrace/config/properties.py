@@ -43,7 +43,8 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, str]:
 def parse_environment(environment: Mapping[str, str], known: Collection[str]) -> dict[str, str]:
     """Parse variables such as HEADRACE_LOG_RETENTION_MS: the key in capitals, with `_` for dots.
 
-    `__` stands for `_` and `___` for `-`, as in container images of Kafka. Raises ConfigError if a variable looks like
+    `__` stands for `_` and `___` for `-`, as in container images of Kafka. HEADRACE_HTTP_LISTENER is
+    `headrace.http.listener`. Raises ConfigError if a variable looks like
     a misspelling of a key in `known`. Other variables are ignored, because the prefix has other uses.
     """
     properties: dict[str, str] = {}
@@ -52,6 +53,8 @@ def parse_environment(environment: Mapping[str, str], known: Collection[str]) ->
         if name.startswith(ENVIRONMENT_PREFIX):
             text = name.removeprefix(ENVIRONMENT_PREFIX).lower()
             key = text.replace("___", "-").replace("__", "\0").replace("_", ".").replace("\0", "_")
+            if key not in known and f"headrace.{key}" in known:
+                key = f"headrace.{key}"
             if key in known or key.startswith("listener.name."):
                 properties[key] = value
             elif suggestion := did_you_mean(key, known):

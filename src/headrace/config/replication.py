@@ -61,7 +61,8 @@ REPLICATION_SETTINGS: Final[dict[str, Setting]] = table(
         "headrace.state.change.log",
         STRING,
         None,
-        "File for the state-change log, with a line for every partition that this broker begins to lead or follow. If "
+        "File for the state-change log, with a line whenever this broker starts or stops leading or following a "
+        "partition. If "
         "unset, a broker with zookeeper.connect writes these lines to its log; others do not write them.",
     ),
     # Followers
@@ -69,7 +70,7 @@ REPLICATION_SETTINGS: Final[dict[str, Setting]] = table(
         "num.replica.fetchers",
         INT,
         1,
-        "Number of fetchers per leader that this broker replicates from.",
+        "Number of fetchers per leader that this broker replicates from. A new number applies after a restart.",
         at_least(1),
         importance=HIGH,
         update=CLUSTER_WIDE,
@@ -143,7 +144,7 @@ REPLICATION_SETTINGS: Final[dict[str, Setting]] = table(
         "replica.selector.class",
         STRING,
         None,
-        "Selects the replica that a consumer reads from (KIP-392): empty for the leader, or the class name of "
+        "Selects the replica that a consumer reads from (KIP-392): the leader, unless this is the full class name of "
         "Kafka's RackAwareReplicaSelector.",
     ),
     # Controller
@@ -193,8 +194,8 @@ REPLICATION_SETTINGS: Final[dict[str, Setting]] = table(
         "leader.replication.throttled.rate",
         LONG,
         2**63 - 1,
-        "Maximum bytes per second that this broker sends to followers of the replicas in "
-        "leader.replication.throttled.replicas.",
+        "Maximum bytes per second that this broker sends to followers for the replicas in "
+        "leader.replication.throttled.replicas; followers in the ISR are not delayed.",
         at_least(0),
         update=CLUSTER_WIDE,
     ),

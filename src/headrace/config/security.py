@@ -28,7 +28,8 @@ SECURITY_SETTINGS: Final[dict[str, Setting]] = table(
         "security.inter.broker.protocol",
         STRING,
         "PLAINTEXT",
-        "Security protocol between brokers, if inter.broker.listener.name is not set.",
+        "Security protocol between brokers, if inter.broker.listener.name is not set; Headrace supports only "
+        "PLAINTEXT.",
         one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
     ),
     Setting(
@@ -67,7 +68,7 @@ SECURITY_SETTINGS: Final[dict[str, Setting]] = table(
         "sasl.jaas.config",
         PASSWORD,
         None,
-        "JAAS login module and its options; on brokers, set it as listener.name.<name>.<mechanism>.sasl.jaas.config.",
+        "JAAS login module and its options; on brokers, prefix it with `listener.name.<name>.<mechanism>.`.",
         update=PER_BROKER,
     ),
     Setting(
@@ -136,9 +137,9 @@ SECURITY_SETTINGS: Final[dict[str, Setting]] = table(
         one_of("required", "requested", "none"),
         update=PER_BROKER,
     ),
-    Setting("ssl.protocol", STRING, "TLSv1.3", "Newest TLS version.", update=PER_BROKER),
+    Setting("ssl.protocol", STRING, "TLSv1.3", "Newest TLS version to use.", update=PER_BROKER),
     Setting("ssl.enabled.protocols", LIST, ("TLSv1.2", "TLSv1.3"), "Allowed TLS versions.", update=PER_BROKER),
-    Setting("ssl.cipher.suites", LIST, (), "Allowed cipher suites; empty for OpenSSL's defaults.", update=PER_BROKER),
+    Setting("ssl.cipher.suites", LIST, (), "Allowed cipher suites; empty for the default ones.", update=PER_BROKER),
     Setting(
         "ssl.endpoint.identification.algorithm",
         STRING,
@@ -165,10 +166,10 @@ SECURITY_SETTINGS: Final[dict[str, Setting]] = table(
         "ssl.allow.san.changes",
         BOOLEAN,
         False,
-        "Allow a reloaded certificate that lacks alternative names of the old one.",
+        "Allow a reloaded certificate without some of the old one's subject alternative names.",
         importance=LOW,
     ),
-    Setting("ssl.provider", STRING, None, "TLS library.", update=PER_BROKER),
+    Setting("ssl.provider", STRING, None, "Name of the Java security provider for TLS.", update=PER_BROKER),
     Setting("ssl.keymanager.algorithm", STRING, "SunX509", "Algorithm of the key manager.", update=PER_BROKER),
     Setting("ssl.trustmanager.algorithm", STRING, "PKIX", "Algorithm of the trust manager.", update=PER_BROKER),
     Setting(

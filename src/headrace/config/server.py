@@ -47,21 +47,22 @@ SERVER_SETTINGS: Final[dict[str, Setting]] = table(
         "broker.rack",
         STRING,
         None,
-        "Rack or zone of this broker, used to place replicas and to let consumers read from the nearest one.",
+        "Rack or zone of this broker, used to place replicas and, with replica.selector.class, to let consumers read "
+        "from their own rack.",
     ),
     Setting(
         "headrace.adopt.partial",
         BOOLEAN,
         False,
         "Adopt a Kafka directory even if some partitions or replicas of its cluster are elsewhere. Missing "
-        "partitions start empty, and replicas on other brokers are dropped.",
+        "partitions start empty, and replicas on other brokers are ignored.",
     ),
     Setting(
         "headrace.unknown.settings",
         STRING,
         "warn",
         "Treatment of unknown keys in the settings file: `warn` logs one line and ignores them, as Kafka "
-        "does; with `refuse`, the broker does not start. With --set and in the environment they are always errors.",
+        "does; with `refuse`, the broker does not start. With --set they are always errors.",
         one_of("warn", "refuse"),
     ),
     Setting(
@@ -69,7 +70,7 @@ SERVER_SETTINGS: Final[dict[str, Setting]] = table(
         STRING,
         None,
         "Directory of a KRaft metadata log outside log.dirs. It is read once, when a Kafka directory is "
-        "adopted; Headrace's own metadata is in log.dirs.",
+        "adopted; Headrace stores its own metadata in log.dirs, or in ZooKeeper if zookeeper.connect is set.",
     ),
     # Listeners
     Setting(
@@ -77,7 +78,7 @@ SERVER_SETTINGS: Final[dict[str, Setting]] = table(
         LIST,
         ("PLAINTEXT://127.0.0.1:9092",),
         "Addresses to listen on, as NAME://host:port. Headrace's default accepts only local connections; "
-        "NAME://:9092 listens on all interfaces, and port 0 picks a free port. Unlike in Kafka, a change "
+        "NAME://:9092 listens on all interfaces (IPv4), and port 0 picks a free port. Unlike in Kafka, a change "
         "needs a restart.",
         importance=HIGH,
     ),
@@ -86,7 +87,7 @@ SERVER_SETTINGS: Final[dict[str, Setting]] = table(
         LIST,
         None,
         "Addresses given to clients, as NAME://host:port. By default clients get the address through which "
-        "they reached the broker.",
+        "they reached the broker; in a cluster, the other brokers give them the address in listeners.",
         importance=HIGH,
         synonyms=("listeners",),
     ),
@@ -116,7 +117,8 @@ SERVER_SETTINGS: Final[dict[str, Setting]] = table(
         INT,
         100,
         "Time in microseconds to poll for the next request before sleeping, while small requests arrive in quick "
-        "succession; 0 disables polling. Polling shortens round trips but uses CPU time: set 0 if that is limited.",
+        "succession; 0 disables polling. Polling shortens round trips but uses CPU time: set it to 0 if CPU time is "
+        "scarce.",
         between(0, 10_000),
     ),
     Setting(
@@ -140,7 +142,8 @@ SERVER_SETTINGS: Final[dict[str, Setting]] = table(
         "socket.request.max.bytes",
         INT,
         104_857_600,
-        "Maximum size of a request in bytes; a connection that announces a larger one is closed.",
+        "Maximum size of a Produce request in bytes, and of any other request up to 16 MiB; a connection that sends a "
+        "larger one is closed.",
         at_least(1),
         importance=HIGH,
     ),
@@ -148,7 +151,8 @@ SERVER_SETTINGS: Final[dict[str, Setting]] = table(
         "queued.max.request.bytes",
         LONG,
         -1,
-        "Maximum bytes of requests in progress, above which the broker stops reading; -1 for 256 MiB, unlike in Kafka.",
+        "Maximum memory in bytes for incomplete requests; beyond it, requests larger than 16 KiB wait. -1 means 256 "
+        "MiB (no limit in Kafka).",
     ),
     Setting(
         "queued.max.requests",
@@ -163,7 +167,7 @@ SERVER_SETTINGS: Final[dict[str, Setting]] = table(
         "max.connections",
         INT,
         MAX_INT,
-        "Maximum number of connections over all listeners; unlike in Kafka, further connections are closed.",
+        "Maximum number of connections across all listeners; further connections are closed (in Kafka, they wait).",
         at_least(0),
         update=CLUSTER_WIDE,
     ),
@@ -207,7 +211,8 @@ SERVER_SETTINGS: Final[dict[str, Setting]] = table(
         "socket.connection.setup.timeout.max.ms",
         LONG,
         30_000,
-        "Maximum time in ms to set up a connection to another broker; the timeout grows to it after failed attempts.",
+        "Maximum time in ms to set up a connection to another broker; failed attempts raise the timeout up to this "
+        "value.",
     ),
     # Threads
     Setting(
@@ -295,7 +300,7 @@ SERVER_SETTINGS: Final[dict[str, Setting]] = table(
         "default.replication.factor",
         INT,
         1,
-        "Default number of replicas of a new topic.",
+        "Default number of replicas per partition of a new topic.",
         at_least(1),
     ),
     Setting(

@@ -76,7 +76,7 @@ TOPIC_SETTINGS: Final[dict[str, Setting]] = table(
         STRING,
         "producer",
         "Codec in which batches are stored. `producer` keeps the producer's codec, `uncompressed` stores "
-        "plain records; any other codec makes the broker recompress.",
+        "plain records; with any other codec, the broker recompresses batches that use a different one.",
         one_of(*CODECS),
         synonyms=("compression.type",),
     ),
@@ -92,7 +92,8 @@ TOPIC_SETTINGS: Final[dict[str, Setting]] = table(
         "delete.retention.ms",
         LONG,
         86_400_000,
-        "Time in ms that a tombstone of a compacted topic stays readable; a consumer that starts at offset 0 "
+        "Time in ms that a tombstone of a compacted topic stays readable after its first compaction; a consumer that "
+        "starts at offset 0 "
         "has this long to see every deletion.",
         at_least(0),
         synonyms=("log.cleaner.delete.retention.ms",),
@@ -250,14 +251,14 @@ TOPIC_SETTINGS: Final[dict[str, Setting]] = table(
         "retention.bytes",
         LONG,
         -1,
-        "Maximum size in bytes of every partition, above which its oldest segments are deleted; -1 for no limit.",
+        "Maximum size in bytes of a partition, above which its oldest segments are deleted; -1 for no limit.",
         synonyms=("log.retention.bytes",),
     ),
     Setting(
         "retention.ms",
         LONG,
         604_800_000,
-        "Maximum age in ms of a segment under the `delete` policy; -1 keeps data forever.",
+        "Maximum age in ms of a segment under the `delete` policy; -1 for no time limit.",
         at_least(-1),
         synonyms=("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
     ),
@@ -273,7 +274,7 @@ TOPIC_SETTINGS: Final[dict[str, Setting]] = table(
         "segment.index.bytes",
         INT,
         10_485_760,
-        "Maximum size of a segment's offset index in bytes.",
+        "Maximum size in bytes of a segment's offset index and of its time index.",
         at_least(4),
         synonyms=("log.index.size.max.bytes",),
     ),

@@ -38,7 +38,7 @@ def test_every_option_is_explained() -> None:
 
 
 def test_shared_options_are_explained_once() -> None:
-    common = SECTIONS["What all commands have in common"]
+    common = SECTIONS["Common options and exit codes"]
     assert {option for option in SHARED - {"--help"} if f"`{option}" not in common} == set()
 
 

@@ -46,6 +46,13 @@ def test_bytes_that_are_not_utf8_become_base64() -> None:
     assert json.loads(to_json_line(message(value=b"\xff\x00")))["value"] == {"base64": "/wA="}
 
 
+def test_control_characters_of_terminals_are_escaped() -> None:
+    line = to_json_line(message("\x9b".encode(), "\x1b\x7f\x80é".encode()))
+    assert b"\\u009b" in line
+    assert b"\\u001b\\u007f\\u0080\xc3\xa9" in line
+    assert json.loads(line)["value"] == "\x1b\x7f\x80é"
+
+
 @given(data, data, headers)
 def test_a_printed_record_can_be_read_back(
     key: bytes | None, value: bytes | None, headers: list[tuple[str, bytes | None]]
@@ -89,6 +96,7 @@ def test_headers_may_be_an_object_and_a_timestamp_text() -> None:
         ('{"partition": -1}', "'partition' is -1"),
         ('{"partition": true}', "'partition' is true"),
         ('{"timestamp": 1.5}', "'timestamp' is 1.5"),
+        ('{"timestamp": 0}', "'timestamp' is 0, which librdkafka would replace with the current time"),
         ('{"timestamp": "soon"}', "'timestamp': 'soon' is not a valid time"),
         ('{"headers": [["a"]]}', "pairs"),
         ('{"headers": {"a": 1}}', "'header a' must be a string"),

@@ -97,11 +97,41 @@ def test_the_command_line_overrides_the_environment_which_overrides_the_file() -
         ({"broker.id": "1", "node.id": "2"}, r"must equal node.id"),
         ({"group.min.session.timeout.ms": "7", "group.max.session.timeout.ms": "6"}, r"at most group.max.session"),
         ({"listener.security.protocol.map": "A:B"}, r"NAME:PROTOCOL"),
+        ({"group.consumer.assignors": "sticky"}, r"must be a list of uniform, range"),
+        ({"group.consumer.assignors": ""}, r"must be a list of uniform, range"),
     ],
 )
 def test_invalid_properties_are_refused_with_a_hint(properties: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         BrokerConfig(properties)
+
+
+def test_log_dir_counts_if_log_dirs_is_not_set() -> None:
+    defaults = {"log.dirs": "/default"}
+    assert load("log.dir=/one", defaults=defaults).log_dirs is None
+    assert load("log.dir=/one\nlog.dirs=/two", defaults=defaults).log_dirs == ("/two",)
+    assert load("", {"HEADRACE_LOG_DIR": "/one"}, defaults=defaults).log_dir == ("/one",)
+    assert load("", defaults=defaults).log_dirs == ("/default",)
+
+
+def test_a_variable_need_not_repeat_the_prefix() -> None:
+    variables = {"HEADRACE_HTTP_LISTENER": "127.0.0.1:9404", "HEADRACE_HEADRACE_BUSY_POLL_US": "0"}
+    config = load("", variables)
+    assert (config.headrace_http_listener, config.headrace_busy_poll_us) == ("127.0.0.1:9404", 0)
+
+
+@pytest.mark.parametrize(
+    ("properties", "warning"),
+    [
+        ({"replica.selector.class": "com.example.Nearest"}, "replica.selector.class=com.example.Nearest has no effect"),
+        ({"group.coordinator.rebalance.protocols": "classic,streams"}, "contains streams, which Headrace"),
+        ({"create.topic.policy.class.name": "com.example.Policy"}, "plug-ins written in Java are not supported"),
+        ({"config.providers": "file"}, "values such as ${file:...} are not replaced"),
+    ],
+)
+def test_values_that_have_no_effect_are_reported(properties: dict[str, str], warning: str) -> None:
+    assert any(warning in found for found in BrokerConfig(properties).warnings)
+    assert not any(warning in found for found in BrokerConfig({}).warnings)
 
 
 @pytest.mark.parametrize("properties", [{"zookeeper.set.acl": "true"}, {"zookeeper.connect": "z:1"}])

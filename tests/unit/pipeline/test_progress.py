@@ -138,5 +138,5 @@ def test_a_damaged_progress_is_named(tmp_path: Path, text: str) -> None:
 
 
 def test_status_of_remote_checkpoints_names_the_topic() -> None:
-    with pytest.raises(PipelineError, match=r"headrace\.pipeline\.progress"):
-        status.read("s3a://bucket/checkpoints", datetime.now(UTC))
+    with pytest.raises(PipelineError, match=r"headrace consume team-headrace\.pipeline\.progress"):
+        status.read("s3a://bucket/checkpoints", datetime.now(UTC), prefix="team-")

@@ -16,6 +16,7 @@ from headrace.cluster.admin import ClusterAdmin
 from headrace.cluster.image import GROUP_CONFIG, ConfigResource, TopicImage
 from headrace.cluster.metadata_cache import MetadataCache
 from headrace.config import BrokerConfig
+from headrace.config.definition import ASSIGNOR_NAMES
 from headrace.config.group import GROUP_SETTINGS, parse_group_overrides
 from headrace.errors import KafkaError
 from headrace.replication.purgatory import Purgatory
@@ -195,7 +196,7 @@ class Groups:
             group_consumer_heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
             group_consumer_assignment_interval_ms=config.group_consumer_assignment_interval_ms,
             group_consumer_max_size=config.group_consumer_max_size,
-            group_consumer_assignors=tuple(config.group_consumer_assignors),
+            group_consumer_assignors=tuple(ASSIGNOR_NAMES[name] for name in config.group_consumer_assignors),
             group_consumer_migration_policy=config.group_consumer_migration_policy.lower(),
             offset_metadata_max_bytes=config.offset_metadata_max_bytes,
             offsets_retention_minutes=config.offsets_retention_minutes,

@@ -9,10 +9,10 @@ from typing import Final
 from headrace.client.link import Link
 from headrace.cluster.metadata_cache import MetadataCache
 from headrace.config import BrokerConfig
+from headrace.config.definition import RACK_AWARE_SELECTOR
 from headrace.replication.leading.followers import Followers
 from headrace.replication.leading.isr_reports import IsrReports
 from headrace.replication.leading.peers import Peers
-from headrace.replication.leading.read_replica import SELECTOR
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.replication.throttle import ReplicationThrottle
 
@@ -47,7 +47,7 @@ class MemberLeaders:
         self.throttle = ReplicationThrottle(
             window_count=config.replication_quota_window_num, window_s=config.replication_quota_window_size_seconds
         )
-        self.rack_of = self._rack_of if config.replica_selector_class == SELECTOR else None
+        self.rack_of = self._rack_of if config.replica_selector_class == RACK_AWARE_SELECTOR else None
         self.peers = Peers(
             config.node_id,
             is_alive=lambda broker: broker in cache.image.brokers,

@@ -1,7 +1,7 @@
 """Plan moves that spread replicas evenly over brokers and racks, with as few new replicas as possible. Pure.
 
 A plan never leaves a partition with fewer live replicas than before, unless a lower replication factor was requested:
-new replicas are placed on live brokers only, and replicas in the ISR are kept before others.
+new replicas are placed on live brokers only, and replicas in the ISR are kept where an even spread permits.
 """
 
 from collections.abc import Collection, Mapping, Sequence

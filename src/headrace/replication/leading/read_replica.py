@@ -1,12 +1,8 @@
 """Select the replica that a consumer should read from: one in its rack that has the records (KIP-392). Pure."""
 
 from collections.abc import Callable
-from typing import Final
 
 from headrace.replication.leading.leader_state import LeaderState
-
-SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
-"""The only `replica.selector.class`."""
 
 
 def preferred_replica(

@@ -21,17 +21,17 @@ def directory(checkpoints: str) -> str:
     return f"{checkpoints.rstrip('/')}/status"
 
 
-def read(checkpoints: str, now: datetime) -> list[dict[str, Any]]:
+def read(checkpoints: str, now: datetime, *, prefix: str = "") -> list[dict[str, Any]]:
     """Return the progress of all jobs that have ever run, sorted by name, with its age in seconds (`age_s`).
 
-    The state is `lost` if the driver has ended without reporting it. Raises PipelineError if the checkpoints are not on
-    this machine, or if a file is damaged or cannot be read.
+    The state is `lost` if the driver has ended without reporting it. `prefix` precedes the topic's name. Raises
+    PipelineError if the checkpoints are not on this machine, or if a file is damaged or cannot be read.
     """
     place = directory(checkpoints)
     if "://" in place.removeprefix("file://"):
         raise PipelineError(
             f"{place} cannot be read without Spark. Read the progress from its topic instead: "
-            "`headrace consume headrace.pipeline.progress --until-end`"
+            f"`headrace consume {prefix}headrace.pipeline.progress --until-end`"
         )
     path = Path(place.removeprefix("file:").replace("//", "/"))
     return [_read(file, now) for file in sorted(path.glob("*.json"))]
