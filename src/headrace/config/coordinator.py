@@ -122,7 +122,7 @@ COORDINATOR_SETTINGS: Final[dict[str, Setting]] = table(
         "headrace.group.history.max.bytes",
         LONG,
         268_435_456,
-        "Maximum size in bytes of the group history on disk; above 80 % of it, old samples are thinned out.",
+        "Maximum size in bytes of the group history on disk; above 80% of it, old samples are thinned out.",
         at_least(1_048_576),
     ),
     Setting(

@@ -45,7 +45,7 @@ def assert_stream_equals_batch(
 
     Only rows with `event_time`, and access log lines for a job that reads `events`, can be late; other records arrive
     in any order. The stream of a stateful job ends with rows a year later, so that the watermark passes all others.
-    Numbers of type double may differ after nine digits, estimates of sketches by 5 %. `lake` must be empty; by default,
+    Numbers of type double may differ after nine digits, estimates of sketches by 5%. `lake` must be empty; by default,
     a new one is used.
     """
     definition = definition_of(job)
