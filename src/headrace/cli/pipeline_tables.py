@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 AUDIT_EPILOG = examples(
     "raw, events and the quarantine against their topics",
     "headrace pipeline audit",
-    "an alarm in a script: exit code 1 if a record is missing or stored twice",
+    "an alert from a script: exit code 1 if a record is missing or stored twice",
     "headrace pipeline audit raw --json || notify",
 )
 TRACE_EPILOG = examples(
