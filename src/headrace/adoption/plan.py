@@ -164,10 +164,12 @@ def _adopt_directories(partitions: Mapping[str, Mapping[int, FoundPartition]], c
     left_out = (
         "the settings of topics, which are not stored in the directories: nothing expires until retention.ms is set. "
         "`headrace takeover` reads them from ZooKeeper; for a KRaft metadata log in another directory, set "
-        "metadata.log.dir"
+        "metadata.log.dir",
+        "numbers of partitions: a topic ends with the last partition found. If a log directory was lost with later "
+        "ones, add them again",
     )
     return Adoption(
-        source="the log directories", topics=tuple(topics), configs=configs, left_out=(left_out,) if topics else ()
+        source="the log directories", topics=tuple(topics), configs=configs, left_out=left_out if topics else ()
     )
 
 

@@ -49,6 +49,7 @@ class TestFromDirectories:
         assert of["c"] == {"cleanup.policy": "compact"}
         assert of["__consumer_offsets"]["cleanup.policy"] == "compact"
         assert any("nothing expires" in line for line in adoption.left_out)
+        assert any("a topic ends with the last partition found" in line for line in adoption.left_out)
 
     def test_a_missing_partition_is_refused_unless_allowed(self) -> None:
         with pytest.raises(

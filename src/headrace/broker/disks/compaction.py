@@ -116,7 +116,7 @@ class Compaction:
         from headrace.storage.cleaner.log_cleaner import CleanerSettings
 
         config = self._config
-        threads = max(1, config.log_cleaner_threads)
+        threads = len(self._tasks)  # the setting may have changed since
         return CleanerSettings(
             map_bytes=config.log_cleaner_dedupe_buffer_size * config.log_cleaner_io_buffer_load_factor / threads,
             # one for reading and one for writing
