@@ -161,15 +161,20 @@ def _adopt_directories(partitions: Mapping[str, Mapping[int, FoundPartition]], c
             f"the directories of {_listed(gaps)} are missing, but a later partition is present: set log.dirs to "
             f"all directories of the broker, or start with {PARTIAL}=true to create the missing partitions empty"
         )
-    left_out = (
+    unknown_settings = (
         "the settings of topics, which are not stored in the directories: nothing expires until retention.ms is set. "
         "`headrace takeover` reads them from ZooKeeper; for a KRaft metadata log in another directory, set "
-        "metadata.log.dir",
+        "metadata.log.dir"
+    )
+    unknown_ends = (
         "numbers of partitions: a topic ends with the last partition found. If a log directory was lost with later "
-        "ones, add them again",
+        "ones, add them again"
     )
     return Adoption(
-        source="the log directories", topics=tuple(topics), configs=configs, left_out=left_out if topics else ()
+        source="the log directories",
+        topics=tuple(topics),
+        configs=configs,
+        left_out=(unknown_settings, unknown_ends) if topics else (),
     )
 
 
