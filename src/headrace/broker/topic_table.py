@@ -1,4 +1,4 @@
-"""The topics of the cluster, for subscriptions of the consumer protocol."""
+"""The cluster's topics, and those that match the regular expressions of subscriptions (KIP-848)."""
 
 import asyncio
 import logging

@@ -44,8 +44,10 @@ def compile_template(template: str, null: str) -> Formatter:
             parts.append(_literal(literal.encode()))
         if field is None:
             continue
-        if field not in FIELDS or spec or conversion:
-            raise ValueError(f"invalid field '{{{field}}}': use one of {', '.join(FIELDS)}, without ! or : after it")
+        if field not in FIELDS:
+            raise ValueError(f"unknown field '{{{field}}}': use one of {', '.join(FIELDS)}")
+        if spec or conversion:
+            raise ValueError(f"write '{{{field}}}' without ! or : after the name")
         parts.append(_or_null(FIELDS[field], null.encode()))
     return lambda message: b"".join([part(message) for part in parts])
 

@@ -208,7 +208,10 @@ def _refused_of(error: Exception, asked: Sequence[Place]) -> str:
 
 
 def start_offsets(cluster: Cluster, transactions: Collection[Transaction]) -> Mapping[tuple[int, Place], int]:
-    """Return the first offsets of transactions, by producer id and partition; empty if a partition is unavailable."""
+    """Return the first offset of each transaction in each partition, by (producer id, partition).
+
+    Empty if the producers cannot be described.
+    """
     places = {place for transaction in transactions for place in transaction.places}
     try:
         producers = describe_producers(cluster, places) if places else {}

@@ -1,4 +1,4 @@
-"""Handles requests with thousands of entries one at a time, so that together they take no more memory than one."""
+"""Handles large requests (thousands of entries) one after another, so that several take no more memory than one."""
 
 import asyncio
 import logging

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def headrace_settings() -> Settings:
-    """Return the settings of the other fixtures' brokers; override this fixture to change them."""
+    """Return the settings for the brokers that the other fixtures start; override this fixture to change them."""
     return {}
 
 

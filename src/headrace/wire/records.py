@@ -258,7 +258,10 @@ def _headers(data: Buffer, position: int, end: int) -> tuple[tuple[tuple[str, by
     if count == 0:
         return (), position
     if count < 0 or count > end - position:
-        raise KafkaError(ErrorCode.corrupt_message, f"a record declares {count} headers in {end - position} bytes")
+        raise KafkaError(
+            ErrorCode.corrupt_message,
+            f"a record declares {count} headers, but has only {end - position} bytes for them",
+        )
     headers = []
     for _ in range(count):
         name, position = _nullable_bytes(data, position, end)

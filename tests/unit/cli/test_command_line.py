@@ -88,7 +88,7 @@ def test_the_help_of_a_command_ends_with_examples(command: str) -> None:
         ("consume t --from nowhere", "is not a valid position"),
         ("consume t --group g --partition 1", "--group and --partition cannot be combined"),
         ("consume t --jsonl --print-key", "--jsonl, --format and the --print-... options cannot be combined"),
-        ("consume t --format {nothing}", "invalid field '{nothing}'"),
+        ("consume t --format {nothing}", "unknown field '{nothing}'"),
         ("pipeline submit", "submit needs --print"),
         ("start --listen here", "is not HOST:PORT"),
         ("start --set x", "is not KEY=VALUE"),

@@ -203,7 +203,10 @@ def _series(topic: str, samples: Samples, start: int, only: int) -> Iterable[dic
 
 
 def _thin(points: list[list[Any]], most: int) -> list[list[Any]]:
-    """Return at most `most` of the points, including the last. Computes the pace of each since the point before it."""
+    """Return at most `most` evenly spaced points, including the last one.
+
+    Stores in each point the pace since the kept point before it.
+    """
     step = -(-len(points) // most)
     kept = points[::-1][::step][::-1]
     for before, point in pairwise(kept):

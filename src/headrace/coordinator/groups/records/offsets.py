@@ -26,7 +26,7 @@ _HEAD_V4 = struct.Struct(">hqi")
 _OFFSET_V4 = struct.Struct(">hqibq3s16s")
 """Version 4 without metadata, with the topic id."""
 _COMMON_METADATA: Final = 15
-"""Position of the metadata in version 4 if its length takes one byte."""
+"""Position of the metadata in a value of version 4 if the length of the metadata takes one byte."""
 _NO_TAGS: Final = b"\x00"
 _ONE_TAG_TOPIC_ID: Final = b"\x01\x00\x10"
 """One tagged field, number 0, of 16 bytes."""

@@ -1,4 +1,4 @@
-"""Read the progress of the jobs from the files of the driver, without Spark."""
+"""Read the jobs' progress from the driver's status files, without Spark."""
 
 import json
 from datetime import datetime
