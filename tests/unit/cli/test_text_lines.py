@@ -42,7 +42,7 @@ def test_a_template_with_an_unknown_field_is_refused(template: str) -> None:
 
 @pytest.mark.parametrize("template", ["{value:>10}", "{value!r}"])
 def test_a_template_without_plain_fields_is_refused(template: str) -> None:
-    with pytest.raises(ValueError, match="write '{value}' without ! or : after the name"):
+    with pytest.raises(ValueError, match=r"write '\{value\}' without ! or : after the name"):
         compile_template(template, "null")
 
 
