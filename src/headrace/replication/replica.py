@@ -123,7 +123,7 @@ class Replica:
 
     @property
     def last_producer_id(self) -> int:
-        """The largest known producer id; -1 without one."""
+        """The largest known producer id; -1 if none is known."""
         return max(*self.producers.packed, *self.transactions.producer_ids(), -1, -1)
 
     def packed_producers(self) -> list[bytes]:

@@ -86,7 +86,7 @@ class FetchedPartition(NamedTuple):
 
 
 class FetchReply(NamedTuple):
-    """A reply. `error_code` applies to the whole request."""
+    """A decoded Fetch reply. `error_code` applies to the whole request; each partition has its own."""
 
     error_code: int
     session_id: int

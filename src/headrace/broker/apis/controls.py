@@ -25,7 +25,7 @@ from headrace.wire.items import made_of
 _UNKNOWN_EPOCH: Final = -1
 _NO_TOPIC_ID: Final = UUID(int=0)
 _AT_ONCE: Final = 1000
-"""Partitions of a topic to handle without a pause."""
+"""Maximum number of partitions of a topic to handle before a pause."""
 
 log = logging.getLogger(__name__)
 

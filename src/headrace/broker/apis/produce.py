@@ -296,7 +296,7 @@ class ProduceApi:
         incomplete: Sequence[_Incomplete],
         completions: Sequence[Promise[Completed]],
     ) -> Promise[Replies]:
-        """Like `_once_complete`, but within the turn of the event loop in which the last append completes."""
+        """Like `_once_complete`, but in the iteration of the event loop in which the last of `completions` is done."""
 
         def replies(_: object) -> Replies:
             _note_failures(incomplete, [completion.result() for completion in completions])

@@ -139,7 +139,7 @@ class Member:
         self._following = self._loop.create_task(self._follow())
 
     def leaders(self, replicas: ReplicaManager) -> MemberLeaders:
-        """Return the services for partitions that this broker leads."""
+        """Create what this broker needs as a leader: its ISR changes, and checks for lagging followers."""
         return MemberLeaders(
             self._config,
             self._cache,

@@ -161,7 +161,7 @@ class Demo:
         )
 
     def _stop_driver(self) -> None:
-        """Stop the current driver, which may have been restarted."""
+        """Stop the driver that is running now: it may have replaced the first one."""
         self._driver.stop()
 
     def _restart(self, ended: str, bootstrap: str, state: DemoState) -> DriverProcess:

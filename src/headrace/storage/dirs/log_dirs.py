@@ -332,7 +332,7 @@ class LogDirs:
             directory.write()
 
     def high_watermark(self, topic_partition: TopicPartition) -> int:
-        """Return the last checkpointed high watermark; 0 without one."""
+        """Return the last checkpointed high watermark; 0 if there is none."""
         directory, _ = self._places[topic_partition]
         return directory.high_watermarks.get(topic_partition, 0)
 

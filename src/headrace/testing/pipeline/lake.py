@@ -54,7 +54,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Everything that a job has written: rows by table, and changes by topic.
+    """The contents of a job's tables and topics: rows by table, and changes by topic. The quarantine is not included.
 
     The order of rows is undefined. Rows of additive tables are totals, with estimates in place of sketches.
     """
@@ -108,10 +108,10 @@ class Lake:
     ) -> Result:
         """Add `records` to the job's source, run the job on the records it has not read yet, and return its results.
 
-        `job` is the decorated function, `params` an instance of its class of parameters. `kill_at` is one of
+        `job` is the decorated function, `params` an instance of the job's parameter class. `kill_at` is one of
         KILL_POINTS: the first batch that reaches it ends with KilledError, and the next run repeats the batch. As in
-        production, a stateful job outputs a result only once the watermark has passed it, and leaves out late rows.
-        Raises PipelineError, or the exception of the job.
+        production, a stateful job leaves out late rows, and with `mode="append"` it writes a row only after the
+        watermark has passed the row's window. Raises PipelineError, or whatever the job raises.
         """
         if kill_at is not None and kill_at not in KILL_POINTS:
             raise PipelineError(f"'{kill_at}' is not a kill point: use {', '.join(KILL_POINTS)}")
@@ -144,7 +144,7 @@ class Lake:
             self.run(definition_of(events))
 
     def result(self, job: "Callable[..., Any] | Job") -> Result:
-        """Return everything that a job has written."""
+        """Return the contents of a job's tables and topics."""
         definition = definition_of(job)
         return Result(
             tables={
@@ -197,7 +197,7 @@ class Lake:
         max_rows: int | None = None,
         reached: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Run a job on the records it has not read yet. Raises the exception of the job.
+        """Run a job on the records it has not read yet. Raises whatever the job raises.
 
         A batch has about `max_rows` rows, if given; batches of a table are whole files. `reached` is called with the
         name of each kill point.

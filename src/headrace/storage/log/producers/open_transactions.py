@@ -43,7 +43,7 @@ class OpenTransactions(Container[int]):
         self.markers = MarkerCounts()
         self._ended: deque[_Ended] = deque()
         self.first_offset: int | None = None
-        """The first offset of the oldest transaction that is open or in `_ended`; None without one."""
+        """The first offset of the oldest transaction that is open or in `_ended`; None if there is none."""
         self._note_first()
 
     def __len__(self) -> int:
@@ -66,7 +66,7 @@ class OpenTransactions(Container[int]):
         return self.begin_of(producer_id, epoch) is not None
 
     def begin_of(self, producer_id: int, epoch: int) -> int | None:
-        """Return the first offset of the producer's open transaction with this epoch; None without one."""
+        """Return the first offset of the producer's open transaction with this epoch; None if there is none."""
         begun = self._open.get(producer_id)
         return begun.first_offset if begun is not None and begun.epoch == epoch else None
 
