@@ -237,8 +237,8 @@ class ReplicaManager:
             source.transactions.committed_to(source.log.log_end_offset)
         if is_only_replica and source.transactions.first_offset is not None:
             log.warning(
-                "%s has open transactions (%d); the oldest begins at offset %d, and read_committed consumers cannot read"
-                " past it until the transaction ends. If it never ends, see `headrace transactions find-hanging`",
+                "%s has open transactions (%d); the oldest begins at offset %d, and read_committed consumers cannot"
+                " read past it until the transaction ends. If it never ends, see `headrace transactions find-hanging`",
                 topic_partition,
                 len(source.transactions),
                 source.transactions.first_offset,
