@@ -25,7 +25,7 @@ class CurrentLeader(NamedTuple):
 
 
 LeaderOf: TypeAlias = Callable[[str, int, str], CurrentLeader | None]
-"""Returns the leader of a partition for a client on a listener; None if it is not known."""
+"""Takes a topic, a partition and a listener's name. Returns the leader with its address there; None if unknown."""
 
 
 def leader_in(cache: MetadataCache) -> LeaderOf:

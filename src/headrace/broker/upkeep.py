@@ -69,7 +69,7 @@ class Upkeep:
             except (KafkaError, OSError) as error:
                 log.error("%s failed and will be retried: %s", name, error)
             except Exception:
-                log.exception("%s failed and will be retried: this is a bug, please report it", name)
+                log.exception("%s failed; trying again (this is a bug, please report it)", name)
 
 
 def maintain_logs(upkeep: Upkeep, config: BrokerConfig, replicas: ReplicaManager) -> None:

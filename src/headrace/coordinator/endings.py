@@ -138,7 +138,7 @@ class Endings:
             if not ending.has_failed:
                 ending.has_failed = True
                 log.warning(
-                    "Cannot commit the end of the transaction of transactional id %s, will retry: %s",
+                    "Cannot commit the end of the transaction for transactional id %s; trying again: %s",
                     ending.name,
                     done.result(),
                 )

@@ -51,7 +51,7 @@ class Accepted(NamedTuple):
 
 
 class PreparedBatch:
-    """A batch whose slow work is done before its append: decompression (`body`), or the complete check (`prepare`)."""
+    """A batch that was decompressed (`body`) or completely checked (`prepare`) before it is appended."""
 
     __slots__ = ("accepted", "body", "config", "data", "error", "is_abandoned")
 

@@ -421,7 +421,7 @@ class ReplicaManager:
                 try:
                     partition.log.flusher.flush(now)
                 except KafkaError as error:
-                    log.error("Flushing after flush.ms failed: %s", error)
+                    log.error("A flush that was due by flush.ms failed: %s", error)
         self.shortest_flush_ms = max(shortest, _SHORTEST_FLUSH_MS)
 
     def checkpoint(self) -> None:

@@ -180,7 +180,7 @@ def _check_alone(data: bytes, header: BatchHeader) -> None:
     if rest < _UP_TO_MAGIC:
         return
     if peek(data, header.size)[2] not in (0, 1, MAGIC_V2):
-        raise _corrupt("the record batch is followed by other bytes")
+        raise _corrupt("the record batch is followed by bytes that are not a record batch")
     if rest >= length + LOG_OVERHEAD:
         raise _invalid("a partition takes exactly one record batch in a request, not several")
 

@@ -109,7 +109,7 @@ class Candidate:
                 self._news.set()
             except Exception:
                 log.exception(
-                    "The election of a controller failed and will be retried: this is a bug, please report it"
+                    "The election of a controller failed; trying again (this is a bug, please report it)"
                 )
                 await asyncio.sleep(_PAUSE_S)
                 self._news.set()

@@ -152,7 +152,7 @@ class GroupHistory:
                     next_prune = now + _PRUNE_INTERVAL_S
                     await self.in_thread(lambda: self.store.prune(now_ms()))
             except Exception:
-                log.exception("Sampling offsets of groups failed and will be retried: this is a bug, please report it")
+                log.exception("Sampling offsets of groups failed; trying again (this is a bug, please report it)")
             await asyncio.sleep(self._interval_s)
 
     async def _until_loaded(self) -> None:

@@ -17,7 +17,7 @@ NO_FORMAT: Final = "neither Common nor Combined Log Format"
 
 
 class Renderer:
-    """Renders requests as lines. Caches the text of the latest time."""
+    """Renders requests as lines. Caches the last formatted timestamp."""
 
     def __init__(self) -> None:
         self._second = -1

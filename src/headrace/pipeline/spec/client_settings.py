@@ -241,7 +241,7 @@ def _java_tls(settings: Mapping[str, str]) -> dict[str, str]:
     found: dict[str, str] = {}
     authority = _pem(settings, "ssl.ca")
     if authority is not None:
-        found |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": _certificates(authority, "ssl.ca")}
+        found |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": _certificates(authority, settings, "ssl.ca")}
     certificate, key = _pem(settings, "ssl.certificate"), _pem(settings, "ssl.key")
     if (certificate is None) != (key is None):
         raise PipelineError("[cluster] ssl.certificate.location and ssl.key.location belong together: give both")
@@ -254,7 +254,7 @@ def _java_tls(settings: Mapping[str, str]) -> dict[str, str]:
             )
         found |= {
             "ssl.keystore.type": "PEM",
-            "ssl.keystore.certificate.chain": _certificates(certificate, "ssl.certificate"),
+            "ssl.keystore.certificate.chain": _certificates(certificate, settings, "ssl.certificate"),
             "ssl.keystore.key": private[0],
         }
     elif "ssl.keystore.location" in settings:
@@ -271,10 +271,11 @@ def _pem(settings: Mapping[str, str], name: str) -> str | None:
     return settings.get(f"{name}.pem")
 
 
-def _certificates(text: str, name: str) -> str:
+def _certificates(text: str, settings: Mapping[str, str], name: str) -> str:
     found = _CERTIFICATE.findall(text)
     if not found:
-        raise PipelineError(f"[cluster] {name}.location or {name}.pem contains no certificate in PEM format")
+        setting = f"{name}.location" if f"{name}.location" in settings else f"{name}.pem"
+        raise PipelineError(f"[cluster] {setting} contains no certificate in PEM format")
     return "\n".join(found)
 
 

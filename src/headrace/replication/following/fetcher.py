@@ -146,7 +146,7 @@ class Fetcher:
             except asyncio.CancelledError:
                 raise
             except Exception:
-                log.exception("A fetcher failed and is starting again: this is a bug, please report it")
+                log.exception("Unexpected error in a fetcher, which starts again (this is a bug, please report it)")
                 self._begin_again()
 
     def _begin_again(self) -> None:
