@@ -187,7 +187,7 @@ async def test_a_decision_that_could_not_be_committed_at_first_has_markers_later
     world.pass_time(0)
     assert world.markers.written == [(T0, True, 3)]
     assert world.state() is TransactionState.COMPLETE_COMMIT
-    assert "Cannot commit the end of the transaction of transactional id id" in caplog.text
+    assert "Cannot commit the end of the transaction for transactional id id" in caplog.text
 
 
 async def test_a_lost_decision_writes_no_markers(world: World) -> None:

@@ -343,7 +343,7 @@ class Member:
                 if isinstance(error, StoreError):
                     log.error("Cannot follow changes in ZooKeeper; trying again in %g s: %s", _RETRY_S, error)
                 else:
-                    log.exception("Unexpected error while following ZooKeeper; trying again (this is a bug, please report it)")
+                    log.exception("Following ZooKeeper failed; trying again (this is a bug, please report it)")
                 await asyncio.sleep(_RETRY_S)
                 self._must_rejoin = True
                 self._wake()

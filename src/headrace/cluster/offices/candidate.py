@@ -108,9 +108,7 @@ class Candidate:
                 await asyncio.sleep(_PAUSE_S)
                 self._news.set()
             except Exception:
-                log.exception(
-                    "The election of a controller failed; trying again (this is a bug, please report it)"
-                )
+                log.exception("The election of a controller failed; trying again (this is a bug, please report it)")
                 await asyncio.sleep(_PAUSE_S)
                 self._news.set()
 

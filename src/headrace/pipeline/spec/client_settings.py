@@ -241,7 +241,8 @@ def _java_tls(settings: Mapping[str, str]) -> dict[str, str]:
     found: dict[str, str] = {}
     authority = _pem(settings, "ssl.ca")
     if authority is not None:
-        found |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": _certificates(authority, settings, "ssl.ca")}
+        trusted = _certificates(authority, settings, "ssl.ca")
+        found |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": trusted}
     certificate, key = _pem(settings, "ssl.certificate"), _pem(settings, "ssl.key")
     if (certificate is None) != (key is None):
         raise PipelineError("[cluster] ssl.certificate.location and ssl.key.location belong together: give both")
