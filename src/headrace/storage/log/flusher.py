@@ -30,6 +30,7 @@ class LogFlusher:
         "_last_flush_ms",
         "_leader_epochs",
         "_moved_from",
+        "_moving_point",
         "_new_names",
         "_rolled",
         "_saved_recovery_point",
@@ -43,6 +44,7 @@ class LogFlusher:
         self._leader_epochs = leader_epochs
         self._last_flush_ms = now_ms
         self._flushing = Lock()
+        self._moving_point = Lock()
         self._new_names = True
         self._rolled: list[Segment] = []
         self._saved_recovery_point = 0
@@ -59,11 +61,14 @@ class LogFlusher:
         self._saved_recovery_point = max(saved, recovery_point)
 
     def truncated_to(self, offset: int) -> None:
-        self.recovery_point = min(self.recovery_point, offset)
+        """Lower the recovery point. Call it after `truncations` has been incremented."""
+        with self._moving_point:
+            self.recovery_point = min(self.recovery_point, offset)
 
     def not_truncated(self, recovery_point: int) -> None:
         """Take back `truncated_to` if nothing was deleted; `recovery_point` is the earlier one."""
-        self.recovery_point = max(self.recovery_point, recovery_point)
+        with self._moving_point:
+            self.recovery_point = max(self.recovery_point, recovery_point)
 
     def rolled(self, active: Segment) -> None:
         """Sync a segment that receives no more appends, or leave it to the next flush if recovery would read it anyway.
@@ -120,18 +125,20 @@ class LogFlusher:
 
         Appends may run at the same time. Raises KafkaError(kafka_storage_error).
         """
-        end = self._state.log_end_offset if upto is None else upto
+        truncations = self._state.truncations  # before the end offset, which a truncation lowers
+        end = self._state.log_end_offset
+        if upto is not None:
+            end = min(end, upto)
         if now_ms is not None:
             self._last_flush_ms = now_ms
         if end > self.recovery_point or self._rolled:
             with self._flushing:
-                self._flush(end)
+                self._flush(end, truncations)
 
-    def _flush(self, end: int) -> None:
+    def _flush(self, end: int, truncations: int) -> None:
         if self.flush_failure is not None:
             raise KafkaError(ErrorCode.kafka_storage_error, self.flush_failure)
         state = self._state
-        truncations = state.truncations
         segments = state.segments.ordered
         try:
             self.sync_switch()
@@ -152,8 +159,9 @@ class LogFlusher:
                 except OSError:
                     self._new_names = True
                     raise
-            if truncations == state.truncations:
-                self.recovery_point = max(self.recovery_point, end)
+            with self._moving_point:
+                if truncations == state.truncations:
+                    self.recovery_point = max(self.recovery_point, end)
             if segments[-1] is not state.segments.active:
                 self._sync_segment(segments[-1], active=False)  # it was rolled during this flush
         except OSError as error:

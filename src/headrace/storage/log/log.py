@@ -294,6 +294,7 @@ class Log:
 
     def _end_at(self, offset: int) -> None:
         self.state.log_end_offset = offset
+        self.state.truncations += 1  # a flush that has begun since the first increment must not move the recovery point
         self.flusher.truncated_to(offset)
         self.state.log_start_offset = min(self.log_start_offset, offset)
         self.leader_epochs.truncate_from_end(offset)

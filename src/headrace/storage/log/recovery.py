@@ -15,6 +15,7 @@ from headrace.storage.files.atomic_file import UnusableFileError, copy_file, syn
 from headrace.storage.log.config import LogConfig
 from headrace.storage.log.indexes.index import CorruptIndexError
 from headrace.storage.log.leader_epochs import LeaderEpochs
+from headrace.storage.log.producers.txn_recovery import restore_lost_indexes
 from headrace.storage.log.segment import MAX_RELATIVE_OFFSET, MIN_BATCH_LENGTH, Segment, damage_error, old_format_error
 from headrace.storage.log.segment_files import (
     CLEANED_SUFFIX,
@@ -80,6 +81,8 @@ def load_segments(loading: Loading, epochs: LeaderEpochs) -> tuple[list[Segment]
     finish_interrupted_swaps(loading.directory)
     segments, bad_indexes = _open_segments(loading)
     unflushed = [] if loading.clean_shutdown else _from_offset(segments, loading.recovery_point)
+    if bad_indexes:
+        restore_lost_indexes(loading.directory, segments, bad_indexes - {item.base_offset for item in unflushed})
     gapless = loading.gapless and not loading.kernel_survived
     if unflushed and loading.kernel_survived:
         # all writes of the process are in the page cache: only the last batch can be incomplete, and only the last
@@ -161,8 +164,6 @@ def _rebuild_indexes(segment: Segment, config: LogConfig, limit: int) -> None:
     for position, header in valid_batches(segment, limit):
         segment.index_batch(position, header, config.index_interval_bytes)
         end = position + header.size
-        if header.attributes & TRANSACTIONAL_FLAG and not segment.txn_index.exists:
-            segment.txn_index.is_suspect = True  # it may have been lost too; without aborted transactions, it never was
     if end < segment.size:
         log.error("%s; the rest of the file is unchanged", damage_error(segment.path, end))
         try:

@@ -3,6 +3,8 @@
 import errno
 import io
 import os
+import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -12,8 +14,11 @@ import pytest
 from headrace.errors import ErrorCode, KafkaError
 from headrace.storage.files import atomic_file, log_file
 from headrace.storage.files.disk_failures import is_disk_failure
+from headrace.storage.log.leader_epochs import LeaderEpochs
 from headrace.storage.log.log import Log
+from headrace.storage.log.segment import Segment
 from headrace.storage.log.state import LogState
+from tests.support.waiting import wait_for
 from tests.unit.storage.logs import NOW, append, offsets, open_log, read_all
 
 CALLS: Final = (
@@ -138,3 +143,47 @@ def test_a_lost_time_index_takes_the_directory_offline(tmp_path: Path, offset: i
     with pytest.raises(KafkaError, match="truncated only in part"):
         log.truncate_to(offset)
     assert [is_disk_failure(failure) for failure in failures] == [True]
+
+
+def test_a_flush_that_waited_during_a_truncation_does_not_move_the_recovery_point(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "log")
+    for _ in range(30):
+        append(log, 2)
+    with log.flusher._flushing:
+        flush = threading.Thread(target=log.flusher.flush)
+        flush.start()
+        wait_for(lambda: _waits_for_lock(flush), "the flush has read the end offset")
+        log.truncate_to(20)
+    flush.join()
+    assert log.flusher.recovery_point <= log.log_end_offset == 20
+
+
+def _waits_for_lock(thread: threading.Thread) -> bool:
+    frame = sys._current_frames().get(thread.ident or 0)
+    return frame is not None and frame.f_code.co_name == "flush" and "truncations" in frame.f_locals
+
+
+def test_a_flush_that_began_during_a_truncation_does_not_move_the_recovery_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log(tmp_path / "log")
+    for _ in range(30):
+        append(log, 2)
+    truncate, began, finish = Segment.truncate, threading.Event(), threading.Event()
+    flush = threading.Thread(target=log.flusher.flush)
+
+    def flushing(segment: Segment, offset: int) -> int:
+        flush.start()
+        assert began.wait(10)
+        return truncate(segment, offset)
+
+    def slow(*_: object) -> None:
+        began.set()
+        assert finish.wait(10)
+
+    monkeypatch.setattr(Segment, "truncate", flushing)
+    monkeypatch.setattr(LeaderEpochs, "sync", slow)
+    log.truncate_to(20)
+    finish.set()
+    flush.join()
+    assert log.flusher.recovery_point <= log.log_end_offset == 20

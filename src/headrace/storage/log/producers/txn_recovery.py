@@ -1,9 +1,10 @@
 """Rebuilds transaction indexes (`.txnindex`) from batches; they may be lost after a crash, or deleted by hand."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
+from headrace.errors import KafkaError
 from headrace.storage.log.indexes.txn_index import AbortedTransaction
 from headrace.storage.log.producers.open_transactions import OpenTransactions
 from headrace.storage.log.producers.producer_snapshot import CorruptSnapshotError, read_snapshot, snapshots
@@ -19,14 +20,41 @@ def restore_transaction_indexes(directory: Path, segments: Sequence[Segment]) ->
 
     Raises OSError, and KafkaError as `Segment.headers` does or for an invalid control batch.
     """
-    suspects = [place for place, segment in enumerate(segments) if segment.txn_index.is_suspect]
-    if not suspects:
+    _restore(directory, segments, [place for place, segment in enumerate(segments) if segment.txn_index.is_suspect])
+
+
+def restore_lost_indexes(directory: Path, segments: Sequence[Segment], rebuilt: Collection[int]) -> None:
+    """Write the missing transaction indexes of segments whose other indexes must be rebuilt; they may be lost, too.
+
+    `rebuilt` are the base offsets of these segments. Call it before their indexes are rebuilt: then an interrupted
+    start does the same again. Logs an error if batches are damaged. Raises OSError.
+    """
+    lost = [
+        place
+        for place, segment in enumerate(segments)
+        if segment.base_offset in rebuilt and not segment.txn_index.exists and not segment.is_cut
+    ]
+    try:
+        _restore(directory, segments, lost)
+    except KafkaError as error:
+        log.error(
+            "%s: read_committed consumers may get records of aborted transactions, because transaction indexes may be "
+            "missing and cannot be rebuilt from damaged batches: %s",
+            directory,
+            error,
+        )
+
+
+def _restore(directory: Path, segments: Sequence[Segment], places: Sequence[int]) -> None:
+    if not places:
         return
-    transactions, start = _state_before(directory, segments[suspects[0]].base_offset)
+    wanted = set(places)
+    transactions, start = _state_before(directory, segments[places[0]].base_offset)
     begin = max((place for place, segment in enumerate(segments) if segment.base_offset <= start), default=0)
-    for segment in segments[begin : suspects[-1] + 1]:
+    for place in range(begin, places[-1] + 1):
+        segment = segments[place]
         aborted = list(replay_segment(segment, transactions, start))
-        if not segment.txn_index.is_suspect:
+        if place not in wanted:
             continue
         if not segment.txn_index.contains(aborted):
             log.warning("%s differs from the log: rewriting it with %d entries", segment.txn_index.path, len(aborted))

@@ -1,10 +1,13 @@
+import errno
 import struct
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 from uuid import UUID
 
 import pytest
 
+from headrace.errors import KafkaError
 from headrace.storage.dirs.log_dirs import LogDirs
 from headrace.storage.log.indexes.txn_index import AbortedTransaction
 from headrace.storage.log.log import Log
@@ -101,6 +104,42 @@ def test_a_lost_index_is_rebuilt_with_the_segments_other_indexes(tmp_path: Path,
     for suffix in ("txnindex", "index"):
         (tmp_path / f"{base_offset:020}.{suffix}").unlink()
     assert aborted(open_log(tmp_path, clean=clean, recovery_point=9)) == expected
+
+
+class KilledError(BaseException):
+    """The process died here."""
+
+
+def test_an_interrupted_start_does_not_hide_that_an_index_was_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = history(tmp_path)
+    open_log(tmp_path).close()
+    for suffix in ("txnindex", "index"):
+        (tmp_path / f"{4:020}.{suffix}").unlink()
+    error: BaseException
+    for error in (OSError(errno.ENOSPC, "full"), KilledError()):
+        with monkeypatch.context() as patch:
+            patch.setattr("headrace.storage.log.indexes.txn_index.replace_file", Mock(side_effect=error))
+            with pytest.raises((KafkaError, KilledError)):
+                open_log(tmp_path, clean=True)
+    assert aborted(open_log(tmp_path, clean=True)) == expected
+
+
+@pytest.mark.parametrize("damaged", [0, 4])
+def test_a_lost_index_that_cannot_be_rebuilt_does_not_stop_the_start(
+    tmp_path: Path, damaged: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    history(tmp_path)
+    open_log(tmp_path).close()
+    for suffix in ("txnindex", "index"):
+        (tmp_path / f"{4:020}.{suffix}").unlink()
+    path = tmp_path / f"{damaged:020}.log"
+    path.write_bytes(bytes(20) + path.read_bytes()[20:])
+    log = open_log(tmp_path, clean=True)
+    assert log.log_end_offset == 9
+    assert "read_committed consumers may get records of aborted transactions" in caplog.text
+    assert aborted(log) == [AbortedTransaction(3, 5, 7, 8)]
 
 
 def test_a_sound_index_is_kept_when_the_segments_other_indexes_are_rebuilt(tmp_path: Path) -> None:
