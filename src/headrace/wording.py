@@ -1,10 +1,12 @@
 """Formatting for logs and terminals."""
 
+import re
 from collections.abc import Iterable
 from itertools import islice
 from typing import Final
 
 _SHOWN: Final = 3
+_CONTROLS: Final = re.compile("[\x7f-\x9f]")
 
 
 def count(number: int, noun: str, plural: str | None = None) -> str:
@@ -40,3 +42,8 @@ def escaped(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
+
+
+def without_controls(json_text: str) -> str:
+    r"""Escape the control characters that JSON allows in strings, as in \u009b: terminals interpret them."""
+    return _CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", json_text)

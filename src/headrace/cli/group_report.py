@@ -1,12 +1,13 @@
 """Gather the data that `headrace groups` shows, with Kafka requests and over HTTP."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from headrace import clock
 from headrace.cli import group_calls
 from headrace.cli.cluster import Cluster, Offsets
+from headrace.cli.failures import CommandError
 from headrace.cli.group_calls import GroupEntry, Place
 from headrace.cli.http_side import HttpSide, broker_setting, http_side
 
@@ -110,10 +111,11 @@ def report(
             assumed, partitions = str(reset), _partitions(cluster, name, members, str(reset))
         elif seen:
             partitions = _partitions_seen(seen, members)
-            if any(item.end is None for item in partitions):
-                # The coordinator measures only partitions of which it has a replica.
-                measured = {_place(item): item for item in _partitions(cluster, name, members, assumed)}
-                partitions = [measured.get(_place(item), item) if item.end is None else item for item in partitions]
+            # The coordinator measures only partitions of which it has an in-sync replica.
+            lacking = {_place(item) for item in partitions if item.end is None}
+            if lacking and len(cluster.brokers()) > 1:
+                measured = _measured(cluster, name, members, assumed, lacking)
+                partitions = [measured.get(_place(item), item) for item in partitions]
         else:
             partitions = _partitions(cluster, name, members, assumed)
         entry = entries.get(name)
@@ -179,10 +181,32 @@ def _owners(members: Sequence[MemberReport]) -> dict[Place, str]:
     }
 
 
-def _partitions(cluster: Cluster, group: str, members: Sequence[MemberReport], reset: str) -> list[PartitionReport]:
-    """Measure lag with Kafka requests, and read the oldest unread records to find their age."""
+def _measured(
+    cluster: Cluster, group: str, members: Sequence[MemberReport], reset: str, places: Collection[Place]
+) -> Mapping[Place, PartitionReport]:
+    """Measure these partitions with Kafka requests; empty if that fails, for example because one is offline."""
+    try:
+        return {_place(item): item for item in _partitions(cluster, group, members, reset, places)}
+    except CommandError:
+        return {}
+
+
+def _partitions(
+    cluster: Cluster,
+    group: str,
+    members: Sequence[MemberReport],
+    reset: str,
+    only: Collection[Place] | None = None,
+) -> list[PartitionReport]:
+    """Measure lag, of `only` these partitions if given, with Kafka requests.
+
+    The oldest unread records are read to find their age.
+    """
     owners = _owners(members)
     committed = group_calls.committed(cluster, group)
+    if only is not None:
+        owners = {place: member for place, member in owners.items() if place in only}
+        committed = {place: offset for place, offset in committed.items() if place in only}
     places = committed.keys() | owners.keys()
     bounds = group_calls.bounds(cluster, places, committed_only=True)
     positions = _positions(committed, owners.keys(), bounds, reset)

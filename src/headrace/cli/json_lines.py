@@ -9,18 +9,16 @@ UTF-8 bytes are strings, other bytes `{"base64": "..."}`. null is Kafka's null, 
 import base64
 import binascii
 import json
-import re
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli.positions import parse_moment
 from headrace.cli.record import Record, headers
-from headrace.wording import is_utf8, printable
+from headrace.wording import is_utf8, printable, without_controls
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(", ", ": ")).encode
-_CONTROLS = re.compile("[\x7f-\x9f]")
 ZERO_TIMESTAMP = "which librdkafka would replace with the current time; use 1 or leave it out"
 _FIELDS = {"topic", "partition", "offset", "timestamp", "key", "value", "headers"}
 
@@ -41,8 +39,7 @@ def to_json_line(message: "Message") -> bytes:
         "value": _to_json(message.value()),
         "headers": [[name, _to_json(value)] for name, value in headers(message)],
     }
-    # Terminals interpret these as commands.
-    return _CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", _encode(fields)).encode()
+    return without_controls(_encode(fields)).encode()
 
 
 def from_json_line(line: bytes, now_ms: int) -> Record:
@@ -114,16 +111,18 @@ def _headers(value: Any) -> list[tuple[str, bytes | None]]:
 def _timestamp(value: Any, now_ms: int) -> int | None:
     if value is None:
         return None
-    if value == 0 and _is_int(value):
-        raise MalformedRecordError(f"'timestamp' is 0, {ZERO_TIMESTAMP}")
     if _is_int(value) and 0 <= value < 2**63:
-        return int(value)
-    if isinstance(value, str):
+        found = int(value)
+    elif isinstance(value, str):
         try:
-            return parse_moment(value, now_ms)
+            found = parse_moment(value, now_ms)
         except ValueError as error:
             raise MalformedRecordError(f"'timestamp': {error}") from None
-    raise MalformedRecordError(f"'timestamp' is {json.dumps(value)}, not milliseconds since 1970 or an ISO time")
+    else:
+        raise MalformedRecordError(f"'timestamp' is {json.dumps(value)}, not milliseconds since 1970 or an ISO time")
+    if found == 0:
+        raise MalformedRecordError(f"'timestamp' is 0, {ZERO_TIMESTAMP}")
+    return found
 
 
 def _is_int(value: object) -> bool:

@@ -74,7 +74,7 @@ def print_pairs(pairs: Sequence[tuple[str, Cell]]) -> None:
 
 
 def print_json(value: object) -> None:
-    write_lines(json.dumps(value, indent=2, ensure_ascii=False))
+    write_lines(wording.without_controls(json.dumps(value, indent=2, ensure_ascii=False)))
 
 
 def write_lines(*lines: str) -> None:

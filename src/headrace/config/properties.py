@@ -57,7 +57,7 @@ def parse_environment(environment: Mapping[str, str], known: Collection[str]) ->
                 key = f"headrace.{key}"
             if key in known or key.startswith("listener.name."):
                 properties[key] = value
-            elif suggestion := did_you_mean(key, known):
+            elif suggestion := did_you_mean(key, known) or did_you_mean(f"headrace.{key}", known):
                 what = f"Unknown setting {key} in the environment ({name}).{suggestion}"
                 misspelt.append(ConfigError(key, None, what))
     if misspelt:

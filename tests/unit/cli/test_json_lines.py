@@ -96,6 +96,7 @@ def test_headers_may_be_an_object_and_a_timestamp_text() -> None:
         ('{"partition": -1}', "'partition' is -1"),
         ('{"partition": true}', "'partition' is true"),
         ('{"timestamp": 1.5}', "'timestamp' is 1.5"),
+        ('{"timestamp": "1970-01-01T00:00:00Z"}', "'timestamp' is 0"),
         ('{"timestamp": 0}', "'timestamp' is 0, which librdkafka would replace with the current time"),
         ('{"timestamp": "soon"}', "'timestamp': 'soon' is not a valid time"),
         ('{"headers": [["a"]]}', "pairs"),

@@ -58,3 +58,10 @@ def test_names_cannot_control_the_terminal(capsys: pytest.CaptureFixture[str], m
     output.tell_error(f"group '{forged}' failed", None)
     captured = capsys.readouterr()
     assert (captured.out + captured.err).count("a\\x1b]0;title\\x07\\x85") == 3
+
+
+def test_json_contains_no_commands_for_terminals(capsys: pytest.CaptureFixture[str]) -> None:
+    output.print_json({"client_id": "\x9b\x7fé"})
+    printed = capsys.readouterr().out
+    assert r"\u009b\u007fé" in printed
+    assert json.loads(printed) == {"client_id": "\x9b\x7fé"}

@@ -112,12 +112,18 @@ def test_log_dir_counts_if_log_dirs_is_not_set() -> None:
     assert load("log.dir=/one\nlog.dirs=/two", defaults=defaults).log_dirs == ("/two",)
     assert load("", {"HEADRACE_LOG_DIR": "/one"}, defaults=defaults).log_dir == ("/one",)
     assert load("", defaults=defaults).log_dirs == ("/default",)
+    assert load("log.dir=", defaults=defaults).log_dirs == ("/default",)
 
 
 def test_a_variable_need_not_repeat_the_prefix() -> None:
     variables = {"HEADRACE_HTTP_LISTENER": "127.0.0.1:9404", "HEADRACE_HEADRACE_BUSY_POLL_US": "0"}
     config = load("", variables)
     assert (config.headrace_http_listener, config.headrace_busy_poll_us) == ("127.0.0.1:9404", 0)
+
+
+def test_a_misspelt_variable_without_the_second_prefix_is_reported() -> None:
+    with pytest.raises(ConfigError, match=r"HEADRACE_HTTP_LISTNER.*headrace\.http\.listener"):
+        load("", {"HEADRACE_HTTP_LISTNER": "127.0.0.1:9404"})
 
 
 @pytest.mark.parametrize(

@@ -157,9 +157,18 @@ class Groups:
         return coordinator
 
     def _replica(self, topic: str, partition: int) -> "Replica | None":
+        """Return the partition if this broker leads it or is in its ISR; other replicas may end earlier."""
+        led = self._replicas.find(topic, partition)
+        if led is not None or self._replicas.peers is None:
+            return led
+        found = self._cache.image.topics.get(topic)
+        if found is None or partition >= len(found.partitions):
+            return None
+        if self._config.node_id not in found.partitions[partition].isr:
+            return None
         try:
             return self._replicas.readable(topic, partition)
-        except KafkaError:
+        except KafkaError:  # offline
             return None
 
     def _add_handlers(self, coordinator: "GroupCoordinator") -> None:

@@ -139,7 +139,7 @@ def _by_topic(found: _Found, assumed: Mapping[str, str]) -> Iterator[Family]:
     )
     yield Family(
         "headrace_consumergroup_partitions_unmeasured",
-        "Partitions of the group that its lag excludes, because the group's coordinator has no replica of them.",
+        "Partitions that the lag excludes, because the group's coordinator has no in-sync replica of them.",
         [({"group": group, "topic": topic}, total.unmeasured) for group, topic, total in sums],
     )
 

@@ -67,7 +67,7 @@ class GroupSampler:
         partition: Callable[[str, int], Replica | None],
         assumed_reset: Reset = Reset.EARLIEST,
     ) -> None:
-        """`partition` returns a partition that this broker leads or follows; None for others."""
+        """`partition` returns a partition whose end this broker knows; None for others."""
         self._groups = groups
         self._cluster_topics = topics
         self._partition = partition

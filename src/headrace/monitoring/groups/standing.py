@@ -106,7 +106,7 @@ class Total(NamedTuple):
     not_committed: int = 0
     """Partitions without a committed offset."""
     unmeasured: int = 0
-    """Partitions whose end is unknown, because this broker has no replica of them. The lag excludes them."""
+    """Partitions whose end is unknown, because this broker has no in-sync replica of them. The lag excludes them."""
 
     def lag_seconds(self, now_ms: int) -> float | None:
         """Return the age (s) of the oldest unread record: 0 if all are read, None if unknown."""

@@ -368,13 +368,6 @@ class Fetcher:
             return
         partition = self._partitions[topic_partition]
         end_offset = partition.log_end_offset
-        log.warning(
-            "%s ends at offset %d, outside the leader's log (%d to %d): resetting it to the nearest of these offsets",
-            topic_partition,
-            end_offset,
-            earliest,
-            latest,
-        )
         if latest < end_offset:
             done = self._safely(partition, partial(partition.truncate_to, latest), following)
         elif earliest > end_offset:
@@ -382,6 +375,13 @@ class Fetcher:
         else:
             done = True
         if done:
+            log.warning(
+                "%s ended at offset %d, outside the leader's log (%d to %d): reset to the nearest of these offsets",
+                topic_partition,
+                end_offset,
+                earliest,
+                latest,
+            )
             self._state.moved(following, partition.log_end())
 
     async def _leader_offset(self, topic_partition: TopicPartition, epoch: int, *, earliest: bool) -> int:

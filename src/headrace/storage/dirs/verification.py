@@ -4,6 +4,7 @@ Checks every batch's checksum, the order of offsets, indexes, producer snapshots
 a log at the same time, its last batch may appear incomplete.
 """
 
+import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from stat import S_ISREG
@@ -37,6 +38,9 @@ from headrace.wire.ids import id_to_text
 _NO_LIMIT: Final = 2**63
 _REBUILT: Final = "remove the file while the broker is down; the next start rebuilds it"
 _AT_START: Final = "nothing to do: the next start rebuilds it"
+_REBUILT_WITH_INDEX: Final = (
+    "move it away and remove the segment's .index file while the broker is down; the next start rebuilds both"
+)
 _RESTORE: Final = "restore the file from a replica or a backup"
 _TAIL: Final = "nothing to do: the next start after a crash truncates it"
 _SEARCH_BYTES: Final = 1024 * 1024
@@ -219,12 +223,17 @@ def _next_batch(segment: Segment, position: int, offset: int, limit: int) -> int
 def _verify_indexes(segment: Segment, batches: dict[int, int], findings: list[Finding]) -> None:
     transactions = segment.txn_index
     try:
-        if not transactions.is_sound(transactions.path.stat().st_size, segment.base_offset):
-            findings.append(Finding(transactions.path, None, None, "is not a valid transaction index", _AT_START))
+        status = transactions.path.stat()
+        if not S_ISREG(status.st_mode):
+            what = "is not a regular file"
+            findings.append(Finding(transactions.path, None, None, what, _REBUILT_WITH_INDEX))
+        elif not transactions.is_sound(status.st_size, segment.base_offset):
+            remedy = _RESTORE if findings else _AT_START  # it cannot be rebuilt from damaged batches
+            findings.append(Finding(transactions.path, None, None, "is not a valid transaction index", remedy))
     except FileNotFoundError:
         pass  # no transaction was aborted
-    except OSError as error:
-        findings.append(Finding(transactions.path, None, None, str(error), _AT_START))
+    except (OSError, struct.error) as error:
+        findings.append(Finding(transactions.path, None, None, str(error), _REBUILT_WITH_INDEX))
     last_offsets = set(batches.values())
     for suffix, kind in ((INDEX_SUFFIX, OffsetIndex), (TIME_INDEX_SUFFIX, TimeIndex)):
         path = segment_file(segment.directory, segment.base_offset, suffix)

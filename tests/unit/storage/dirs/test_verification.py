@@ -52,6 +52,21 @@ def test_an_invalid_transaction_index_is_reported_and_rebuilt_at_the_next_start(
     assert found(open_log(log.directory, clean=True)) == []
 
 
+def test_the_remedy_for_a_transaction_index_works(log: Log) -> None:
+    first, second = log.segments.ordered[:2]
+    second.txn_index.path.mkdir()
+    [finding] = found(log)
+    assert finding.what == "is not a regular file"
+    assert "remove the segment's .index file" in finding.remedy
+
+    second.txn_index.path.rmdir()
+    second.txn_index.path.write_bytes(b"torn")
+    flip(first.path, 90)
+    assert [item.remedy for item in found(log) if item.file == second.txn_index.path] == [
+        "restore the file from a replica or a backup"
+    ]
+
+
 def test_a_flipped_byte_damages_only_its_batch(log: Log) -> None:
     segment = log.segments.ordered[1]
     (_, _), (position, header), (following, _) = list(segment.headers())[:3]
