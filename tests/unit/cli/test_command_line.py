@@ -73,6 +73,7 @@ def test_the_help_of_a_command_ends_with_examples(command: str) -> None:
         ("consume t --from 1000000w", "'1000000w' is out of range"),
         ("consume t --from @99999999999999999999", "is out of range"),
         ("produce t --timestamp 99999999999999999999", "is out of range"),
+        ("produce t --timestamp 0", "is 0, which librdkafka would replace"),
         ("produce t --timeout 1e300", "at most 2147483"),
         ("produce t --acks 7", "--acks '7': must be one of 0, 1, all"),
         ("consume t --formt x", "Did you mean --format or --from?"),

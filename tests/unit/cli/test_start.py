@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli.start import settings_text
+from headrace.cli.start import durability, settings_text
+from headrace.config import BrokerConfig
 
 
 def test_a_binary_file_is_refused() -> None:
@@ -30,3 +31,17 @@ def test_settings_can_be_read_from_a_pipe(tmp_path: Path) -> None:
     writer.start()
     assert settings_text(str(pipe)) == "node.id=3\n"
     writer.join()
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({}, "the operating system decides"),
+        ({"log.flush.scheduler.interval.ms": "1000"}, "fsync every 1000 ms"),
+        ({"log.flush.scheduler.interval.ms": "1000", "log.flush.interval.ms": "50"}, "fsync every 50 ms"),
+        ({"log.flush.interval.messages": "7"}, "fsync every 7 records"),
+        ({"log.flush.interval.messages": "1"}, "every record is on disk before it is acknowledged"),
+    ],
+)
+def test_the_first_lines_say_when_records_are_on_disk(settings: dict[str, str], words: str) -> None:
+    assert words in durability(BrokerConfig(settings))

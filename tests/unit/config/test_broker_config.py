@@ -7,7 +7,7 @@ import pytest
 import headrace
 from headrace.config import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerConfig, ConfigError, check_dynamic, load
 from headrace.config.broker import Origin
-from headrace.config.definition import BOOLEAN, DOUBLE, INT, LIST, LONG, SHORT
+from headrace.config.definition import ASSIGNOR_NAMES, BOOLEAN, DOUBLE, INT, LIST, LONG, SHORT
 from headrace.config.group import GROUP_SETTINGS
 from headrace.config.inapplicable import INAPPLICABLE, why_idle
 from headrace.storage.log.config import LogConfig
@@ -304,3 +304,16 @@ def test_bad_values_are_reported_together() -> None:
 def test_an_invalid_policy_for_unknown_settings_is_refused() -> None:
     with pytest.raises(ConfigError, match="must be one of warn, refuse"):
         load("headrace.unknown.settings=maybe\n")
+
+
+def test_kafkas_classes_of_assignors_and_selectors_are_accepted() -> None:
+    package = "org.apache.kafka"
+    config = BrokerConfig(
+        {
+            "group.consumer.assignors": f"{package}.coordinator.group.assignor.RangeAssignor,uniform",
+            "replica.selector.class": f"{package}.common.replica.RackAwareReplicaSelector",
+        }
+    )
+    assert [ASSIGNOR_NAMES[name] for name in config.group_consumer_assignors] == ["range", "uniform"]
+    assert config.warnings == []
+    assert BrokerConfig({"replica.selector.class": f"{package}.common.replica.LeaderSelector"}).warnings == []

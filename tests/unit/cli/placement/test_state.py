@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from headrace.cli.overview_tables import print_state
 from headrace.cli.placement.state import OFFLINE, UNDER_MIN_ISR, UNDER_REPLICATED, Partition
 from tests.support.placements import partition, state
 
@@ -71,3 +72,11 @@ def test_without_the_leaders_size_the_largest_replica_counts() -> None:
     place = ("t", 0)
     found = state((1, 2), [partition("t", 0, (1, 2), leader=None)], replica_sizes={(place, 1): 5, (place, 2): 9})
     assert found.size(place) == 9
+
+
+def test_the_table_of_brokers_counts_replicas_out_of_sync(capsys: pytest.CaptureFixture[str]) -> None:
+    print_state(state((1, 2, 3), [partition("t", 0, (1, 2, 3), isr=(1,), adding=(3,))]))
+    lines = [line.lower().split("\t") for line in capsys.readouterr().out.splitlines()]
+    place = next(line.index("not_in_isr") for line in lines if "not_in_isr" in line)
+    counts = {line[0]: line[place] for line in lines if len(line) > place and line[0] in {"1", "2", "3"}}
+    assert counts == {"1": "0", "2": "1", "3": "0"}
