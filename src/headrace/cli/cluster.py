@@ -178,7 +178,7 @@ class Cluster:
 
 
 class UnknownTopicError(CommandError):
-    """The topic does not exist; a separate class, because some callers expect it."""
+    """The topic does not exist. A separate class, so that callers can catch it."""
 
 
 def _check_that_a_broker_answers(bootstrap: str) -> None:

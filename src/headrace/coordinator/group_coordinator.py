@@ -238,7 +238,7 @@ class GroupCoordinator:
             for group_id in shard.state.offsets.group_ids():
                 if not self._shards.leads(shard):
                     log.warning(
-                        "%s has moved to another broker before all offsets of deleted topics (%s) were deleted. New"
+                        "%s moved to another broker before all offsets of the deleted topics (%s) were removed. New"
                         " topics with these names may inherit them: run `headrace groups delete-offsets GROUP TOPIC`",
                         shard.name,
                         listed(sorted(topics), len(topics)),

@@ -35,7 +35,7 @@ def requests(parameters: Parameters) -> Iterator[Request]:
 
 
 class _Crowd:
-    """The clients that make requests now or later, in a heap by the time of their next request."""
+    """The clients with requests still to make, in a heap ordered by the time of their next request."""
 
     def __init__(self, parameters: Parameters) -> None:
         self._draw = Random(parameters.seed).random

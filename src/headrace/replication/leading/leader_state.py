@@ -84,7 +84,7 @@ class Committed(NamedTuple):
 
 
 class LeaderState:
-    """The replicas of one partition, under one leader at a time: this broker. Times are in ms of a monotonic clock."""
+    """What this broker, as the leader of a partition, knows of its replicas. Times are in ms of a monotonic clock."""
 
     __slots__ = (
         "_broker_id",
@@ -257,7 +257,7 @@ class LeaderState:
     # Changes to the ISR
 
     def expand(self, replica: int, high_watermark: int) -> Proposal | None:
-        """Propose to add a follower; None if it has not caught up or another change is pending."""
+        """Propose to add a follower to the ISR; None if it may not join yet, or if another change is pending."""
         if self.pending is not None or replica in self.isr:
             return None
         if not self._may_join(self.followers[replica], high_watermark) or not self._is_alive(replica):

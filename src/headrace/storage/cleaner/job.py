@@ -19,7 +19,7 @@ class SourceSegment(NamedTuple):
 
 
 class LastRecord(NamedTuple):
-    """The batch to keep for an active producer: its last data batch, or a marker of its epoch if the offset is -1."""
+    """What to keep for an active producer: its last data batch or, if the offset is -1, a marker with its epoch."""
 
     last_data_offset: int
     epoch: int

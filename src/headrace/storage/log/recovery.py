@@ -182,8 +182,8 @@ def _set_aside(directory: Path, segments: Sequence[Segment], reason: str) -> Non
     for segment in reversed(segments):
         if segment.size:
             aside = _name_aside(segment)
-            log.error("%s %s; its %d bytes are now in %s", segment.path, reason, segment.size, aside)
             segment.path.rename(aside)
+            log.error("%s %s; its %d bytes are now in %s", segment.path, reason, segment.size, aside)
     remove_segments(directory, segments)
 
 
