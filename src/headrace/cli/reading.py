@@ -83,7 +83,7 @@ def read(cluster: Cluster, reading: Reading, formatter: Formatter, out: BinaryIO
 
 
 class _Reader:
-    """A consumer, and the end offsets it has yet to reach. On exit, it leaves its group and closes, unless that hangs."""
+    """A consumer, and the end offsets it has yet to reach. On exit, it leaves its group and closes if possible."""
 
     def __init__(self, cluster: Cluster, reading: Reading, partitions: list[int]) -> None:
         self._cluster = cluster

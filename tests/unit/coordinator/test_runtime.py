@@ -293,7 +293,7 @@ def test_offsets_of_a_deleted_topic_that_moved_meanwhile_are_named(
     world.coordinator.resigned(0)
     list(steps)
     assert len(world.log.stored) == stored
-    assert "has moved to another broker before all offsets of deleted topics (t) were deleted" in caplog.text
+    assert "moved to another broker before all offsets of the deleted topics (t) were removed" in caplog.text
 
 
 def test_expired_groups_are_removed_by_the_next_check(world: World) -> None:
