@@ -358,7 +358,7 @@ FAILURES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "tiered topic": (
         lambda directory: append_metadata(directory, set_in_topic("orders", "remote.storage.enable", "true")),
-        "tiered storage, which has older records of orders",
+        "tiered storage, which may hold older records of orders",
     ),
     "directory missing": (
         lambda directory: shutil.rmtree(directory / "orders-1"),

@@ -224,7 +224,7 @@ def _check_tiers(cluster: KafkaCluster) -> None:
     ]
     if tiered:
         raise _refused(
-            f"Headrace cannot read tiered storage, which has older records of {_listed(tiered)} "
+            f"Headrace cannot read tiered storage, which may hold older records of {_listed(tiered)} "
             "(remote.storage.enable=true). Restore the records with Kafka: copy them into a topic without tiered "
             "storage, then delete the tiered one"
         )

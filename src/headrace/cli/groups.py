@@ -367,7 +367,7 @@ def delete_offsets(
     quiet: Quiet = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Delete a group's committed offsets for topics that no member is subscribed to."""
+    """Delete a group's committed offsets for the given topics, to which no member may be subscribed."""
     from headrace.cli.offset_plan import missing_places, parse_selection
 
     selection = parse_selection(topics, "TOPIC")

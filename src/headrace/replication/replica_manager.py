@@ -162,9 +162,9 @@ class ReplicaManager:
         return ErrorCode.none
 
     def open(self, topic_partition: TopicPartition, topic_id: UUID, *, is_new: bool) -> None:
-        """Open or create the log, to `lead` or `follow` the partition next. Waits for the disk: call it in a thread.
+        """Open the log, or create it; call `lead` or `follow` afterwards. Waits for the disk: call it in a thread.
 
-        Without `is_new` the partition has had a log, which may be in an offline directory; then none is created.
+        If the partition is not new, it had a log: no empty one is created if that may be in an offline directory.
         Raises KafkaError: kafka_storage_error, or inconsistent_topic_id for the directory of another topic.
         """
         if self._hosted(topic_partition) is not None:

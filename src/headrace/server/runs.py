@@ -76,7 +76,7 @@ class Runs:
                 yield reply
 
     def cancel(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Cancel the waiting replies in the next turn of the loop, when their tasks have certainly started."""
+        """Cancel the waiting replies in the next turn of the loop, when their tasks are sure to have started."""
         for reply in self._replies:
             if isinstance(reply, asyncio.Future | Promise):
                 loop.call_soon(reply.cancel)

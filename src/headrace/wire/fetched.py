@@ -160,7 +160,7 @@ def parse_fetch_reply(body: memoryview) -> FetchReply:
     except (error, IndexError, ValueError) as failure:
         raise MalformedReplyError(f"the Fetch reply is malformed: {failure}") from failure
     if position != len(body):
-        raise MalformedReplyError(f"the Fetch reply has {len(body) - position} bytes too many")
+        raise MalformedReplyError(f"the Fetch reply has {len(body) - position} extra bytes at its end")
     return FetchReply(error_code, session_id, partitions)
 
 

@@ -22,7 +22,10 @@ _PAUSE_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A partition of a plan: `DONE`, `MOVING`, or `DIFFERENT` if it is not moving and has other replicas."""
+    """The state of one partition of a plan.
+
+    It is `DONE`, `MOVING`, or `DIFFERENT`: not moving, and with other replicas than planned.
+    """
 
     place: Place
     wanted: tuple[int, ...]

@@ -58,7 +58,9 @@ def columns_of(headers: Sequence[BatchHeader], bodies: Sequence[Buffer]) -> Reco
     """
     counts = np.array([header.record_count for header in headers], np.int64)
     if (counts <= 0).any():
-        raise KafkaError(ErrorCode.corrupt_message, f"the header declares {counts.min()} records instead of 1 or more")
+        raise KafkaError(
+            ErrorCode.corrupt_message, f"a batch header declares {counts.min()} records, but must declare at least 1"
+        )
     joined = b"".join((*bodies, bytes(PADDING)))
     content = np.frombuffer(joined, np.uint8)
     starts = _starts(joined, headers, bodies)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _PINNED_BYTES: Final = 4 * 1024 * 1024
 _MAX_UNCOMPRESSED: Final = 1024 * 1024 * 1024
-"""The largest uncompressed batch, in bytes, that is cleaned."""
+"""Maximum size in bytes of a batch after decompression; larger ones are not cleaned."""
 _PLAN_BYTES: Final = 1024 * 1024
 """Bytes of batches, with their uncompressed bodies, that are processed together."""
 

@@ -147,7 +147,7 @@ def _read(header: BatchHeader, body: Buffer) -> tuple[bool, list[_Record]]:
     Raises KafkaError(corrupt_message) if the body does not match the header.
     """
     if header.record_count <= 0:
-        raise _corrupt(f"the header declares {header.record_count} records instead of 1 or more")
+        raise _corrupt(f"a batch header declares {header.record_count} records, but must declare at least 1")
     data = bytes(body)
     records: list[_Record] = []
     position = 0

@@ -44,7 +44,7 @@ class Checkpoint:
         return before, after
 
     def last_offsets(self) -> object:
-        """Return the source's offsets after the last batch; None without a batch, or if the batch may be incomplete."""
+        """Return the source's offsets after the last batch; None if there is none yet, or if it may be incomplete."""
         last = max(self._numbers("offsets"), default=-1)
         return self._read(last) if last in self._numbers("commits") else None
 

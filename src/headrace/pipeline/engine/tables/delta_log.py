@@ -236,8 +236,8 @@ class TableVersion:
 class FollowedTable:
     """The current rows of a table that is read repeatedly.
 
-    To list the files of a table, Delta computes its state from all commits since the last checkpoint. Here only the
-    commits since the last call are read.
+    To list the files of a table, Delta computes its state from all commits since the last checkpoint. This class
+    reads only the commits since its last call, if the log still contains them.
     """
 
     def __init__(self, spark: SparkSession, files: Files, path: str) -> None:
