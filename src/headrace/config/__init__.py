@@ -41,7 +41,11 @@ def load(
     typed = {**(parse_environment(environment, known_keys()) if environment else {}), **parse_assignments(assignments)}
     given = {**in_file, **typed}
     # As in Kafka, log.dir counts if log.dirs is not set.
-    implied = {key: text for key, text in (defaults or {}).items() if key != "log.dirs" or not given.get("log.dir")}
+    implied = {
+        key: text
+        for key, text in (defaults or {}).items()
+        if key != "log.dirs" or not given.get("log.dir", "").strip(" ,")
+    }
     settings = {**implied, **given}
     refuse = settings.get("headrace.unknown.settings", "").strip() == "refuse"
     return BrokerConfig(settings, may_be_unknown=() if refuse else in_file.keys() - typed.keys())

@@ -57,12 +57,18 @@ def parse_environment(environment: Mapping[str, str], known: Collection[str]) ->
                 key = f"headrace.{key}"
             if key in known or key.startswith("listener.name."):
                 properties[key] = value
-            elif suggestion := did_you_mean(key, known) or did_you_mean(f"headrace.{key}", known):
+            elif suggestion := did_you_mean(key, known) or _own_setting(key, known):
                 what = f"Unknown setting {key} in the environment ({name}).{suggestion}"
                 misspelt.append(ConfigError(key, None, what))
     if misspelt:
         raise combined(misspelt)
     return properties
+
+
+def _own_setting(key: str, known: Collection[str]) -> str:
+    """Like `did_you_mean`, among Headrace's own settings, whose prefix the variable may omit."""
+    own = {name.removeprefix("headrace.") for name in known if name.startswith("headrace.")}
+    return did_you_mean(key, own).replace(" mean ", " mean headrace.", 1)
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:

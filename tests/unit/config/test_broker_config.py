@@ -112,13 +112,19 @@ def test_log_dir_counts_if_log_dirs_is_not_set() -> None:
     assert load("log.dir=/one\nlog.dirs=/two", defaults=defaults).log_dirs == ("/two",)
     assert load("", {"HEADRACE_LOG_DIR": "/one"}, defaults=defaults).log_dir == ("/one",)
     assert load("", defaults=defaults).log_dirs == ("/default",)
-    assert load("log.dir=", defaults=defaults).log_dirs == ("/default",)
+    for blank in ("", " ", ","):
+        assert load("", {"HEADRACE_LOG_DIR": blank}, defaults=defaults).log_dirs == ("/default",)
 
 
 def test_a_variable_need_not_repeat_the_prefix() -> None:
     variables = {"HEADRACE_HTTP_LISTENER": "127.0.0.1:9404", "HEADRACE_HEADRACE_BUSY_POLL_US": "0"}
     config = load("", variables)
     assert (config.headrace_http_listener, config.headrace_busy_poll_us) == ("127.0.0.1:9404", 0)
+
+
+@pytest.mark.parametrize("name", ["HTTP_PORT", "HTTP_HOST", "BUSY", "SETTINGS", "HTTP_TOKEN"])
+def test_other_variables_with_the_prefix_are_ignored(name: str) -> None:
+    assert load("", {f"HEADRACE_{name}": "tcp://10.0.0.1:80"}).warnings == []
 
 
 def test_a_misspelt_variable_without_the_second_prefix_is_reported() -> None:

@@ -374,7 +374,7 @@ class Fetcher:
             done = self._safely(partition, partial(partition.truncate_fully_and_start_at, earliest), following)
         else:
             done = True
-        if done:
+        if done and end_offset != partition.log_end_offset:
             log.warning(
                 "%s ended at offset %d, outside the leader's log (%d to %d): reset to the nearest of these offsets",
                 topic_partition,
@@ -382,6 +382,7 @@ class Fetcher:
                 earliest,
                 latest,
             )
+        if done:
             self._state.moved(following, partition.log_end())
 
     async def _leader_offset(self, topic_partition: TopicPartition, epoch: int, *, earliest: bool) -> int:

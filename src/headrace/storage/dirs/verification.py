@@ -228,7 +228,8 @@ def _verify_indexes(segment: Segment, batches: dict[int, int], findings: list[Fi
             what = "is not a regular file"
             findings.append(Finding(transactions.path, None, None, what, _REBUILT_WITH_INDEX))
         elif not transactions.is_sound(status.st_size, segment.base_offset):
-            remedy = _RESTORE if findings else _AT_START  # it cannot be rebuilt from damaged batches
+            # it cannot be rebuilt from damaged batches
+            remedy = _RESTORE if any(item.file.suffix == LOG_SUFFIX for item in findings) else _AT_START
             findings.append(Finding(transactions.path, None, None, "is not a valid transaction index", remedy))
     except FileNotFoundError:
         pass  # no transaction was aborted

@@ -29,6 +29,7 @@ class LogFlusher:
         "_flushing",
         "_last_flush_ms",
         "_leader_epochs",
+        "_limit",
         "_moved_from",
         "_moving_point",
         "_new_names",
@@ -45,6 +46,8 @@ class LogFlusher:
         self._last_flush_ms = now_ms
         self._flushing = Lock()
         self._moving_point = Lock()
+        self._limit: int | None = None
+        """Maximum recovery point during a truncation."""
         self._new_names = True
         self._rolled: list[Segment] = []
         self._saved_recovery_point = 0
@@ -60,15 +63,22 @@ class LogFlusher:
         self.recovery_point = recovery_point
         self._saved_recovery_point = max(saved, recovery_point)
 
-    def truncated_to(self, offset: int) -> None:
-        """Lower the recovery point. Call it after `truncations` has been incremented."""
+    def truncating_to(self, offset: int) -> int:
+        """Keep the recovery point at `offset` or lower until the truncation ends; return the earlier one."""
         with self._moving_point:
-            self.recovery_point = min(self.recovery_point, offset)
+            earlier, self._limit = self.recovery_point, offset
+            self.recovery_point = min(earlier, offset)
+            return earlier
+
+    def truncated_to(self, offset: int) -> None:
+        """End a truncation. Call it after `truncations` has been incremented."""
+        with self._moving_point:
+            self.recovery_point, self._limit = min(self.recovery_point, offset), None
 
     def not_truncated(self, recovery_point: int) -> None:
-        """Take back `truncated_to` if nothing was deleted; `recovery_point` is the earlier one."""
+        """Take back `truncating_to` if nothing was deleted; `recovery_point` is the earlier one."""
         with self._moving_point:
-            self.recovery_point = max(self.recovery_point, recovery_point)
+            self.recovery_point, self._limit = max(self.recovery_point, recovery_point), None
 
     def rolled(self, active: Segment) -> None:
         """Sync a segment that receives no more appends, or leave it to the next flush if recovery would read it anyway.
@@ -161,7 +171,9 @@ class LogFlusher:
                     raise
             with self._moving_point:
                 if truncations == state.truncations:
-                    self.recovery_point = max(self.recovery_point, end)
+                    self.recovery_point = max(
+                        self.recovery_point, end if self._limit is None else min(end, self._limit)
+                    )
             if segments[-1] is not state.segments.active:
                 self._sync_segment(segments[-1], active=False)  # it was rolled during this flush
         except OSError as error:

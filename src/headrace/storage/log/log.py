@@ -276,15 +276,15 @@ class Log:
             self._end_at(offset)
 
     def _begin_truncation(self, offset: int, last: Segment | None = None) -> None:
-        state, log_start_offset, recovery_point = self.state, self.log_start_offset, self.flusher.recovery_point
+        state, log_start_offset = self.state, self.log_start_offset
         state.truncations += 1
+        recovery_point = self.flusher.truncating_to(offset)
         try:
             if last is not None:
                 last.find(offset)  # fails if it is damaged, before anything is deleted
             remove_unfinished_swaps(state.directory)
-            if offset < self.flusher.recovery_point:
-                # recovery does not check data before the recovery point, so lower it before that data is rewritten
-                self.flusher.truncated_to(offset)
+            if offset < recovery_point:
+                # recovery does not check data before the recovery point, so save it before that data is rewritten
                 state.log_start_offset = min(state.log_start_offset, offset)
                 self.save_bounds(self)
         except (OSError, CorruptIndexError) as error:

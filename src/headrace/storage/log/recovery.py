@@ -3,6 +3,7 @@
 import logging
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -81,8 +82,6 @@ def load_segments(loading: Loading, epochs: LeaderEpochs) -> tuple[list[Segment]
     finish_interrupted_swaps(loading.directory)
     segments, bad_indexes = _open_segments(loading)
     unflushed = [] if loading.clean_shutdown else _from_offset(segments, loading.recovery_point)
-    if bad_indexes:
-        restore_lost_indexes(loading.directory, segments, bad_indexes - {item.base_offset for item in unflushed})
     gapless = loading.gapless and not loading.kernel_survived
     if unflushed and loading.kernel_survived:
         # all writes of the process are in the page cache: only the last batch can be incomplete, and only the last
@@ -90,6 +89,7 @@ def load_segments(loading: Loading, epochs: LeaderEpochs) -> tuple[list[Segment]
         last = unflushed[-1]
         resumed = last.base_offset in bad_indexes or resume(last, loading.config, epochs)
         unflushed = [] if resumed else [last]
+    restore_lost_indexes(loading.directory, segments, bad_indexes - {segment.base_offset for segment in unflushed})
     for place, segment in enumerate(segments):
         if segment not in unflushed and segment.base_offset not in bad_indexes:
             continue
@@ -160,17 +160,17 @@ def _rebuild_indexes(segment: Segment, config: LogConfig, limit: int) -> None:
         return
     log.info("%s: rebuilding the indexes", segment.path)
     segment.clear_indexes()
-    end = 0
+    end, next_offset = 0, segment.base_offset
     for position, header in valid_batches(segment, limit):
         segment.index_batch(position, header, config.index_interval_bytes)
-        end = position + header.size
+        end, next_offset = position + header.size, header.next_offset
     if end < segment.size:
         log.error("%s; the rest of the file is unchanged", damage_error(segment.path, end))
-        try:
+        with suppress(KafkaError):  # up to the next invalid batch
             for position, header in segment.headers(end):
-                segment.index_batch(position, header, config.index_interval_bytes)
-        except KafkaError as error:
-            log.debug("%s: batches after the damage were indexed up to the next invalid one: %s", segment.path, error)
+                if next_offset <= header.base_offset < header.next_offset <= limit:
+                    segment.index_batch(position, header, config.index_interval_bytes)
+                    next_offset = header.next_offset
     segment.seal()
     # the next start will not check it again
     segment.sync_indexes()

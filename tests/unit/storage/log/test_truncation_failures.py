@@ -187,3 +187,27 @@ def test_a_flush_that_began_during_a_truncation_does_not_move_the_recovery_point
     finish.set()
     flush.join()
     assert log.flusher.recovery_point <= log.log_end_offset == 20
+
+
+def test_a_flush_within_a_truncation_leaves_the_recovery_point_to_save_low(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log(tmp_path / "log")
+    for _ in range(30):
+        append(log, 2)
+    log.flusher.flush()
+    truncate, saved = Segment.truncate, []
+
+    def flushed(segment: Segment, offset: int) -> int:
+        flush = threading.Thread(target=log.flusher.flush)
+        flush.start()
+        flush.join()
+        saved.append(log.flusher.recovery_point_to_save)
+        return truncate(segment, offset)
+
+    monkeypatch.setattr(Segment, "truncate", flushed)
+    log.truncate_to(20)
+    assert saved[0] <= 20
+    append(log, 2)
+    log.flusher.flush()
+    assert log.flusher.recovery_point == log.log_end_offset

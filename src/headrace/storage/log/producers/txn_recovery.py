@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from headrace.errors import KafkaError
 from headrace.storage.log.indexes.txn_index import AbortedTransaction
@@ -20,7 +21,9 @@ def restore_transaction_indexes(directory: Path, segments: Sequence[Segment]) ->
 
     Raises OSError, and KafkaError as `Segment.headers` does or for an invalid control batch.
     """
-    _restore(directory, segments, [place for place, segment in enumerate(segments) if segment.txn_index.is_suspect])
+    suspects = [place for place, segment in enumerate(segments) if segment.txn_index.is_suspect]
+    if (damage := _restore(directory, segments, suspects)) is not None:
+        raise damage.error
 
 
 def restore_lost_indexes(directory: Path, segments: Sequence[Segment], rebuilt: Collection[int]) -> None:
@@ -34,32 +37,48 @@ def restore_lost_indexes(directory: Path, segments: Sequence[Segment], rebuilt: 
         for place, segment in enumerate(segments)
         if segment.base_offset in rebuilt and not segment.txn_index.exists and not segment.is_cut
     ]
-    try:
-        _restore(directory, segments, lost)
-    except KafkaError as error:
-        log.error(
-            "%s: read_committed consumers may get records of aborted transactions, because transaction indexes may be "
-            "missing and cannot be rebuilt from damaged batches: %s",
-            directory,
-            error,
-        )
+    while (damage := _restore(directory, segments, lost)) is not None:
+        if damage.place < len(segments) - 1:  # the last segment is checked and restored later
+            log.error(
+                "%s: read_committed consumers may get records of aborted transactions, because transaction indexes may"
+                " be missing and cannot be rebuilt from damaged batches: %s",
+                directory,
+                damage.error,
+            )
+        # later segments with a snapshot after the damage do not depend on it
+        after = segments[damage.place].base_offset
+        lost = [
+            place
+            for place in lost
+            if place > damage.place and _state_before(directory, segments[place].base_offset)[1] > after
+        ]
 
 
-def _restore(directory: Path, segments: Sequence[Segment], places: Sequence[int]) -> None:
+class _Damage(NamedTuple):
+    place: int
+    error: KafkaError
+
+
+def _restore(directory: Path, segments: Sequence[Segment], places: Sequence[int]) -> _Damage | None:
+    """Rewrite the transaction indexes of the segments at `places` if they differ. Return the first damage."""
     if not places:
-        return
+        return None
     wanted = set(places)
     transactions, start = _state_before(directory, segments[places[0]].base_offset)
     begin = max((place for place, segment in enumerate(segments) if segment.base_offset <= start), default=0)
     for place in range(begin, places[-1] + 1):
         segment = segments[place]
-        aborted = list(replay_segment(segment, transactions, start))
+        try:
+            aborted = list(replay_segment(segment, transactions, start))
+        except KafkaError as error:
+            return _Damage(place, error)
         if place not in wanted:
             continue
         if not segment.txn_index.contains(aborted):
             log.warning("%s differs from the log: rewriting it with %d entries", segment.txn_index.path, len(aborted))
             segment.txn_index.replace(aborted)
         segment.txn_index.is_suspect = False
+    return None
 
 
 def replay_segment(segment: Segment, transactions: OpenTransactions, start: int) -> Iterator[AbortedTransaction]:

@@ -96,14 +96,59 @@ def test_an_invalid_index_is_rebuilt_even_after_a_clean_shutdown(tmp_path: Path,
     assert aborted(open_log(tmp_path, clean=True)) == expected
 
 
-@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("end", ["clean", "kill", "power failure"])
+@pytest.mark.parametrize("recovery_point", [0, 4, 7, 9])
+@pytest.mark.parametrize("other", ["index", "timeindex"])
 @pytest.mark.parametrize("base_offset", [4, 7])
-def test_a_lost_index_is_rebuilt_with_the_segments_other_indexes(tmp_path: Path, base_offset: int, clean: bool) -> None:
+def test_a_lost_index_is_rebuilt_with_the_segments_other_indexes(
+    tmp_path: Path, base_offset: int, other: str, recovery_point: int, end: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = history(tmp_path)
+    open_log(tmp_path).close()
+    for suffix in ("txnindex", other):
+        (tmp_path / f"{base_offset:020}.{suffix}").unlink()
+    caplog.clear()
+    log = open_log(tmp_path, clean=end == "clean", recovery_point=recovery_point, kernel_survived=end == "kill")
+    assert aborted(log) == expected
+    assert "may get records of aborted" not in caplog.text
+
+
+def test_a_torn_last_segment_is_restored_without_an_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     expected = history(tmp_path)
     open_log(tmp_path).close()
     for suffix in ("txnindex", "index"):
-        (tmp_path / f"{base_offset:020}.{suffix}").unlink()
-    assert aborted(open_log(tmp_path, clean=clean, recovery_point=9)) == expected
+        (tmp_path / f"{7:020}.{suffix}").unlink()
+    with (tmp_path / f"{7:020}.log").open("ab") as file:
+        file.write(bytes(30))
+    caplog.clear()
+    assert aborted(open_log(tmp_path, clean=True)) == expected
+    assert "may get records of aborted" not in caplog.text
+
+
+def test_a_snapshot_after_the_damage_allows_to_restore_later_indexes(tmp_path: Path) -> None:
+    history(tmp_path)
+    open_log(tmp_path).close()
+    write_snapshot(tmp_path, 7, [ProducerEntry(3, 0, 0, 5, 0, NOW, 1, 5).packed()])
+    for base_offset in (4, 7):
+        for suffix in ("txnindex", "index"):
+            (tmp_path / f"{base_offset:020}.{suffix}").unlink()
+    path = tmp_path / f"{4:020}.log"
+    path.write_bytes(bytes(20) + path.read_bytes()[20:])
+    assert aborted(open_log(tmp_path, clean=True)) == [AbortedTransaction(3, 5, 7, 8)]
+
+
+@pytest.mark.parametrize("position", range(8))
+def test_a_damaged_base_offset_does_not_stop_the_start(tmp_path: Path, position: int) -> None:
+    history(tmp_path)
+    open_log(tmp_path).close()
+    (tmp_path / f"{4:020}.index").unlink()
+    path = tmp_path / f"{4:020}.log"
+    content = bytearray(path.read_bytes())
+    content[position] ^= 0xFF
+    path.write_bytes(content)
+    log = open_log(tmp_path, clean=True)
+    assert log.log_end_offset == 9
+    assert log.reader.read(7, 1000, upto_offset=9) is not None
 
 
 class KilledError(BaseException):
