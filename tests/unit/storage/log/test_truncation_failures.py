@@ -211,3 +211,10 @@ def test_a_flush_within_a_truncation_leaves_the_recovery_point_to_save_low(
     append(log, 2)
     log.flusher.flush()
     assert log.flusher.recovery_point == log.log_end_offset
+
+
+def test_a_flush_up_to_an_offset_after_a_truncated_end_stops_at_the_end(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "log")
+    append(log, 2)
+    log.flusher.flush(upto=60)
+    assert log.flusher.recovery_point == 2
