@@ -1,4 +1,4 @@
-"""Types shared by all packages. Imports no other module."""
+"""Types shared by all packages. Imports no other module of Headrace."""
 
 import uuid
 from typing import Any, NamedTuple, TypeAlias

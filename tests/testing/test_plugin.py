@@ -144,10 +144,10 @@ def test_settings_may_be_numbers_booleans_and_lists() -> None:
 
 @pytest.mark.parametrize("value", [None, {"a": 1}, [1, 2], object])
 def test_a_value_of_an_unsupported_type_is_reported(value: object) -> None:
-    with pytest.raises(ConfigError, match=r"for num\.partitions: must be text, a number"):
+    with pytest.raises(ConfigError, match=r"for num\.partitions: must be a string, a number"):
         Broker({"num.partitions": value})  # type: ignore[dict-item]  # as a test without types would
 
 
 def test_a_key_that_is_not_text_is_reported() -> None:
-    with pytest.raises(ConfigError, match="names of settings must be text"):
+    with pytest.raises(ConfigError, match="names of settings must be a string"):
         Broker({3: "x"})  # type: ignore[dict-item]  # as a test without types would

@@ -1,4 +1,4 @@
-"""Print plans of moves and their outcomes: tables on a terminal, tab-separated blocks in a pipe, JSON objects."""
+"""Print plans of moves and their outcomes, as tables or tab-separated blocks, or convert them for JSON."""
 
 import json
 from collections import Counter

@@ -137,7 +137,7 @@ class Broker:
 def _as_text(key: object, value: object) -> str:
     """Return a value as it is written in a settings file. Raises ConfigError if it has another type."""
     if not isinstance(key, str):
-        raise ConfigError(str(key), None, f"Unknown setting {key!r}: the names of settings must be text")
+        raise ConfigError(str(key), None, f"Unknown setting {key!r}: the names of settings must be a string")
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (str, int, float, Path)):
@@ -145,4 +145,4 @@ def _as_text(key: object, value: object) -> str:
     if isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value):
         return ",".join(value)
     # repr(): None as the value would mean an unknown setting.
-    raise ConfigError(key, repr(value), "must be text, a number, True or False, or a list of text")
+    raise ConfigError(key, repr(value), "must be a string, a number, a Path, True or False, or a list of strings")

@@ -215,7 +215,7 @@ def test_secrets_are_read_late_and_never_printed(monkeypatch: pytest.MonkeyPatch
         ('[java]\ngroup.id = "g"', "group.id is set by the pipeline itself"),
         ("request.timeout.ms = 1\nsocket.timeout.ms = 2", "request.timeout.ms and socket.timeout.ms are the same"),
         ("socket.timeout.ms = 2\nrequest.timeout.ms = 1", "socket.timeout.ms and request.timeout.ms are the same"),
-        ("linger.ms = [1]", "linger.ms must be text, a number, true or false"),
+        ("linger.ms = [1]", "linger.ms must be a string, a number, true or false"),
         ('sasl.jaas.config = { env = "X" }', "give sasl.mechanism, sasl.username and sasl.password instead"),
         ('sasl.username = "me"', "sasl.username does not apply to security.protocol PLAINTEXT: remove it, or use"),
         ('ssl.ca.location = "ca.pem"', "ssl.ca.location does not apply to security.protocol PLAINTEXT"),

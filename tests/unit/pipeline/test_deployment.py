@@ -122,7 +122,7 @@ def test_options_of_a_command_replace_those_of_the_file(path: Path) -> None:
         ("[place]\nlake = 5", "[place] lake must be non-empty text, not 5"),
         ('[cluster]\nclient.id = "x"', '[cluster] bootstrap is missing: write bootstrap = "HOST:PORT"'),
         ('[spark]\nmaster = "sparc"', "'sparc' is not a Spark master"),
-        ('[spark]\nmaster = { env = "M" }', "[spark] master must be text"),
+        ('[spark]\nmaster = { env = "M" }', "[spark] master must be a string"),
         (
             '[spark]\nsql.session.timeZone = "CET"',
             "spark.sql.session.timeZone cannot be changed: results or secrets depend on it",

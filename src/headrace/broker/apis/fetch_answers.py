@@ -128,7 +128,7 @@ def encode_in_steps(
 
 
 def _one_topic(answered: Answered) -> bytes | None:
-    """Encode a reply's only topic quickly, if it has one partition with `Copied` records; otherwise return None."""
+    """Encode the only partition of a reply on a fast path; None unless it is plain `Copied` records of a topic id."""
     wanted, error, partition, part, diverging = answered
     if type(part) is not Copied or partition is None or error is not ErrorCode.none or diverging is not None:
         return None

@@ -139,7 +139,7 @@ class Member:
         self._following = self._loop.create_task(self._follow())
 
     def leaders(self, replicas: ReplicaManager) -> MemberLeaders:
-        """Create what this broker needs as a leader: its ISR changes, and checks for lagging followers."""
+        """Create the object that does this broker's work as a leader: ISR changes, and checks for lagging followers."""
         return MemberLeaders(
             self._config,
             self._cache,

@@ -48,10 +48,10 @@ def _entry(entry: Any, where: str) -> tuple[Place, tuple[int, ...]]:
         raise CommandError(f"{where} is not a JSON object", _HINT)
     topic, partition, replicas = entry.get("topic"), entry.get("partition"), entry.get("replicas")
     if not isinstance(topic, str) or not topic or type(partition) is not int or partition < 0:
-        raise CommandError(f"{where} has no valid topic and partition", _HINT)
+        raise CommandError(f"{where} needs a topic name and a partition number of at least 0", _HINT)
     valid = isinstance(replicas, list) and all(type(broker) is int and broker >= 0 for broker in replicas)
     if not replicas or not valid:
-        raise CommandError(f"{where} ({topic}:{partition}) has no list of broker ids as replicas", _HINT)
+        raise CommandError(f"{where} ({topic}:{partition}) needs a non-empty list of broker ids as replicas", _HINT)
     if len(set(replicas)) < len(replicas):
         raise CommandError(f"{where} ({topic}:{partition}) names a broker twice", "List every broker at most once.")
     if any(directory != _ANY for directory in entry.get("log_dirs", ())):

@@ -83,7 +83,10 @@ class _Crawler:
 
 
 class Truth:
-    """Takes requests in time order, and passes rows of `TABLES` to `write` as soon as they are complete."""
+    """Computes the expected results of the generated requests.
+
+    Takes requests in time order, and passes rows of `TABLES` to `write` as soon as they are complete.
+    """
 
     def __init__(self, partitions: int, write: Callable[[str, Row], None]) -> None:
         self._write = write

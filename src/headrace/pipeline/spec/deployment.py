@@ -171,7 +171,7 @@ def _spark(table: Mapping[str, object], directory: Path) -> Spark:
     settings = flattened(table, "[spark]", directory)
     master = settings.pop("master", None)
     if isinstance(master, Secret):
-        raise PipelineError("[spark] master must be text")
+        raise PipelineError("[spark] master must be a string")
     if master is not None:
         profiles.profile_of(master)
     named = {name if name.startswith("spark.") else f"spark.{name}": value for name, value in settings.items()}

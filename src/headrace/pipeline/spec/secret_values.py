@@ -84,7 +84,7 @@ def flattened(table: Mapping[str, object], where: str, directory: Path) -> dict[
         elif isinstance(value, str | int | float):
             found[name] = str(value)
         else:
-            raise PipelineError(f"{where} {name} must be text, a number, true or false, not {value!r}")
+            raise PipelineError(f"{where} {name} must be a string, a number, true or false, not {value!r}")
     return found
 
 

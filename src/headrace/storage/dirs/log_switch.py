@@ -33,7 +33,9 @@ def prepare(log_dirs: LogDirs, move: LogMove, high_watermark: int) -> None:
 
 
 def switch(log_dirs: LogDirs, move: LogMove) -> bool:
-    """Copy the rest and use the copy, in the thread that appends; return False if too much is left to copy.
+    """Copy what is still missing, and make the copy the partition's log; return False if too much is missing.
+
+    Call this in the thread that appends.
 
     Raises MoveAbortedError, MoveFailedError and OSError.
     """

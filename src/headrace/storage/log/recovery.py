@@ -183,7 +183,7 @@ def _set_aside(directory: Path, segments: Sequence[Segment], reason: str) -> Non
         if segment.size:
             aside = _name_aside(segment)
             segment.path.rename(aside)
-            log.error("%s %s; its %d bytes are now in %s", segment.path, reason, segment.size, aside)
+            log.error("%s %s: it was removed, and its %d bytes are in %s", segment.path, reason, segment.size, aside)
     remove_segments(directory, segments)
 
 

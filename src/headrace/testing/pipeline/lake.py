@@ -134,7 +134,7 @@ class Lake:
         source = definition_of(job).source
         if isinstance(records, DataFrame):
             if not isinstance(source, Table):
-                raise PipelineError("records of a topic must be text or bytes")
+                raise PipelineError("records of a topic must be strings or bytes")
             self._append(source.name, records)
             return
         if isinstance(source, Table) and source.name != _EVENTS:

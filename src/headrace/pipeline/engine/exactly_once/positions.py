@@ -46,7 +46,7 @@ def of_table(files: Reading, table: str, source_to: Any) -> Offsets:
 
 
 _ALL_FILES: Final = 1 << 62
-"""Delta's index after the last file of a version is close to the largest long."""
+"""A larger index means that all files of the version were read: Delta's index of their end is near the largest long."""
 
 
 def _committed(log: str) -> Offsets:
