@@ -9,7 +9,7 @@ from headrace.replication.replica_manager import ReplicaManager
 from headrace.storage.dirs.log_dir import LogDir
 from headrace.storage.dirs.log_dirs import LogDirs
 from headrace.storage.files.log_file import LogFile
-from headrace.storage.log import flusher, log, recovery
+from headrace.storage.log import flusher, log, recovery, valid_batches
 from headrace.storage.log.leader_epochs import LeaderEpochs
 from headrace.storage.log.segment import Segment
 from headrace.wire.batch import BatchHeader
@@ -38,7 +38,7 @@ def no_sync_after_segments_are_deleted(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_checksums(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(recovery, "batch_crc_ok", lambda *_: True)
+    patch.setattr(valid_batches, "batch_crc_ok", lambda *_: True)
 
 
 def no_search_for_lost_tails(patch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,7 @@ def load(
     implied = {
         key: text
         for key, text in (defaults or {}).items()
-        if key != "log.dirs" or not given.get("log.dir", "").strip(" ,")
+        if key != "log.dirs" or not given.get("log.dir", "").replace(",", " ").strip()
     }
     settings = {**implied, **given}
     refuse = settings.get("headrace.unknown.settings", "").strip() == "refuse"

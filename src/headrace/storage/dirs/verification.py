@@ -29,9 +29,9 @@ from headrace.storage.log.indexes.index import CorruptIndexError, OffsetIndex, T
 from headrace.storage.log.leader_epochs import FILE_NAME as LEADER_EPOCHS_FILE
 from headrace.storage.log.leader_epochs import read_entries
 from headrace.storage.log.producers.producer_snapshot import CorruptSnapshotError, read_snapshot, snapshots
-from headrace.storage.log.recovery import valid_batches
 from headrace.storage.log.segment import MIN_BATCH_LENGTH, Segment
 from headrace.storage.log.segment_files import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, offset_of, segment_file
+from headrace.storage.log.valid_batches import valid_batches
 from headrace.wire.batch import HEADER_SIZE, MAGIC_V2, batch_crc_ok, parse_header
 from headrace.wire.ids import id_to_text
 

@@ -5,6 +5,8 @@ A flush blocks on the disk. It may run in one thread while another thread append
 
 import errno
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import zip_longest
 from pathlib import Path
 from threading import Lock
@@ -63,22 +65,26 @@ class LogFlusher:
         self.recovery_point = recovery_point
         self._saved_recovery_point = max(saved, recovery_point)
 
-    def truncating_to(self, offset: int) -> int:
-        """Keep the recovery point at `offset` or lower until the truncation ends; return the earlier one."""
+    @contextmanager
+    def truncating_to(self, offset: int) -> Iterator[int]:
+        """Keep the recovery point at `offset` or lower until `truncated_to`, and yield the earlier one.
+
+        After an exception, it is restored: nothing may have been deleted by then.
+        """
         with self._moving_point:
             earlier, self._limit = self.recovery_point, offset
             self.recovery_point = min(earlier, offset)
-            return earlier
+        try:
+            yield earlier
+        except BaseException:
+            with self._moving_point:
+                self.recovery_point, self._limit = max(self.recovery_point, earlier), None
+            raise
 
     def truncated_to(self, offset: int) -> None:
         """End a truncation. Call it after `truncations` has been incremented."""
         with self._moving_point:
             self.recovery_point, self._limit = min(self.recovery_point, offset), None
-
-    def not_truncated(self, recovery_point: int) -> None:
-        """Take back `truncating_to` if nothing was deleted; `recovery_point` is the earlier one."""
-        with self._moving_point:
-            self.recovery_point, self._limit = max(self.recovery_point, recovery_point), None
 
     def rolled(self, active: Segment) -> None:
         """Sync a segment that receives no more appends, or leave it to the next flush if recovery would read it anyway.
@@ -153,14 +159,14 @@ class LogFlusher:
         try:
             self.sync_switch()
             while self._rolled:
-                self._sync_segment(self._rolled[0], active=False)
+                self._sync_segment(self._rolled[0], truncations, active=False)
                 del self._rolled[0]
             for segment, next_segment in zip_longest(segments, segments[1:]):
                 if segment.base_offset >= end:
                     break
                 if next_segment is not None and next_segment.base_offset <= self.recovery_point:
                     continue
-                self._sync_segment(segment, active=segment is segments[-1])
+                self._sync_segment(segment, truncations, active=segment is segments[-1])
             self._leader_epochs.sync()
             if self._new_names:
                 self._new_names = False
@@ -175,14 +181,14 @@ class LogFlusher:
                         self.recovery_point, end if self._limit is None else min(end, self._limit)
                     )
             if segments[-1] is not state.segments.active:
-                self._sync_segment(segments[-1], active=False)  # it was rolled during this flush
+                self._sync_segment(segments[-1], truncations, active=False)  # it was rolled during this flush
         except OSError as error:
             failed = state.storage_error("flush", error)
             if error.errno not in _RETRIABLE:
                 self.flush_failure = str(failed)
             raise failed from error
 
-    def _sync_segment(self, segment: Segment, *, active: bool) -> None:
+    def _sync_segment(self, segment: Segment, truncations: int, *, active: bool) -> None:
         try:
             segment.file.sync()
             if not active:
@@ -190,7 +196,7 @@ class LogFlusher:
             if segment.txn_index.path.exists():
                 sync_file(segment.txn_index.path)
         except FileNotFoundError:
-            if segment in self._state.segments.ordered:
+            if segment in self._state.segments.ordered and truncations == self._state.truncations:
                 raise
             log.debug("%s was deleted during a flush", segment.path)
 

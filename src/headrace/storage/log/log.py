@@ -278,18 +278,17 @@ class Log:
     def _begin_truncation(self, offset: int, last: Segment | None = None) -> None:
         state, log_start_offset = self.state, self.log_start_offset
         state.truncations += 1
-        recovery_point = self.flusher.truncating_to(offset)
         try:
-            if last is not None:
-                last.find(offset)  # fails if it is damaged, before anything is deleted
-            remove_unfinished_swaps(state.directory)
-            if offset < recovery_point:
-                # recovery does not check data before the recovery point, so save it before that data is rewritten
-                state.log_start_offset = min(state.log_start_offset, offset)
-                self.save_bounds(self)
+            with self.flusher.truncating_to(offset) as recovery_point:
+                if last is not None:
+                    last.find(offset)  # fails if it is damaged, before anything is deleted
+                remove_unfinished_swaps(state.directory)
+                if offset < recovery_point:
+                    # recovery does not check data before the recovery point, so save it before that data is rewritten
+                    state.log_start_offset = min(state.log_start_offset, offset)
+                    self.save_bounds(self)
         except (OSError, CorruptIndexError) as error:
             state.log_start_offset = log_start_offset
-            self.flusher.not_truncated(recovery_point)
             raise state.storage_error("truncate", error) from error
 
     def _end_at(self, offset: int) -> None:

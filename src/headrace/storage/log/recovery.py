@@ -2,14 +2,13 @@
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from stat import S_ISREG
 from typing import Final, NamedTuple
-from zlib import crc32
 
 from headrace.errors import KafkaError
 from headrace.storage.files.atomic_file import UnusableFileError, copy_file, sync_directory
@@ -17,7 +16,7 @@ from headrace.storage.log.config import LogConfig
 from headrace.storage.log.indexes.index import CorruptIndexError
 from headrace.storage.log.leader_epochs import LeaderEpochs
 from headrace.storage.log.producers.txn_recovery import restore_lost_indexes
-from headrace.storage.log.segment import MAX_RELATIVE_OFFSET, MIN_BATCH_LENGTH, Segment, damage_error, old_format_error
+from headrace.storage.log.segment import MAX_RELATIVE_OFFSET, Segment, damage_error
 from headrace.storage.log.segment_files import (
     CLEANED_SUFFIX,
     DAMAGED_SUFFIX,
@@ -33,18 +32,11 @@ from headrace.storage.log.segment_files import (
     segment_file,
     suffix_of,
 )
+from headrace.storage.log.valid_batches import valid_batches
 from headrace.wire.batch import (
-    HEADER_SIZE,
-    LOG_OVERHEAD,
-    MAGIC_V2,
     TRANSACTIONAL_FLAG,
-    BatchHeader,
-    batch_crc_ok,
-    parse_header,
 )
 
-_SCAN_BYTES: Final = 1024 * 1024
-"""Bytes per read: large enough for few calls, small enough to stay in the processor's cache for the checksum."""
 _LOST: Final = "the records in between are lost; restore them from a replica or a backup"
 
 _NO_LIMIT: Final = 2**63
@@ -160,6 +152,7 @@ def _rebuild_indexes(segment: Segment, config: LogConfig, limit: int) -> None:
         return
     log.info("%s: rebuilding the indexes", segment.path)
     segment.clear_indexes()
+    limit = min(limit, segment.base_offset + MAX_RELATIVE_OFFSET + 1)
     end, next_offset = 0, segment.base_offset
     for position, header in valid_batches(segment, limit):
         segment.index_batch(position, header, config.index_interval_bytes)
@@ -310,52 +303,6 @@ def rebuild(
     segment.txn_index.truncate(end_offset)
     segment.seal()
     return Rebuilt(torn, end_offset)
-
-
-def valid_batches(segment: Segment, limit: int, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield the position and header of every batch, from `position` to the first torn, damaged or misordered one.
-
-    Raises KafkaError(unsupported_for_message_format) for a valid batch of an older format.
-    """
-    descriptor = segment.file.fileno()
-    buffer = bytearray(min(_SCAN_BYTES, max(segment.size - position, HEADER_SIZE)))
-    start, filled = position, 0
-    next_offset = segment.base_offset
-    limit = min(limit, segment.base_offset + MAX_RELATIVE_OFFSET + 1)
-    while position + HEADER_SIZE <= segment.size:
-        at = position - start
-        if at + HEADER_SIZE > filled:
-            start, at = position, 0
-            filled = os.preadv(descriptor, [buffer], position)
-            if filled < HEADER_SIZE:
-                return
-        header = parse_header(buffer, at)
-        size = header.size
-        if header.batch_length < MIN_BATCH_LENGTH or position + size > segment.size:
-            return
-        if at + size > filled:
-            if size > len(buffer):
-                buffer = bytearray(size)
-            start, at = position, 0
-            filled = os.preadv(descriptor, [buffer], position)
-            if filled < size:
-                return
-        if header.magic in (0, 1):
-            _refuse_old_format(segment.path, position, buffer, at, size, header)
-        if header.magic != MAGIC_V2 or not batch_crc_ok(buffer, at, size):
-            return
-        if header.base_offset < next_offset or header.last_offset >= limit:
-            return
-        yield position, header
-        next_offset = header.next_offset
-        position += size
-
-
-def _refuse_old_format(path: Path, position: int, buffer: bytearray, at: int, size: int, header: BatchHeader) -> None:
-    """Raise KafkaError if the CRC-32 after the length shows a message of v0 or v1, and not random bytes."""
-    stored = int.from_bytes(buffer[at + LOG_OVERHEAD : at + LOG_OVERHEAD + 4], "big")
-    if stored == crc32(memoryview(buffer)[at + LOG_OVERHEAD + 4 : at + size]):
-        raise old_format_error(path, position, header.magic)
 
 
 def remove_segments(directory: Path, segments: Sequence[Segment]) -> None:

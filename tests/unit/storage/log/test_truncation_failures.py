@@ -16,6 +16,7 @@ from headrace.storage.files import atomic_file, log_file
 from headrace.storage.files.disk_failures import is_disk_failure
 from headrace.storage.log.leader_epochs import LeaderEpochs
 from headrace.storage.log.log import Log
+from headrace.storage.log.recovery import remove_segments
 from headrace.storage.log.segment import Segment
 from headrace.storage.log.state import LogState
 from tests.support.waiting import wait_for
@@ -123,6 +124,54 @@ def test_a_truncation_fails_before_any_change_or_takes_the_directory_offline(
         assert bounds_file(log).read_text() == expected_bounds, f"call {place}"
         log.close()
     assert place > 20
+
+
+def test_a_truncation_that_is_refused_keeps_the_recovery_point(tmp_path: Path) -> None:
+    log = filled(tmp_path / "log")
+    path = log.segments.ordered[1].path
+    damaged = bytearray(path.read_bytes())
+    damaged[16] = 9  # the magic byte of the first batch
+    path.write_bytes(damaged)
+    assert failing_code(lambda log: log.truncate_to(log.segments.ordered[1].base_offset + 1), log)
+    append(log, 2)
+    log.flusher.flush()
+    assert log.flusher.recovery_point == log.log_end_offset == END + 2
+
+
+def test_a_flush_ignores_files_that_a_truncation_has_just_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log(tmp_path / "log")
+    for _ in range(30):
+        append(log, 2)
+    sync, deleted = Segment.sync_indexes, threading.Event()
+    began, errors = threading.Event(), []
+
+    def slow(segment: Segment) -> None:
+        began.set()
+        assert deleted.wait(10)
+        sync(segment)
+
+    def flush() -> None:
+        try:
+            log.flusher.flush()
+        except KafkaError as error:
+            errors.append(error)
+
+    monkeypatch.setattr(Segment, "sync_indexes", slow)
+    remove = remove_segments
+
+    def removing(directory: Path, segments: Any) -> None:
+        remove(directory, segments)
+        deleted.set()
+        thread.join()  # while the log still lists the deleted segments
+
+    thread = threading.Thread(target=flush)
+    thread.start()
+    assert began.wait(10)
+    monkeypatch.setattr("headrace.storage.log.log.remove_segments", removing)
+    log.truncate_to(2)
+    assert errors == []
 
 
 def failing_code(truncate: Callable[[Log], None], log: Log) -> ErrorCode | None:

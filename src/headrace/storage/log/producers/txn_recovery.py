@@ -3,15 +3,18 @@
 import logging
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from headrace.errors import KafkaError
 from headrace.storage.log.indexes.txn_index import AbortedTransaction
 from headrace.storage.log.producers.open_transactions import OpenTransactions
 from headrace.storage.log.producers.producer_snapshot import CorruptSnapshotError, read_snapshot, snapshots
-from headrace.storage.log.segment import Segment
+from headrace.storage.log.segment import Segment, damage_error
+from headrace.storage.log.valid_batches import valid_batches
 from headrace.wire.batch import BatchHeader
 from headrace.wire.records import Record, iter_records
+
+_NO_LIMIT: Final = 2**63
 
 log = logging.getLogger(__name__)
 
@@ -37,21 +40,20 @@ def restore_lost_indexes(directory: Path, segments: Sequence[Segment], rebuilt: 
         for place, segment in enumerate(segments)
         if segment.base_offset in rebuilt and not segment.txn_index.exists and not segment.is_cut
     ]
-    while (damage := _restore(directory, segments, lost)) is not None:
-        if damage.place < len(segments) - 1:  # the last segment is checked and restored later
-            log.error(
-                "%s: read_committed consumers may get records of aborted transactions, because transaction indexes may"
-                " be missing and cannot be rebuilt from damaged batches: %s",
-                directory,
-                damage.error,
-            )
-        # later segments with a snapshot after the damage do not depend on it
-        after = segments[damage.place].base_offset
-        lost = [
-            place
-            for place in lost
-            if place > damage.place and _state_before(directory, segments[place].base_offset)[1] > after
-        ]
+    while (damage := _restore(directory, segments, lost, checked=True)) is not None:
+        if damage.place == len(segments) - 1:
+            return  # recovery checks the last segment, and then restores its index
+        log.error(
+            "%s: read_committed consumers may get records of aborted transactions, because transaction indexes may be"
+            " missing and cannot be rebuilt from damaged batches: %s",
+            directory,
+            damage.error,
+        )
+        # segments with a snapshot after the damage do not depend on it
+        after = segments[damage.place + 1].base_offset
+        lost = [place for place in lost if segments[place].base_offset >= after]
+        while lost and _state_before(directory, segments[lost[0]].base_offset)[1] < after:
+            del lost[0]
 
 
 class _Damage(NamedTuple):
@@ -59,8 +61,13 @@ class _Damage(NamedTuple):
     error: KafkaError
 
 
-def _restore(directory: Path, segments: Sequence[Segment], places: Sequence[int]) -> _Damage | None:
-    """Rewrite the transaction indexes of the segments at `places` if they differ. Return the first damage."""
+def _restore(
+    directory: Path, segments: Sequence[Segment], places: Sequence[int], *, checked: bool = False
+) -> _Damage | None:
+    """Rewrite the transaction indexes of the segments at `places` if they differ. Return the first damage.
+
+    With `checked`, also verify the checksums and the order of the batches: damaged offsets would lead to wrong entries.
+    """
     if not places:
         return None
     wanted = set(places)
@@ -69,6 +76,8 @@ def _restore(directory: Path, segments: Sequence[Segment], places: Sequence[int]
     for place in range(begin, places[-1] + 1):
         segment = segments[place]
         try:
+            if checked:
+                _check(segment, segments[place + 1].base_offset if place + 1 < len(segments) else _NO_LIMIT)
             aborted = list(replay_segment(segment, transactions, start))
         except KafkaError as error:
             return _Damage(place, error)
@@ -79,6 +88,15 @@ def _restore(directory: Path, segments: Sequence[Segment], places: Sequence[int]
             segment.txn_index.replace(aborted)
         segment.txn_index.is_suspect = False
     return None
+
+
+def _check(segment: Segment, limit: int) -> None:
+    """Raise KafkaError unless all batches are valid and their offsets are below `limit`."""
+    end = 0
+    for position, header in valid_batches(segment, limit):
+        end = position + header.size
+    if segment.is_cut or end < segment.size:
+        raise damage_error(segment.path, end)
 
 
 def replay_segment(segment: Segment, transactions: OpenTransactions, start: int) -> Iterator[AbortedTransaction]:

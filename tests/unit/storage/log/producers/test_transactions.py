@@ -137,6 +137,34 @@ def test_a_snapshot_after_the_damage_allows_to_restore_later_indexes(tmp_path: P
     assert aborted(open_log(tmp_path, clean=True)) == [AbortedTransaction(3, 5, 7, 8)]
 
 
+@pytest.mark.timeout(20)
+def test_a_snapshot_within_the_damaged_segment_does_not_help(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    history(tmp_path)
+    open_log(tmp_path).close()
+    write_snapshot(tmp_path, 2, [])
+    path = tmp_path / f"{0:020}.log"
+    path.write_bytes(bytes(20) + path.read_bytes()[20:])
+    for suffix in ("txnindex", "index"):
+        (tmp_path / f"{4:020}.{suffix}").unlink()
+    caplog.clear()
+    open_log(tmp_path, clean=True)
+    assert caplog.text.count("read_committed consumers may get records of aborted transactions") == 1
+
+
+def test_a_damaged_offset_does_not_get_into_a_restored_index(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    history(tmp_path)
+    open_log(tmp_path).close()
+    path = tmp_path / f"{0:020}.log"
+    content = bytearray(path.read_bytes())
+    content[2] = 1  # the checksum does not cover the base offset
+    path.write_bytes(content)
+    for suffix in ("txnindex", "index"):
+        (tmp_path / f"{4:020}.{suffix}").unlink()
+    log = open_log(tmp_path, clean=True)
+    assert aborted(log) == [AbortedTransaction(3, 5, 7, 8)]
+    assert "read_committed consumers may get records of aborted transactions" in caplog.text
+
+
 @pytest.mark.parametrize("position", range(8))
 def test_a_damaged_base_offset_does_not_stop_the_start(tmp_path: Path, position: int) -> None:
     history(tmp_path)
