@@ -196,7 +196,8 @@ class LogFlusher:
             if segment.txn_index.path.exists():
                 sync_file(segment.txn_index.path)
         except FileNotFoundError:
-            if segment in self._state.segments.ordered and truncations == self._state.truncations:
+            is_truncated = self._limit is not None or truncations != self._state.truncations
+            if segment in self._state.segments.ordered and not is_truncated:
                 raise
             log.debug("%s was deleted during a flush", segment.path)
 

@@ -174,6 +174,33 @@ def test_a_flush_ignores_files_that_a_truncation_has_just_deleted(
     assert errors == []
 
 
+def test_a_flush_that_begins_after_files_were_deleted_ignores_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log(tmp_path / "log")
+    for _ in range(30):
+        append(log, 2)
+    errors: list[KafkaError] = []
+
+    def flush() -> None:
+        try:
+            log.flusher.flush()
+        except KafkaError as error:
+            errors.append(error)
+
+    def removing(directory: Path, segments: Any) -> None:
+        for segment in segments:
+            segment.close_file()
+        remove_segments(directory, segments)
+        thread = threading.Thread(target=flush)
+        thread.start()
+        thread.join()  # while the log still lists the deleted segments
+
+    monkeypatch.setattr("headrace.storage.log.log.remove_segments", removing)
+    log.truncate_to(2)
+    assert errors == []
+
+
 def failing_code(truncate: Callable[[Log], None], log: Log) -> ErrorCode | None:
     try:
         truncate(log)
