@@ -254,7 +254,7 @@ class LogCleaner:
         # compaction leaves gaps, and recovery treats gaps after its recovery point as lost records: raise that first
         cleaned.flusher.flush_rolled()
         if cleaned.flusher.recovery_point < dirt.first_uncleanable_offset:
-            raise CleaningAbortedError("the log was truncated during the flush")
+            raise CleaningAbortedError("the log was truncated or moved during the flush")
         self._log_dirs.save_bounds(cleaned)
         try:
             end_offset, unreadable = process.clean(job, swap)

@@ -158,15 +158,17 @@ class LogFlusher:
         segments = state.segments.ordered
         try:
             self.sync_switch()
-            while self._rolled:
-                self._sync_segment(self._rolled[0], truncations, active=False)
-                del self._rolled[0]
+            is_complete = True
+            while self._rolled and is_complete:
+                is_complete = self._sync_segment(self._rolled[0], truncations, active=False)
+                if is_complete:
+                    del self._rolled[0]
             for segment, next_segment in zip_longest(segments, segments[1:]):
                 if segment.base_offset >= end:
                     break
                 if next_segment is not None and next_segment.base_offset <= self.recovery_point:
                     continue
-                self._sync_segment(segment, truncations, active=segment is segments[-1])
+                is_complete &= self._sync_segment(segment, truncations, active=segment is segments[-1])
             self._leader_epochs.sync()
             if self._new_names:
                 self._new_names = False
@@ -176,7 +178,7 @@ class LogFlusher:
                     self._new_names = True
                     raise
             with self._moving_point:
-                if truncations == state.truncations:
+                if is_complete and truncations == state.truncations:
                     self.recovery_point = max(
                         self.recovery_point, end if self._limit is None else min(end, self._limit)
                     )
@@ -188,7 +190,8 @@ class LogFlusher:
                 self.flush_failure = str(failed)
             raise failed from error
 
-    def _sync_segment(self, segment: Segment, truncations: int, *, active: bool) -> None:
+    def _sync_segment(self, segment: Segment, truncations: int, *, active: bool) -> bool:
+        """Return False if a file of a listed segment is missing because of a truncation or a move in progress."""
         try:
             segment.file.sync()
             if not active:
@@ -196,10 +199,12 @@ class LogFlusher:
             if segment.txn_index.path.exists():
                 sync_file(segment.txn_index.path)
         except FileNotFoundError:
-            is_truncated = self._limit is not None or truncations != self._state.truncations
-            if segment in self._state.segments.ordered and not is_truncated:
+            is_listed = segment in self._state.segments.ordered
+            if is_listed and self._limit is None and truncations == self._state.truncations:
                 raise
             log.debug("%s was deleted during a flush", segment.path)
+            return not is_listed
+        return True
 
     def flush_rolled(self) -> None:
         """Flush every segment but the active one. Appends may run at the same time."""

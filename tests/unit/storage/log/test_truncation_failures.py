@@ -174,6 +174,19 @@ def test_a_flush_ignores_files_that_a_truncation_has_just_deleted(
     assert errors == []
 
 
+def test_a_flush_that_misses_a_kept_segment_does_not_move_the_recovery_point(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "log")
+    for _ in range(30):
+        append(log, 2)
+    log.flusher.recovery_point = first = log.segments.ordered[1].base_offset
+    path = log.segments.ordered[1].index.path
+    path.rename(tmp_path / "aside")
+    with log.flusher.truncating_to(log.segments.ordered[2].base_offset):
+        log.flusher.flush()
+        assert log.flusher.recovery_point == first
+    (tmp_path / "aside").rename(path)
+
+
 def test_a_flush_that_begins_after_files_were_deleted_ignores_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

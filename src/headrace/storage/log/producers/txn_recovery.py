@@ -1,7 +1,7 @@
 """Rebuilds transaction indexes (`.txnindex`) from batches; they may be lost after a crash, or deleted by hand."""
 
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -75,37 +75,39 @@ def _restore(
     begin = max((place for place, segment in enumerate(segments) if segment.base_offset <= start), default=0)
     for place in range(begin, places[-1] + 1):
         segment = segments[place]
-        try:
-            if checked:
-                _check(segment, segments[place + 1].base_offset if place + 1 < len(segments) else _NO_LIMIT)
-            aborted = list(replay_segment(segment, transactions, start))
-        except KafkaError as error:
+        following = segments[place + 1].base_offset if place + 1 < len(segments) else _NO_LIMIT
+        aborted, error = _replayed(segment, transactions, start, following if checked else None)
+        if place in wanted and (checked or error is None):
+            if not segment.txn_index.contains(aborted):
+                path = segment.txn_index.path
+                log.warning("%s differs from the log: rewriting it with %d entries", path, len(aborted))
+                segment.txn_index.replace(aborted)
+            segment.txn_index.is_suspect = False
+        if error is not None:
             return _Damage(place, error)
-        if place not in wanted:
-            continue
-        if not segment.txn_index.contains(aborted):
-            log.warning("%s differs from the log: rewriting it with %d entries", segment.txn_index.path, len(aborted))
-            segment.txn_index.replace(aborted)
-        segment.txn_index.is_suspect = False
     return None
 
 
-def _check(segment: Segment, limit: int) -> None:
-    """Raise KafkaError unless all batches are valid and their offsets are below `limit`."""
+def _replayed(
+    segment: Segment, transactions: OpenTransactions, start: int, limit: int | None
+) -> tuple[list[AbortedTransaction], KafkaError | None]:
+    """Replay a segment; return the transactions that it aborts, and the damage that ended the replay.
+
+    With a `limit`, the batches must be valid, with offsets below the limit.
+    """
+    aborted: list[AbortedTransaction] = []
     end = 0
-    for position, header in valid_batches(segment, limit):
-        end = position + header.size
-    if segment.is_cut or end < segment.size:
-        raise damage_error(segment.path, end)
-
-
-def replay_segment(segment: Segment, transactions: OpenTransactions, start: int) -> Iterator[AbortedTransaction]:
-    """Replay the transactional batches from offset `start` on, and yield the transactions that they abort."""
-    for position, header in segment.headers():
-        if header.base_offset >= start and header.is_transactional:
-            aborted = replay_transactional(segment, position, header, transactions)
-            if aborted is not None:
-                yield aborted
+    try:
+        for position, header in segment.headers() if limit is None else valid_batches(segment, limit):
+            end = position + header.size
+            if header.base_offset >= start and header.is_transactional:
+                found = replay_transactional(segment, position, header, transactions)
+                if found is not None:
+                    aborted.append(found)
+    except KafkaError as error:
+        return aborted, error
+    is_damaged = limit is not None and (segment.is_cut or end < segment.size)
+    return aborted, damage_error(segment.path, end) if is_damaged else None
 
 
 def replay_transactional(

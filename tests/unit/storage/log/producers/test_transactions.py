@@ -137,6 +137,20 @@ def test_a_snapshot_after_the_damage_allows_to_restore_later_indexes(tmp_path: P
     assert aborted(open_log(tmp_path, clean=True)) == [AbortedTransaction(3, 5, 7, 8)]
 
 
+def test_what_was_verified_before_the_damage_is_restored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    first, second = history(tmp_path)
+    open_log(tmp_path).close()
+    for suffix in ("txnindex", "index"):
+        (tmp_path / f"{4:020}.{suffix}").unlink()
+    path = tmp_path / f"{4:020}.log"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 0xFF  # in the last batch, after the marker at offset 4
+    path.write_bytes(content)
+    log = open_log(tmp_path, clean=True)
+    assert aborted(log) == [first, second]
+    assert "read_committed consumers may get records of aborted transactions" in caplog.text
+
+
 @pytest.mark.timeout(20)
 def test_a_snapshot_within_the_damaged_segment_does_not_help(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     history(tmp_path)
