@@ -210,5 +210,5 @@ def _timestamp(text: str, now_ms: int) -> int:
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="'--timestamp'") from None
     if found == 0:
-        raise typer.BadParameter(f"'{text}' is 0, {ZERO_TIMESTAMP}", param_hint="'--timestamp'")
+        raise typer.BadParameter(f"the timestamp is 0, {ZERO_TIMESTAMP}", param_hint="'--timestamp'")
     return found

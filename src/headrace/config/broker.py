@@ -9,14 +9,7 @@ from itertools import dropwhile
 from typing import Final, NamedTuple
 
 from headrace.config.broker_settings import BROKER_SETTINGS, LISTENER_PREFIX, find_setting, known_keys
-from headrace.config.definition import (
-    LEADER_SELECTORS,
-    RACK_AWARE_SELECTOR,
-    ConfigError,
-    Value,
-    combined,
-    did_you_mean,
-)
+from headrace.config.definition import ConfigError, Value, combined, did_you_mean
 from headrace.config.inapplicable import ZOOKEEPER_PROTECTION, why_idle, why_inapplicable
 from headrace.config.listeners import (
     Listener,
@@ -25,6 +18,7 @@ from headrace.config.listeners import (
     parse_listeners,
     parse_protocol_map,
 )
+from headrace.config.replication import LEADER_SELECTOR, RACK_AWARE_SELECTOR
 
 # Sources of values, with their numbers in DescribeConfigs.
 TOPIC_SOURCE: Final = 1
@@ -410,7 +404,7 @@ class BrokerConfig:
 
     def _warn_of_values(self) -> None:
         selector = self.replica_selector_class
-        if selector not in (None, "", RACK_AWARE_SELECTOR, *LEADER_SELECTORS):
+        if selector not in (None, "", RACK_AWARE_SELECTOR, LEADER_SELECTOR):
             self.warnings.append(
                 f"replica.selector.class={selector} has no effect: consumers read from leaders. Headrace has only "
                 f"{RACK_AWARE_SELECTOR}"

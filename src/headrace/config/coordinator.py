@@ -7,7 +7,6 @@ https://kafka.apache.org/documentation/#brokerconfigs.
 from typing import Final
 
 from headrace.config.definition import (
-    ASSIGNORS,
     BOOLEAN,
     CLUSTER_WIDE,
     HIGH,
@@ -18,6 +17,7 @@ from headrace.config.definition import (
     MAX_INT,
     SHORT,
     STRING,
+    Check,
     Setting,
     at_least,
     between,
@@ -28,6 +28,18 @@ from headrace.config.definition import (
 )
 
 _FEWER = "If this is not set, a broker without ZooKeeper creates the topic with one replica."
+_KAFKAS: Final = "org.apache.kafka.coordinator.group.assignor"
+ASSIGNOR_NAMES: Final = {
+    "uniform": "uniform",
+    "range": "range",
+    f"{_KAFKAS}.UniformAssignor": "uniform",
+    f"{_KAFKAS}.RangeAssignor": "range",
+}
+"""The assignors of the consumer protocol by name and by Kafka's class, which is the default value in Kafka 3.9."""
+_ASSIGNORS: Final = Check(
+    "a list of uniform, range",
+    lambda v: isinstance(v, tuple) and bool(v) and all(item in ASSIGNOR_NAMES for item in v),
+)
 
 COORDINATOR_SETTINGS: Final[dict[str, Setting]] = table(
     # __consumer_offsets
@@ -150,9 +162,8 @@ COORDINATOR_SETTINGS: Final[dict[str, Setting]] = table(
         "group.initial.rebalance.delay.ms",
         INT,
         0,
-        "Time in ms that the first rebalance of an empty group waits for more members. The default is 0, as "
-        "in the sample server.properties of Kafka up to 3.9, so that the first consumer starts at once; Kafka's "
-        "built-in "
+        "Time in ms that the first rebalance of an empty group waits for more members. The default is 0, as in the "
+        "sample server.properties of Kafka up to 3.9, so that the first consumer starts at once; Kafka's built-in "
         "default is 3000.",
     ),
     Setting("group.max.size", INT, MAX_INT, "Maximum number of members of a classic group.", at_least(1)),
@@ -219,7 +230,7 @@ COORDINATOR_SETTINGS: Final[dict[str, Setting]] = table(
         LIST,
         ("uniform", "range"),
         "Assignors of the consumer protocol, uniform or range; the first is the default.",
-        ASSIGNORS,
+        _ASSIGNORS,
     ),
     Setting(
         "group.consumer.assignment.interval.ms",

@@ -82,21 +82,6 @@ def each_of(*names: str) -> Check:
     )
 
 
-_KAFKAS_ASSIGNOR: Final = "org.apache.kafka.coordinator.group.assignor.{}Assignor"
-ASSIGNOR_NAMES: Final = {
-    **{name: name for name in ("uniform", "range")},
-    **{_KAFKAS_ASSIGNOR.format(name.capitalize()): name for name in ("uniform", "range")},
-}
-"""The assignors of the consumer protocol by name and by Kafka's class, which is the default value in Kafka 3.9."""
-ASSIGNORS: Final = Check(
-    "a list of uniform, range",
-    lambda v: isinstance(v, tuple) and bool(v) and all(item in ASSIGNOR_NAMES for item in v),
-)
-
-_SELECTORS: Final = "org.apache.kafka.common.replica."
-RACK_AWARE_SELECTOR: Final = f"{_SELECTORS}RackAwareReplicaSelector"
-LEADER_SELECTORS: Final = (f"{_SELECTORS}LeaderSelector",)
-
 # Limits shared by topic and broker settings.
 CODECS: Final = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 GZIP_LEVEL: Final = Check("from 1 to 9, or -1", lambda v: isinstance(v, int) and (v == -1 or 1 <= v <= 9))

@@ -59,8 +59,7 @@ LOG_SETTINGS: Final[dict[str, Setting]] = table(
         LONG,
         -1,
         "Soft mark: if the file system of a log directory has fewer free bytes than this, the broker logs a warning "
-        "and sets a "
-        "metric. 0 disables the mark. -1 means 1 GiB, or a tenth of a file system smaller than 10 GiB.",
+        "and sets a metric. 0 disables the mark. -1 means 1 GiB, or a tenth of a file system smaller than 10 GiB.",
         at_least(-1),
         update=CLUSTER_WIDE,
     ),
@@ -78,9 +77,8 @@ LOG_SETTINGS: Final[dict[str, Setting]] = table(
         LONG,
         -1,
         "Hard mark: if the file system of a log directory has fewer free bytes than this, clients' records are "
-        "refused with a "
-        "retriable error, so that metadata, internal topics and compaction can use the rest. 0 disables the mark. "
-        "-1 means 256 MiB, or a twentieth of a file system smaller than 5 GiB.",
+        "refused with a retriable error, so that metadata, internal topics and compaction can use the rest. 0 "
+        "disables the mark. -1 means 256 MiB, or a twentieth of a file system smaller than 5 GiB.",
         at_least(-1),
         importance=HIGH,
         update=CLUSTER_WIDE,

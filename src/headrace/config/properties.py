@@ -44,8 +44,8 @@ def parse_environment(environment: Mapping[str, str], known: Collection[str]) ->
     """Parse variables such as HEADRACE_LOG_RETENTION_MS: the key in capitals, with `_` for dots.
 
     `__` stands for `_` and `___` for `-`, as in container images of Kafka. HEADRACE_HTTP_LISTENER is
-    `headrace.http.listener`. Raises ConfigError if a variable looks like
-    a misspelling of a key in `known`. Other variables are ignored, because the prefix has other uses.
+    `headrace.http.listener`. Raises ConfigError if a variable looks like a misspelling of a key in `known`. Other
+    variables are ignored, because the prefix has other uses.
     """
     properties: dict[str, str] = {}
     misspelt: list[ConfigError] = []

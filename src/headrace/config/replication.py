@@ -20,6 +20,9 @@ from headrace.config.definition import (
     table,
 )
 
+_SELECTORS: Final = "org.apache.kafka.common.replica"
+RACK_AWARE_SELECTOR: Final = f"{_SELECTORS}.RackAwareReplicaSelector"
+LEADER_SELECTOR: Final = f"{_SELECTORS}.LeaderSelector"
 _SERVER: Final = r"([^\s:,/\[\]]+|\[[0-9A-Fa-f:.]+\])(:\d{1,5})?"
 _SERVERS: Final = re.compile(rf"{_SERVER}(,{_SERVER})*(/|(/[^/\s]+)*)")
 
@@ -62,8 +65,7 @@ REPLICATION_SETTINGS: Final[dict[str, Setting]] = table(
         STRING,
         None,
         "File for the state-change log, with a line whenever this broker starts or stops leading or following a "
-        "partition. If "
-        "unset, a broker with zookeeper.connect writes these lines to its log; others do not write them.",
+        "partition. If unset, a broker with zookeeper.connect writes these lines to its log; others do not write them.",
     ),
     # Followers
     Setting(

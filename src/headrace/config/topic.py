@@ -93,8 +93,7 @@ TOPIC_SETTINGS: Final[dict[str, Setting]] = table(
         LONG,
         86_400_000,
         "Time in ms that a tombstone of a compacted topic stays readable after its first compaction; a consumer that "
-        "starts at offset 0 "
-        "has this long to see every deletion.",
+        "starts at offset 0 has this long to see every deletion.",
         at_least(0),
         synonyms=("log.cleaner.delete.retention.ms",),
     ),

@@ -7,7 +7,8 @@ import pytest
 import headrace
 from headrace.config import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerConfig, ConfigError, check_dynamic, load
 from headrace.config.broker import Origin
-from headrace.config.definition import ASSIGNOR_NAMES, BOOLEAN, DOUBLE, INT, LIST, LONG, SHORT
+from headrace.config.coordinator import ASSIGNOR_NAMES
+from headrace.config.definition import BOOLEAN, DOUBLE, INT, LIST, LONG, SHORT
 from headrace.config.group import GROUP_SETTINGS
 from headrace.config.inapplicable import INAPPLICABLE, why_idle
 from headrace.storage.log.config import LogConfig

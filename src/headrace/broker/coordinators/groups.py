@@ -16,7 +16,7 @@ from headrace.cluster.admin import ClusterAdmin
 from headrace.cluster.image import GROUP_CONFIG, ConfigResource, TopicImage
 from headrace.cluster.metadata_cache import MetadataCache
 from headrace.config import BrokerConfig
-from headrace.config.definition import ASSIGNOR_NAMES
+from headrace.config.coordinator import ASSIGNOR_NAMES
 from headrace.config.group import GROUP_SETTINGS, parse_group_overrides
 from headrace.errors import KafkaError
 from headrace.replication.purgatory import Purgatory

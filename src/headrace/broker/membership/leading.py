@@ -9,7 +9,7 @@ from typing import Final
 from headrace.client.link import Link
 from headrace.cluster.metadata_cache import MetadataCache
 from headrace.config import BrokerConfig
-from headrace.config.definition import RACK_AWARE_SELECTOR
+from headrace.config.replication import RACK_AWARE_SELECTOR
 from headrace.replication.leading.followers import Followers
 from headrace.replication.leading.isr_reports import IsrReports
 from headrace.replication.leading.peers import Peers

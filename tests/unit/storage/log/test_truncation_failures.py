@@ -5,7 +5,8 @@ import io
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
@@ -56,6 +57,14 @@ def filled(directory: Path) -> Log:
 
 def bounds_file(log: Log) -> Path:
     return log.directory.with_suffix(".bounds")
+
+
+def unflushed(directory: Path) -> Log:
+    """Return a log of four segments with the offsets 0 to 59, none of them flushed."""
+    log = open_log(directory)
+    for _ in range(END // 2):
+        append(log, 2)
+    return log
 
 
 def content(log: Log) -> tuple[Any, ...]:
@@ -141,43 +150,29 @@ def test_a_truncation_that_is_refused_keeps_the_recovery_point(tmp_path: Path) -
 def test_a_flush_ignores_files_that_a_truncation_has_just_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = open_log(tmp_path / "log")
-    for _ in range(30):
-        append(log, 2)
-    sync, deleted = Segment.sync_indexes, threading.Event()
-    began, errors = threading.Event(), []
+    log = unflushed(tmp_path / "log")
+    sync, began, deleted = Segment.sync_indexes, threading.Event(), threading.Event()
 
     def slow(segment: Segment) -> None:
         began.set()
         assert deleted.wait(10)
         sync(segment)
 
-    def flush() -> None:
-        try:
-            log.flusher.flush()
-        except KafkaError as error:
-            errors.append(error)
+    def removing(directory: Path, segments: Sequence[Segment]) -> None:
+        remove_segments(directory, segments)
+        deleted.set()
+        flush.result(10)  # while the log still lists the deleted segments
 
     monkeypatch.setattr(Segment, "sync_indexes", slow)
-    remove = remove_segments
-
-    def removing(directory: Path, segments: Any) -> None:
-        remove(directory, segments)
-        deleted.set()
-        thread.join()  # while the log still lists the deleted segments
-
-    thread = threading.Thread(target=flush)
-    thread.start()
-    assert began.wait(10)
     monkeypatch.setattr("headrace.storage.log.log.remove_segments", removing)
-    log.truncate_to(2)
-    assert errors == []
+    with ThreadPoolExecutor(1) as threads:
+        flush = threads.submit(log.flusher.flush)
+        assert began.wait(10)
+        log.truncate_to(2)
 
 
 def test_a_flush_that_misses_a_kept_segment_does_not_move_the_recovery_point(tmp_path: Path) -> None:
-    log = open_log(tmp_path / "log")
-    for _ in range(30):
-        append(log, 2)
+    log = unflushed(tmp_path / "log")
     log.flusher.recovery_point = first = log.segments.ordered[1].base_offset
     path = log.segments.ordered[1].index.path
     path.rename(tmp_path / "aside")
@@ -190,28 +185,16 @@ def test_a_flush_that_misses_a_kept_segment_does_not_move_the_recovery_point(tmp
 def test_a_flush_that_begins_after_files_were_deleted_ignores_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = open_log(tmp_path / "log")
-    for _ in range(30):
-        append(log, 2)
-    errors: list[KafkaError] = []
+    log = unflushed(tmp_path / "log")
 
-    def flush() -> None:
-        try:
-            log.flusher.flush()
-        except KafkaError as error:
-            errors.append(error)
-
-    def removing(directory: Path, segments: Any) -> None:
+    def removing(directory: Path, segments: Sequence[Segment]) -> None:
         for segment in segments:
             segment.close_file()
         remove_segments(directory, segments)
-        thread = threading.Thread(target=flush)
-        thread.start()
-        thread.join()  # while the log still lists the deleted segments
+        log.flusher.flush()  # while the log still lists the deleted segments
 
     monkeypatch.setattr("headrace.storage.log.log.remove_segments", removing)
     log.truncate_to(2)
-    assert errors == []
 
 
 def failing_code(truncate: Callable[[Log], None], log: Log) -> ErrorCode | None:
@@ -235,9 +218,7 @@ def test_a_lost_time_index_takes_the_directory_offline(tmp_path: Path, offset: i
 
 
 def test_a_flush_that_waited_during_a_truncation_does_not_move_the_recovery_point(tmp_path: Path) -> None:
-    log = open_log(tmp_path / "log")
-    for _ in range(30):
-        append(log, 2)
+    log = unflushed(tmp_path / "log")
     with log.flusher._flushing:
         flush = threading.Thread(target=log.flusher.flush)
         flush.start()
@@ -255,9 +236,7 @@ def _waits_for_lock(thread: threading.Thread) -> bool:
 def test_a_flush_that_began_during_a_truncation_does_not_move_the_recovery_point(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = open_log(tmp_path / "log")
-    for _ in range(30):
-        append(log, 2)
+    log = unflushed(tmp_path / "log")
     truncate, began, finish = Segment.truncate, threading.Event(), threading.Event()
     flush = threading.Thread(target=log.flusher.flush)
 
@@ -281,9 +260,7 @@ def test_a_flush_that_began_during_a_truncation_does_not_move_the_recovery_point
 def test_a_flush_within_a_truncation_leaves_the_recovery_point_to_save_low(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = open_log(tmp_path / "log")
-    for _ in range(30):
-        append(log, 2)
+    log = unflushed(tmp_path / "log")
     log.flusher.flush()
     truncate, saved = Segment.truncate, []
 
