@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -216,7 +217,21 @@ class ZooKeeper:
 
     def __enter__(self) -> Self:
         self._java.start("org.apache.zookeeper.server.quorum.QuorumPeerMain", str(self._settings))
+        # It listens before it answers, and Kafka waits for the answer for only 18 s.
+        try:
+            wait_for(self._answers, f"an answer of ZooKeeper at {self.address}", timeout_s=120)
+        except BaseException:
+            self._java.end(signal.SIGKILL)
+            raise
         return self
+
+    def _answers(self) -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", self._port), 5) as connection:
+                connection.sendall(b"srvr")
+                return connection.recv(9) == b"Zookeeper"
+        except OSError:
+            return False
 
     def __exit__(self, *_: object) -> None:
         self._java.end(signal.SIGKILL)
