@@ -9,6 +9,7 @@ from typing import Final
 from headrace.config.definition import ConfigError, combined, did_you_mean
 
 ENVIRONMENT_PREFIX: Final = "HEADRACE_"
+_KUBERNETES_SERVICE: Final = "_SERVICE_HOST"
 _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
@@ -45,12 +46,19 @@ def parse_environment(environment: Mapping[str, str], known: Collection[str]) ->
 
     `__` stands for `_` and `___` for `-`, as in container images of Kafka. HEADRACE_HTTP_LISTENER is
     `headrace.http.listener`. Raises ConfigError if a variable looks like a misspelling of a key in `known`. Other
-    variables are ignored, because the prefix has other uses.
+    variables are ignored, because the prefix has other uses: Kubernetes sets HEADRACE_PORT if a service is called
+    `headrace`.
     """
     properties: dict[str, str] = {}
     misspelt: list[ConfigError] = []
+    services = tuple(
+        name.removesuffix(_KUBERNETES_SERVICE) + part
+        for name in environment
+        if name.endswith(_KUBERNETES_SERVICE)
+        for part in ("_PORT", "_SERVICE_")
+    )
     for name, value in environment.items():
-        if name.startswith(ENVIRONMENT_PREFIX):
+        if name.startswith(ENVIRONMENT_PREFIX) and not name.startswith(services):
             text = name.removeprefix(ENVIRONMENT_PREFIX).lower()
             key = text.replace("___", "-").replace("__", "\0").replace("_", ".").replace("\0", "_")
             if key not in known and f"headrace.{key}" in known:

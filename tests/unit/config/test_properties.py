@@ -68,6 +68,16 @@ def test_other_environment_variables_with_the_prefix_are_ignored() -> None:
     assert parse_environment({"HEADRACE_BOOTSTRAP": "x"}, {"log.retention.ms"}) == {}
 
 
+def test_the_variables_of_kubernetes_services_are_ignored() -> None:
+    environment = {
+        f"{service}_{variable}": "tcp://10.0.0.1:9092"
+        for service in ("HEADRACE", "HEADRACE_METRICS", "HEADRACE_ZOOKEEPER")
+        for variable in ("SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTP", "PORT", "PORT_9092_TCP_ADDR")
+    }
+    known = {"port", "metric.reporters", "zookeeper.connect", "log.retention.ms"}
+    assert parse_environment({**environment, "HEADRACE_LOG_RETENTION_MS": "5"}, known) == {"log.retention.ms": "5"}
+
+
 def test_the_error_for_a_misspelt_environment_variable_suggests_the_right_name() -> None:
     with pytest.raises(ConfigError, match=r"HEADRACE_LOG_RETENTOIN_MS.*Did you mean log\.retention\.ms"):
         parse_environment({"HEADRACE_LOG_RETENTOIN_MS": "5"}, {"log.retention.ms"})

@@ -368,13 +368,15 @@ class Fetcher:
             return
         partition = self._partitions[topic_partition]
         end_offset = partition.log_end_offset
+        if earliest <= end_offset <= latest:
+            # The leader's log has changed since its reply, or the leader is wrong: do not ask in a busy loop.
+            self._state.delay(following, self._clock.monotonic())
+            return
         if latest < end_offset:
-            done = self._safely(partition, partial(partition.truncate_to, latest), following)
-        elif earliest > end_offset:
-            done = self._safely(partition, partial(partition.truncate_fully_and_start_at, earliest), following)
+            change = partial(partition.truncate_to, latest)
         else:
-            done = True
-        if done and end_offset != partition.log_end_offset:
+            change = partial(partition.truncate_fully_and_start_at, earliest)
+        if self._safely(partition, change, following):
             log.warning(
                 "%s ended at offset %d, outside the leader's log (%d to %d): reset to the nearest of these offsets",
                 topic_partition,
@@ -382,7 +384,6 @@ class Fetcher:
                 earliest,
                 latest,
             )
-        if done:
             self._state.moved(following, partition.log_end())
 
     async def _leader_offset(self, topic_partition: TopicPartition, epoch: int, *, earliest: bool) -> int:

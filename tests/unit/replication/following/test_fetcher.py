@@ -13,6 +13,7 @@ import pytest
 from headrace.client.link import Link, LinkError
 from headrace.clock import Clock
 from headrace.errors import ErrorCode, KafkaError
+from headrace.replication.following import fetcher
 from headrace.replication.following.fetcher import Fetcher, FetcherSettings
 from headrace.replication.following.fetchers import Fetchers
 from headrace.replication.following.partition import FollowedPartition
@@ -179,6 +180,25 @@ async def test_a_leader_that_refuses_whole_requests_is_asked_again_after_the_bac
     assert asyncio.get_running_loop().time() - began >= 3 * BACKOFF_S
     line = "Starting a new fetch session with broker 2, which answered unknown_server_error"
     assert [record.getMessage() for record in caplog.records] == [line] * 3
+    assert partition.log_end_offset == 1
+
+
+async def test_a_leader_that_calls_an_offset_in_its_log_out_of_range_is_asked_again_after_the_back_off(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def in_range(*_: object, earliest: bool, **__: object) -> int:
+        return 0 if earliest else 7
+
+    monkeypatch.setattr(fetcher, "leader_offset", in_range)
+    partition = broker.partition()
+    broker.fetcher.follow([partition])
+    began = asyncio.get_running_loop().time()
+
+    refused = reply(data(b"", error_code=ErrorCode.offset_out_of_range))
+    # The empty replies answer the requests that remove the partition from the session.
+    await broker.run(refused, reply(), refused, reply(), reply(data(batch(0))))
+
+    assert asyncio.get_running_loop().time() - began >= 2 * BACKOFF_S
     assert partition.log_end_offset == 1
 
 
