@@ -14,6 +14,7 @@ from typing import Final
 
 from headrace.errors import ErrorCode, KafkaError
 from headrace.storage.files.atomic_file import sync_directory, sync_file
+from headrace.storage.files.disk_failures import may_pass
 from headrace.storage.log.leader_epochs import LeaderEpochs
 from headrace.storage.log.segment import Segment
 from headrace.storage.log.state import LogState
@@ -191,11 +192,22 @@ class LogFlusher:
             raise failed from error
 
     def _sync_segment(self, segment: Segment, truncations: int, *, active: bool) -> bool:
-        """Return False if a file of a listed segment is missing because of a truncation or a move in progress."""
+        """Return False if the recovery point must not move past the segment.
+
+        Either a file is missing because of a truncation or a move in progress, or the transaction index has entries
+        that cannot be written now: a start after a crash must rebuild it.
+        """
+        is_indexed = True
         try:
             segment.file.sync()
             if not active:
                 segment.sync_indexes()
+            try:
+                segment.txn_index.write_tail()
+            except OSError as error:
+                if not may_pass(error):
+                    raise
+                is_indexed = False
             if segment.txn_index.path.exists():
                 sync_file(segment.txn_index.path)
         except FileNotFoundError:
@@ -204,7 +216,7 @@ class LogFlusher:
                 raise
             log.debug("%s was deleted during a flush", segment.path)
             return not is_listed
-        return True
+        return is_indexed
 
     def flush_rolled(self) -> None:
         """Flush every segment but the active one. Appends may run at the same time."""

@@ -206,11 +206,11 @@ class Log:
         return segment.size > 0 and not segment.should_roll(size, last_offset, max_timestamp, self.state.config, now_ms)
 
     def note_aborted(self, transaction: AbortedTransaction) -> None:
-        """Index an aborted transaction that ends in the active segment. Raises KafkaError(kafka_storage_error)."""
+        """Index an aborted transaction that ends in the active segment; on a full disk, a flush writes it later."""
         try:
             self.segments.active.txn_index.append(transaction)
         except OSError as error:
-            raise self.state.storage_error("write the transaction index of", error) from error
+            log.warning("Trying again later: %s", self.state.storage_error("write the transaction index of", error))
 
     def roll(self, now_ms: int) -> Segment:
         """Begin a new segment at the log end offset, unless the active one is empty. Return the active segment."""

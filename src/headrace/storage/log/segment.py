@@ -323,6 +323,7 @@ class Segment:
         """
         self.time_index.write_tail()
         self.index.write_tail()
+        self.txn_index.write_tail()
 
     def seal(self) -> None:
         """Complete the files of a segment that is rolled or closed. Raises OSError."""

@@ -4,10 +4,12 @@ Format: version, producer id, first offset, last offset, last stable offset (2 +
 last offset.
 """
 
+import errno
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from struct import Struct
+from threading import Lock
 from typing import Final, NamedTuple
 
 from headrace.storage.files.atomic_file import read_file, replace_file
@@ -26,13 +28,16 @@ class AbortedTransaction(NamedTuple):
 
 
 class TransactionIndex:
-    """Reads and writes one file, which exists only if a transaction was aborted."""
+    """Reads and writes one file, which exists only if a transaction was aborted. A flush may run in another thread."""
 
-    __slots__ = ("_exists", "is_suspect", "path")
+    __slots__ = ("_exists", "_tail", "_writing", "is_suspect", "path")
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._exists: bool | None = None
+        self._tail: list[AbortedTransaction] = []
+        """The last entries, if they could not be written yet: consumers must get them, too."""
+        self._writing = Lock()
         self.is_suspect = False
         """True if entries may be missing or wrong after a crash: see `txn_recovery`."""
 
@@ -56,6 +61,12 @@ class TransactionIndex:
 
     def read(self) -> list[AbortedTransaction]:
         """Return all entries but an incomplete last one."""
+        tail = self._tail.copy()  # first, because a flush may be moving it to the file
+        found = self._written()
+        last = found[-1].last_offset if found else -1
+        return found + [transaction for transaction in tail if transaction.last_offset > last]
+
+    def _written(self) -> list[AbortedTransaction]:
         try:
             data = read_file(self.path)
         except FileNotFoundError:
@@ -66,16 +77,33 @@ class TransactionIndex:
     def contains(self, transactions: Sequence[AbortedTransaction]) -> bool:
         """Return True if the file has exactly these entries, and no incomplete one. Raises OSError."""
         data = read_file(self.path) if self.path.exists() else b""
-        return data == _packed(transactions)
+        return data == _packed(transactions) and not self._tail
 
     def append(self, transaction: AbortedTransaction) -> None:
-        """Append an entry. Raises OSError."""
-        self._exists = True
-        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        """Append an entry. After an OSError, the entry counts, and `write_tail` tries again to write it."""
+        with self._writing:
+            self._exists = True
+            self._tail.append(transaction)
+            self._write_tail()
+
+    def write_tail(self) -> None:
+        """Write the entries that could not be written. Raises OSError."""
+        if self._tail:
+            with self._writing:
+                self._write_tail()
+
+    def _write_tail(self) -> None:
+        data = _packed(self._tail)
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o644)
         try:
-            os.write(descriptor, _ENTRY.pack(_VERSION, *transaction))
+            # Without O_APPEND: after a short write, the file ends with an incomplete entry.
+            size = os.fstat(descriptor).st_size
+            written = os.pwrite(descriptor, data, size - size % _ENTRY.size)
         finally:
             os.close(descriptor)
+        del self._tail[: written // _ENTRY.size]
+        if self._tail:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
 
     def aborted_between(self, fetch_offset: int, upper_bound: int) -> tuple[list[AbortedTransaction], bool]:
         """Return the transactions that overlap `[fetch_offset, upper_bound)`, and True if no later segment has any."""
@@ -91,21 +119,27 @@ class TransactionIndex:
 
     def truncate(self, offset: int) -> None:
         """Drop transactions that end at or after `offset`."""
-        kept = sum(1 for transaction in self.read() if transaction.last_offset < offset)
-        if self.path.exists():
-            os.truncate(self.path, kept * _ENTRY.size)
+        with self._writing:
+            self._tail = [transaction for transaction in self._tail if transaction.last_offset < offset]
+            kept = sum(1 for transaction in self._written() if transaction.last_offset < offset)
+            if self.path.exists():
+                os.truncate(self.path, kept * _ENTRY.size)
 
     def replace(self, transactions: Sequence[AbortedTransaction]) -> None:
         """Replace all entries. Raises OSError."""
         if not transactions:
             self.clear()
             return
-        replace_file(self.path, _packed(transactions))
-        self._exists = True
+        with self._writing:
+            replace_file(self.path, _packed(transactions))
+            self._tail.clear()
+            self._exists = True
 
     def clear(self) -> None:
-        self.path.unlink(missing_ok=True)
-        self._exists = False
+        with self._writing:
+            self.path.unlink(missing_ok=True)
+            self._tail.clear()
+            self._exists = False
 
 
 def _packed(transactions: Sequence[AbortedTransaction]) -> bytes:
