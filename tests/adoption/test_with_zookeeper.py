@@ -160,7 +160,7 @@ def test_both_commands_are_refused_while_a_broker_runs(round_trip: Round) -> Non
     code, output = round_trip.in_use
     assert (code, "in use by another broker" in output) == (1, True)
     code, output = round_trip.while_running
-    assert (code, "broker 7. Stop it first" in output) == (1, True)
+    assert (code, "(broker ids: 7). Stop it first" in output) == (1, True)
 
 
 def test_headrace_continues_after_kafka(round_trip: Round, from_kafka: Path) -> None:

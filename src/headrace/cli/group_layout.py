@@ -83,9 +83,9 @@ def _cut(cell: Cell, column: Column, width: int) -> Cell:
 def _shortened_word(word: str, width: int) -> str:
     if len(word) <= width:
         return word
-    bare = word.rstrip(",;:")
+    mark = word[-1] if word[-1] in ",;:" else ""
     # Keep room for a punctuation mark even without one, so that a name looks the same wherever it appears.
-    return shortened(bare, width - 1) + word[len(bare) : len(bare) + 1]
+    return shortened(word.removesuffix(mark), width - 1) + mark
 
 
 def _length(cell: Cell) -> int:

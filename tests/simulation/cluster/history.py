@@ -25,6 +25,7 @@ PLOTS: Final = (
     "deposed_controller_writes",
     "commands_arrive_late",
     "stopping_follower_fetches",
+    "returning_follower_dies",
     "deletion_is_not_answered",
     "leader_returns",
     "leader_is_moved_without_session",

@@ -164,6 +164,29 @@ async def stopping_follower_fetches(stage: Stage, chance: Random) -> None:
             stage.cut(1.0, {(host_of(controller.id), host_of(follower))})
 
 
+async def returning_follower_dies(stage: Stage, chance: Random) -> None:
+    """A follower catches up and dies before its leader, which is cut off from the controller, can add it to the ISR."""
+    controller = stage.controller
+    if controller is None:
+        return
+    found = [
+        (name, state.leader, broker)
+        for name in stage.names
+        if (state := _state(stage, name)) is not None and state.leader != controller.id
+        for broker in state.isr
+        if broker not in (state.leader, controller.id)
+    ]
+    if not found:
+        return
+    name, leader, follower = chance.choice(found)
+    stage.cut(_SHRUNK_S, _between(follower, [broker for broker in stage.history.brokers if broker != follower]))
+    if await stage.until(lambda: follower not in _isr(stage, name)):
+        await asyncio.sleep(chance.uniform(0.05, 0.3))  # until the leader has the answer
+        stage.cut(1.0 + SESSION_TIMEOUT_S, _between(leader, [controller.id]))
+        await asyncio.sleep(chance.uniform(0.7, 1.0))
+        stage.do("crash", follower, 2 * _EXPIRED_S, False)
+
+
 async def deletion_is_not_answered(stage: Stage, chance: Random) -> None:
     """A broker dies while it should delete a replica."""
     topic = OTHERS[0]

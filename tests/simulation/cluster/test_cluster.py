@@ -23,7 +23,7 @@ _PLOTS = {
     "a reassignment may remove the whole ISR": "isr_moves_away",
     "reassignments are not resumed": "reassignment_is_interrupted",
     "writes of the controller are not fenced": "deposed_controller_writes",
-    "dead brokers join the ISR": "stopping_follower_fetches",
+    "dead brokers join the ISR": "returning_follower_dies",
     "failed deletions are ignored": "deletion_is_not_answered",
     "producers survive a truncation": "leader_returns",
     "moved leaders keep leading": "leader_is_moved_without_session",

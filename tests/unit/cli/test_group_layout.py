@@ -1,6 +1,6 @@
 import re
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headrace.cli.group_layout import Name, Prose, fitted, shortened
@@ -38,6 +38,7 @@ texts = st.text("ab-. ,", max_size=60)
 
 
 @given(st.lists(st.tuples(texts, texts, texts), min_size=1, max_size=4), st.integers(60, 200))
+@example(rows=[("", "aaaaaaaa", "aaaaaaaaaaaaaaaa,,")], width=60)
 def test_a_table_is_never_wider_than_the_terminal(rows: list[tuple[str, str, str]], width: int) -> None:
     shown = fitted(COLUMNS, [["11-22 09:30:00", 4, *row] for row in rows], width)
     widths = [max(len(line) for row in shown for line in f"{row[place]}\n".splitlines()) for place in range(5)]
