@@ -9,22 +9,25 @@ from headrace.coordinator.groups.records.codec import (
 )
 from headrace.coordinator.groups.records.consumer import decode_value
 from headrace.coordinator.groups.records.offsets import OffsetKey, decode_offset
-from headrace.errors import KafkaError
+from headrace.errors import ErrorCode, KafkaError
 from headrace.types import Buffer
 from headrace.wire.records import iter_records
 
 
 class MemoryLog:
-    """An in-memory partition of __consumer_offsets; appends raise `error` if it is set."""
+    """An in-memory partition of __consumer_offsets; appends raise `error` if it is set. `max_bytes` limits a batch."""
 
     def __init__(self, batches: list[bytes] | None = None) -> None:
         self.stored: list[bytes] = batches or []
         self.error: KafkaError | None = None
+        self.max_bytes = 1 << 20
         self._end = 0
 
     def append(self, batch: bytes, now_ms: int) -> int:
         if self.error is not None:
             raise self.error
+        if len(batch) > self.max_bytes:
+            raise KafkaError(ErrorCode.message_too_large)
         placed = bytearray(batch)
         placed[:8] = self._end.to_bytes(8, "big")
         self.stored.append(bytes(placed))

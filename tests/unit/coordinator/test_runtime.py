@@ -335,6 +335,26 @@ def test_expiry_continues_after_a_failed_write(world: World, caplog: pytest.LogC
     assert not list(world.coordinator.groups())
 
 
+def test_deletions_larger_than_a_batch_are_written_in_several(world: World) -> None:
+    for partition in range(50):
+        offsets = [("t", partition, CommittedOffset(5, -1, "", 0))]
+        world.coordinator.commit_offsets("g", "", None, -1, offsets)
+    before = len(world.log.stored)
+    world.log.max_bytes = 500
+    world.coordinator.delete_group("g")
+    assert len(world.log.stored) > before + 1
+    assert world.restarted().offset() is None
+
+
+def test_other_decisions_are_not_split_by_their_size(world: World) -> None:
+    world.log.max_bytes = 500
+    offsets = [("t", partition, CommittedOffset(5, -1, "", 0)) for partition in range(50)]
+    with pytest.raises(KafkaError) as failed:
+        world.coordinator.commit_offsets("g", "", None, -1, offsets)
+    assert failed.value.code is ErrorCode.unknown_server_error
+    assert world.offset() is None
+
+
 def test_a_failing_timer_does_not_affect_other_groups(
     world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

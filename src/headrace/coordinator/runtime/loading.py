@@ -12,7 +12,7 @@ from headrace.wire.records import batch_headers, records_of, uncompressed_body
 
 log = logging.getLogger(__name__)
 
-_RECORDS_PER_STEP: Final = 200
+_STEP: Final = 200
 
 
 class Loadable(Protocol):
@@ -24,13 +24,17 @@ class Loadable(Protocol):
 
 
 def load(state: Loadable, batches: Iterable[Buffer], now_ms: Callable[[], int], name: str) -> Iterator[int]:
-    """Replay `batches` (buffers of whole batches) into `state`. Yield the number of records read, at intervals.
+    """Replay `batches` (buffers of whole batches) into `state`. Yield the number of records and batches, at intervals.
 
     Raises KafkaError as `uncompressed_body` and `records_of` do; a bad record is logged and skipped.
     """
     count = 0
     for data in batches:
         for position, header in batch_headers(data):
+            # An application with transactions leaves long runs of markers.
+            count += 1
+            if count % _STEP == 0:
+                yield count
             body = uncompressed_body(header, data, position)
             if header.is_control:
                 _end_transaction(state, header, body)
@@ -38,7 +42,7 @@ def load(state: Loadable, batches: Iterable[Buffer], now_ms: Callable[[], int], 
             producer_id = header.producer_id if header.is_transactional else -1
             for record in records_of(header, body):
                 count += 1
-                if count % _RECORDS_PER_STEP == 0:
+                if count % _STEP == 0:
                     yield count
                 if record.key is None:
                     continue

@@ -1,6 +1,6 @@
 """Map groups and transactional ids to partitions of their internal topic by Java's hash, as all Kafka brokers do."""
 
-from functools import lru_cache
+from headrace.coordinator.runtime.name_cache import cached_by_name
 
 _JAVA_MIN_INT = -(2**31)
 
@@ -14,7 +14,7 @@ def java_hash(text: str) -> int:
     return value - (1 << 32) if value >= 1 << 31 else value
 
 
-@lru_cache(maxsize=65_536)
+@cached_by_name(65_536)
 def partition_for(key: str, partition_count: int) -> int:
     value = java_hash(key)
     return (0 if value == _JAVA_MIN_INT else abs(value)) % partition_count

@@ -42,6 +42,8 @@ AS_COORDINATOR_ERROR: Final = {
 }
 """The errors for clients, by the error of a failed append."""
 
+_TOO_LARGE: Final = (ErrorCode.message_too_large, ErrorCode.record_list_too_large)
+
 
 class ShardState(Protocol):
     """The state of one partition, as a pure state machine."""
@@ -163,23 +165,34 @@ class Shards(Generic[S]):
 
     def append(self, shard: LedShard[S], decision: Records, now_ms: int) -> int:
         """Write the decision as one batch, and return its base offset. Raises KafkaError with a code for clients."""
-        batch = plain_batch(starmap(shard.state.encode, decision), now_ms, self._codec)
         try:
-            return shard.log.append(batch, now_ms)
+            return self._append(shard, decision, now_ms)
         except KafkaError as error:
-            raise KafkaError(AS_COORDINATOR_ERROR.get(error.code, error.code), error.message) from error
+            raise _for_clients(error) from error
+
+    def _append(self, shard: LedShard[S], decision: Records, now_ms: int) -> int:
+        return shard.log.append(plain_batch(starmap(shard.state.encode, decision), now_ms, self._codec), now_ms)
 
     def append_and_replay(self, shard: LedShard[S], decision: Records) -> None:
         """Write the decision and replay it, in several batches if it is large. Raises KafkaError."""
-        if len(decision) > _RECORDS_PER_BATCH:
-            for start in range(0, len(decision), _RECORDS_PER_BATCH):
-                self.append_and_replay(shard, decision[start : start + _RECORDS_PER_BATCH])
-        elif decision:
-            now_ms = self._clock.wall_ms()
-            self.append(shard, decision, now_ms)
-            replay = shard.state.replay
-            for key, value in decision:
-                replay(key, value, now_ms)
+        for start in range(0, len(decision), _RECORDS_PER_BATCH):
+            self._append_and_replay(shard, decision[start : start + _RECORDS_PER_BATCH])
+
+    def _append_and_replay(self, shard: LedShard[S], decision: Records) -> None:
+        now_ms = self._clock.wall_ms()
+        try:
+            self._append(shard, decision, now_ms)
+        except KafkaError as error:
+            half = len(decision) // 2
+            # Only deletions may be split by size: half of another decision may be wrong.
+            if error.code not in _TOO_LARGE or not half or any(value is not None for _, value in decision):
+                raise _for_clients(error) from error
+            self._append_and_replay(shard, decision[:half])
+            self._append_and_replay(shard, decision[half:])
+            return
+        replay = shard.state.replay
+        for key, value in decision:
+            replay(key, value, now_ms)
 
     def _load_slice(self) -> None:
         deadline = self._clock.monotonic() + _LOAD_SLICE_S
@@ -213,3 +226,7 @@ class Shards(Generic[S]):
                 elapsed_ms,
             )
         self._on_loaded(shard)
+
+
+def _for_clients(error: KafkaError) -> KafkaError:
+    return KafkaError(AS_COORDINATOR_ERROR.get(error.code, error.code), error.message)

@@ -240,7 +240,7 @@ class Joining:
         rebalance = self._rebalance
         if rebalance.is_consumer and before and member.protocols and before != member.protocols:
             # A cooperative member's metadata changes with every rejoin: it includes the owned partitions.
-            old, new = (subscribed_topics(protocols[0][1]) for protocols in (before, member.protocols))
+            old, new = (subscribed_topics([protocols[0][1]]) for protocols in (before, member.protocols))
             if old is not None and new is not None and old != new:
                 rebalance.note(
                     out, Happening.SUBSCRIBED, member, f"{', '.join(sorted(old))} -> {', '.join(sorted(new))}"

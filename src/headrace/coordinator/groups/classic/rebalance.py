@@ -5,7 +5,7 @@ Requests are validated by the callers. Initial rebalances wait `group.initial.re
 """
 
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import partial
 
 from headrace.coordinator.groups.classic.membership import ClassicMember, Membership
 from headrace.coordinator.groups.classic.states import VALID_PREVIOUS, GroupState
@@ -24,6 +24,7 @@ from headrace.coordinator.groups.records.classic import (
     MemberMetadata,
 )
 from headrace.coordinator.groups.records.embedded import CONSUMER_PROTOCOL_TYPE, subscribed_topics
+from headrace.coordinator.runtime.name_cache import cached_by_name
 from headrace.coordinator.runtime.results import CancelTimer, Complete, ScheduleTimer, Write
 from headrace.errors import ErrorCode, KafkaError
 from headrace.wording import count
@@ -34,7 +35,7 @@ _STALLED_RETRY_MS = 1000
 """Minimum delay before the join phase is repeated if no member has rejoined."""
 
 
-@lru_cache(maxsize=16_384)
+@cached_by_name(16_384)
 def _session_timer(member_id: str, timeout_ms: int) -> ScheduleTimer[Timer]:
     # Cached because every heartbeat and commit of a member creates the same one.
     return ScheduleTimer(Timer(TimerKind.HEARTBEAT, member_id), timeout_ms)
@@ -418,10 +419,5 @@ class Rebalance:
     def _compute_subscribed_topics(self) -> set[str] | None:
         if self.protocol_type != CONSUMER_PROTOCOL_TYPE:
             return None
-        topics: set[str] = set()
-        for member in self.membership.members.values():
-            subscribed = subscribed_topics(member.metadata(self.protocol_name))
-            if subscribed is None:
-                return None
-            topics |= subscribed
-        return topics
+        name = self.protocol_name
+        return subscribed_topics(member.metadata(name) for member in self.membership.members.values())

@@ -10,12 +10,16 @@ from typing import Final, NamedTuple
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
 
+MAX_TOPICS: Final = 100_000
+"""Decoding more topics, which a few members with 4 MiB of metadata may send, would hold the event loop."""
+
 _NEWEST: Final = 3
 _OWNED_SINCE: Final = 1
 _GENERATION_SINCE: Final = 2
 _RACK_SINCE: Final = 3
 
 _VERSION_AND_COUNT = struct.Struct(">hi")
+_VERSION_BYTES: Final = 2
 _LENGTH = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 
@@ -36,21 +40,34 @@ class Assignment(NamedTuple):
     user_data: bytes = b""
 
 
-def subscribed_topics(metadata: bytes) -> set[str] | None:
-    """Return the topics in an encoded subscription of any version; None if it cannot be decoded."""
-    try:
-        _, count = _VERSION_AND_COUNT.unpack_from(metadata)
-        position = _VERSION_AND_COUNT.size
-        topics = set()
-        for _ in range(count):
-            (size,) = _LENGTH.unpack_from(metadata, position)
-            position += _LENGTH.size
-            if size < 0 or position + size > len(metadata):
+def subscribed_topics(subscriptions: Iterable[bytes]) -> set[str] | None:
+    """Return the topics in encoded subscriptions of any version.
+
+    Return None if one cannot be decoded, or if they have more than `MAX_TOPICS` topics. Topics that equal those of the
+    previous subscription are decoded once.
+    """
+    topics: set[str] = set()
+    decoded = 0
+    previous = b""
+    for metadata in subscriptions:
+        if previous and metadata.startswith(previous, _VERSION_BYTES):
+            continue
+        try:
+            _, count = _VERSION_AND_COUNT.unpack_from(metadata)
+            decoded += max(count, 0)
+            if decoded > MAX_TOPICS:
                 return None
-            topics.add(metadata[position : position + size].decode())
-            position += size
-    except (struct.error, UnicodeDecodeError):
-        return None
+            position = _VERSION_AND_COUNT.size
+            for _ in range(count):
+                (size,) = _LENGTH.unpack_from(metadata, position)
+                position += _LENGTH.size
+                if size < 0 or position + size > len(metadata):
+                    return None
+                topics.add(metadata[position : position + size].decode())
+                position += size
+        except (struct.error, UnicodeDecodeError):
+            return None
+        previous = metadata[_VERSION_BYTES:position]
     return topics
 
 

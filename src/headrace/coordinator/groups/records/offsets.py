@@ -4,10 +4,10 @@ Writes keys of version 1 and values of version 4 (1 if the client set a retentio
 """
 
 import struct
-from functools import lru_cache
 from typing import Final, NamedTuple
 
 from headrace.coordinator.groups.records.fields import string, value_reader
+from headrace.coordinator.runtime.name_cache import cached_by_name
 from headrace.coordinator.runtime.record_reader import too_short
 from headrace.wire.varint import put_unsigned_varint
 
@@ -53,7 +53,7 @@ class CommittedOffset(NamedTuple):
     """Offset of this record in `__consumer_offsets`, needed for transactional commits only; else -1."""
 
 
-@lru_cache(maxsize=16_384)
+@cached_by_name(16_384)
 def encode_offset_key(group_id: str, topic: str, partition: int) -> bytes:
     return _INT16.pack(_KEY_VERSION) + string(group_id) + string(topic) + _INT32.pack(partition)
 
