@@ -48,7 +48,7 @@ class ProducersApi:
         return {"error_code": ErrorCode.none, "producer_id": await self._next_producer_id(), "producer_epoch": 0}
 
     def describe_producers(self, _: RequestContext, request: Any) -> Reply:
-        """Describe the active producers of partitions (KIP-664)."""
+        """Describe the active producers of partitions that this broker leads or follows (KIP-664)."""
 
         def described(topic: Any) -> Fields:
             return {
@@ -61,7 +61,7 @@ class ProducersApi:
 
     def _describe_one(self, topic: str, index: int) -> Fields:
         try:
-            producers = self._replicas.get(topic, index).packed_producers()
+            producers = self._replicas.readable(topic, index).packed_producers()
         except KafkaError as error:
             return {
                 "partition_index": index,
