@@ -63,6 +63,20 @@ class MixedCluster:
                 interval_s=0.1,
             )
 
+    def wait_for_topic(self, topic: str, partitions: int) -> None:
+        """Wait until all brokers know a leader of every partition."""
+        for bootstrap in self.bootstraps.values():
+            wait_for(
+                lambda bootstrap=bootstrap: self._knows(bootstrap, topic, partitions),  # type: ignore[misc]
+                f"{bootstrap} knows the leaders of {topic}",
+                timeout_s=_WITHIN_S,
+                interval_s=0.1,
+            )
+
+    def _knows(self, bootstrap: str, topic: str, partitions: int) -> bool:
+        known = leaders(bootstrap, topic)
+        return len(known) == partitions and set(known.values()) <= set(self.brokers)
+
     def wait_until_complete(self) -> None:
         """Wait until all brokers know each other, and know a leader of every partition."""
         for bootstrap in self.bootstraps.values():

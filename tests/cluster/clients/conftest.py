@@ -6,13 +6,14 @@ from typing import Any
 import pytest
 
 from tests.clients.brokers import SETTINGS
-from tests.clients.conftest import client, driver, own_driver, topic
+from tests.clients.conftest import client, start_driver, topic
+from tests.clients.drivers.contract import ClientDriver
 from tests.clients.members import QUICK_GROUPS
 from tests.cluster.clients.sides import SIDES, Side
 from tests.cluster.conftest import HEADRACE
 from tests.cluster.mixed import GROUPS, KAFKAS, TRANSACTIONS, MixedCluster, mixed_cluster
 
-__all__ = ["client", "driver", "own_driver", "topic"]
+__all__ = ["client", "topic"]
 
 _INTERNAL = {GROUPS: 6, TRANSACTIONS: 3}
 _SETTINGS = {
@@ -65,3 +66,15 @@ def own_broker(shared_broker: Side) -> Side:
 @pytest.fixture
 def broker(shared_broker: Side) -> Side:
     return shared_broker
+
+
+@pytest.fixture
+def driver(client: str, shared_broker: Side) -> Iterator[ClientDriver]:
+    driver = shared_broker.waits_for_topics(start_driver(client, shared_broker))
+    yield driver
+    driver.close()
+
+
+@pytest.fixture
+def own_driver(driver: ClientDriver) -> ClientDriver:
+    return driver

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Final
 
+from tests.clients.drivers.contract import ClientDriver
 from tests.cluster.conftest import HEADRACE
 from tests.cluster.mixed import MixedCluster
 
@@ -19,6 +20,17 @@ class Side:
         self._cluster = cluster
         self._victim = HEADRACE if side == "headrace" else max(cluster.kafkas)
         self.bootstrap = cluster.bootstraps[self._victim]
+
+    def waits_for_topics(self, driver: ClientDriver) -> ClientDriver:
+        """Make `create_topic` wait until all brokers know the topic: not every client waits before it uses one."""
+        create = driver.create_topic
+
+        def create_topic(topic: str, partitions: int) -> None:
+            create(topic, partitions)
+            self._cluster.wait_for_topic(topic, partitions)
+
+        driver.create_topic = create_topic  # type: ignore[method-assign]
+        return driver
 
     @property
     def data(self) -> Path:
