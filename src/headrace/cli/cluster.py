@@ -210,7 +210,7 @@ def _address(text: str) -> tuple[str, int]:
     if not colon or address.endswith("]"):
         host, port = address, str(_KAFKA_PORT)
     host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+    if not host or not port.isascii() or not port.isdigit() or len(port) > 5 or int(port) > 65535:
         raise CommandError(
             f"'{text}' is not HOST:PORT with a port up to 65535",
             "For example --bootstrap 127.0.0.1:9092.",

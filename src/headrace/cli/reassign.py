@@ -419,7 +419,7 @@ def _of_topics(state: "State", topics: Sequence[str], bootstrap: str) -> "list[P
 def _ids(option: str, texts: Sequence[str] | None) -> list[int]:
     words = [word.strip() for text in texts or () for word in text.split(",")]
     for word in words:
-        if not (word.isascii() and word.isdecimal()):
+        if not (word.isascii() and word.isdecimal()) or len(word) > 10:
             raise usage_error(f"{option} '{word}' is not a broker id", "For example '3' or '1,2,3'.")
     return [int(word) for word in words]
 

@@ -80,7 +80,7 @@ def parse(args: Sequence[str]) -> StartOptions | None:
 
 def _host_and_port(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
-    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
+    if not colon or not port.isascii() or not port.isdigit() or len(port) > 5 or int(port) > 65535:
         raise UsageError(
             f"--listen: '{text}' is not HOST:PORT with a port up to 65535;"
             " for example 127.0.0.1:9092, or 127.0.0.1:0 for any free port"

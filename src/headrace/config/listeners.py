@@ -1,11 +1,13 @@
 """Parse `listeners`, `advertised.listeners`, `listener.security.protocol.map` and `headrace.http.listener`."""
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from headrace.config.definition import ConfigError
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_PORT: Final = re.compile("[0-9]{1,5}")
 
 
 class AddressInUseError(ConfigError):
@@ -41,7 +43,7 @@ def parse_listeners(key: str, texts: Sequence[str], *, leave_out: Collection[str
     for text in texts:
         name, separator, address = text.partition("://")
         host, colon, port = address.rpartition(":")
-        if not name or not separator or not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        if not name or not separator or not colon or not _PORT.fullmatch(port) or int(port) > 65535:
             raise ConfigError(
                 key, text, "must be NAME://host:port with a port up to 65535, such as PLAINTEXT://127.0.0.1:9092"
             )
@@ -63,7 +65,7 @@ def parse_http_listener(text: str | None) -> tuple[str, int] | None:
     if not text:
         return None
     host, colon, port = text.rpartition(":")
-    if (colon and not host) or not port.isascii() or not port.isdigit() or int(port) > 65535:
+    if (colon and not host) or not _PORT.fullmatch(port) or int(port) > 65535:
         raise ConfigError(
             "headrace.http.listener",
             text,

@@ -3,6 +3,7 @@
 Names, types, limits and defaults are Kafka's; see https://kafka.apache.org/documentation/#topicconfigs.
 """
 
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
@@ -34,13 +35,16 @@ if TYPE_CHECKING:
     from headrace.config.broker import BrokerConfig
 
 
+THROTTLED_REPLICA: Final = re.compile("([0-9]{1,10}):([0-9]{1,10})")
+"""A partition and a broker. Kafka also accepts longer numbers, which no partition and no broker has."""
+
+
 def _throttled(value: Value) -> bool:
     if not isinstance(value, tuple):
         return False
     if value in ((), ("*",)):
         return True
-    pairs = [item.split(":") for item in value]
-    return all(len(pair) == 2 and pair[0].strip().isdigit() and pair[1].strip().isdigit() for pair in pairs)
+    return all(THROTTLED_REPLICA.fullmatch(item) for item in value)
 
 
 THROTTLED_REPLICAS: Final = Check("*, or comma-separated pairs [partition]:[broker]", _throttled)

@@ -1,9 +1,9 @@
 """The throttle of replication traffic (KIP-73): a rate over a sliding window, and the replicas it applies to. Pure."""
 
 from collections import deque
-from collections.abc import Iterable
 from typing import Final
 
+from headrace.config.topic import THROTTLED_REPLICA
 from headrace.types import TopicPartition
 
 UNLIMITED: Final = 2**63 - 1
@@ -27,16 +27,27 @@ class ReplicationThrottle:
         """Start time and bytes of every window, ascending."""
         self._total = 0
 
-    def configure(self, topic: str, replicas: str, broker_id: int) -> None:
-        """Apply a topic's list of throttled replicas: `*`, or pairs `partition:broker` separated by commas."""
+    def configure(self, topic: str, replicas: str, broker_id: int) -> list[str]:
+        """Apply a topic's list of throttled replicas: `*`, or pairs `partition:broker` separated by commas.
+
+        Return the other entries, which have no effect: ZooKeeper may have any text, and the broker must start.
+        """
         self._all_of.discard(topic)
         self._replicas.pop(topic, None)
+        ignored: list[str] = []
         if replicas.strip() == _ALL:
             self._all_of.add(topic)
-            return
-        partitions = frozenset(_partitions(replicas.split(","), broker_id))
+            return ignored
+        partitions: set[int] = set()
+        for entry in filter(None, map(str.strip, replicas.split(","))):
+            pair = THROTTLED_REPLICA.fullmatch(entry)
+            if pair is None:
+                ignored.append(entry)
+            elif int(pair[2]) == broker_id:
+                partitions.add(int(pair[1]))
         if partitions:
-            self._replicas[topic] = partitions
+            self._replicas[topic] = frozenset(partitions)
+        return ignored
 
     def is_throttled(self, topic_partition: TopicPartition) -> bool:
         """Return True if the throttle applies to this partition's replica here."""
@@ -67,10 +78,3 @@ class ReplicationThrottle:
         oldest = now - self._window_count * self._window_s
         while self._samples and self._samples[0][0] <= oldest:
             self._total -= self._samples.popleft()[1]
-
-
-def _partitions(pairs: Iterable[str], broker_id: int) -> Iterable[int]:
-    for pair in pairs:
-        partition, _, broker = pair.strip().partition(":")
-        if partition and int(broker) == broker_id:
-            yield int(partition)

@@ -115,7 +115,7 @@ class Connection:
         self._runs = Runs()
         """Replies in order, beginning with one that waits for followers."""
         self._waits_for_runs = False
-        """True if the next request must wait for replies in `_runs`."""
+        """True if the next request must wait for replies in `_runs`, and always after an invalid request."""
 
     def start(self) -> None:
         self._receiver.resume()
@@ -225,7 +225,7 @@ class Connection:
 
     def _end_after(self, error: InvalidRequestError) -> None:
         if self._runs:
-            self._runs.append(error)
+            self._runs.end(error)
             self._waits_for_runs = True
             self._receiver.pause()
             return
@@ -293,7 +293,7 @@ class Connection:
                 return
         if len(self._runs) == before:
             return
-        self._waits_for_runs = False
+        self._waits_for_runs = self._runs.is_ended
         self.last_active_at = self._loop.time()
         self._sender.flush()
         self._resume(run)

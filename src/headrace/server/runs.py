@@ -50,16 +50,22 @@ class Lost(NamedTuple):
 class Runs:
     """A queue of replies, the first of which is not done. An InvalidRequestError in it ends the connection."""
 
-    __slots__ = ("_replies",)
+    __slots__ = ("_replies", "is_ended")
 
     def __init__(self) -> None:
         self._replies: deque[Parts | Later | InvalidRequestError] = deque()
+        self.is_ended = False
+        """True if an invalid request ends the queue: nothing that the client sent after it may be handled."""
 
     def __len__(self) -> int:
         return len(self._replies)
 
-    def append(self, reply: Parts | Later | InvalidRequestError) -> None:
+    def append(self, reply: Parts | Later) -> None:
         self._replies.append(reply)
+
+    def end(self, error: InvalidRequestError) -> None:
+        self._replies.append(error)
+        self.is_ended = True
 
     def take_done(self) -> Iterator[Parts | InvalidRequestError | Lost]:
         """Remove and yield the replies before the first that is not done."""

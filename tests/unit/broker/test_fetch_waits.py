@@ -461,3 +461,36 @@ async def test_a_marker_makes_the_bytes_of_its_transaction_count(broker: Broker)
     partition.append_marker(4, 0, commit=True, coordinator_epoch=0, now_ms=NOW)
     response = await asyncio.wait_for(waiting, 10)
     assert response.responses[0].partitions[0].last_stable_offset == 2
+
+
+def abort_transaction(partition: Partition) -> None:
+    data = build_batch(
+        [RecordData(b"k", b"v", NOW)], producer_id=4, producer_epoch=0, base_sequence=0, attributes=TRANSACTIONAL_FLAG
+    )
+    partition.append_as_leader(data, now_ms=NOW, guard=UNVERIFIED)
+    partition.append_marker(4, 0, commit=False, coordinator_epoch=0, now_ms=NOW)
+
+
+@pytest.mark.parametrize("mode", ["at once", "in steps"])
+async def test_damage_found_while_looking_up_aborted_transactions_fails_only_its_partition(
+    broker: Broker, mode: str, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
+) -> None:
+    if mode == "in steps":
+        request.getfixturevalue("in_steps")
+    abort_transaction(broker.partitions[0])
+    broker.append(0, 3)
+    abort_transaction(broker.partitions[1])
+    path = broker.partitions[0].log.segments.active.path
+    with path.open("r+b") as file:
+        file.seek(path.stat().st_size - SIZE + 16)
+        file.write(b"\x09")  # the version of the last batch
+
+    for _ in range(2):
+        response = await broker.fetch(read_committed=True, offsets={0: 0, 1: 0}, wait_ms=0)
+        damaged, healthy = response.responses[0].partitions
+        assert (damaged.error_code, damaged.records) == (ErrorCode.corrupt_message, b"")
+        assert (healthy.error_code, len(healthy.aborted_transactions)) == (ErrorCode.none, 1)
+        assert healthy.records
+    assert caplog.text.count("the file is damaged") == 1
+    damaged = (await broker.fetch(offsets={0: 0}, wait_ms=0)).responses[0].partitions[0]
+    assert damaged.error_code == ErrorCode.none

@@ -94,6 +94,8 @@ def test_the_help_of_a_command_ends_with_examples(command: str) -> None:
         ("start --listen here", "is not HOST:PORT"),
         ("start --set x", "is not KEY=VALUE"),
         ("topics list --bootstrap host:port", "is not HOST:PORT"),
+        pytest.param("topics list --bootstrap h:" + "9" * 5000, "is not HOST:PORT", id="a long port"),
+        pytest.param("reassign plan --retire " + "9" * 5000, "is not a broker id", id="a long broker id"),
     ],
 )
 def test_a_usage_error_exits_with_2(line: str, message: str) -> None:

@@ -55,6 +55,7 @@ def test_help_and_errors_are_left_to_typer(line: str) -> None:
         ("localhost", "is not HOST:PORT"),
         ("h:x", "is not HOST:PORT"),
         ("h:99999", "is not HOST:PORT"),
+        pytest.param("h:" + "9" * 5000, "is not HOST:PORT", id="a long number"),
         ("::1:9092", "put an IPv6 address in brackets"),
     ],
 )

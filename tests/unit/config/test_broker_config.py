@@ -86,6 +86,8 @@ def test_the_command_line_overrides_the_environment_which_overrides_the_file() -
         ({"log.retentoin.ms": "1"}, r"Unknown setting log\.retentoin\.ms\. Did you mean log.retention.ms"),
         ({"num.partitions": "many"}, r"'many' for num.partitions: must be a whole number"),
         ({"listeners": "nowhere"}, r"'nowhere' for listeners: must be NAME://host:port"),
+        ({"listeners": "PLAINTEXT://:" + "9" * 5000}, r"for listeners: must be NAME://host:port"),
+        ({"headrace.http.listener": "9" * 5000}, r"for headrace.http.listener: must be host:port"),
         ({"listeners": "A://:1"}, r"no protocol for A"),
         ({"listeners": "PLAINTEXT://:1,PLAINTEXT://:2"}, r"listener name PLAINTEXT is used twice"),
         ({"listeners": "SSL://:1"}, r"TLS and SASL are not supported"),

@@ -74,6 +74,9 @@ def test_the_hidden_segment_size_has_no_lower_limit() -> None:
         ({"compression.gzip.level": "0"}, "from 1 to 9, or -1"),
         ({"min.compaction.lag.ms": "2", "max.compaction.lag.ms": "1"}, "at most max.compaction.lag.ms, which is 1"),
         ({"leader.replication.throttled.replicas": "1:x"}, r"pairs \[partition\]:\[broker\]"),
+        ({"leader.replication.throttled.replicas": "0:1,\u00b2:1"}, r"pairs \[partition\]:\[broker\]"),
+        ({"leader.replication.throttled.replicas": "1 : 2"}, r"pairs \[partition\]:\[broker\]"),
+        ({"leader.replication.throttled.replicas": "9" * 5000 + ":1"}, r"pairs \[partition\]:\[broker\]"),
         ({"remote.storage.enable": "true"}, "tiered storage is not supported"),
     ],
 )

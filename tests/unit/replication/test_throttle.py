@@ -1,3 +1,5 @@
+import pytest
+
 from headrace.replication.throttle import ReplicationThrottle
 from headrace.types import TopicPartition
 
@@ -16,6 +18,14 @@ def test_only_listed_replicas_of_this_broker_are_throttled() -> None:
 
     assert [made.is_throttled(TopicPartition("t", partition)) for partition in range(4)] == [True, False, True, False]
     assert not made.is_throttled(TopicPartition("other", 0))
+
+
+@pytest.mark.parametrize("pair", ["\u00b2:4", "1:\u00b2", "1", "1:", ":4", "1:2:4", "9" * 5000 + ":4"])
+def test_unreadable_entries_are_ignored_and_returned(pair: str) -> None:
+    made = throttle()
+    assert made.configure("t", f"0:4,{pair},,2:4", BROKER) == [pair]
+
+    assert [made.is_throttled(TopicPartition("t", partition)) for partition in range(4)] == [True, False, True, False]
 
 
 def test_a_star_throttles_all_replicas_of_a_topic_until_the_list_is_empty() -> None:

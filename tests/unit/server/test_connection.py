@@ -762,6 +762,69 @@ async def test_an_invalid_request_closes_the_connection_after_earlier_runs(peer:
     assert len(peer.requests) == 2
 
 
+@pytest.mark.parametrize("invalid", ["length", "request", "later"])
+async def test_no_request_after_an_invalid_one_is_handled_while_runs_wait(peer: Peer, invalid: str) -> None:
+    waits = Waits(peer)
+    await waits.send(PRODUCE + b"1", PRODUCE + b"2")
+    error = InvalidRequestError("no", [b"three"])
+    later: asyncio.Future[Parts] = peer.loop.create_future()
+
+    def refuse(_: bytes) -> Parts | Awaitable[Parts]:
+        if invalid == "later":
+            return later
+        raise error
+
+    peer.answer = refuse
+    await peer.send(struct.pack(">i", -1) if invalid == "length" else frame(PRODUCE + b"3"))
+    await peer.turns()
+    peer.answer = waits.answer
+    await waits.send(PRODUCE + b"4")
+    if invalid == "later":
+        later.set_exception(error)
+        await peer.turns()
+    handled = peer.requests.copy()
+
+    waits.runs[0].set_result([b"one"])
+    await peer.turns(10)
+    await waits.send(PRODUCE + b"5")
+    assert not peer.closed.is_set()
+    waits.runs[1].set_result([b"two"])
+
+    replies = b"onetwo" if invalid == "length" else b"onetwothree"
+    assert await peer.receive(len(replies)) == replies
+    assert peer.closed.is_set()
+    assert peer.requests == handled
+
+
+async def test_requests_before_an_invalid_one_are_handled_once_while_runs_wait(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = Waits(peer)
+    run_lengths: list[int] = []
+
+    def handle_run(_: ClientInfo, frames: Sequence[memoryview]) -> Parts | Awaitable[Parts]:
+        run_lengths.append(len(frames))
+        return waits.answer(bytes(frames[0]))
+
+    monkeypatch.setattr(peer, "handle_run", handle_run)
+    first: asyncio.Future[Parts] = peer.loop.create_future()
+    peer.answer = lambda _: first
+    await peer.send(frame(b"x") + frame(PRODUCE) * (2 * MAX_RUN) + struct.pack(">i", -1))
+    await peer.turns()
+    first.set_result([b"x"])  # the others have been kept meanwhile
+    await peer.turns()
+    assert run_lengths == [MAX_RUN, MAX_RUN]
+
+    waits.runs[0].set_result([b"one"])
+    await peer.turns(10)
+    assert run_lengths == [MAX_RUN, MAX_RUN]
+    assert not peer.closed.is_set()
+
+    waits.runs[1].set_result([b"two"])
+    assert await peer.receive(100) == b"xonetwo"
+    assert peer.closed.is_set()
+
+
 async def test_a_run_that_fails_closes_the_connection(peer: Peer) -> None:
     waits = Waits(peer)
     await waits.send(PRODUCE + b"1", PRODUCE + b"2")

@@ -1,5 +1,6 @@
 """DescribeConfigs, IncrementalAlterConfigs, AlterConfigs and ListConfigResources."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -51,6 +52,7 @@ ENTRIES_BYTES: Final = 4 * 1024 * 1024
 _MOST_KEYS: Final = 20
 """Entries for requests with more keys are not cached."""
 
+_INTEGER: Final = re.compile("[+-]?[0-9]{1,10}")
 _FEW_RESOURCES: Final = 100
 """Up to this many resources are encoded into one buffer (a megabyte or two), which is faster."""
 
@@ -278,10 +280,11 @@ class ConfigApis:
 
     def _check_node(self, name: str, alternative: str) -> None:
         node = self._config.node_id
-        if not name.lstrip("-").isdecimal():
-            raise _invalid(f"Broker id must be an integer, but it is: {name}")
-        if int(name) != node:
+        if name == str(node):
+            return
+        if _INTEGER.fullmatch(name):
             raise _invalid(f"Unexpected broker id, expected {node} {alternative}but received {name}")
+        raise _invalid(f"Broker id must be an integer, but it is: {name}")
 
 
 def _resource(resource: Any) -> ConfigResource:

@@ -4,7 +4,7 @@ Layout: https://kafka.apache.org/protocol#The_Messages_Fetch
 """
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
@@ -15,6 +15,7 @@ from headrace.replication.replica import Replica
 from headrace.server.context import RawReply
 from headrace.slices import Steps
 from headrace.storage.files.log_file import FileSlice
+from headrace.storage.log.indexes.txn_index import AbortedTransaction
 from headrace.wire.encoder import put_count, put_string
 from headrace.wire.varint import put_unsigned_varint
 
@@ -53,8 +54,11 @@ class Copied(NamedTuple):
 
 Part: TypeAlias = FileSlice | Copied
 """The records of a partition in a reply."""
-Answered: TypeAlias = tuple[FetchPartition, ErrorCode, Replica | None, Part | None, tuple[int, int] | None]
-"""A requested partition, its error, replica and records, and (epoch, end offset) if the client's log has diverged."""
+Answered: TypeAlias = tuple[
+    FetchPartition, ErrorCode, Replica | None, Part | None, tuple[int, int] | None, Sequence[AbortedTransaction]
+]
+"""A requested partition, its error, replica and records, (epoch, end offset) if the client's log has diverged, and the
+aborted transactions in the records for READ_COMMITTED."""
 
 
 def encode(
@@ -129,7 +133,7 @@ def encode_in_steps(
 
 def _one_topic(answered: Answered) -> bytes | None:
     """Encode the only partition of a reply on a fast path; None unless it is plain `Copied` records of a topic id."""
-    wanted, error, partition, part, diverging = answered
+    wanted, error, partition, part, diverging, _ = answered
     if type(part) is not Copied or partition is None or error is not ErrorCode.none or diverging is not None:
         return None
     if wanted.preferred_replica >= 0 or not isinstance(wanted.topic, UUID):
@@ -177,7 +181,7 @@ def _put_partitions(
     """Append partitions to `out`. Before a file region, move it to `parts` and begin another. Return the last one."""
     flexible = version >= FLEXIBLE
     for answered in partitions:
-        wanted, _, _, part, diverging = answered
+        wanted, _, _, part, diverging, _ = answered
         _put_partition(out, answered, version, read_committed=read_committed)
         if isinstance(part, Copied):
             out += part.data
@@ -203,7 +207,7 @@ def _copy(part: FileSlice, out: bytearray) -> bool:
 
 
 def _put_partition(out: bytearray, answered: Answered, version: int, *, read_committed: bool) -> None:
-    wanted, error, partition, part, _ = answered
+    wanted, error, partition, part, _, aborted = answered
     size = 0 if part is None else part.size
     if partition is None or error is not ErrorCode.none:
         offsets = (-1, -1, -1)
@@ -213,11 +217,6 @@ def _put_partition(out: bytearray, answered: Answered, version: int, *, read_com
     out += fixed if version >= 5 else fixed[:-8]
     # Aborted transactions: a list for an unknown partition, and for read_committed without an error; else null.
     has_list = partition is None or (read_committed and error is ErrorCode.none)
-    aborted = (
-        partition.log.reader.aborted_transactions(wanted.fetch_offset, part)
-        if read_committed and isinstance(part, FileSlice) and partition is not None
-        else ()
-    )
     if version >= FLEXIBLE:
         if aborted:
             put_unsigned_varint(out, len(aborted) + 1)

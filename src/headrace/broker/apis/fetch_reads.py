@@ -98,20 +98,23 @@ class FetchReads:
             partition = find(self._name_of(wanted), wanted.index)
             partition.check_leader_epoch(wanted.current_leader_epoch)
             if rack and self._rack_of is not None and self._redirects(wanted, partition, rack, self._rack_of):
-                return wanted, ErrorCode.none, partition, None, None
+                return wanted, ErrorCode.none, partition, None, None, ()
             diverging = _divergence(partition, wanted)
             if diverging is not None:
-                return wanted, ErrorCode.none, partition, None, diverging
+                return wanted, ErrorCode.none, partition, None, diverging, ()
             part = partition.read(
                 wanted.fetch_offset,
                 min(max_bytes, wanted.max_bytes),
                 read_committed=read_committed,
                 min_one_batch=min_one_batch,
             )
+            if read_committed and part is not None:
+                aborted = partition.log.reader.aborted_transactions(wanted.fetch_offset, part)
+                return wanted, ErrorCode.none, partition, part, None, aborted
         except KafkaError as error:
             self._replicas.report_damage(error)
-            return wanted, error.code, partition, None, None
-        return wanted, ErrorCode.none, partition, part, None
+            return wanted, error.code, partition, None, None, ()
+        return wanted, ErrorCode.none, partition, part, None, ()
 
     def read_as_follower(
         self, wanted: FetchPartition, max_bytes: int, follower: Follower, *, is_new: bool, min_one_batch: bool
@@ -130,7 +133,7 @@ class FetchReads:
                 raise KafkaError(ErrorCode.inconsistent_topic_id)
             diverging = _divergence(partition, wanted)
             if diverging is not None:
-                return wanted, ErrorCode.none, partition, None, diverging
+                return wanted, ErrorCode.none, partition, None, diverging, ()
             max_bytes = min(max_bytes, wanted.max_bytes)
             if wanted.fetch_offset == partition.log.state.log_end_offset:
                 part = None
@@ -150,8 +153,8 @@ class FetchReads:
                 part = None if self.is_throttled(partition, follower) else part
         except KafkaError as error:
             self._replicas.report_damage(error)
-            return wanted, error.code, partition, None, None
-        return wanted, ErrorCode.none, partition, part, None
+            return wanted, error.code, partition, None, None, ()
+        return wanted, ErrorCode.none, partition, part, None, ()
 
     def _shared_part(
         self, partition: Partition, replica: int, offset: int, max_bytes: int, min_one_batch: bool
@@ -191,7 +194,7 @@ class FetchReads:
         """Return the leaders of partitions that this broker does not lead, or leads under a newer epoch (KIP-951)."""
         found: dict[FetchPartition, CurrentLeader] = {}
         if self._leader_of is not None:
-            for wanted, error, _, _, _ in answers:
+            for wanted, error, _, _, _, _ in answers:
                 if error in (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch):
                     name = wanted.topic if isinstance(wanted.topic, str) else self._topic_name(wanted.topic)
                     leader = None if name is None else self._leader_of(name, wanted.index, listener)
@@ -216,7 +219,7 @@ class FetchReads:
         if throttle is not None and throttle.rate != UNLIMITED:
             size = sum(
                 part.size
-                for _, _, partition, part, _ in answers
+                for _, _, partition, part, _, _ in answers
                 if part is not None and partition is not None and throttle.is_throttled(partition.topic_partition)
             )
             if size:

@@ -161,7 +161,7 @@ class Fetch:
                 self._is_cut = True
             answered = self._read_one(wanted, max(left, 0), is_new=self._is_new, min_one_batch=self._bytes == 0)
             self._answered.append(answered)
-            _, error, _, part, diverging = answered
+            _, error, _, part, diverging, _ = answered
             if part is None:
                 self._has_idle = True
             else:
@@ -266,7 +266,7 @@ class Fetch:
         # Bind it once, but not to an attribute: a reference cycle would keep the files of deleted partitions open.
         grown = self._grown
         for answered in some:
-            wanted, _, partition, part, _ = answered
+            wanted, _, partition, part, _, _ = answered
             if partition is None:
                 continue
             if part is not None:
@@ -315,7 +315,7 @@ class Fetch:
         wanted = self._session.partitions.get(self._key(partition))
         if wanted is None:
             return 0
-        _, error, _, part, diverging = self._read_one(wanted, wanted.max_bytes, is_new=False, min_one_batch=True)
+        _, error, _, part, diverging, _ = self._read_one(wanted, wanted.max_bytes, is_new=False, min_one_batch=True)
         if error is not ErrorCode.none or diverging is not None:
             self._missing = 0
         if part is None:
@@ -408,7 +408,7 @@ class Fetch:
 
     def _remember(self, changed: list[Answered]) -> None:
         """Store the reply's offsets in the session."""
-        for wanted, error, partition, part, diverging in changed:
+        for wanted, error, partition, part, diverging, _ in changed:
             if error is not ErrorCode.none or diverging is not None:
                 # The next reply must contain the partition, to report the end of the error or the high watermark.
                 wanted.last_high_watermark = -1
@@ -422,7 +422,7 @@ class Fetch:
         """Watch the partitions that have nothing left to read, so that the next request skips them."""
         assert self._news is not None
         session = self._session
-        for wanted, error, partition, part, diverging in read:
+        for wanted, error, partition, part, diverging, _ in read:
             if part is not None or partition is None or error is not ErrorCode.none or diverging is not None:
                 continue
             if wanted.preferred_replica >= 0:
@@ -436,7 +436,7 @@ class Fetch:
                 session.ready.pop(wanted, None)
 
     def _has_changed(self, answered: Answered) -> bool:
-        wanted, error, partition, part, diverging = answered
+        wanted, error, partition, part, diverging, _ = answered
         return (
             not self._is_incremental
             or part is not None

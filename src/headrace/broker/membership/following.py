@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Final
 
+from headrace.broker.membership.throttles import configure_throttle
 from headrace.client.link import Link
 from headrace.clock import SYSTEM, now_ms
 from headrace.cluster.membership.inter_broker import inter_broker_versions
@@ -73,8 +74,7 @@ class MemberFetchers:
     def configure(self, topics: Mapping[str, Mapping[str, str]]) -> None:
         """Apply the settings of the broker and of `topics`."""
         self._throttle.rate = self._config.follower_replication_throttled_rate
-        for topic, values in topics.items():
-            self._throttle.configure(topic, values.get(THROTTLED_REPLICAS, ""), self._config.node_id)
+        configure_throttle(self._throttle, THROTTLED_REPLICAS, topics, self._config.node_id)
 
     async def close_idle(self) -> None:
         """Close connections to brokers that no partition is fetched from."""

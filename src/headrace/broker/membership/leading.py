@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from headrace.broker.membership.throttles import configure_throttle
 from headrace.client.link import Link
 from headrace.cluster.metadata_cache import MetadataCache
 from headrace.config import BrokerConfig
@@ -64,8 +65,7 @@ class MemberLeaders:
     def configure(self, topics: Mapping[str, Mapping[str, str]]) -> None:
         """Apply the settings of the broker and of `topics`."""
         self.throttle.rate = self._config.leader_replication_throttled_rate
-        for topic, values in topics.items():
-            self.throttle.configure(topic, values.get(THROTTLED_REPLICAS, ""), self._config.node_id)
+        configure_throttle(self.throttle, THROTTLED_REPLICAS, topics, self._config.node_id)
 
     async def _check(self) -> None:
         """Remove lagging followers from the ISR, as often as Kafka does."""

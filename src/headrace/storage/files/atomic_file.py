@@ -6,12 +6,9 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import Final
 
-fdatasync = getattr(os, "fdatasync", os.fsync)
-"""macOS has no fdatasync."""
-
+fdatasync = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
 _MAX_READ_BYTES: Final = 256 * 1024 * 1024
 """The largest file that is read whole: the state of five million producers."""
-
 _COPY_BYTES: Final = 1024 * 1024
 
 
@@ -40,11 +37,8 @@ def sync_file(path: Path) -> None:
         os.close(descriptor)
 
 
-def read_file(path: Path) -> bytes:
-    """Read a whole small file with few system calls: startup reads several files per partition.
-
-    Raises OSError with the file name, or its subclass UnusableFileError for files that would block or fill the memory.
-    """
+def open_file(path: Path) -> tuple[int, int]:
+    """Open a file that `read_file` can read. Return its descriptor and size. Raises the errors of `read_file`."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # do not wait for the writer of a FIFO
     try:
         status = os.fstat(descriptor)
@@ -52,9 +46,20 @@ def read_file(path: Path) -> bytes:
             raise UnusableFileError(path, "is not a regular file")
         if status.st_size > _MAX_READ_BYTES:
             raise UnusableFileError(path, f"has {status.st_size} bytes, more than {_MAX_READ_BYTES}")
-        return os.read(descriptor, status.st_size)
-    except UnusableFileError:
+    except OSError:
+        os.close(descriptor)
         raise
+    return descriptor, status.st_size
+
+
+def read_file(path: Path) -> bytes:
+    """Read a whole small file with few system calls: startup reads several files per partition.
+
+    Raises OSError with the file name, or its subclass UnusableFileError for files that would block or fill the memory.
+    """
+    descriptor, size = open_file(path)
+    try:
+        return os.read(descriptor, size)
     except OSError as error:
         error.filename = str(path)
         raise

@@ -103,7 +103,7 @@ class LogReader:
     def aborted_transactions(self, offset: int, part: FileSlice) -> list[AbortedTransaction]:
         """Return the aborted transactions in `part`, which was read for `offset`, for READ_COMMITTED clients (KIP-98).
 
-        Raises KafkaError(kafka_storage_error).
+        Raises KafkaError: corrupt_message, kafka_storage_error.
         """
         state = self._state
         try:

@@ -6,16 +6,19 @@ last offset.
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from struct import Struct
 from threading import Lock
 from typing import Final, NamedTuple
 
-from headrace.storage.files.atomic_file import read_file, replace_file
+from headrace.storage.files.atomic_file import open_file, read_file, replace_file
 
 _ENTRY: Final = Struct(">hqqqq")
 _VERSION: Final = 0
+_BLOCK_ENTRIES: Final = 64
+"""Entries that a search reads at a time, in one system call."""
 
 
 class AbortedTransaction(NamedTuple):
@@ -110,12 +113,35 @@ class TransactionIndex:
         found: list[AbortedTransaction] = []
         if not self.exists:
             return found, False
-        for transaction in self.read():
-            if transaction.last_offset >= fetch_offset and transaction.first_offset < upper_bound:
-                found.append(transaction)
-            if transaction.last_stable_offset >= upper_bound:
-                return found, True
+        with closing(self._ended_from(fetch_offset)) as transactions:
+            for transaction in transactions:
+                if transaction.first_offset < upper_bound:
+                    found.append(transaction)
+                if transaction.last_stable_offset >= upper_bound:
+                    return found, True
         return found, False
+
+    def _ended_from(self, offset: int) -> Generator[AbortedTransaction, None, None]:
+        """Yield the entries of `read` whose transactions end at or after `offset`. Raises OSError."""
+        tail = self._tail.copy()  # first, because a flush may be moving it to the file
+        last = offset - 1
+        try:
+            descriptor, size = open_file(self.path)
+        except FileNotFoundError:
+            pass
+        else:
+            try:
+                for transaction in _search(descriptor, size, offset):
+                    last = transaction.last_offset
+                    yield transaction
+            except OSError as error:
+                error.filename = str(self.path)
+                raise
+            finally:
+                os.close(descriptor)
+        for transaction in tail:
+            if transaction.last_offset > last:
+                yield transaction
 
     def truncate(self, offset: int) -> None:
         """Drop transactions that end at or after `offset`."""
@@ -140,6 +166,32 @@ class TransactionIndex:
             self.path.unlink(missing_ok=True)
             self._tail.clear()
             self._exists = False
+
+
+def _search(descriptor: int, size: int, offset: int) -> Iterator[AbortedTransaction]:
+    """Yield the entries that end at or after `offset`, but no incomplete last one. Raises OSError.
+
+    Reads only blocks with such entries, and a few entries to find the first: consumers call this on the event loop.
+    Another thread may append to the file or truncate it meanwhile.
+    """
+    start, end = 0, size // _ENTRY.size
+    while end - start > _BLOCK_ENTRIES:
+        middle = (start + end) // 2
+        entry = os.pread(descriptor, _ENTRY.size, middle * _ENTRY.size)
+        if len(entry) < _ENTRY.size or _ENTRY.unpack(entry)[3] >= offset:
+            end = middle
+        else:
+            start = middle + 1
+    whole = block_bytes = _BLOCK_ENTRIES * _ENTRY.size
+    position = start * _ENTRY.size
+    while whole == block_bytes:
+        data = os.pread(descriptor, block_bytes, position)
+        whole = len(data) // _ENTRY.size * _ENTRY.size
+        position += whole
+        for _, *fields in _ENTRY.iter_unpack(data[:whole]):
+            transaction = AbortedTransaction(*fields)
+            if transaction.last_offset >= offset:
+                yield transaction
 
 
 def _packed(transactions: Sequence[AbortedTransaction]) -> bytes:

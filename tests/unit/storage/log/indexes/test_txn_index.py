@@ -2,15 +2,19 @@
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from headrace.errors import KafkaError
+from headrace.storage.log.indexes import txn_index
 from headrace.storage.log.indexes.txn_index import AbortedTransaction, TransactionIndex
+from tests.support.examples import examples
 from tests.unit.storage.log.producers.test_transactions import ABORT, put
 from tests.unit.storage.logs import open_log
 
@@ -133,3 +137,128 @@ def test_a_failed_disk_fails_the_flush(tmp_path: Path, monkeypatch: pytest.Monke
     log.note_aborted(FIRST)
     with pytest.raises(KafkaError, match="Input/output error"):
         log.flusher.flush()
+
+
+@st.composite
+def aborted_transactions(draw: st.DrawFn) -> list[AbortedTransaction]:
+    """Entries in the order of their markers; the last stable offset never decreases."""
+    entries = []
+    last, stable = draw(st.integers(0, 1000)), 0
+    for step in draw(st.lists(st.integers(1, 4), max_size=300)):
+        last += step
+        stable = draw(st.integers(stable, last + 1) | st.just(last + 1))
+        entries.append(
+            AbortedTransaction(draw(st.integers(0, 3)), max(0, last - draw(st.integers(0, 50))), last, stable)
+        )
+    return entries
+
+
+def overlapping(
+    entries: list[AbortedTransaction], fetch_offset: int, upper_bound: int
+) -> tuple[list[AbortedTransaction], bool]:
+    """Like `aborted_between`, from all entries."""
+    found = []
+    for entry in entries:
+        if entry.last_offset >= fetch_offset and entry.first_offset < upper_bound:
+            found.append(entry)
+        if entry.last_stable_offset >= upper_bound:
+            return found, True
+    return found, False
+
+
+@given(
+    entries=aborted_transactions(),
+    unwritten=st.integers(0, 3),
+    block=st.sampled_from([1, 2, 7, 64]),
+    incomplete=st.integers(0, ENTRY_BYTES - 1),
+    data=st.data(),
+)
+@settings(max_examples=examples(200), deadline=None)
+def test_a_search_finds_the_same_entries_as_reading_all_of_them(
+    tmp_path_factory: pytest.TempPathFactory,
+    entries: list[AbortedTransaction],
+    unwritten: int,
+    block: int,
+    incomplete: int,
+    data: st.DataObject,
+) -> None:
+    index = TransactionIndex(tmp_path_factory.mktemp("index", numbered=True) / "x.txnindex")
+    written = entries[: max(0, len(entries) - unwritten)]
+    index.replace(written)
+    if written:
+        with index.path.open("ab") as file:
+            file.write(bytes(incomplete))
+    with without_descriptors():
+        for entry in entries[len(written) :]:
+            append_in_vain(index, entry)
+    newest = entries[-1].last_offset if entries else 0
+    fetch_offset = data.draw(st.integers(0, newest + 5))
+    upper_bound = data.draw(st.integers(fetch_offset + 1, newest + 10))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(txn_index, "_BLOCK_ENTRIES", block)
+        assert index.aborted_between(fetch_offset, upper_bound) == overlapping(entries, fetch_offset, upper_bound)
+
+
+def test_a_search_reads_little_of_a_large_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = [AbortedTransaction(7, 2 * number, 2 * number + 1, 2 * number + 2) for number in range(20_000)]
+    index = TransactionIndex(tmp_path / "x.txnindex")
+    index.replace(entries)
+    bytes_read = 0
+
+    def counted(real: Callable[..., bytes]) -> Callable[..., bytes]:
+        def read(*arguments: Any) -> bytes:
+            nonlocal bytes_read
+            data = real(*arguments)
+            bytes_read += len(data)
+            return data
+
+        return read
+
+    monkeypatch.setattr(os, "pread", counted(os.pread))
+    monkeypatch.setattr(os, "read", counted(os.read))
+    for number in (0, 1, 9_999, 19_999):
+        assert index.aborted_between(2 * number, 2 * number + 2) == ([entries[number]], True)
+    assert index.aborted_between(40_000, 40_001) == ([], False)
+    assert bytes_read < 5 * 100 * ENTRY_BYTES
+
+
+def test_an_entry_that_a_flush_writes_during_a_search_is_found_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = TransactionIndex(tmp_path / "x.txnindex")
+    index.append(FIRST)
+    with without_descriptors():
+        append_in_vain(index, SECOND)
+    real = os.open
+
+    def written_before(*arguments: Any) -> int:
+        monkeypatch.setattr(os, "open", real)
+        index.write_tail()
+        return real(*arguments)
+
+    monkeypatch.setattr(os, "open", written_before)
+    assert index.aborted_between(0, 20) == ([FIRST, SECOND], False)
+
+
+def test_a_search_of_a_file_that_is_truncated_meanwhile_ends_at_its_new_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries = [AbortedTransaction(7, number, number, 0) for number in range(1000)]
+    index = TransactionIndex(tmp_path / "x.txnindex")
+    index.replace(entries)
+    real = os.pread
+
+    def truncated_before(*arguments: Any) -> bytes:
+        monkeypatch.setattr(os, "pread", real)
+        index.truncate(300)
+        return real(*arguments)
+
+    monkeypatch.setattr(os, "pread", truncated_before)
+    assert index.aborted_between(200, 2000) == (entries[200:300], False)
+
+
+def test_a_search_reads_no_fifo(tmp_path: Path) -> None:
+    index = TransactionIndex(tmp_path / "x.txnindex")
+    os.mkfifo(index.path)
+    with pytest.raises(OSError, match="is not a regular file"):
+        index.aborted_between(0, 10)
