@@ -101,7 +101,9 @@ def test_every_compression_works(headrace: Headrace, topic: str, codec: str) -> 
     assert _consumed(headrace, topic) == [str(number) for number in range(1000)]
 
 
-@pytest.mark.parametrize("words", [["--acks", "0"], ["--acks", "1"], ["--acks", "all", "--idempotent"]])
+@pytest.mark.parametrize(
+    "words", [["--acks", "0"], ["--acks", "1"], ["--acks", "all", "--idempotent"], ["--no-idempotent"]]
+)
 def test_every_kind_of_acknowledgement_works(headrace: Headrace, topic: str, words: list[str]) -> None:
     headrace("produce", topic, "-p", "0", *words, stdin="a\nb\n")
     assert _consumed(headrace, topic) == ["a", "b"]

@@ -6,7 +6,7 @@ In pipes and in JSON, names are complete.
 import shutil
 import textwrap
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 
 from headrace.cli import output
 from headrace.cli.output import Cell, Column
@@ -104,8 +104,12 @@ def seconds(duration: float | None, on_terminal: bool) -> Cell:
 
 
 def moment(time_ms: int, on_terminal: bool) -> str:
-    """Format a time: local, without the year, on a terminal; otherwise ISO 8601 in UTC."""
-    if on_terminal:
-        # The non-breaking space keeps date and time on one line.
-        return datetime.fromtimestamp(time_ms // 1000).astimezone().strftime("%m-%d\u00a0%H:%M:%S")
-    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    """Format a time: local, without the year, on a terminal; otherwise as `output.utc` does."""
+    if not on_terminal:
+        return output.utc(time_ms)
+    try:
+        local = datetime.fromtimestamp(time_ms // 1000).astimezone()
+    except (ValueError, OverflowError, OSError):
+        return output.utc(time_ms)
+    # The non-breaking space keeps date and time on one line.
+    return local.strftime("%m-%d\u00a0%H:%M:%S")

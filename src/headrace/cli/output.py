@@ -12,6 +12,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import IO, Final
 
 from headrace import wording
@@ -155,6 +156,17 @@ def seconds(duration: float) -> str:
         return f"{minutes} min {rest} s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
+
+
+def utc(time_ms: int) -> str:
+    """Format a time: ISO 8601 in UTC, with milliseconds; only the milliseconds if its year is not from 1 to 9999."""
+    seconds, ms = divmod(time_ms, 1000)
+    try:
+        moment = datetime.fromtimestamp(seconds, UTC).replace(microsecond=ms * 1000)
+    except (ValueError, OverflowError, OSError):
+        # Producers may set any timestamp, for example one in microseconds.
+        return str(time_ms)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _folded(text: str) -> str:

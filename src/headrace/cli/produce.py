@@ -124,9 +124,14 @@ def produce(
         ),
     ] = Acks.ALL,
     idempotent: Annotated[
-        bool,
-        typer.Option("--idempotent", rich_help_panel=_DELIVERY, help="Prevent duplicates and reordering by retries."),
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--idempotent/--no-idempotent",
+            rich_help_panel=_DELIVERY,
+            show_default="with --acks all",
+            help="Prevent duplicates and reordering by retries.",
+        ),
+    ] = None,
     timeout: Annotated[
         float,
         typer.Option(
@@ -156,7 +161,10 @@ def produce(
         raise usage_error("--keep-partitions needs --jsonl, and cannot be combined with --partition")
     if key_separator == "":
         raise usage_error("--key-separator is empty", "For example --key-separator : or --key-separator '\\t'.")
-    if idempotent and acks is not Acks.ALL:
+    if idempotent is None:
+        # As in Kafka's producers since 3.0 (KIP-679).
+        idempotent = acks is Acks.ALL
+    elif idempotent and acks is not Acks.ALL:
         raise usage_error(f"--idempotent needs --acks all, not {acks.value}")
 
     # Imported late: loading the client library would delay the help page.

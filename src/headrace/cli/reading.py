@@ -172,6 +172,8 @@ class _Reader:
         """Return the records that have arrived; `consume` alone would wait until there are `most`."""
         first = self._consumer.poll(_WAKE_UP_S)
         if first is None:
+            if self._reading.until_end:
+                self._finish_passed()
             return []
         return [first, *self._consumer.consume(most - 1, timeout=0)] if most > 1 else [first]
 
@@ -185,12 +187,25 @@ class _Reader:
             if self._reading.until_end:
                 partition, offset = message.partition(), message.offset()
                 end = self._ends.get(partition) if partition is not None else None
-                if end is None or offset is None or partition is None or offset >= end:
+                if end is None or offset is None or partition is None:
                     continue
-                if offset + 1 == end:
+                if offset + 1 >= end:
                     self._finished(partition)
+                if offset >= end:
+                    continue
             wanted.append(message)
         return wanted
+
+    def _finish_passed(self) -> None:
+        """Finish the partitions whose end has been passed without a record.
+
+        After the end, there may be only transaction markers and records of aborted transactions. Neither is returned,
+        and while they arrive steadily, there is no EOF.
+        """
+        places = [TopicPartition(self._reading.topic, number) for number in self._ends]
+        for place in self._consumer.position(places) if places else ():
+            if place.offset >= self._ends[place.partition]:
+                self._finished(place.partition)
 
     def _note(self, message: Message, error: KafkaError) -> None:
         if error.code() == KafkaError._PARTITION_EOF:

@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +20,16 @@ _POLL_EVERY = 500
 _POLL_AFTER_S = 0.1
 """With slow input, failures are checked at the first line after this time."""
 _QUEUED_RECORDS = 200_000
+
+_CONSEQUENCES = (KafkaError._FATAL, KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
+"""Errors of records whose producer cannot be used any more; they do not name the cause."""
+_NOT_IDEMPOTENT = (
+    KafkaError._UNSUPPORTED_FEATURE,
+    KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+)
+"""Errors for an idempotent producer from brokers before Kafka 0.11, topics in their format, and ACLs."""
+_WITHOUT_IDEMPOTENCE = "--no-idempotent writes without idempotence; retries may then duplicate or reorder records."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +68,7 @@ class Sent:
     """By partition; empty with acks=0."""
     interrupted: bool = False
     failure: KafkaError | None = None
-    """The first failed delivery."""
+    """The first failed delivery, or the cause if it failed because the producer cannot be used any more."""
 
     def delivered(self, error: KafkaError | None, message: Message) -> None:
         """Count a record: librdkafka's delivery callback."""
@@ -69,6 +80,11 @@ class Sent:
         partition, offset = message.partition(), message.offset()
         if partition is not None and offset is not None and offset >= 0:
             self.last_offsets[partition] = offset
+
+    def ended(self, error: KafkaError) -> None:
+        """Note the error that ended the producer."""
+        if self.failure is None or self.failure.code() in _CONSEQUENCES:
+            self.failure = error
 
     def as_json(self) -> dict[str, object]:
         return {
@@ -113,7 +129,8 @@ def send(
                 now = time.monotonic()
                 if progress.records % _POLL_EVERY == 0 or now - polled > _POLL_AFTER_S:
                     polled = now
-                    producer.poll(0)
+                    with _noting_failure(sent):
+                        producer.poll(0)
                     progress.show(sent.records)
                 if sent.failure is not None:
                     break
@@ -124,11 +141,13 @@ def send(
             _flush(producer, sent, progress)
     sent.seconds = time.monotonic() - started
     if sent.failure is not None:
-        raise _failure(sent, sent.failure, bootstrap, producer)
+        raise _failure(sent, sent.failure, bootstrap, producer, options)
     return sent
 
 
-def _failure(sent: Sent, failure: KafkaError, bootstrap: str, producer: Producer) -> CommandError:
+def _failure(
+    sent: Sent, failure: KafkaError, bootstrap: str, producer: Producer, options: SenderOptions
+) -> CommandError:
     error = refused(failure, bootstrap, f"producing to '{sent.topic}'")
     hint = error.hint
     if failure.code() == KafkaError._MSG_TIMED_OUT and topic_exists(producer, sent.topic) is False:
@@ -136,6 +155,8 @@ def _failure(sent: Sent, failure: KafkaError, bootstrap: str, producer: Producer
         return CommandError(f"{what}; {output.count(sent.records, 'record')} delivered before that")
     if failure.code() == KafkaError._MSG_TIMED_OUT and sent.records:
         hint = "The broker stopped replying. --timeout sets the maximum time to wait for an acknowledgement."
+    if options.idempotent and failure.code() in _NOT_IDEMPOTENT:
+        hint = f"{hint} {_WITHOUT_IDEMPOTENCE}" if hint else _WITHOUT_IDEMPOTENCE
     return CommandError(f"{error.what}; {output.count(sent.records, 'record')} delivered before that", hint)
 
 
@@ -156,6 +177,15 @@ def _config(bootstrap: str, options: SenderOptions) -> dict[str, Any]:
     )
 
 
+@contextmanager
+def _noting_failure(sent: Sent) -> Iterator[None]:
+    """Note the error that ended the producer, which `poll` and `flush` raise once."""
+    try:
+        yield
+    except KafkaException as error:
+        sent.ended(error.args[0])
+
+
 def _queue(producer: Producer, record: Record, defaults: Defaults, sent: Sent) -> None:
     partition = defaults.partition
     if partition is None and defaults.keep_partitions:
@@ -173,7 +203,8 @@ def _queue(producer: Producer, record: Record, defaults: Defaults, sent: Sent) -
                 on_delivery=sent.delivered,
             )
         except BufferError:
-            producer.poll(0.1)
+            with _noting_failure(sent):
+                producer.poll(0.1)
         except KafkaException as error:
             sent.failure = error.args[0]
         else:
@@ -184,7 +215,8 @@ def _flush(producer: Producer, sent: Sent, progress: SendProgress) -> None:
     while len(producer):
         if sent.failure is not None:
             producer.purge()
-        producer.flush(0.1)
+        with _noting_failure(sent):
+            producer.flush(0.1)
         progress.show(sent.records)
 
 

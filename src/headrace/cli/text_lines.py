@@ -3,9 +3,9 @@
 import re
 import string
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from headrace.cli import output
 from headrace.cli.json_lines import MalformedRecordError
 from headrace.cli.record import Record, headers
 
@@ -90,11 +90,7 @@ def _timestamp(message: "Message") -> bytes | None:
 
 def _time(message: "Message") -> bytes | None:
     kind, timestamp = message.timestamp()
-    if not kind:
-        return None
-    seconds, ms = divmod(timestamp, 1000)
-    moment = datetime.fromtimestamp(seconds, UTC).replace(microsecond=ms * 1000)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z").encode()
+    return output.utc(timestamp).encode() if kind else None
 
 
 def _header_list(message: "Message") -> bytes:

@@ -84,7 +84,8 @@ def _unknown_option(option: str, ctx: Any, path: str, args: list[str]) -> Comman
     what = f"`{path}` has no option {option}"
     hint = habits.for_option(path, option, args)
     if hint is None and ctx is not None:
-        known = [name for param in ctx.command.get_params(ctx) for name in param.opts if name.startswith("--")]
+        params = ctx.command.get_params(ctx)
+        known = [name for param in params for name in (*param.opts, *param.secondary_opts) if name.startswith("--")]
         near = difflib.get_close_matches(option, known, n=2, cutoff=_NEAR)
         hint = f"Did you mean {' or '.join(near)}?" if near else None
     return CommandError(what, hint or f"`{path} --help` lists its options.", USAGE)

@@ -31,7 +31,7 @@ def test_every_option_is_explained() -> None:
         (name, option)
         for name, command in COMMANDS.items()
         for param in command.params
-        for option in {opt for opt in param.opts if opt.startswith("--")} - SHARED
+        for option in {opt for opt in (*param.opts, *param.secondary_opts) if opt.startswith("--")} - SHARED
         if f"`{option}" not in SECTIONS[name]
     }
     assert unexplained == set()

@@ -76,6 +76,7 @@ def test_the_help_of_a_command_ends_with_examples(command: str) -> None:
         ("produce t --timestamp 0", "is 0, which librdkafka would replace"),
         ("produce t --timeout 1e300", "at most 2147483"),
         ("produce t --acks 7", "--acks '7': must be one of 0, 1, all"),
+        ("produce t --no-idempotant", "Did you mean --no-idempotent or --idempotent?"),
         ("consume t --formt x", "Did you mean --format or --from?"),
         ("consume t u", "unexpected argument: u"),
         ("topics create t --config retention.ms", "'retention.ms' is not KEY=VALUE"),

@@ -1,9 +1,10 @@
 import re
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headrace.cli.group_layout import Name, Prose, fitted, shortened
+from headrace.cli.group_layout import Name, Prose, fitted, moment, shortened
 from headrace.cli.output import Column
 
 MEMBER = "settlement-service-7f9c6d5b8-x2k2p-9b9d1731-c9b4-49e4-aec9-acf4cfb0c88e"
@@ -32,6 +33,11 @@ def test_sentences_wrap_between_words_and_their_ids_are_shortened() -> None:
         "ID;",
         "it said so",
     ]
+
+
+@pytest.mark.parametrize("on_terminal", [True, False])
+def test_a_time_after_the_year_9999_is_in_milliseconds(on_terminal: bool) -> None:
+    assert moment(1_763_719_200_123_000, on_terminal) == "1763719200123000"
 
 
 texts = st.text("ab-. ,", max_size=60)

@@ -31,6 +31,21 @@ def test_durations_are_short(duration: float, text: str) -> None:
     assert output.seconds(duration) == text
 
 
+@pytest.mark.parametrize(
+    ("time_ms", "text"),
+    [
+        (1_763_719_200_123, "2025-11-21T10:00:00.123Z"),
+        (-1, "1969-12-31T23:59:59.999Z"),
+        (253_402_300_799_999, "9999-12-31T23:59:59.999Z"),
+        (253_402_300_800_000, "253402300800000"),
+        (2**63 - 1, "9223372036854775807"),
+        (-(2**63), "-9223372036854775808"),
+    ],
+)
+def test_a_time_that_the_calendar_lacks_is_in_milliseconds(time_ms: int, text: str) -> None:
+    assert output.utc(time_ms) == text
+
+
 def test_a_table_in_a_pipe_is_tab_separated_with_a_header(capsys: pytest.CaptureFixture[str]) -> None:
     output.print_table([Column("Topic"), Column("Set on", number=True)], [["a b", 1000], ["c", None]])
     assert capsys.readouterr().out == "topic\tset_on\na b\t1000\nc\t-\n"

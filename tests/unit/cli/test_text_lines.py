@@ -34,6 +34,11 @@ def test_null_has_its_own_text() -> None:
     assert compile_template("{key}|{value}|{timestamp}|{time}", "NIL")(TOMBSTONE) == b"|NIL|NIL|NIL"
 
 
+def test_a_timestamp_in_microseconds_is_printed_as_a_number() -> None:
+    record = Message(topic="t", partition=0, offset=0, value=b"tea", timestamp=(1, 1_763_719_200_123_000))
+    assert compile_template("{time} {value}", "null")(record) == b"1763719200123000 tea"
+
+
 @pytest.mark.parametrize("template", ["{vaule}", "{}", "{0}"])
 def test_a_template_with_an_unknown_field_is_refused(template: str) -> None:
     with pytest.raises(ValueError, match="topic, partition, offset"):
