@@ -16,6 +16,7 @@ from headrace.broker.apis.controls import ControlApis
 from headrace.broker.commands import Commands
 from headrace.broker.state_changes import LOGGER, StateChanges
 from headrace.cluster.commands import DURING_DELETION
+from headrace.cluster.image import TOPIC_CONFIG, ConfigResource
 from headrace.cluster.metadata_cache import MetadataCache
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.following.partition import FollowedPartition
@@ -187,6 +188,26 @@ async def test_clients_see_what_the_controller_announced(broker: Broker) -> None
 async def test_the_settings_of_announced_topics_are_read_first(broker: Broker) -> None:
     await broker.update()
     assert broker.configs_read == ["t"]
+
+
+async def test_the_settings_of_a_topic_that_was_created_again_unnoticed_are_kept(broker: Broker) -> None:
+    resource = ConfigResource(TOPIC_CONFIG, "t")
+
+    async def read() -> None:
+        broker.cache.note_configs({resource: {"max.message.bytes": "200"}})
+
+    await broker.update()
+    broker.meanwhile = read
+    await broker.update(topic_id=UUID(int=6))
+    assert broker.cache.topic_config("t") == {"max.message.bytes": "200"}
+    assert broker.cache.image.names == {UUID(int=6): "t"}
+
+
+async def test_a_deleted_topic_loses_its_settings(broker: Broker) -> None:
+    await broker.update()
+    broker.cache.note_configs({ConfigResource(TOPIC_CONFIG, "t"): {"max.message.bytes": "200"}})
+    await broker.update(DURING_DELETION)
+    assert broker.cache.topic_config("t") == {}
 
 
 # Leading and following
