@@ -254,11 +254,17 @@ class Member:
         )
 
     async def leave(self) -> None:
-        """Ask the controller to move leadership to other brokers, unless this is disabled or ZooKeeper unreachable."""
-        if self._config.controlled_shutdown_enable and self.broker_epoch >= 0 and self._is_connected:
-            if self._fetchers is not None:
-                self._fetchers.is_leaving = True
-            await self.controller.shut_down()
+        """Ask the controller to move leadership to other brokers, unless this is disabled or ZooKeeper unreachable.
+
+        Afterwards, the broker serves nobody, and may block the event loop while it closes its logs.
+        """
+        try:
+            if self._config.controlled_shutdown_enable and self.broker_epoch >= 0 and self._is_connected:
+                if self._fetchers is not None:
+                    self._fetchers.is_leaving = True
+                await self.controller.shut_down()
+        finally:
+            self._watchdog.stop()
 
     async def close(self) -> None:
         """End the session, which deletes the registration."""

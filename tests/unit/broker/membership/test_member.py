@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, cast
 from uuid import UUID
 
@@ -171,3 +172,33 @@ async def test_a_member_that_leaves_follows_no_further_partitions(member: Member
     member.controller.shut_down = shut_down  # type: ignore[method-assign]
     await member.leave()
     assert following == [False]
+
+
+class StoppedWatchdog:
+    """Remembers that it was stopped."""
+
+    is_stopped = False
+
+    def stop(self) -> None:
+        self.is_stopped = True
+
+
+@pytest.mark.parametrize("is_controlled", [True, False])
+async def test_a_member_may_close_its_logs_for_longer_than_the_session_timeout(
+    member: Member, monkeypatch: pytest.MonkeyPatch, is_controlled: bool
+) -> None:
+    """The watchdog, which ends a process with a blocked event loop, stops with the controlled shutdown."""
+    watchdog = StoppedWatchdog()
+    watched: list[bool] = []
+
+    async def shut_down() -> None:
+        watched.append(not watchdog.is_stopped)
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(member, "_watchdog", watchdog)
+    monkeypatch.setattr(member.controller, "shut_down", shut_down)
+    member.broker_epoch = 5 if is_controlled else -1
+    with suppress(RuntimeError):
+        await member.leave()
+    assert watchdog.is_stopped
+    assert watched == [True] * is_controlled
