@@ -381,6 +381,17 @@ async def test_a_leader_that_cannot_note_its_epoch_is_offline(broker: Broker, mo
 
 
 @pytest.mark.parametrize("leader", [OWN, OTHER])
+async def test_the_controller_learns_of_a_log_that_could_not_be_flushed_when_it_repeats_the_state(
+    broker: Broker, leader: int
+) -> None:
+    await broker.update()
+    await broker.assign(leader, 1)
+    (hosted,) = broker.replicas.hosted()
+    assert broker.replicas.give_up(hosted, "no space left")
+    assert await broker.assign(leader, 1) is ErrorCode.kafka_storage_error
+
+
+@pytest.mark.parametrize("leader", [OWN, OTHER])
 async def test_a_directory_that_fails_after_a_log_is_opened_takes_the_partition_offline(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, leader: int
 ) -> None:

@@ -97,7 +97,7 @@ class Member:
         self._news = asyncio.Event()
         self._is_connected = True
         self._must_rejoin = False
-        self._has_failed_directory = False
+        self._has_offline_partitions = False
         self._session = 0
         self._following: asyncio.Task[None] | None = None
         self._fetchers: MemberFetchers | None = None
@@ -208,9 +208,9 @@ class Member:
                 raise KafkaError(ErrorCode.broker_not_available, "This broker is stopping.") from error
             self._cache.note_configs(configs)
 
-    def note_failed_directory(self) -> None:
-        """Notify the controller, which then finds the offline partitions with LeaderAndIsr (KIP-112)."""
-        self._has_failed_directory = True
+    def note_offline_partitions(self) -> None:
+        """Notify the controller, which then finds the partitions that went offline with LeaderAndIsr (KIP-112)."""
+        self._has_offline_partitions = True
         self._wake()
 
     def controller_address(self) -> tuple[str, int] | None:
@@ -323,7 +323,7 @@ class Member:
         self._news.set()
 
     async def _follow(self) -> None:
-        """Register again after the session has expired, apply changed settings, and report failed directories."""
+        """Register again after the session has expired, apply changed settings, and report offline partitions."""
         while True:
             await self._news.wait()
             self._news.clear()
@@ -333,10 +333,10 @@ class Member:
                     await self._rejoin()
                 else:
                     await self._configs.follow()
-                if self._has_failed_directory:
+                if self._has_offline_partitions:
                     notification = znodes.encode_log_dir_failure(self._config.node_id)
                     await self._store.create(znodes.LOG_DIR_EVENT, notification, sequential=True)
-                    self._has_failed_directory = False
+                    self._has_offline_partitions = False
             except KafkaError as error:
                 log.critical("%s The broker stops.", error)
                 if self._failed is not None:
