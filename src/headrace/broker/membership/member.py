@@ -334,9 +334,7 @@ class Member:
                 else:
                     await self._configs.follow()
                 if self._has_offline_partitions:
-                    notification = znodes.encode_log_dir_failure(self._config.node_id)
-                    await self._store.create(znodes.LOG_DIR_EVENT, notification, sequential=True)
-                    self._has_offline_partitions = False
+                    await self._report_offline_partitions()
             except KafkaError as error:
                 log.critical("%s The broker stops.", error)
                 if self._failed is not None:
@@ -354,6 +352,16 @@ class Member:
                 self._must_rejoin = True
                 self._wake()
 
+    async def _report_offline_partitions(self) -> None:
+        # First, because the controller may ask for the offline partitions before `create` returns.
+        self._has_offline_partitions = False
+        notification = znodes.encode_log_dir_failure(self._config.node_id)
+        try:
+            await self._store.create(znodes.LOG_DIR_EVENT, notification, sequential=True)
+        except Exception:
+            self._has_offline_partitions = True
+            raise
+
     async def _rejoin(self) -> None:
         if self._store.session != self._session:
             await self.candidate.expire()
@@ -363,7 +371,7 @@ class Member:
         configs = await self._configs.load(again=True)
         changed = {resource: values for resource, values in configs.items() if known.get(resource, {}) != values}
         if changed:
-            await self._cache.apply_configs(changed)
+            await self._apply_configs(changed)
 
     async def _register(self) -> None:
         config = self._config
