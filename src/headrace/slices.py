@@ -32,6 +32,16 @@ class Finished(Generic[T]):
         self.result = result
 
 
+def run_all(steps: Steps[T]) -> T:
+    """Run all steps at once, and return the result. Raises their exceptions."""
+    try:
+        while True:
+            next(steps)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
 def run_slice(steps: Steps[T]) -> Finished[T] | None:
     """Run the steps for one slice. Return None if they have not finished. Raises their exceptions."""
     deadline = _clock() + SLICE_S

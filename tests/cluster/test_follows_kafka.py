@@ -13,7 +13,8 @@ from confluent_kafka.admin import AdminClient
 
 from headrace.client.link import Link
 from headrace.clock import SYSTEM
-from headrace.replication.following.fetcher import Fetcher, FetcherSettings
+from headrace.replication.following.fetcher import Fetcher
+from headrace.replication.following.fetcher_settings import FetcherSettings
 from headrace.replication.following.fetchers import Fetchers
 from headrace.replication.following.partition import FollowedPartition
 from headrace.replication.producer_recovery import recover_producers

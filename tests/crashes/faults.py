@@ -89,7 +89,7 @@ def log_end_saved_as_high_watermark(patch: pytest.MonkeyPatch) -> None:
 
 
 def producers_survive_a_truncation(patch: pytest.MonkeyPatch) -> None:
-    def forgetful(self: FollowedPartition) -> None:
+    def forgetful(self: FollowedPartition, *_: object) -> None:
         self.high_watermark = max(self.log_start_offset, min(self.high_watermark, self.log_end_offset))
 
     patch.setattr(FollowedPartition, "_reload", forgetful)

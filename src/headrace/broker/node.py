@@ -250,7 +250,7 @@ class Node:
         self.features = member.features
         await self.features.load()
         self.log_dirs.owned.trust_new()
-        self._failed_disks.on_directory = member.note_failed_directory
+        self._failed_disks.on_failure = member.note_offline_partitions
         self._changes = member.apis(self._commands)
         self._leaders = member.leaders(self.replicas)
         self._opened.push_async_callback(self._leaders.close)

@@ -166,9 +166,13 @@ class MetadataImage:
             names={**self.names, **{topic.topic_id: topic.name for topic in topics}},
         )
 
-    def without_topics(self, names: Iterable[str]) -> "MetadataImage":
-        """Return an image without these topics and their settings."""
+    def without_topics(self, names: Iterable[str], *, recreated: Iterable[str] = ()) -> "MetadataImage":
+        """Return an image without these topics and their settings.
+
+        The settings of `recreated` are kept: they are already those of new topics with the same names.
+        """
         gone = set(names)
+        without_settings = gone.difference(recreated)
         return replace(
             self,
             topics={name: topic for name, topic in self.topics.items() if name not in gone},
@@ -176,7 +180,7 @@ class MetadataImage:
             configs={
                 resource: values
                 for resource, values in self.configs.items()
-                if resource.kind != TOPIC_CONFIG or resource.name not in gone
+                if resource.kind != TOPIC_CONFIG or resource.name not in without_settings
             },
         )
 

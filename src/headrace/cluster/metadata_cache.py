@@ -65,7 +65,9 @@ class MetadataCache:
         image = replace(before, controller_id=update.controller_id, controller_epoch=update.controller_epoch)
         image = image.with_brokers(update.brokers)
         if gone:
-            image = image.without_topics(topic.name for topic in gone)
+            image = image.without_topics(
+                (topic.name for topic in gone), recreated=(topic.name for topic in update.topics)
+            )
         if update.topics:
             image = image.with_topics(update.topics)
         self.image = image

@@ -1,10 +1,11 @@
-"""Read the state of producers and their transactions from a log: at start, and after a truncation."""
+"""Read the state of producers and their transactions from a log: at start, and for a truncation."""
 
 import logging
-from typing import Final
+from typing import Final, NamedTuple
 
 from headrace.errors import KafkaError
 from headrace.replication.producer_state import ProducerState
+from headrace.slices import Steps, run_all
 from headrace.storage.log.indexes.index import CorruptIndexError
 from headrace.storage.log.log import Log
 from headrace.storage.log.producers.open_transactions import OpenTransactions
@@ -14,8 +15,17 @@ from headrace.wire.control import coordinator_epoch_of, marker_of
 
 _RECALLED_INDEX_ENTRIES: Final = 128
 """Index entries to read for the latest batches of producers: enough for their requests in flight."""
+_BATCHES_A_STEP: Final = 100
 
 log = logging.getLogger(__name__)
+
+
+class RecoveredProducers(NamedTuple):
+    """The producers and transactions of a log that ends, or will end, at `end_offset`."""
+
+    producers: ProducerState
+    transactions: OpenTransactions
+    end_offset: int
 
 
 def recover_producers(opened: Log, high_watermark: int) -> tuple[ProducerState, OpenTransactions]:
@@ -23,11 +33,30 @@ def recover_producers(opened: Log, high_watermark: int) -> tuple[ProducerState, 
 
     Transactions whose markers are at or after `high_watermark` still hold back the last stable offset.
     """
+    state, transactions, _ = run_all(_recovered(opened, opened.log_end_offset))
+    transactions.committed_to(high_watermark)
+    return state, transactions
+
+
+def recover_before(opened: Log, offset: int) -> Steps[RecoveredProducers]:
+    """Return the state that the log will have after `Log.truncate_to(offset)`.
+
+    Between two steps, the log may be compacted, moved, or shortened by retention. Raises OSError, and
+    KafkaError(kafka_storage_error) for a damaged index.
+    """
+    first = next(opened.segments.headers(offset), None)
+    return (yield from _recovered(opened, offset if first is None else min(offset, first.base_offset)))
+
+
+def _recovered(opened: Log, end_offset: int) -> Steps[RecoveredProducers]:
+    """Return the state before `end_offset`, which is the base offset of a batch or the end of the log."""
     state = ProducerState()
     transactions = OpenTransactions()
     # Not from the log start offset: earlier batches are still needed for the last sequence numbers of producers.
     start = opened.segments.first_offset
     for offset, path in sorted(snapshots(opened.directory).items(), reverse=True):
+        if offset > end_offset:
+            continue
         try:
             entries = read_snapshot(path)
         except (CorruptSnapshotError, OSError) as error:
@@ -46,7 +75,11 @@ def recover_producers(opened: Log, high_watermark: int) -> tuple[ProducerState, 
         transactions = OpenTransactions(entries)
         start = max(start, offset)
         break
-    for segment, position, header in opened.segments.batches(start):
+    for number, (segment, position, header) in enumerate(opened.segments.batches(start), start=1):
+        if header.base_offset >= end_offset:
+            break
+        if number % _BATCHES_A_STEP == 0:
+            yield
         if header.base_offset >= start:
             state.replay(header)
             if not header.is_transactional:
@@ -59,5 +92,4 @@ def recover_producers(opened: Log, high_watermark: int) -> tuple[ProducerState, 
             if record is not None and marker is not None:
                 state.end_transaction(header, coordinator_epoch_of(record.value))
                 transactions.end_at(header.producer_id, header.last_offset, marker)
-    transactions.committed_to(high_watermark)
-    return state, transactions
+    return RecoveredProducers(state, transactions, end_offset)

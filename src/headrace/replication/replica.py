@@ -17,12 +17,14 @@ log = logging.getLogger(__name__)
 
 
 class OpenedLog(NamedTuple):
-    """A log that is open, and belongs to no partition yet."""
+    """A log that is open, and belongs to no partition yet, perhaps because its leader is dead."""
 
     log: Log
     topic_id: UUID
     producers: ProducerState
     transactions: OpenTransactions
+    high_watermark: int
+    """The last checkpointed high watermark."""
 
 
 class Replica:

@@ -95,6 +95,10 @@ class ReplicaManager:
         """Return the partitions that this broker leads or follows."""
         return (*self._partitions.values(), *self._followed.values())
 
+    def _with_waiting(self) -> "tuple[Partition | FollowedPartition | OpenedLog, ...]":
+        """Return the partitions in `hosted`, and the open logs of those whose leaders are dead."""
+        return (*self.hosted(), *self._opened.values())
+
     @property
     def offline_count(self) -> int:
         return len(self._offline)
@@ -145,12 +149,12 @@ class ReplicaManager:
         if topic_partition in self._offline:
             return ErrorCode.kafka_storage_error
         hosted = self._hosted(topic_partition)
-        if hosted is None:
-            return ErrorCode.none
-        if hosted.topic_id != state.topic_id:
+        known = hosted or self._opened.get(topic_partition)
+        if known is not None and known.topic_id != state.topic_id:
             return ErrorCode.inconsistent_topic_id
         # An equal epoch is a repeated request: the controller did not get the reply to the first one.
-        return ErrorCode.none if state.leader_epoch > hosted.leader_epoch else ErrorCode.stale_controller_epoch
+        is_newer = hosted is None or state.leader_epoch > hosted.leader_epoch
+        return ErrorCode.none if is_newer else ErrorCode.stale_controller_epoch
 
     def check_stop(self, topic_partition: TopicPartition, leader_epoch: int) -> ErrorCode:
         """Check a StopReplica; a negative `leader_epoch` overrides all others (KIP-570). Return `none` or the error."""
@@ -167,11 +171,12 @@ class ReplicaManager:
         If the partition is not new, it had a log: no empty one is created if that may be in an offline directory.
         Raises KafkaError: kafka_storage_error, or inconsistent_topic_id for the directory of another topic.
         """
-        if self._hosted(topic_partition) is not None:
+        if self._hosted(topic_partition) is not None or topic_partition in self._opened:
             return
         try:
             opened = self.log_dirs.logs.get(topic_partition) or self._open_log(topic_partition, topic_id, is_new=is_new)
-            producers, transactions = recover_producers(opened, self.log_dirs.high_watermark(topic_partition))
+            high_watermark = self.log_dirs.high_watermark(topic_partition)
+            producers, transactions = recover_producers(opened, high_watermark)
         except KafkaError as error:
             self._offline[topic_partition] = str(error)
             raise
@@ -181,7 +186,7 @@ class ReplicaManager:
             raise KafkaError(ErrorCode.kafka_storage_error, f"the log cannot be read: {error}") from error
         self._offline.pop(topic_partition, None)
         self._note_flush_ms(opened.config)
-        self._opened[topic_partition] = OpenedLog(opened, topic_id, producers, transactions)
+        self._opened[topic_partition] = OpenedLog(opened, topic_id, producers, transactions, high_watermark)
 
     def lead(self, state: PartitionState) -> Partition:
         """Lead a partition, after `open`. Its fetcher must have stopped appending. Raises KafkaError if it fails."""
@@ -209,13 +214,12 @@ class ReplicaManager:
         if led is not None:
             led.fail_waits(_not_leader(topic_partition))
         source = led or self._take_opened(topic_partition)
-        high_watermark = self.log_dirs.high_watermark(topic_partition) if led is None else led.high_watermark
         followed = FollowedPartition(
             source.log,
             topic_id=source.topic_id,
             leader=state.leader,
             leader_epoch=state.leader_epoch,
-            high_watermark=high_watermark,
+            high_watermark=source.high_watermark,
             producers=source.producers,
             transactions=source.transactions,
         )
@@ -231,8 +235,7 @@ class ReplicaManager:
         source = followed or self._take_opened(topic_partition)
         high_watermark = None
         if not is_only_replica:
-            known = self.log_dirs.high_watermark(topic_partition) if followed is None else followed.high_watermark
-            high_watermark = max(source.log.log_start_offset, min(known, source.log.log_end_offset))
+            high_watermark = max(source.log.log_start_offset, min(source.high_watermark, source.log.log_end_offset))
         else:
             source.transactions.committed_to(source.log.log_end_offset)
         if is_only_replica and source.transactions.first_offset is not None:
@@ -295,11 +298,8 @@ class ReplicaManager:
 
     def failed(self) -> "list[tuple[Partition | FollowedPartition, str]]":
         """Return the partitions whose logs could not be flushed, and the reasons."""
-        return [
-            (partition, partition.log.flusher.flush_failure)
-            for partition in self.hosted()
-            if partition.log.flusher.flush_failure is not None
-        ]
+        failures = [(partition, partition.log.flusher.flush_failure) for partition in self.hosted()]
+        return [(partition, reason) for partition, reason in failures if reason is not None]
 
     def _open_log(self, topic_partition: TopicPartition, topic_id: UUID, *, is_new: bool) -> Log:
         config = self._config_of(topic_partition.topic)
@@ -349,8 +349,8 @@ class ReplicaManager:
     def reconfigure(self, topics: Container[str]) -> Steps[None]:
         """Apply the current configs to the topics' logs."""
         configs: dict[str, LogConfig] = {}
-        for partition in self.hosted():
-            topic = partition.topic_partition.topic
+        for partition in self._with_waiting():
+            topic = partition.log.topic_partition.topic
             if topic not in topics:
                 continue
             config = configs.get(topic)
@@ -395,11 +395,11 @@ class ReplicaManager:
 
     def apply_retention(self) -> None:
         """Delete segments past their retention. A failure of one log does not affect the others."""
-        for partition in self.hosted():
+        for partition in self._with_waiting():
             try:
                 partition.log.apply_retention(now_ms(), partition.high_watermark)
             except KafkaError as error:
-                log.error("Retention of %s failed and will be retried: %s", partition.topic_partition, error)
+                log.error("Retention of %s failed and will be retried: %s", partition.log.topic_partition, error)
 
     def expire_producers(self, expiration_ms: int) -> None:
         """Remove producers that have written nothing for `expiration_ms` and have no open transaction."""

@@ -149,7 +149,7 @@ def _divergence_is_ignored() -> AbstractContextManager[None]:
 
 def _producers_survive_a_truncation() -> AbstractContextManager[None]:
     def make(_: Any) -> Any:
-        def forgetful(self: FollowedPartition) -> None:
+        def forgetful(self: FollowedPartition, *_: object) -> None:
             self.high_watermark = max(self.log_start_offset, min(self.high_watermark, self.log_end_offset))
 
         return forgetful

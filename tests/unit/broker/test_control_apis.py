@@ -16,6 +16,7 @@ from headrace.broker.apis.controls import ControlApis
 from headrace.broker.commands import Commands
 from headrace.broker.state_changes import LOGGER, StateChanges
 from headrace.cluster.commands import DURING_DELETION
+from headrace.cluster.image import TOPIC_CONFIG, ConfigResource
 from headrace.cluster.metadata_cache import MetadataCache
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.following.partition import FollowedPartition
@@ -23,10 +24,11 @@ from headrace.replication.leading.isr_changes import Answer, IsrChange
 from headrace.replication.leading.peers import Peers
 from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
-from headrace.slices import Pace
+from headrace.slices import Pace, run_all
 from headrace.storage.dirs.log_dirs import LogDirs
 from headrace.storage.log.config import LogConfig
 from headrace.storage.log.leader_epochs import LeaderEpochs
+from headrace.storage.log.log import Log
 from headrace.types import TopicPartition
 from headrace.wire.apis import ApiKey
 from headrace.wire.records import RecordData, build_batch
@@ -50,7 +52,8 @@ class Broker:
     def __init__(self, directory: Path) -> None:
         self.executor = ThreadPoolExecutor(1)
         self.cache = MetadataCache()
-        self.replicas = ReplicaManager(LogDirs.open([directory], broker_id=OWN), lambda _: LogConfig())
+        self.config = LogConfig()
+        self.replicas = ReplicaManager(LogDirs.open([directory], broker_id=OWN), lambda _: self.config)
         changes = StateChanges(is_logged=True)
         self.commands = Commands(OWN, self.replicas, self.cache, self.executor, changes)
         self.commands.following = self
@@ -189,6 +192,26 @@ async def test_the_settings_of_announced_topics_are_read_first(broker: Broker) -
     assert broker.configs_read == ["t"]
 
 
+async def test_the_settings_of_a_topic_that_was_created_again_unnoticed_are_kept(broker: Broker) -> None:
+    resource = ConfigResource(TOPIC_CONFIG, "t")
+
+    async def read() -> None:
+        broker.cache.note_configs({resource: {"max.message.bytes": "200"}})
+
+    await broker.update()
+    broker.meanwhile = read
+    await broker.update(topic_id=UUID(int=6))
+    assert broker.cache.topic_config("t") == {"max.message.bytes": "200"}
+    assert broker.cache.image.names == {UUID(int=6): "t"}
+
+
+async def test_a_deleted_topic_loses_its_settings(broker: Broker) -> None:
+    await broker.update()
+    broker.cache.note_configs({ConfigResource(TOPIC_CONFIG, "t"): {"max.message.bytes": "200"}})
+    await broker.update(DURING_DELETION)
+    assert broker.cache.topic_config("t") == {}
+
+
 # Leading and following
 
 
@@ -294,6 +317,55 @@ async def test_a_follower_of_a_dead_leader_has_a_log_but_copies_nothing(broker: 
     assert await broker.assign(OWN, 1) is NONE  # it may be elected
 
 
+async def waiting(broker: Broker, *, count: int = 0) -> Log:
+    """Restart the replicas with `count` records, then open the log while the leader is dead. Return the log."""
+    broker.replicas.become_leader(T0, TOPIC_ID, 0)
+    led = broker.replicas.get("t", 0)
+    for _ in range(count):
+        led.append_as_leader(RECORD, now_ms=1_700_000_000_000)
+        led.log.roll(1_700_000_000_000)
+    broker.replicas.checkpoint()
+    broker.replicas.withdraw([T0])
+    await broker.update(brokers=(OWN,))
+    assert await broker.assign(OTHER) is NONE
+    return broker.replicas.log_dirs.logs[T0]
+
+
+async def test_new_settings_apply_to_a_log_that_waits_for_a_leader(broker: Broker) -> None:
+    log = await waiting(broker)
+    broker.config = LogConfig(retention_ms=5)
+    run_all(broker.replicas.reconfigure({"t"}))
+    assert log.config.retention_ms == 5
+
+
+async def test_retention_applies_to_a_log_that_waits_for_a_leader(broker: Broker) -> None:
+    broker.config = LogConfig(retention_ms=5)
+    log = await waiting(broker, count=3)
+    broker.replicas.apply_retention()
+    assert log.log_start_offset == 3
+    await broker.update()
+    assert await broker.assign(OTHER, 1) is NONE
+    assert broker.followed().log is log
+
+
+async def test_a_topic_that_was_created_again_gets_no_log_that_waits_for_a_leader(
+    broker: Broker, tmp_path: Path
+) -> None:
+    old = await waiting(broker, count=1)
+    assert await broker.assign(OWN, 0, topic_id=UUID(int=6)) is NONE
+    led = broker.replicas.get("t", 0)
+    assert (led.topic_id, led.log_end_offset, led.log is old) == (UUID(int=6), 0, False)
+    assert list(tmp_path.glob("t-0.*-stray"))
+
+
+async def test_a_log_that_waits_for_a_leader_is_opened_once(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    await waiting(broker, count=1)
+    monkeypatch.delattr("headrace.replication.replica_manager.recover_producers")  # retention may delete what it reads
+    assert await broker.assign(OTHER, 1) is NONE
+    assert await broker.assign(OWN, 2) is NONE
+    assert broker.replicas.get("t", 0).log_end_offset == 1
+
+
 @pytest.mark.parametrize("epoch", [0, 1])
 async def test_a_state_that_is_not_newer_is_stale(broker: Broker, epoch: int) -> None:
     await broker.assign(OWN, 1)
@@ -357,6 +429,17 @@ async def test_a_leader_that_cannot_note_its_epoch_is_offline(broker: Broker, mo
     assert await broker.assign(OWN) is ErrorCode.kafka_storage_error
     assert broker.refusal() is ErrorCode.kafka_storage_error
     assert broker.coordinators == [("resigned", T0)]
+
+
+@pytest.mark.parametrize("leader", [OWN, OTHER])
+async def test_the_controller_learns_of_a_log_that_could_not_be_flushed_when_it_repeats_the_state(
+    broker: Broker, leader: int
+) -> None:
+    await broker.update()
+    await broker.assign(leader, 1)
+    (hosted,) = broker.replicas.hosted()
+    assert broker.replicas.give_up(hosted, "no space left")
+    assert await broker.assign(leader, 1) is ErrorCode.kafka_storage_error
 
 
 @pytest.mark.parametrize("leader", [OWN, OTHER])

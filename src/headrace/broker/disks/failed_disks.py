@@ -2,15 +2,18 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from headrace.errors import KafkaError
 from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.types import TopicPartition
 from headrace.wording import count
+
+if TYPE_CHECKING:
+    from headrace.replication.following.partition import FollowedPartition
 
 log = logging.getLogger(__name__)
 
@@ -30,8 +33,8 @@ class FailedDisks:
         """The log directory with the cluster's metadata; None in a cluster with ZooKeeper."""
         self.on_resigned: Callable[[TopicPartition], None] = _ignore
         """Called with every partition that goes offline."""
-        self.on_directory: Callable[[], None] = lambda: None
-        """Called after a directory has failed, unless it was the last one."""
+        self.on_failure: Callable[[], None] = lambda: None
+        """Called after a partition has gone offline, or a directory has failed, unless it was the last one."""
 
     def directory_failed(self, directory: Path, reason: str) -> None:
         """Take a directory offline. Thread-safe."""
@@ -39,14 +42,18 @@ class FailedDisks:
 
     def partition_failed(self, partition: Partition, error: KafkaError) -> None:
         """Take offline a partition whose log could not be flushed."""
-        if self._replicas.give_up(partition, str(error)):
-            self.on_resigned(partition.topic_partition)
+        self._give_up([(partition, str(error))])
 
     def check(self) -> None:
         """Take offline the partitions whose flush has failed in another thread."""
-        for partition, reason in self._replicas.failed():
-            if self._replicas.give_up(partition, reason):
-                self.on_resigned(partition.topic_partition)
+        self._give_up(self._replicas.failed())
+
+    def _give_up(self, failed: "Iterable[tuple[Partition | FollowedPartition, str]]") -> None:
+        give_up = self._replicas.give_up
+        offline = [partition.topic_partition for partition, reason in failed if give_up(partition, reason)]
+        self._resign(offline)
+        if offline:
+            self.on_failure()
 
     def _take_offline(self, directory: Path, reason: str) -> None:
         offline = self._replicas.take_offline(directory, reason)
@@ -73,7 +80,7 @@ class FailedDisks:
             else "",
         )
         self._resign(offline)
-        self.on_directory()
+        self.on_failure()
 
     def _resign(self, offline: Sequence[TopicPartition]) -> None:
         for topic_partition in offline:

@@ -13,7 +13,8 @@ from headrace.cluster.membership.inter_broker import inter_broker_versions
 from headrace.config import BrokerConfig
 from headrace.errors import KafkaError
 from headrace.replication.following.fetch_figures import FetcherFigures
-from headrace.replication.following.fetcher import Fetcher, FetcherSettings
+from headrace.replication.following.fetcher import Fetcher
+from headrace.replication.following.fetcher_settings import FetcherSettings
 from headrace.replication.following.fetchers import Fetchers
 from headrace.replication.following.partition import FollowedPartition
 from headrace.replication.throttle import ReplicationThrottle

@@ -97,7 +97,7 @@ class Member:
         self._news = asyncio.Event()
         self._is_connected = True
         self._must_rejoin = False
-        self._has_failed_directory = False
+        self._has_offline_partitions = False
         self._session = 0
         self._following: asyncio.Task[None] | None = None
         self._fetchers: MemberFetchers | None = None
@@ -208,9 +208,9 @@ class Member:
                 raise KafkaError(ErrorCode.broker_not_available, "This broker is stopping.") from error
             self._cache.note_configs(configs)
 
-    def note_failed_directory(self) -> None:
-        """Notify the controller, which then finds the offline partitions with LeaderAndIsr (KIP-112)."""
-        self._has_failed_directory = True
+    def note_offline_partitions(self) -> None:
+        """Notify the controller, which then finds the partitions that went offline with LeaderAndIsr (KIP-112)."""
+        self._has_offline_partitions = True
         self._wake()
 
     def controller_address(self) -> tuple[str, int] | None:
@@ -254,11 +254,17 @@ class Member:
         )
 
     async def leave(self) -> None:
-        """Ask the controller to move leadership to other brokers, unless this is disabled or ZooKeeper unreachable."""
-        if self._config.controlled_shutdown_enable and self.broker_epoch >= 0 and self._is_connected:
-            if self._fetchers is not None:
-                self._fetchers.is_leaving = True
-            await self.controller.shut_down()
+        """Ask the controller to move leadership to other brokers, unless this is disabled or ZooKeeper unreachable.
+
+        Afterwards, the broker serves nobody, and may block the event loop while it closes its logs.
+        """
+        try:
+            if self._config.controlled_shutdown_enable and self.broker_epoch >= 0 and self._is_connected:
+                if self._fetchers is not None:
+                    self._fetchers.is_leaving = True
+                await self.controller.shut_down()
+        finally:
+            self._watchdog.stop()
 
     async def close(self) -> None:
         """End the session, which deletes the registration."""
@@ -317,7 +323,7 @@ class Member:
         self._news.set()
 
     async def _follow(self) -> None:
-        """Register again after the session has expired, apply changed settings, and report failed directories."""
+        """Register again after the session has expired, apply changed settings, and report offline partitions."""
         while True:
             await self._news.wait()
             self._news.clear()
@@ -327,10 +333,8 @@ class Member:
                     await self._rejoin()
                 else:
                     await self._configs.follow()
-                if self._has_failed_directory:
-                    notification = znodes.encode_log_dir_failure(self._config.node_id)
-                    await self._store.create(znodes.LOG_DIR_EVENT, notification, sequential=True)
-                    self._has_failed_directory = False
+                if self._has_offline_partitions:
+                    await self._report_offline_partitions()
             except KafkaError as error:
                 log.critical("%s The broker stops.", error)
                 if self._failed is not None:
@@ -348,6 +352,16 @@ class Member:
                 self._must_rejoin = True
                 self._wake()
 
+    async def _report_offline_partitions(self) -> None:
+        # First, because the controller may ask for the offline partitions before `create` returns.
+        self._has_offline_partitions = False
+        notification = znodes.encode_log_dir_failure(self._config.node_id)
+        try:
+            await self._store.create(znodes.LOG_DIR_EVENT, notification, sequential=True)
+        except Exception:
+            self._has_offline_partitions = True
+            raise
+
     async def _rejoin(self) -> None:
         if self._store.session != self._session:
             await self.candidate.expire()
@@ -357,7 +371,7 @@ class Member:
         configs = await self._configs.load(again=True)
         changed = {resource: values for resource, values in configs.items() if known.get(resource, {}) != values}
         if changed:
-            await self._cache.apply_configs(changed)
+            await self._apply_configs(changed)
 
     async def _register(self) -> None:
         config = self._config

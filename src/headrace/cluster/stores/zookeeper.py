@@ -241,7 +241,8 @@ class ZooKeeperStore(MetadataStore):
         self._closed = True
         self._connected.set()
         for future in tuple(self._unanswered):
-            future.set_result(_Lost("the session was closed"))
+            if not future.done():  # its callback, which removes it, may not have run yet
+                future.set_result(_Lost("the session was closed"))
         with suppress(kazoo_errors.WriterNotClosedException):  # no server can be reached, and the session times out
             await asyncio.to_thread(self._client.stop)
             self._client.close()

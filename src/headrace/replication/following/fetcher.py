@@ -2,14 +2,15 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import Final
 
 from headrace.client.link import Link, LinkError
 from headrace.clock import Clock
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.following.fetched_batches import UnexpectedOffsetError
+from headrace.replication.following.fetcher_settings import FetcherSettings, Reports
 from headrace.replication.following.follower_state import (
     Action,
     Append,
@@ -21,16 +22,16 @@ from headrace.replication.following.follower_state import (
     Truncate,
     name_of,
 )
-from headrace.replication.following.leader_offsets import OFFSETS_VERSION, OffsetsRefusedError, leader_offset
+from headrace.replication.following.leader_offsets import OffsetsRefusedError, leader_offset
 from headrace.replication.following.partition import FollowedPartition
+from headrace.replication.producer_recovery import RecoveredProducers
 from headrace.replication.throttle import ReplicationThrottle
+from headrace.slices import finish
 from headrace.storage.files.disk_failures import may_pass
 from headrace.types import Buffer, TopicPartition
 from headrace.wire.apis import ApiKey
 from headrace.wire.fetched import (
-    FETCH_VERSION,
     FetchedPartition,
-    FetchLimits,
     FetchReply,
     MalformedReplyError,
     encode_fetch,
@@ -43,31 +44,6 @@ _LOG_INTERVAL_S: Final = 10.0
 """Minimum interval between log lines about a failure that lasts: of the leader, or of a partition."""
 
 log = logging.getLogger(__name__)
-
-
-class FetcherSettings(NamedTuple):
-    """`replica.fetch.*`, this broker's id and epoch, and the versions of Fetch and ListOffsets."""
-
-    limits: FetchLimits
-    partition_max_bytes: int
-    backoff_s: float
-    replica_id: int
-    replica_epoch: Callable[[], int]
-    fetch_version: int = FETCH_VERSION
-    offsets_version: int = OFFSETS_VERSION
-
-
-class Reports(Protocol):
-    """Callbacks of the fetcher."""
-
-    def flush(self, partitions: list[FollowedPartition]) -> Awaitable[list[tuple[FollowedPartition, str]]]:
-        """Flush logs that `flush.messages` requires to be on disk before the next fetch confirms the append.
-
-        Return the partitions whose logs could not be flushed, with the reasons.
-        """
-
-    def failed(self, partition: FollowedPartition, reason: str, /) -> None:
-        """Called when the partition is no longer fetched, until its leader epoch changes."""
 
 
 class Fetcher:
@@ -273,7 +249,7 @@ class Fetcher:
             if reply.error_code != ErrorCode.fetch_session_id_not_found:
                 await asyncio.sleep(self._settings.backoff_s)
         unyielded = 0
-        resets: list[Following] = []
+        changes: list[Truncate | Reset] = []
         for action in actions:
             if unyielded >= _SLICE_BYTES:
                 unyielded = 0
@@ -285,17 +261,25 @@ class Fetcher:
                 unyielded += self._append(partition, action.following, action.fetched)
                 if partition.needs_flush:
                     to_flush.append(partition)
-            elif isinstance(action, Reset):
-                resets.append(action.following)
+            elif isinstance(action, Truncate | Reset):
+                changes.append(action)
             else:
-                self._carry_out(partition, action)
+                self._handle_error(partition, action)
         if to_flush:
             for partition, reason in await self._reports.flush(to_flush):
                 # To the leader, another fetch would mean that the records are on disk.
                 if self._partitions.get(partition.topic_partition) is partition:
                     self._fail(partition, reason)
-        for following in resets:
-            await self._reset(following)
+        for change in changes:  # last, because they may take long
+            await self._carry_out(change)
+
+    async def _carry_out(self, change: Truncate | Reset) -> None:
+        if change.following not in self._state:
+            return  # removed, or followed under a new epoch, during a pause
+        if isinstance(change, Reset):
+            await self._reset(change.following)
+        else:
+            await self._truncate(change)
 
     def _is_due(self, action: Action) -> bool:
         following = action.following
@@ -332,25 +316,50 @@ class Fetcher:
         self._state.appended(following, partition.log_end(), fetched.high_watermark)
         return appended.size
 
-    def _carry_out(self, partition: FollowedPartition, action: Action) -> None:
-        if isinstance(action, Truncate):
-            truncate = partial(partition.truncate_where_diverging, action.epoch, action.end_offset)
-            if self._safely(partition, truncate, action.following):
-                log.info(
-                    "%s: truncated to offset %d, because the leader's epoch %d ends at %d",
-                    partition.topic_partition,
-                    partition.log_end_offset,
-                    action.epoch,
-                    action.end_offset,
-                )
-                self._state.moved(action.following, partition.log_end())
-        elif isinstance(action, Fail):
+    def _handle_error(self, partition: FollowedPartition, action: Fail | Retry) -> None:
+        if isinstance(action, Fail):
             self._fail(partition, action.reason, is_expected=action.is_expected)
-        elif isinstance(action, Retry):
-            level, name = logging.INFO if action.is_expected else logging.ERROR, partition.topic_partition
-            if action.is_expected and action.wait_s < self._settings.backoff_s:
-                return  # the leader is about to receive its new epoch
-            self._log(name, level, "%s: the leader returned %s; trying again", name, action.reason)
+            return
+        level, name = logging.INFO if action.is_expected else logging.ERROR, partition.topic_partition
+        if action.is_expected and action.wait_s < self._settings.backoff_s:
+            return  # the leader is about to receive its new epoch
+        self._log(name, level, "%s: the leader returned %s; trying again", name, action.reason)
+
+    async def _truncate(self, action: Truncate) -> None:
+        """Truncate a log to the point where it diverges from the leader's."""
+        following, epoch, end_offset = action
+        partition = self._partitions[following.topic_partition]
+        offset = partition.diverging_offset(epoch, end_offset)
+        truncate = partial(partition.truncate_where_diverging, epoch, end_offset)
+        if await self._truncated(partition, following, offset, truncate):
+            log.info(
+                "%s: truncated to offset %d, because the leader's epoch %d ends at %d",
+                partition.topic_partition,
+                partition.log_end_offset,
+                epoch,
+                end_offset,
+            )
+            self._state.moved(following, partition.log_end())
+
+    async def _truncated(
+        self,
+        partition: FollowedPartition,
+        following: Following,
+        offset: int,
+        truncate: Callable[[RecoveredProducers | None], object],
+    ) -> bool:
+        """Call `truncate`, which truncates the log to `offset`, and return True if it succeeds.
+
+        Before that, read the producer state in slices while the partition is unchanged. During a pause, the partition
+        may be removed, lead, or follow under a new epoch: then do nothing.
+        """
+        try:
+            recovered = await finish(partition.recover_before(offset))
+        except Exception as error:  # noqa: BLE001  logged
+            if following in self._state:
+                self._change_failed(partition, error, following)
+            return False
+        return following in self._state and self._safely(partition, partial(truncate, recovered), following)
 
     async def _reset(self, following: Following) -> None:
         """Truncate or restart a log whose end is outside the leader's log, as after an unclean election (KIP-320)."""
@@ -373,10 +382,11 @@ class Fetcher:
             self._state.delay(following, self._clock.monotonic())
             return
         if latest < end_offset:
-            change = partial(partition.truncate_to, latest)
+            is_reset = await self._truncated(partition, following, latest, partial(partition.truncate_to, latest))
         else:
             change = partial(partition.truncate_fully_and_start_at, earliest)
-        if self._safely(partition, change, following):
+            is_reset = self._safely(partition, change, following)
+        if is_reset:
             log.warning(
                 "%s ended at offset %d, outside the leader's log (%d to %d): reset to the nearest of these offsets",
                 topic_partition,
@@ -400,26 +410,29 @@ class Fetcher:
     def _safely(
         self, partition: FollowedPartition, change: Callable[[], object], following: Following | None = None
     ) -> bool:
-        """Change a log, and return True if that succeeds.
-
-        Otherwise, stop fetching the partition until its next leader epoch. A `following` that failed without changing
-        the log, as for want of file descriptors, is fetched again after the back-off.
-        """
+        """Change a log, and return True if that succeeds, else call `_change_failed`."""
         try:
             change()
-        except KafkaError as error:
-            if following is not None and may_pass(error.__cause__):
-                name = partition.topic_partition
-                self._log(name, logging.ERROR, "%s; trying again", error)
-                self._state.failed(following, partition.log_end(), self._clock.monotonic())
-            else:
-                self._fail(partition, str(error))
-            return False
-        except Exception as error:
-            log.exception("Truncating %s failed: this is a bug, please report it", partition.topic_partition)
-            self._fail(partition, repr(error))
+        except Exception as error:  # noqa: BLE001  logged
+            self._change_failed(partition, error, following)
             return False
         return True
+
+    def _change_failed(self, partition: FollowedPartition, error: Exception, following: Following | None) -> None:
+        """Stop fetching the partition until its next leader epoch.
+
+        A `following` that failed without changing the log, as for want of file descriptors, is fetched again after the
+        back-off.
+        """
+        name = partition.topic_partition
+        if not isinstance(error, KafkaError):
+            log.error("Truncating %s failed: this is a bug, please report it", name, exc_info=error)
+            self._fail(partition, repr(error))
+        elif following is not None and may_pass(error.__cause__):
+            self._log(name, logging.ERROR, "%s; trying again", error)
+            self._state.failed(following, partition.log_end(), self._clock.monotonic())
+        else:
+            self._fail(partition, str(error))
 
     def _fail(self, partition: FollowedPartition, reason: str, *, is_expected: bool = False) -> None:
         topic_partition = partition.topic_partition

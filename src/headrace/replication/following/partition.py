@@ -6,9 +6,10 @@ from uuid import UUID
 
 from headrace.replication.following.fetched_batches import PlacedBatch, Run, UnexpectedOffsetError, runs_of
 from headrace.replication.following.follower_state import LogEnd, truncation_offset
-from headrace.replication.producer_recovery import recover_producers
+from headrace.replication.producer_recovery import RecoveredProducers, recover_before, recover_producers
 from headrace.replication.producer_state import ProducerState
 from headrace.replication.replica import Replica
+from headrace.slices import Steps
 from headrace.storage.log.log import Log
 from headrace.storage.log.producers.open_transactions import OpenTransactions
 from headrace.wire.batch import TRANSACTIONAL_FLAG
@@ -176,25 +177,44 @@ class FollowedPartition(Replica):
 
     # Truncating
 
-    def truncate_where_diverging(self, leader_epoch: int, leader_end_offset: int) -> int:
-        """Truncate to the point where this log diverges from the leader's, and return the offset.
+    def diverging_offset(self, leader_epoch: int, leader_end_offset: int) -> int:
+        """Return the offset from which this log diverges from the leader's.
 
         `leader_epoch` is the leader's largest epoch up to this log's last one, and ends at `leader_end_offset`. If the
-        logs also differ before that, the next fetch shows it. Raises KafkaError as `truncate_to` does.
+        logs also differ before that, the next fetch after a truncation shows it.
         """
-        offset = truncation_offset(
+        return truncation_offset(
             self.log.leader_epochs.end_offset_for(leader_epoch),
             self.log_end_offset,
             leader_epoch=leader_epoch,
             leader_end_offset=leader_end_offset,
         )
-        self.truncate_to(offset)
+
+    def truncate_where_diverging(
+        self, leader_epoch: int, leader_end_offset: int, recovered: RecoveredProducers | None = None
+    ) -> int:
+        """Truncate to `diverging_offset`, and return it. Raises KafkaError as `truncate_to` does."""
+        offset = self.diverging_offset(leader_epoch, leader_end_offset)
+        self.truncate_to(offset, recovered)
         return offset
 
-    def truncate_to(self, offset: int) -> None:
+    def recover_before(self, offset: int) -> Steps[RecoveredProducers | None]:
+        """Read the producer state for `truncate_to`, which may take long. It changes nothing.
+
+        Return None at the log's end. Raises KafkaError(kafka_storage_error).
+        """
+        if offset >= self.log_end_offset:
+            return None
+        try:
+            return (yield from recover_before(self.log, offset))
+        except OSError as error:
+            raise self.log.state.storage_error("truncate", error) from error
+
+    def truncate_to(self, offset: int, recovered: RecoveredProducers | None = None) -> None:
         """Delete the batch that contains `offset`, everything after it, and the producer state that depends on them.
 
-        Raises KafkaError as `Log.truncate_to` does.
+        `recovered` is the result of `recover_before`; without it, the producer state is read now. Raises KafkaError as
+        `Log.truncate_to` does.
         """
         is_shorter = offset < self.log_end_offset
         if offset < self.high_watermark:
@@ -207,7 +227,7 @@ class FollowedPartition(Replica):
         self.log.truncate_to(offset)
         if is_shorter:
             with self.log.state.truncating():
-                self._reload()
+                self._reload(recovered)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Delete everything and continue at `offset`. Raises KafkaError(kafka_storage_error)."""
@@ -216,8 +236,12 @@ class FollowedPartition(Replica):
             self._reload()
         self.high_watermark = offset
 
-    def _reload(self) -> None:
-        """Reload the producer state from the truncated log."""
+    def _reload(self, recovered: RecoveredProducers | None = None) -> None:
+        """Use the producer state of the truncated log. Read it, unless `recovered` ends with the log."""
         self.high_watermark = max(self.log_start_offset, min(self.high_watermark, self.log_end_offset))
-        self.producers, self.transactions = recover_producers(self.log, self.high_watermark)
+        if recovered is None or recovered.end_offset != self.log_end_offset:
+            self.producers, self.transactions = recover_producers(self.log, self.high_watermark)
+        else:
+            self.producers, self.transactions = recovered.producers, recovered.transactions
+            self.transactions.committed_to(self.high_watermark)
         self.transactions.markers.loaded(self.log_end_offset)

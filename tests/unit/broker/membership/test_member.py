@@ -1,8 +1,10 @@
 """A member's work after changes in ZooKeeper, with a store that fails."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
@@ -171,3 +173,104 @@ async def test_a_member_that_leaves_follows_no_further_partitions(member: Member
     member.controller.shut_down = shut_down  # type: ignore[method-assign]
     await member.leave()
     assert following == [False]
+
+
+class StoppedWatchdog:
+    """Remembers that it was stopped."""
+
+    is_stopped = False
+
+    def stop(self) -> None:
+        self.is_stopped = True
+
+
+@pytest.mark.parametrize("is_controlled", [True, False])
+async def test_a_member_may_close_its_logs_for_longer_than_the_session_timeout(
+    member: Member, monkeypatch: pytest.MonkeyPatch, is_controlled: bool
+) -> None:
+    """The watchdog, which ends a process with a blocked event loop, stops with the controlled shutdown."""
+    watchdog = StoppedWatchdog()
+    watched: list[bool] = []
+
+    async def shut_down() -> None:
+        watched.append(not watchdog.is_stopped)
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(member, "_watchdog", watchdog)
+    monkeypatch.setattr(member.controller, "shut_down", shut_down)
+    member.broker_epoch = 5 if is_controlled else -1
+    with suppress(RuntimeError):
+        await member.leave()
+    assert watchdog.is_stopped
+    assert watched == [True] * is_controlled
+
+
+async def test_settings_that_have_changed_while_the_connection_was_lost_allow_unclean_elections(
+    member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics: list[str | None] = []
+    resource = ConfigResource(TOPIC_CONFIG, "t")
+
+    async def load(*, again: bool) -> dict[ConfigResource, dict[str, str]]:
+        assert again
+        return {resource: {"unclean.leader.election.enable": "true"}}
+
+    monkeypatch.setattr(member, "_store", FailingStore())
+    monkeypatch.setattr(member.candidate, "stand", lambda: None)
+    monkeypatch.setattr(member.candidate, "term", SimpleNamespace(note_unclean=topics.append))
+    monkeypatch.setattr(member._configs, "load", load)
+    await member._rejoin()
+    await member._rejoin()  # nothing has changed since
+    assert topics == ["t"]
+
+
+class EventStore(FailingStore):
+    """Creates notifications, with `meanwhile` before each `create` returns."""
+
+    def __init__(self, *errors: Exception, meanwhile: Callable[[], None] = lambda: None) -> None:
+        super().__init__(*errors)
+        self.meanwhile = meanwhile
+        self.created: list[str] = []
+
+    async def create(self, path: str, *_: object, **__: object) -> None:
+        if self.errors:
+            raise self.errors.pop(0)
+        self.created.append(path)
+        await asyncio.sleep(0)
+        self.meanwhile()
+
+
+async def notifications(member: Member, monkeypatch: pytest.MonkeyPatch, store: EventStore) -> int:
+    """Return the number of notifications that the controller gets of one failure, and those in `store.meanwhile`."""
+
+    async def nothing() -> None:
+        """Find no changed settings."""
+
+    monkeypatch.setattr(member, "_rejoin", nothing)
+    monkeypatch.setattr(member._configs, "follow", nothing)
+    monkeypatch.setattr(member, "_store", store)
+    task = asyncio.create_task(member._follow())
+    member.note_offline_partitions()
+    for _ in range(50):
+        await asyncio.sleep(0)
+    task.cancel()
+    return len(store.created)
+
+
+async def test_a_directory_that_fails_while_another_one_is_reported_is_reported_too(
+    member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = iter([True])
+
+    def fail() -> None:
+        if next(failures, False):
+            member.note_offline_partitions()
+
+    assert await notifications(member, monkeypatch, EventStore(meanwhile=fail)) == 2
+
+
+async def test_a_failure_that_could_not_be_reported_is_reported_again(
+    member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = EventStore(StoreUnavailableError("/log_dir_event_notification"))
+    assert await notifications(member, monkeypatch, store) == 1

@@ -19,7 +19,8 @@ from kio.schema.list_offsets.v9.request import ListOffsetsRequest
 from headrace.client.link import Answered, Link, LinkError
 from headrace.clock import Clock
 from headrace.errors import ErrorCode, KafkaError
-from headrace.replication.following.fetcher import Fetcher, FetcherSettings
+from headrace.replication.following.fetcher import Fetcher
+from headrace.replication.following.fetcher_settings import FetcherSettings
 from headrace.replication.following.partition import FollowedPartition
 from headrace.replication.partition import Partition
 from headrace.replication.producer_recovery import recover_producers

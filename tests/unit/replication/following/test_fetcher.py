@@ -4,26 +4,33 @@ import asyncio
 import errno
 import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
 
 import pytest
 
+from headrace import slices
 from headrace.client.link import Link, LinkError
 from headrace.clock import Clock
 from headrace.errors import ErrorCode, KafkaError
+from headrace.replication import producer_recovery
 from headrace.replication.following import fetcher
-from headrace.replication.following.fetcher import Fetcher, FetcherSettings
+from headrace.replication.following.fetcher import Fetcher
+from headrace.replication.following.fetcher_settings import FetcherSettings
 from headrace.replication.following.fetchers import Fetchers
 from headrace.replication.following.partition import FollowedPartition
 from headrace.replication.producer_recovery import recover_producers
 from headrace.replication.throttle import ReplicationThrottle
 from headrace.storage.log.config import LogConfig
 from headrace.storage.log.log import Log
+from headrace.storage.log.segment import Segment
 from headrace.types import TopicPartition
 from headrace.wire.apis import ApiKey, schema
+from headrace.wire.batch import BatchHeader
 from headrace.wire.fetched import FETCH_VERSION, FetchLimits
+from headrace.wire.records import RecordData, build_batch
 from tests.unit.replication.following.asking import AskingLink
 from tests.unit.storage.logs import NOW, batch
 
@@ -307,6 +314,160 @@ async def test_a_truncation_that_fails_gives_the_partition_up(broker: Broker, mo
     await broker.run(reply(diverging))
 
     assert broker.failures == [(partition.topic_partition, "bad disk")]
+
+
+@pytest.fixture
+def short_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pause after every batch that is read."""
+    monkeypatch.setattr(slices, "SLICE_S", 0.0)
+    monkeypatch.setattr(producer_recovery, "_BATCHES_A_STEP", 1)
+
+
+def diverging(index: int = 0, end_offset: int = 4) -> dict[str, Any]:
+    return {**data(b"", index), "diverging_epoch": {"epoch": 0, "end_offset": end_offset}}
+
+
+def idempotent(count: int) -> memoryview:
+    records = [RecordData(b"k", b"v", NOW)]
+    return memoryview(
+        b"".join(
+            build_batch(
+                records, base_offset=offset, leader_epoch=0, producer_id=7, producer_epoch=0, base_sequence=offset
+            )
+            for offset in range(count)
+        )
+    )
+
+
+def state_of(partition: FollowedPartition) -> tuple[int, int]:
+    """Return the log end offset, and the last sequence number of producer 7."""
+    return partition.log_end_offset, dict(partition.producers.items())[7].last_sequence
+
+
+def out_of_range(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Return a reply that resets a partition to offset 4."""
+
+    async def offset(*_: object, earliest: bool, **__: object) -> int:
+        return 0 if earliest else 4
+
+    monkeypatch.setattr(fetcher, "leader_offset", offset)
+    return data(b"", error_code=ErrorCode.offset_out_of_range)
+
+
+@pytest.mark.usefixtures("short_slices")
+@pytest.mark.parametrize("is_reset", [False, True])
+async def test_other_work_runs_while_a_truncation_reads_the_producers(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, is_reset: bool
+) -> None:
+    partition = broker.partition()
+    partition.append_fetched(idempotent(6), NOW)
+    broker.fetcher.follow([partition])
+    loop = asyncio.get_running_loop()
+    seen: list[tuple[int, int]] = []
+    reading = 0
+    headers = Segment.headers
+
+    def counted(self: Segment, position: int) -> Iterator[tuple[int, BatchHeader]]:
+        nonlocal reading
+        for item in headers(self, position):
+            reading = len(seen)
+            yield item
+
+    def look() -> None:
+        seen.append(state_of(partition))
+        loop.call_soon(look)
+
+    look()
+    monkeypatch.setattr(Segment, "headers", counted)
+    await broker.run(reply(out_of_range(monkeypatch) if is_reset else diverging()))
+
+    assert set(seen) == {(6, 5), (4, 3)}
+    assert reading >= 4
+
+
+async def test_other_work_runs_after_each_truncation(broker: Broker) -> None:
+    partitions = [broker.partition(index) for index in range(4)]
+    for partition in partitions:
+        partition.append_fetched(memoryview(batch(0) + batch(1)), NOW)
+    broker.fetcher.follow(partitions)
+    loop = asyncio.get_running_loop()
+    seen: set[int] = set()
+
+    def look() -> None:
+        seen.add(sum(partition.log_end_offset for partition in partitions))
+        loop.call_soon(look)
+
+    look()
+    await broker.run(reply(*(diverging(index, 1) for index in range(4))))
+
+    assert seen == {8, 7, 6, 5, 4}
+
+
+@pytest.mark.usefixtures("short_slices")
+@pytest.mark.parametrize("is_followed_again", [False, True])
+@pytest.mark.parametrize("is_reset", [False, True])
+async def test_a_partition_that_changes_while_its_producers_are_read_is_not_truncated(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, is_reset: bool, is_followed_again: bool
+) -> None:
+    partition, other = broker.partition(), broker.partition(1)
+    partition.append_fetched(idempotent(6), NOW)
+    broker.fetcher.follow([partition, other])
+    loop = asyncio.get_running_loop()
+    recover_before = FollowedPartition.recover_before
+
+    def leave() -> None:
+        broker.fetcher.forget([partition.topic_partition])
+        if is_followed_again:
+            partition.leader_epoch += 1
+            broker.fetcher.follow([partition])
+
+    def recover(self: FollowedPartition, offset: int) -> Any:
+        loop.call_soon(leave)
+        return recover_before(self, offset)
+
+    monkeypatch.setattr(FollowedPartition, "recover_before", recover)
+    await broker.run(reply(out_of_range(monkeypatch) if is_reset else diverging()))
+
+    assert state_of(partition) == (6, 5)
+    assert broker.failures == []
+
+
+async def test_records_are_appended_before_other_partitions_are_truncated(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition, other = broker.partition(), broker.partition(1)
+    partition.append_fetched(memoryview(batch(0) + batch(1)), NOW)
+    broker.fetcher.follow([partition, other])
+    ends: list[int] = []
+    truncate_to = Log.truncate_to
+
+    def truncate(self: Log, offset: int) -> None:
+        ends.append(other.log_end_offset)
+        truncate_to(self, offset)
+
+    monkeypatch.setattr(Log, "truncate_to", truncate)
+    await broker.run(reply(diverging(end_offset=1), data(batch(0), 1)))
+
+    assert ends == [1]
+
+
+async def test_a_truncation_whose_producers_cannot_be_read_is_repeated(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    partition = broker.partition()
+    partition.append_fetched(idempotent(6), NOW)
+    broker.fetcher.follow([partition])
+
+    def fail(*_: object) -> None:
+        monkeypatch.undo()
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(producer_recovery, "snapshots", fail)
+    await broker.run(reply(diverging()), reply(), reply(diverging()))
+
+    assert state_of(partition) == (4, 3)
+    assert broker.failures == []
+    assert "Too many open files; trying again" in caplog.text
 
 
 @pytest.mark.parametrize("stage", ["begins", "deletes"])

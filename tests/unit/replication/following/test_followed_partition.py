@@ -10,6 +10,7 @@ from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.following.fetched_batches import UnexpectedOffsetError
 from headrace.replication.following.partition import FollowedPartition
 from headrace.replication.producer_recovery import recover_producers
+from headrace.slices import run_all
 from headrace.storage.files.disk_failures import is_disk_failure
 from headrace.storage.files.log_file import LogFile
 from headrace.storage.log.config import LogConfig
@@ -283,6 +284,66 @@ def test_a_truncation_that_cannot_reload_the_producers_takes_the_directory_offli
     with pytest.raises(KafkaError, match="truncated only in part: Too many open files"):
         truncate(1)
     assert [is_disk_failure(failure) for failure in failures] == [True]
+
+
+@pytest.mark.parametrize("snapshot", [None, 1, 3, 5])
+@pytest.mark.parametrize("offset", range(6))
+def test_a_truncation_uses_the_producers_that_were_read_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offset: int, snapshot: int | None
+) -> None:
+    """The state is the same as after a truncation that reads it afterwards."""
+    states = []
+    for name in ("before", "after"):
+        partition = follow(open_log(tmp_path / name, LARGE))
+        fetch(partition, transactional(0, 0))
+        for appended in (marker(1, Marker.ABORT), transactional(2, 1), idempotent(3, 2), transactional(4, 3)):
+            if partition.log_end_offset == snapshot:
+                partition.write_producer_snapshot(snapshot)
+            fetch(partition, appended)
+        if snapshot == 5:
+            partition.write_producer_snapshot(snapshot)
+        recovered = run_all(partition.recover_before(offset)) if name == "before" else None
+        with monkeypatch.context() as patch:
+            if recovered is not None:
+                patch.delattr("headrace.replication.following.partition.recover_producers")
+            partition.truncate_to(offset, recovered)
+        transactions = partition.transactions
+        states.append(
+            (
+                partition.log_end_offset,
+                partition.producers.items(),
+                transactions.begin_of(7, 0),
+                transactions.first_offset,
+                sorted(snapshots(partition.log.directory)),
+            )
+        )
+        partition.log.segments.replace([])
+    assert states[0] == states[1]
+
+
+def test_producers_that_were_read_for_another_offset_are_not_used(partition: FollowedPartition) -> None:
+    fetch(partition, idempotent(0, 0), idempotent(1, 1), idempotent(2, 2))
+
+    partition.truncate_to(1, run_all(partition.recover_before(2)))
+
+    assert dict(partition.producers.items())[7].last_sequence == 0
+
+
+def test_a_truncation_whose_producers_cannot_be_read_changes_nothing(
+    partition: FollowedPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetch(partition, idempotent(0, 0), idempotent(1, 1))
+    failures: list[OSError] = []
+    partition.log.state.on_disk_error = lambda _, error: failures.append(error)
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr("headrace.replication.producer_recovery.snapshots", fail)
+    with pytest.raises(KafkaError, match=r"cannot truncate .* Too many open files"):
+        run_all(partition.recover_before(1))
+    assert [is_disk_failure(failure) for failure in failures] == [False]
+    assert partition.log_end_offset == 2
 
 
 def test_a_truncation_removes_later_snapshots(partition: FollowedPartition) -> None:

@@ -50,7 +50,7 @@ def truncate_by_high_watermark(patch: pytest.MonkeyPatch) -> None:
 
 
 def forget_producers_at_truncation(patch: pytest.MonkeyPatch) -> None:
-    def keep(self: FollowedPartition) -> None:
+    def keep(self: FollowedPartition, *_: object) -> None:
         self.high_watermark = min(self.high_watermark, self.log_end_offset)
 
     patch.setattr(FollowedPartition, "_reload", keep)
