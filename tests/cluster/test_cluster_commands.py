@@ -53,9 +53,9 @@ def bootstrap(brokers: dict[int, WithZooKeeper]) -> str:
 def headrace(bootstrap: str) -> Headrace:
     """A function that runs `headrace`."""
 
-    def run(*words: str, status: int = 0) -> Result:
+    def run(*words: str, status: int | None = 0) -> Result:
         result = CliRunner().invoke(app, [*words, "--bootstrap", bootstrap], prog_name="headrace")
-        assert result.exit_code == status, f"{words}: {result.stdout}{result.stderr}{result.exception!r}"
+        assert status in (None, result.exit_code), f"{words}: {result.stdout}{result.stderr}{result.exception!r}"
         return result
 
     return run
@@ -87,12 +87,14 @@ def topics(bootstrap: str, request: pytest.FixtureRequest) -> Iterator[Callable[
     )
 
 
-def shown(headrace: Headrace, *words: str, status: int = 0) -> Any:
+def shown(headrace: Headrace, *words: str, status: int | None = 0) -> Any:
     return json.loads(headrace(*words, "--json", status=status).stdout)
 
 
 def replicas(headrace: Headrace, topic: str) -> list[list[int]]:
-    return [one["replicas"] for one in shown(headrace, "cluster")["partitions"] if one["topic"] == topic]
+    # Brokers hear of the end of a move after the controller: until then, the partition seems to be under-replicated.
+    partitions = shown(headrace, "cluster", status=None)["partitions"]
+    return [one["replicas"] for one in partitions if one["topic"] == topic]
 
 
 def settings_of(bootstrap: str, kind: ResourceType, name: str) -> dict[str, str | None]:
