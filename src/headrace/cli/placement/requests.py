@@ -19,6 +19,8 @@ PREFERRED: Final = 0
 UNCLEAN: Final = 1
 """Types of elections (KIP-460)."""
 _PAUSE_S = 0.2
+_BUSY_S = 60.0
+"""Time until a busy controller must have replied, as in Kafka's admin client (`default.api.timeout.ms`)."""
 _A_REQUEST = 1000
 """Maximum number of partitions in a request."""
 
@@ -135,19 +137,29 @@ def _change(cluster: Cluster, resource: ConfigResource) -> None:
 
 
 def _ask_controller(cluster: Cluster, doing: str, ask: Callable[[Any], T]) -> T:
-    """Return the controller's reply. Retry while the controller changes or is missing.
+    """Return the controller's reply. Retry while the controller changes or is missing, or replies too slowly.
 
-    Raises CommandError if no controller replies within REQUEST_TIMEOUT_S.
+    Raises CommandError if there is no controller for REQUEST_TIMEOUT_S, or a busy one has not replied within 60 s.
     """
-    from kafka.errors import KafkaConnectionError, NodeNotReadyError, NotControllerError, UnknownBrokerIdError
+    from kafka.errors import (
+        KafkaConnectionError,
+        NodeNotReadyError,
+        NotControllerError,
+        RequestTimedOutError,
+        UnknownBrokerIdError,
+    )
 
-    deadline = time.monotonic() + REQUEST_TIMEOUT_S
+    began = time.monotonic()
     while True:
         # A new client for every attempt, because a client caches the controller.
         with python_admin(cluster, doing) as admin:
             if admin.describe_cluster()["controller_id"] >= 0:
                 try:
                     return ask(admin)
+                except RequestTimedOutError:
+                    if time.monotonic() > began + _BUSY_S:
+                        raise
+                    continue
                 # RuntimeError is how kafka-python reports a second NOT_CONTROLLER.
                 except (
                     KafkaConnectionError,
@@ -157,7 +169,7 @@ def _ask_controller(cluster: Cluster, doing: str, ask: Callable[[Any], T]) -> T:
                     RuntimeError,
                 ):
                     pass
-        if time.monotonic() > deadline:
+        if time.monotonic() > began + REQUEST_TIMEOUT_S:
             raise CommandError(
                 f"{doing}: the cluster has no controller",
                 "Try again when `headrace cluster` shows a controller; if none appears, check the brokers' logs.",

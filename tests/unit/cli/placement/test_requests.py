@@ -12,6 +12,7 @@ from kafka.errors import (
     KafkaConnectionError,
     NotControllerError,
     PreferredLeaderNotAvailableError,
+    RequestTimedOutError,
 )
 
 from headrace.cli.failures import CommandError
@@ -130,13 +131,26 @@ def test_without_a_controller_the_cluster_is_still_shown(admin: Admin) -> None:
 
 
 @pytest.mark.parametrize(
-    "failure", [NotControllerError(), RuntimeError("Failed to find active controller id!"), KafkaConnectionError()]
+    "failure",
+    [
+        NotControllerError(),
+        RuntimeError("Failed to find active controller id!"),
+        KafkaConnectionError(),
+        RequestTimedOutError(),
+    ],
 )
 def test_a_request_follows_the_controller(admin: Admin, failure: Exception) -> None:
     admin.answers["alter_partition_reassignments"] = [failure, {TopicPartition("t", 0): None}]
 
     assert requests.reassign(CLUSTER, {("t", 0): [1, 2]}) == {}
     assert len(admin.calls) == 2
+
+
+def test_a_controller_that_does_not_reply_ends_the_request(admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "_BUSY_S", -1.0)
+    admin.answers["alter_partition_reassignments"] = [RequestTimedOutError()]
+    with pytest.raises(RequestTimedOutError):
+        requests.reassign(CLUSTER, {("t", 0): [1, 2]})
 
 
 def test_a_request_waits_for_a_controller(admin: Admin) -> None:
