@@ -223,16 +223,15 @@ class Log:
 
     def _roll_to(self, base_offset: int, now_ms: int) -> Segment:
         *older, active = self.segments.ordered
+        if active.base_offset == base_offset:
+            return active  # it is empty
         active.seal()
         self.flusher.rolled(active)
         segment = Segment.create(self.directory, base_offset, now_ms=now_ms, config=self.config)
         self.flusher.files_created()
-        if active.size:
-            older.append(active)
-        else:
-            # the empty segment is named by an offset that it will never contain
-            _unlink(active.mark_deleted())
-        self.segments.replace([*older, segment])
+        self.segments.replace([*older, active, segment] if active.size else [*older, segment])
+        if not active.size:
+            active.remove()  # it is named by an offset that it will never contain
         return segment
 
     # -- dropping ------------------------------------------------------------------------------------------------------

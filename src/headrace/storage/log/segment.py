@@ -8,6 +8,7 @@ from zlib import crc32
 
 from headrace.errors import ErrorCode, KafkaError
 from headrace.storage.files.atomic_file import sync_file
+from headrace.storage.files.disk_failures import indivisible
 from headrace.storage.files.log_file import LogFile
 from headrace.storage.files.open_files import OPEN_FILES
 from headrace.storage.log.config import LogConfig
@@ -92,15 +93,20 @@ class Segment:
     def create(
         cls, directory: Path, base_offset: int, *, now_ms: int, config: LogConfig, suffix: str = ""
     ) -> "Segment":
-        """Create the files of an empty segment. Raises OSError."""
+        """Create the files of an empty segment. Raises OSError, after which no file is left, and HalfDoneError."""
         segment = cls(directory, base_offset, size=0, index_size=0, time_index_size=0, now_ms=now_ms, suffix=suffix)
-        segment._file = file = OPEN_FILES.open(segment.path, segment, create=True)
-        file.truncate(0)
-        segment.index.clear()
-        segment.time_index.clear()
-        segment.txn_index.clear()
-        if config.preallocate:
-            file.preallocate(config.segment_bytes)
+        try:
+            segment._file = file = OPEN_FILES.open(segment.path, segment, create=True)
+            file.truncate(0)
+            segment.index.clear()
+            segment.time_index.clear()
+            segment.txn_index.clear()
+            if config.preallocate:
+                file.preallocate(config.segment_bytes)
+        except OSError:
+            # the next start would load it, and the log would end or have a gap there
+            segment.remove()
+            raise
         return segment
 
     @property
@@ -346,6 +352,13 @@ class Segment:
     def files(self) -> list[Path]:
         """Return the paths of all files that the segment may have."""
         return [self._file_with(kind) for kind in SEGMENT_SUFFIXES]
+
+    def remove(self) -> None:
+        """Remove all files. Raises HalfDoneError."""
+        with indivisible(f"The removal of {self.path}"):
+            # The log file last: after a crash, a start would use a `.swap` index without it for the original segment.
+            for path in reversed(self.files()):
+                path.unlink(missing_ok=True)
 
     def mark_deleted(self) -> list[Path]:
         """Rename the files so that a restart does not load them, and return the new names."""
