@@ -3,7 +3,8 @@
 import errno
 import io
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from types import ModuleType
 from typing import Any, Final
 
 import pytest
@@ -22,9 +23,9 @@ CALLS: Final = (
 class FailingCall:
     """Fails one system call of those that follow, with an error that may pass."""
 
-    def __init__(self, patch: pytest.MonkeyPatch, place: int) -> None:
+    def __init__(self, patch: pytest.MonkeyPatch, place: int, calls: Iterable[tuple[ModuleType, str]] = CALLS) -> None:
         self.left = place
-        for module, name in CALLS:
+        for module, name in calls:
             patch.setattr(module, name, self._counting(getattr(module, name)))
 
     def _counting(self, call: Callable[..., Any]) -> Callable[..., Any]:

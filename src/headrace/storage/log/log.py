@@ -12,6 +12,7 @@ from pathlib import Path
 from headrace.errors import ErrorCode, KafkaError
 from headrace.storage.files.atomic_file import sync_directory
 from headrace.storage.files.checkpoint import CorruptCheckpointError
+from headrace.storage.files.disk_failures import indivisible
 from headrace.storage.log.config import LogConfig
 from headrace.storage.log.flusher import LogFlusher
 from headrace.storage.log.indexes.index import CorruptIndexError
@@ -376,8 +377,12 @@ class Log:
         """
         try:
             place = self._check_swap(old, cleaned)
-            files = [path for segment in old for path in segment.mark_deleted()]
-            cleaned.change_suffix("")
+            try:
+                files = [path for segment in old for path in segment.mark_deleted()]
+                cleaned.change_suffix("")
+            except OSError as error:
+                self._undo_swap(old, cleaned, error)
+                raise
             self.deleted_files.add(files, now_ms)
             ordered = self.segments.ordered
             self.segments.replace([*ordered[:place], cleaned, *ordered[place + len(old) :]])
@@ -386,18 +391,24 @@ class Log:
         except OSError as error:
             raise self.state.storage_error("compact", error) from error
 
+    def _undo_swap(self, old: Sequence[Segment], cleaned: Segment, error: OSError) -> None:
+        """Rename the files of `old` back. Raises HalfDoneError."""
+        with indivisible(f"After an error ({error}), restoring the compacted segments"):
+            for segment in old:
+                segment.change_suffix("")
+            cleaned.remove()  # last: after a crash before that, the start completes the swap
+
     def _check_swap(self, old: Sequence[Segment], cleaned: Segment) -> int:
         """Return the index of `old[0]`. If `old` has changed, remove `cleaned` and raise CleaningAbortedError."""
         if self.is_moving:
-            _unlink(cleaned.files())
+            cleaned.remove()
             raise CleaningAbortedError("the log is being moved to another log directory")
         ordered = self.segments.ordered
         place = next((place for place, segment in enumerate(ordered) if segment is old[0]), -1)
         current = ordered[place : place + len(old)]
         unchanged = place >= 0 and all(one is other for one, other in zip_longest(old, current))
         if not unchanged or ordered[-1] is old[-1] or not cleaned.path.exists():
-            for path in cleaned.files():
-                path.unlink(missing_ok=True)
+            cleaned.remove()
             raise CleaningAbortedError("the log was truncated, shortened by retention or deleted meanwhile")
         return place
 
@@ -433,8 +444,3 @@ class Log:
 
 def _save_nothing(_: Log) -> None:
     """Do nothing: the log belongs to no log directory."""
-
-
-def _unlink(paths: list[Path]) -> None:
-    for path in paths:
-        path.unlink(missing_ok=True)

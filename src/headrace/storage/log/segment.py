@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 from zlib import crc32
@@ -365,15 +366,22 @@ class Segment:
         return self.change_suffix(DELETED_SUFFIX)
 
     def change_suffix(self, suffix: str) -> list[Path]:
-        """Rename the existing files to end with `suffix`, and return the new names. Raises OSError."""
-        renamed = []
-        for kind in SEGMENT_SUFFIXES:
-            target = segment_file(self.directory, self.base_offset, kind + suffix)
-            try:
-                self._file_with(kind).rename(target)
-            except FileNotFoundError:
-                continue
-            renamed.append(target)
+        """Rename the existing files to end with `suffix`, and return the new names.
+
+        Raises OSError, after which all files have their old names, and HalfDoneError.
+        """
+        renamed: dict[Path, Path] = {}
+        try:
+            for path in self.files():
+                target = path.with_name(path.name.removesuffix(self.suffix) + suffix)
+                with suppress(FileNotFoundError):
+                    path.rename(target)
+                    renamed[path] = target
+        except OSError:
+            with indivisible(f"The renaming of {self.path}"):
+                for path, target in reversed(renamed.items()):
+                    target.rename(path)
+            raise
         self.suffix = suffix
         for part, kind in (
             (self.index, INDEX_SUFFIX),
@@ -381,7 +389,7 @@ class Segment:
             (self.txn_index, TXN_INDEX_SUFFIX),
         ):
             part.path = self._file_with(kind)
-        return renamed
+        return list(renamed.values())
 
 
 def damage_error(path: Path, position: int, offset: int | None = None) -> KafkaError:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, NoReturn
@@ -12,7 +13,8 @@ from headrace.errors import KafkaError
 from headrace.storage.files.log_file import LogFile
 from headrace.storage.log import leader_epochs
 from headrace.storage.log.log import Log
-from tests.unit.storage.logs import NOW, SMALL, append, open_log
+from tests.unit.storage.failing_call import FailingCall
+from tests.unit.storage.logs import NOW, SMALL, append, offsets, open_log, read_all
 
 DELETING: Final = replace(SMALL, retention_ms=-1, retention_bytes=2000, file_delete_delay_ms=0)
 EXPIRING: Final = replace(SMALL, retention_ms=1000, file_delete_delay_ms=0, preallocate=True)
@@ -72,3 +74,31 @@ def test_old_segments_are_deleted_even_if_no_new_one_can_replace_the_last(tmp_pa
     assert log.apply_retention(LATER, END) == 1
     log.deleted_files.remove_due(LATER)
     assert log_files(log) == listed(log) == [END]
+
+
+@pytest.mark.parametrize("now_ms", [NOW, LATER], ids=["by size", "all segments"])
+@pytest.mark.parametrize("clean", [True, False], ids=["clean", "unclean"])
+def test_retention_that_fails_at_any_system_call_succeeds_later(now_ms: int, clean: bool, tmp_path: Path) -> None:
+    config = DELETING if now_ms == NOW else EXPIRING
+    for place in range(1, 200):
+        log = filled(tmp_path / str(place))
+        log.configure(config)
+        with pytest.MonkeyPatch.context() as patch:
+            failing = FailingCall(patch, place)
+            with suppress(KafkaError):
+                log.apply_retention(now_ms, END)
+        if failing.left > 0:
+            break
+        expected = list(range(log.log_start_offset, END))
+        assert log.log_start_offset == log.segments.first_offset, f"call {place}"
+        assert offsets(read_all(log)) == expected, f"call {place}"
+        if clean:
+            log.close()
+        again = open_log(log.directory, clean=clean)
+        assert (again.log_start_offset, again.log_end_offset) == (log.log_start_offset, END), f"call {place}"
+        assert offsets(read_all(again)) == expected, f"call {place}"
+        again.configure(config)
+        again.apply_retention(now_ms, END)
+        again.deleted_files.remove_due(now_ms)
+        assert log_files(again) == listed(again), f"call {place}"
+    assert place > 8

@@ -22,9 +22,11 @@ from tests.unit.storage.logs import NOW, SMALL, append, batch, offsets, open_log
 PREALLOCATED: Final = replace(SMALL, preallocate=True)
 LARGE: Final = b"v" * 1700
 """A value that does not fit into the active segment."""
+EXPIRED: Final = NOW + 10**12
 ROLLS: Final[dict[str, Callable[[Log], object]]] = {
     "append": lambda log: append(log, value=LARGE),
     "roll": lambda log: log.roll(NOW),
+    "retention": lambda log: log.apply_retention(EXPIRED, log.log_end_offset),
 }
 
 
