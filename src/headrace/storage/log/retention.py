@@ -3,13 +3,17 @@
 Their files are removed later.
 """
 
+import logging
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from headrace.storage.log.config import LogConfig
 from headrace.storage.log.segment import Segment
 from headrace.storage.log.state import LogState
+
+log = logging.getLogger(__name__)
 
 
 def expired_segments(
@@ -45,11 +49,13 @@ def expired_segments(
 class DeletedFiles:
     """The files of dropped segments, which are removed after `file.delete.delay.ms`. False if it is empty."""
 
-    __slots__ = ("_queue", "_state")
+    __slots__ = ("_failure", "_queue", "_state")
 
     def __init__(self, state: LogState) -> None:
         self._state = state
         self._queue: deque[tuple[int, list[str]]] = deque()
+        self._failure: str | None = None
+        """The reason of the last failure, which is logged once."""
 
     def __bool__(self) -> bool:
         return bool(self._queue)
@@ -63,14 +69,35 @@ class DeletedFiles:
         self._queue.clear()
 
     def remove_due(self, now_ms: int) -> None:
-        """Remove the files that are due. Blocks on the disk, and may run in another thread. Raises OSError."""
-        for _ in range(len(self._queue)):
-            try:
-                due, names = self._queue.popleft()
-            except IndexError:  # another thread has emptied it
-                return
-            if due > now_ms:
-                self._queue.appendleft((due, names))
-                return
+        """Remove the files that are due; those that cannot be removed stay due.
+
+        Blocks on the disk, and may run in another thread.
+        """
+        failed: list[tuple[int, list[str]]] = []
+        failure: OSError | None = None
+        for due, names in self._take_due(now_ms):
+            kept = []
             for name in names:
-                (self._state.directory / name).unlink(missing_ok=True)
+                try:
+                    (self._state.directory / name).unlink(missing_ok=True)
+                except OSError as error:
+                    kept.append(name)
+                    failure = error
+            if kept:
+                failed.append((due, kept))
+        self._queue.extendleft(reversed(failed))
+        reason = None if failure is None else str(self._state.storage_error("remove deleted segments of", failure))
+        if reason is not None and reason != self._failure:
+            log.warning("Trying again later: %s", reason)
+        self._failure = reason
+
+    def _take_due(self, now_ms: int) -> list[tuple[int, list[str]]]:
+        taken: list[tuple[int, list[str]]] = []
+        with suppress(IndexError):  # until it is empty; another thread may do the same
+            while True:
+                due, names = self._queue.popleft()
+                if due > now_ms:
+                    self._queue.appendleft((due, names))
+                    break
+                taken.append((due, names))
+        return taken

@@ -76,6 +76,36 @@ def test_old_segments_are_deleted_even_if_no_new_one_can_replace_the_last(tmp_pa
     assert log_files(log) == listed(log) == [END]
 
 
+def test_files_that_cannot_be_removed_are_removed_later(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for place in range(1, 100):
+        log = filled(tmp_path / str(place))
+        assert log.apply_retention(NOW, END) == 2
+        kept = len(log_files(log)) - 2
+        with pytest.MonkeyPatch.context() as patch:
+            failing = FailingCall(patch, place, [(os, "unlink")])
+            log.deleted_files.remove_due(NOW)
+        if failing.left > 0:
+            break
+        assert len(list(log.directory.glob("*.deleted"))) <= 1, f"call {place}"
+        log.deleted_files.remove_due(NOW)
+        assert not list(log.directory.glob("*.deleted")), f"call {place}"
+        assert len(log_files(log)) == kept
+    assert place > 5
+    assert "Trying again later: cannot remove deleted segments of" in caplog.text
+
+
+def test_a_file_that_can_never_be_removed_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log = filled(tmp_path / "log")
+    log.apply_retention(NOW, END)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "unlink", refuse)
+        for _ in range(3):
+            log.deleted_files.remove_due(NOW)
+    assert len(caplog.records) == 1
+    log.deleted_files.remove_due(NOW)
+    assert not log.deleted_files
+
+
 @pytest.mark.parametrize("now_ms", [NOW, LATER], ids=["by size", "all segments"])
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "unclean"])
 def test_retention_that_fails_at_any_system_call_succeeds_later(now_ms: int, clean: bool, tmp_path: Path) -> None:
