@@ -14,6 +14,7 @@ from headrace.storage.files.atomic_file import sync_directory
 from headrace.storage.files.checkpoint import CorruptCheckpointError
 from headrace.storage.files.disk_failures import indivisible
 from headrace.storage.log.config import LogConfig
+from headrace.storage.log.deleted_files import DeletedFiles
 from headrace.storage.log.flusher import LogFlusher
 from headrace.storage.log.indexes.index import CorruptIndexError
 from headrace.storage.log.indexes.txn_index import AbortedTransaction
@@ -23,7 +24,7 @@ from headrace.storage.log.producers.producer_snapshot import remove_snapshots, r
 from headrace.storage.log.producers.txn_recovery import restore_transaction_indexes
 from headrace.storage.log.reader import LogReader
 from headrace.storage.log.recovery import Loading, load_segments, remove_segments, remove_unfinished_swaps
-from headrace.storage.log.retention import DeletedFiles, expired_segments
+from headrace.storage.log.retention import expired_segments
 from headrace.storage.log.segment import MAX_RELATIVE_OFFSET, Segment
 from headrace.storage.log.segment_files import SNAPSHOT_SUFFIX, SWAP_SUFFIX, segment_file
 from headrace.storage.log.segments import Segments
