@@ -397,6 +397,7 @@ class Log:
         with indivisible(f"After an error ({error}), restoring the compacted segments"):
             for segment in old:
                 segment.change_suffix("")
+                segment.path.stat()  # another thread may have removed it as an older file with that name
             cleaned.remove()  # last: after a crash before that, the start completes the swap
 
     def _check_swap(self, old: Sequence[Segment], cleaned: Segment) -> int:

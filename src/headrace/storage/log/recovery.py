@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from headrace.errors import KafkaError
 from headrace.storage.files.atomic_file import UnusableFileError, copy_file, sync_directory
+from headrace.storage.files.disk_failures import indivisible
 from headrace.storage.log.config import LogConfig
 from headrace.storage.log.indexes.index import CorruptIndexError
 from headrace.storage.log.leader_epochs import LeaderEpochs
@@ -386,9 +387,11 @@ def finish_interrupted_swaps(directory: Path) -> None:
 
 
 def remove_unfinished_swaps(directory: Path) -> None:
-    for path in directory.iterdir():
-        if path.name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX)):
-            path.unlink(missing_ok=True)
+    """Remove the files of compacted segments, log files last, as `Segment.remove` does. Raises HalfDoneError."""
+    names = [path.name for path in directory.iterdir() if path.name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX))]
+    with indivisible(f"The removal of compacted files from {directory}"):
+        for name in sorted(names, key=lambda name: LOG_SUFFIX in name):
+            (directory / name).unlink(missing_ok=True)
 
 
 def _without_damaged(directory: Path, swaps: list[str]) -> list[str]:
