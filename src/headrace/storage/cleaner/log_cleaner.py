@@ -300,8 +300,7 @@ class LogCleaner:
             # even after a power failure, the new files must have their names before the old ones lose theirs
             sync_directory(new.directory)
         except OSError:
-            for path in new.files():
-                path.unlink(missing_ok=True)
+            new.remove()
             raise
         self._on_loop(lambda: cleaned.finish_swap(old, new, self._now_ms()))
         sync_directory(new.directory)

@@ -291,8 +291,8 @@ class LogDirs:
         """
         full = {directory for directory, space in self.owned.disk_space.items() if space.room is Room.NONE}
         for deleted_log in tuple(self.logs.values()):
-            if deleted_log.has_deleted_files:
-                deleted_log.remove_deleted_files(_AT_ONCE if deleted_log.directory.parent in full else now_ms)
+            if deleted_log.deleted_files:
+                deleted_log.deleted_files.remove_due(_AT_ONCE if deleted_log.directory.parent in full else now_ms)
         self._doomed.remove_due(now_ms, full)
 
     # -- moving a log to another directory: see `log_switch` -----------------------------------------------------------

@@ -2,6 +2,8 @@
 
 import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +18,15 @@ permissions are not included: they affect single operations, and may pass."""
 
 class HalfDoneError(OSError):
     """A change of several files failed halfway, so they differ from memory until the log is loaded again."""
+
+
+@contextmanager
+def indivisible(change: str) -> Iterator[None]:
+    """Raise HalfDoneError instead of an OSError; `change` completes the sentence "... failed halfway"."""
+    try:
+        yield
+    except OSError as error:
+        raise HalfDoneError(f"{change} failed halfway: {error.strerror or error}") from error
 
 
 def is_disk_failure(error: BaseException | None) -> bool:

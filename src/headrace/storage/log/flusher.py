@@ -96,7 +96,8 @@ class LogFlusher:
         if self.recovery_point >= end_offset:
             # later flushes begin after this segment
             if self._saved_recovery_point < end_offset:
-                self._rolled.append(active)
+                if active not in self._rolled:  # it is if an earlier roll failed
+                    self._rolled.append(active)
             else:  # recovery would not read it
                 active.file.sync()
                 active.sync_indexes()

@@ -1,11 +1,10 @@
 """The log of one partition: an ordered list of segments, appended to at the end and deleted from the start.
 
-Synchronous; callers pass the time. One thread appends, reads, truncates and deletes. `flush` and
-`remove_deleted_files`, which block on the disk, may run in another thread.
+Synchronous; callers pass the time. One thread appends, reads, truncates and deletes. `flusher.flush` and
+`deleted_files.remove_due`, which block on the disk, may run in another thread.
 """
 
 import logging
-from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from pathlib import Path
@@ -13,7 +12,9 @@ from pathlib import Path
 from headrace.errors import ErrorCode, KafkaError
 from headrace.storage.files.atomic_file import sync_directory
 from headrace.storage.files.checkpoint import CorruptCheckpointError
+from headrace.storage.files.disk_failures import indivisible
 from headrace.storage.log.config import LogConfig
+from headrace.storage.log.deleted_files import DeletedFiles
 from headrace.storage.log.flusher import LogFlusher
 from headrace.storage.log.indexes.index import CorruptIndexError
 from headrace.storage.log.indexes.txn_index import AbortedTransaction
@@ -46,7 +47,7 @@ class Log:
 
     __slots__ = (
         "__weakref__",
-        "_deleted_files",
+        "deleted_files",
         "flusher",
         "is_moving",
         "leader_epochs",
@@ -67,7 +68,7 @@ class Log:
         self.leader_epochs = LeaderEpochs(directory / LEADER_EPOCHS_FILE, epochs, self.state)
         self.reader = LogReader(self.state)
         self.flusher = LogFlusher(self.state, self.leader_epochs, now_ms)
-        self._deleted_files: deque[tuple[int, list[Path]]] = deque()
+        self.deleted_files = DeletedFiles(self.state)
         self.is_moving = False
         """True while the log is copied to another log directory; compaction waits."""
         self.save_bounds: Callable[[Log], None] = _save_nothing
@@ -223,16 +224,15 @@ class Log:
 
     def _roll_to(self, base_offset: int, now_ms: int) -> Segment:
         *older, active = self.segments.ordered
+        if active.base_offset == base_offset:
+            return active  # it is empty
         active.seal()
         self.flusher.rolled(active)
         segment = Segment.create(self.directory, base_offset, now_ms=now_ms, config=self.config)
         self.flusher.files_created()
-        if active.size:
-            older.append(active)
-        else:
-            # the empty segment is named by an offset that it will never contain
-            _unlink(active.mark_deleted())
-        self.segments.replace([*older, segment])
+        self.segments.replace([*older, active, segment] if active.size else [*older, segment])
+        if not active.size:
+            active.remove()  # it is named by an offset that it will never contain
         return segment
 
     # -- dropping ------------------------------------------------------------------------------------------------------
@@ -319,32 +319,43 @@ class Log:
     def apply_retention(self, now_ms: int, high_watermark: int) -> int:
         """Drop segments that exceed the retention time or size or end before the log start offset; return their number.
 
-        Segments with records at or above `high_watermark` are kept. `remove_deleted_files` removes the files after
-        `file.delete.delay.ms`.
+        Segments with records at or above `high_watermark` are kept. Raises KafkaError(kafka_storage_error).
         """
         try:
             doomed = expired_segments(
                 self.segments.ordered, self.config, now_ms, high_watermark, self.log_start_offset, self.log_end_offset
             )
-            if not doomed:
-                return 0
-            if len(doomed) == len(self.segments.ordered):
+            inactive = [segment for segment in doomed if segment is not self.segments.active]
+            if inactive:
+                self._drop(inactive, now_ms)
+            if len(inactive) < len(doomed):
+                # after the others: on a full disk, the roll may fail until their files are removed
                 self._roll_to(self.log_end_offset, now_ms)
-            self.segments.replace(self.segments.ordered[len(doomed) :])
-            self.advance_log_start(self.segments.first_offset)
-            files = [path for segment in doomed for path in segment.mark_deleted()]
-            self._deleted_files.append((now_ms + self.config.file_delete_delay_ms, files))
-            for segment in doomed:
-                segment_file(self.directory, segment.base_offset, SNAPSHOT_SUFFIX).unlink(missing_ok=True)
+                self._drop(doomed[-1:], now_ms)
         except OSError as error:
             raise self.state.storage_error("delete old segments of", error) from error
-        log.info(
-            "%s: removed %s; the log now starts at offset %d",
-            self.topic_partition,
-            count(len(doomed), "segment"),
-            self.log_start_offset,
-        )
         return len(doomed)
+
+    def _drop(self, oldest: Sequence[Segment], now_ms: int) -> None:
+        """Drop the first segments. On OSError, those whose files could not be renamed stay."""
+        ordered, dropped = self.segments.ordered, 0
+        # before the renames, because a flush in another thread may miss files only of segments that are not listed
+        self.segments.replace(ordered[len(oldest) :])
+        try:
+            for segment in oldest:
+                self.deleted_files.add(segment.mark_deleted(), now_ms)
+                dropped += 1
+                segment_file(self.directory, segment.base_offset, SNAPSHOT_SUFFIX).unlink(missing_ok=True)
+        finally:
+            self.segments.replace(ordered[dropped:])
+            try:
+                # after the renames, which also work on a full disk; a start derives the same from the files
+                self.advance_log_start(self.segments.first_offset)
+            except KafkaError as error:
+                log.warning("The file %s is outdated: %s", self.leader_epochs.path, error)
+            if dropped:
+                start, removed = self.log_start_offset, count(dropped, "segment")
+                log.info("%s: removed %s; the log now starts at offset %d", self.topic_partition, removed, start)
 
     # -- compaction ----------------------------------------------------------------------------------------------------
 
@@ -367,9 +378,13 @@ class Log:
         """
         try:
             place = self._check_swap(old, cleaned)
-            files = [path for segment in old for path in segment.mark_deleted()]
-            cleaned.change_suffix("")
-            self._deleted_files.append((now_ms + self.config.file_delete_delay_ms, files))
+            try:
+                files = [path for segment in old for path in segment.mark_deleted()]
+                cleaned.change_suffix("")
+            except OSError as error:
+                self._undo_swap(old, cleaned, error)
+                raise
+            self.deleted_files.add(files, now_ms)
             ordered = self.segments.ordered
             self.segments.replace([*ordered[:place], cleaned, *ordered[place + len(old) :]])
             for segment in old[1:]:
@@ -377,34 +392,27 @@ class Log:
         except OSError as error:
             raise self.state.storage_error("compact", error) from error
 
+    def _undo_swap(self, old: Sequence[Segment], cleaned: Segment, error: OSError) -> None:
+        """Rename the files of `old` back. Raises HalfDoneError."""
+        with indivisible(f"After an error ({error}), restoring the compacted segments"):
+            for segment in old:
+                segment.change_suffix("")
+                segment.path.stat()  # another thread may have removed it as an older file with that name
+            cleaned.remove()  # last: after a crash before that, the start completes the swap
+
     def _check_swap(self, old: Sequence[Segment], cleaned: Segment) -> int:
         """Return the index of `old[0]`. If `old` has changed, remove `cleaned` and raise CleaningAbortedError."""
         if self.is_moving:
-            _unlink(cleaned.files())
+            cleaned.remove()
             raise CleaningAbortedError("the log is being moved to another log directory")
         ordered = self.segments.ordered
         place = next((place for place, segment in enumerate(ordered) if segment is old[0]), -1)
         current = ordered[place : place + len(old)]
         unchanged = place >= 0 and all(one is other for one, other in zip_longest(old, current))
         if not unchanged or ordered[-1] is old[-1] or not cleaned.path.exists():
-            for path in cleaned.files():
-                path.unlink(missing_ok=True)
+            cleaned.remove()
             raise CleaningAbortedError("the log was truncated, shortened by retention or deleted meanwhile")
         return place
-
-    @property
-    def has_deleted_files(self) -> bool:
-        """True if files of dropped segments are still to be removed."""
-        return bool(self._deleted_files)
-
-    def remove_deleted_files(self, now_ms: int) -> None:
-        """Remove files of dropped segments after `file.delete.delay.ms`."""
-        for _ in range(len(self._deleted_files)):
-            due, files = self._deleted_files.popleft()
-            if due > now_ms:
-                self._deleted_files.appendleft((due, files))
-                return
-            _unlink(files)
 
     # -- closing and moving --------------------------------------------------------------------------------------------
 
@@ -423,7 +431,7 @@ class Log:
         # a flush in another thread may still be syncing the old files: it must not advance the recovery point
         self.state.truncations += 1
         self.flusher.switched(from_parent)
-        self._deleted_files.clear()
+        self.deleted_files.clear()
         self.move(directory)
         for segment in self.segments.ordered:
             segment.close_file()
@@ -434,15 +442,7 @@ class Log:
         self.leader_epochs.path = directory / LEADER_EPOCHS_FILE
         for segment in self.segments.ordered:
             segment.move(directory)
-        self._deleted_files = deque(
-            (due, [directory / path.name for path in files]) for due, files in self._deleted_files
-        )
 
 
 def _save_nothing(_: Log) -> None:
     """Do nothing: the log belongs to no log directory."""
-
-
-def _unlink(paths: list[Path]) -> None:
-    for path in paths:
-        path.unlink(missing_ok=True)

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from headrace.errors import KafkaError
 from headrace.storage.files.atomic_file import UnusableFileError, copy_file, sync_directory
+from headrace.storage.files.disk_failures import indivisible
 from headrace.storage.log.config import LogConfig
 from headrace.storage.log.indexes.index import CorruptIndexError
 from headrace.storage.log.leader_epochs import LeaderEpochs
@@ -33,9 +34,7 @@ from headrace.storage.log.segment_files import (
     suffix_of,
 )
 from headrace.storage.log.valid_batches import valid_batches
-from headrace.wire.batch import (
-    TRANSACTIONAL_FLAG,
-)
+from headrace.wire.batch import HEADER_SIZE, TRANSACTIONAL_FLAG
 
 _LOST: Final = "the records in between are lost; restore them from a replica or a backup"
 
@@ -73,6 +72,7 @@ def load_segments(loading: Loading, epochs: LeaderEpochs) -> tuple[list[Segment]
     """
     finish_interrupted_swaps(loading.directory)
     segments, bad_indexes = _open_segments(loading)
+    segments = _without_failed_rolls(loading.directory, segments)
     unflushed = [] if loading.clean_shutdown else _from_offset(segments, loading.recovery_point)
     gapless = loading.gapless and not loading.kernel_survived
     if unflushed and loading.kernel_survived:
@@ -187,6 +187,42 @@ def _name_aside(segment: Segment) -> Path:
         if not aside.exists():
             break
     return aside
+
+
+def _without_failed_rolls(directory: Path, segments: Sequence[Segment]) -> list[Segment]:
+    """Remove segments without batches whose base offset is within the segment before them; return the others.
+
+    Earlier versions left such files when a roll failed halfway, and appended more records to the older segment.
+    """
+    kept: list[Segment] = []
+    for segment in segments:
+        if kept and _has_no_batch(segment) and _ends_after(kept[-1], segment.base_offset):
+            log.warning(
+                "Removing %s, which has no records: it is the rest of a failed roll, and %s contains its base offset",
+                segment.path,
+                kept[-1].path,
+            )
+            remove_segments(directory, [segment])
+        else:
+            kept.append(segment)
+    return kept
+
+
+def _has_no_batch(segment: Segment) -> bool:
+    """Return True if the file is empty, or filled with zeros by an incomplete preallocation."""
+    if not segment.size:
+        return True
+    # this test is cheap, and sealed segments have index entries
+    has_entries = segment.index.count or segment.max_timestamp >= 0
+    return not has_entries and not any(segment.file.pread(HEADER_SIZE, 0))
+
+
+def _ends_after(segment: Segment, offset: int) -> bool:
+    """Return True if the segment has a valid batch at or after `offset`."""
+    start = segment.index.last[1] if segment.index.last else 0
+    with suppress(KafkaError):  # readers refuse old formats
+        return any(header.last_offset >= offset for _, header in valid_batches(segment, _NO_LIMIT, start))
+    return False
 
 
 def _from_offset(segments: list[Segment], offset: int) -> list[Segment]:
@@ -351,9 +387,11 @@ def finish_interrupted_swaps(directory: Path) -> None:
 
 
 def remove_unfinished_swaps(directory: Path) -> None:
-    for path in directory.iterdir():
-        if path.name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX)):
-            path.unlink(missing_ok=True)
+    """Remove the files of compacted segments, log files last, as `Segment.remove` does. Raises HalfDoneError."""
+    names = [path.name for path in directory.iterdir() if path.name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX))]
+    with indivisible(f"The removal of compacted files from {directory}"):
+        for name in sorted(names, key=lambda name: LOG_SUFFIX in name):
+            (directory / name).unlink(missing_ok=True)
 
 
 def _without_damaged(directory: Path, swaps: list[str]) -> list[str]:

@@ -2,12 +2,14 @@
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 from zlib import crc32
 
 from headrace.errors import ErrorCode, KafkaError
 from headrace.storage.files.atomic_file import sync_file
+from headrace.storage.files.disk_failures import indivisible
 from headrace.storage.files.log_file import LogFile
 from headrace.storage.files.open_files import OPEN_FILES
 from headrace.storage.log.config import LogConfig
@@ -92,15 +94,20 @@ class Segment:
     def create(
         cls, directory: Path, base_offset: int, *, now_ms: int, config: LogConfig, suffix: str = ""
     ) -> "Segment":
-        """Create the files of an empty segment. Raises OSError."""
+        """Create the files of an empty segment. Raises OSError, after which no file is left, and HalfDoneError."""
         segment = cls(directory, base_offset, size=0, index_size=0, time_index_size=0, now_ms=now_ms, suffix=suffix)
-        segment._file = file = OPEN_FILES.open(segment.path, segment, create=True)
-        file.truncate(0)
-        segment.index.clear()
-        segment.time_index.clear()
-        segment.txn_index.clear()
-        if config.preallocate:
-            file.preallocate(config.segment_bytes)
+        try:
+            segment._file = file = OPEN_FILES.open(segment.path, segment, create=True)
+            file.truncate(0)
+            segment.index.clear()
+            segment.time_index.clear()
+            segment.txn_index.clear()
+            if config.preallocate:
+                file.preallocate(config.segment_bytes)
+        except OSError:
+            # the next start would load it, and the log would end or have a gap there
+            segment.remove()
+            raise
         return segment
 
     @property
@@ -347,20 +354,34 @@ class Segment:
         """Return the paths of all files that the segment may have."""
         return [self._file_with(kind) for kind in SEGMENT_SUFFIXES]
 
+    def remove(self) -> None:
+        """Remove all files. Raises HalfDoneError."""
+        with indivisible(f"The removal of {self.path}"):
+            # The log file last: after a crash, a start would use a `.swap` index without it for the original segment.
+            for path in reversed(self.files()):
+                path.unlink(missing_ok=True)
+
     def mark_deleted(self) -> list[Path]:
         """Rename the files so that a restart does not load them, and return the new names."""
         return self.change_suffix(DELETED_SUFFIX)
 
     def change_suffix(self, suffix: str) -> list[Path]:
-        """Rename the existing files to end with `suffix`, and return the new names. Raises OSError."""
-        renamed = []
-        for kind in SEGMENT_SUFFIXES:
-            target = segment_file(self.directory, self.base_offset, kind + suffix)
-            try:
-                self._file_with(kind).rename(target)
-            except FileNotFoundError:
-                continue
-            renamed.append(target)
+        """Rename the existing files to end with `suffix`, and return the new names.
+
+        Raises OSError, after which all files have their old names, and HalfDoneError.
+        """
+        renamed: dict[Path, Path] = {}
+        try:
+            for path in self.files():
+                target = path.with_name(path.name.removesuffix(self.suffix) + suffix)
+                with suppress(FileNotFoundError):
+                    path.rename(target)
+                    renamed[path] = target
+        except OSError:
+            with indivisible(f"The renaming of {self.path}"):
+                for path, target in reversed(renamed.items()):
+                    target.rename(path)
+            raise
         self.suffix = suffix
         for part, kind in (
             (self.index, INDEX_SUFFIX),
@@ -368,7 +389,7 @@ class Segment:
             (self.txn_index, TXN_INDEX_SUFFIX),
         ):
             part.path = self._file_with(kind)
-        return renamed
+        return list(renamed.values())
 
 
 def damage_error(path: Path, position: int, offset: int | None = None) -> KafkaError:

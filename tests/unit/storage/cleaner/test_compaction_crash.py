@@ -166,7 +166,7 @@ def test_a_reader_can_finish_reading_a_replaced_segment(tmp_path: Path) -> None:
     assert part is not None
     content = part.read()
     table.compact()
-    table.log.remove_deleted_files(NOW + table.log.config.file_delete_delay_ms)
+    table.log.deleted_files.remove_due(NOW + table.log.config.file_delete_delay_ms)
     assert not list(table.log.directory.glob("*.deleted"))
     assert part.read() == content
     assert next(iter_records(content)).offset == 0

@@ -354,9 +354,9 @@ class TestRetention:
         later = NOW + 10**12
         log.apply_retention(later, 30)
         assert list(log.directory.glob("*.log.deleted"))
-        log.remove_deleted_files(later + 4999)
+        log.deleted_files.remove_due(later + 4999)
         assert list(log.directory.glob("*.log.deleted"))
-        log.remove_deleted_files(later + 5000)
+        log.deleted_files.remove_due(later + 5000)
         assert not list(log.directory.glob("*.deleted"))
 
     def test_the_log_cannot_start_after_its_end(self, log: Log) -> None:

@@ -1,7 +1,5 @@
 """A truncation that fails at any change of files changes nothing, or takes the log directory offline."""
 
-import errno
-import io
 import os
 import sys
 import threading
@@ -13,7 +11,6 @@ from typing import Any, Final
 import pytest
 
 from headrace.errors import ErrorCode, KafkaError
-from headrace.storage.files import atomic_file, log_file
 from headrace.storage.files.disk_failures import is_disk_failure
 from headrace.storage.log.leader_epochs import LeaderEpochs
 from headrace.storage.log.log import Log
@@ -21,14 +18,9 @@ from headrace.storage.log.recovery import remove_segments
 from headrace.storage.log.segment import Segment
 from headrace.storage.log.state import LogState
 from tests.support.waiting import wait_for
+from tests.unit.storage.failing_call import FailingCall
 from tests.unit.storage.logs import NOW, append, offsets, open_log, read_all
 
-CALLS: Final = (
-    *((os, name) for name in ("open", "rename", "replace", "unlink", "ftruncate", "truncate", "fsync")),
-    (io, "open"),
-    (atomic_file, "fdatasync"),
-    (log_file, "fdatasync"),
-)
 START, END = 4, 60
 TRUNCATIONS: Final[dict[str, Callable[[Log], None]]] = {
     "within a segment": lambda log: log.truncate_to(31),
@@ -76,24 +68,6 @@ def content(log: Log) -> tuple[Any, ...]:
         log.reader.max_timestamp(),
         sorted(path.name for path in log.directory.iterdir()),
     )
-
-
-class FailingCall:
-    """Fails one system call of those that follow."""
-
-    def __init__(self, patch: pytest.MonkeyPatch, place: int) -> None:
-        self.left = place
-        for module, name in CALLS:
-            patch.setattr(module, name, self._counting(getattr(module, name)))
-
-    def _counting(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(*args: Any, **options: Any) -> Any:
-            self.left -= 1
-            if self.left == 0:
-                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-            return call(*args, **options)
-
-        return counted
 
 
 @pytest.mark.parametrize("truncate", TRUNCATIONS.values(), ids=TRUNCATIONS.keys())

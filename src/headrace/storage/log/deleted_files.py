@@ -1,0 +1,68 @@
+"""Removes the files of dropped segments some time after the segments were dropped."""
+
+import logging
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from headrace.storage.log.state import LogState
+
+log = logging.getLogger(__name__)
+
+
+class DeletedFiles:
+    """The files of dropped segments, which are removed after `file.delete.delay.ms`. False if it is empty."""
+
+    __slots__ = ("_failure", "_queue", "_state")
+
+    def __init__(self, state: LogState) -> None:
+        self._state = state
+        self._queue: deque[tuple[int, list[str]]] = deque()
+        self._failure: str | None = None
+        """The reason of the last failure, which is logged once."""
+
+    def __bool__(self) -> bool:
+        return bool(self._queue)
+
+    def add(self, files: Sequence[Path], now_ms: int) -> None:
+        """Schedule files in the log's directory for removal."""
+        self._queue.append((now_ms + self._state.config.file_delete_delay_ms, [path.name for path in files]))
+
+    def clear(self) -> None:
+        """Forget the files, which are in a directory that the log no longer uses."""
+        self._queue.clear()
+
+    def remove_due(self, now_ms: int) -> None:
+        """Remove the files that are due; those that cannot be removed stay due.
+
+        Blocks on the disk, and may run in another thread.
+        """
+        failed: list[tuple[int, list[str]]] = []
+        failure: OSError | None = None
+        for due, names in self._take_due(now_ms):
+            kept = []
+            for name in names:
+                try:
+                    (self._state.directory / name).unlink(missing_ok=True)
+                except OSError as error:
+                    kept.append(name)
+                    failure = error
+            if kept:
+                failed.append((due, kept))
+        self._queue.extendleft(reversed(failed))
+        reason = None if failure is None else str(self._state.storage_error("remove deleted segments of", failure))
+        if reason is not None and reason != self._failure:
+            log.warning("Trying again later: %s", reason)
+        self._failure = reason
+
+    def _take_due(self, now_ms: int) -> list[tuple[int, list[str]]]:
+        taken: list[tuple[int, list[str]]] = []
+        with suppress(IndexError):  # until it is empty; another thread may do the same
+            while True:
+                due, names = self._queue.popleft()
+                if due > now_ms:
+                    self._queue.appendleft((due, names))
+                    break
+                taken.append((due, names))
+        return taken

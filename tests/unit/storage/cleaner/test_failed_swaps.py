@@ -1,0 +1,156 @@
+"""A compaction whose renames fail changes nothing, and succeeds later."""
+
+import errno
+import os
+import shutil
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from headrace.storage.cleaner.log_cleaner import RETRY_MS
+from headrace.storage.files.disk_failures import HalfDoneError
+from headrace.storage.log.recovery import remove_unfinished_swaps
+from tests.unit.storage.cleaner.compaction import Table
+from tests.unit.storage.cleaner.test_compaction_crash import filled, newest
+from tests.unit.storage.failing_call import FailingCall
+from tests.unit.storage.logs import read_all
+
+
+def failures_of(table: Table) -> list[str]:
+    """Return a list that gets the reason of every failure of the log directory."""
+    reasons: list[str] = []
+    table.dirs.on_failure = lambda _, reason: reasons.append(reason)
+    return reasons
+
+
+def log_files(table: Table) -> list[str]:
+    return sorted(path.name for path in table.log.directory.glob("*.log*") if path.suffix != ".deleted")
+
+
+def test_a_compaction_with_any_failing_rename_can_be_repeated(tmp_path: Path) -> None:
+    for place in range(1, 200):
+        table = filled(tmp_path / str(place))
+        expected, failures = newest(table.records()), failures_of(table)
+        with pytest.MonkeyPatch.context() as patch:
+            failing = FailingCall(patch, place, [(os, "rename")])
+            table.compact()
+        if failing.left > 0:
+            break
+        assert not failures
+        assert table.cleaner.failing
+        assert log_files(table) == [segment.path.name for segment in table.log.segments.ordered], f"call {place}"
+        assert newest(table.records()) == expected, f"call {place}"
+        shutil.copytree(table.directory, tmp_path / "killed", dirs_exist_ok=True)
+        killed = Table(tmp_path / "killed")
+        assert newest(killed.records()) == expected, f"call {place}"
+        killed.close()
+        shutil.rmtree(tmp_path / "killed")
+        table.now += RETRY_MS
+        assert table.compact()
+        assert not table.cleaner.failing, f"call {place}"
+        assert newest(table.records()) == expected, f"call {place}"
+        table.reopen()
+        assert newest(table.records()) == expected, f"call {place}"
+        table.close()
+    assert place > 20
+
+
+def begin_move(table: Table) -> None:
+    table.log.is_moving = True
+
+
+def truncate(table: Table) -> None:
+    table.log.truncate_to(table.log.log_end_offset - 1)
+
+
+@pytest.mark.parametrize("change", [begin_move, truncate])
+def test_compacted_files_removed_only_in_part_are_not_mixed_with_the_original_ones(
+    change: Callable[[Table], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place in range(1, 20):
+        table = filled(tmp_path / str(place))
+        expected = newest(table.records()[:-1])
+
+        def change_first(_: Path, table: Table = table) -> None:
+            change(table)
+
+        monkeypatch.setattr("headrace.storage.cleaner.log_cleaner.sync_directory", change_first)
+        with pytest.MonkeyPatch.context() as patch:
+            failing = FailingCall(patch, place, [(os, "unlink")])
+            table.compact()
+        if failing.left > 0:
+            break
+        table.dirs.close({})
+        again = Table(tmp_path / str(place))
+        assert expected.items() <= newest(again.records()).items(), f"call {place}"
+        assert not list(again.log.directory.glob("*.swap"))
+        for offset in range(again.log.log_end_offset):
+            assert read_all(again.log, offset)[0].offset >= offset, f"call {place}"
+        again.close()
+    assert place > 4
+
+
+@pytest.mark.parametrize("calls", [6, 8], ids=["of an original segment", "of the compacted segment"])
+def test_renames_that_cannot_be_undone_take_the_directory_offline(calls: int, tmp_path: Path) -> None:
+    table = filled(tmp_path / "data")
+    failures = failures_of(table)
+    expected = newest(table.records())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "rename", failing_after(calls, refuse))
+        table.compact()
+    assert len(failures) == 1
+    assert "failed halfway: No space left on device" in failures[0]
+    table.dirs.close({})
+    assert newest(Table(tmp_path / "data").records()) == expected
+
+
+def test_an_original_segment_that_is_lost_while_it_is_renamed_keeps_its_compacted_records(tmp_path: Path) -> None:
+    table = filled(tmp_path / "data")
+    failures = failures_of(table)
+    expected = newest(table.records())
+    fails = iter([True])
+
+    def lose_or_rename(*names: Any, **options: Any) -> None:
+        if next(fails, False):
+            for path in table.log.directory.glob("*.log.deleted"):
+                path.unlink()
+            refuse()
+        rename(*names, **options)
+
+    rename = os.rename
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "rename", failing_after(8, lose_or_rename))
+        table.compact()
+    assert len(failures) == 1
+    table.dirs.close({})
+    assert newest(Table(tmp_path / "data").records()) == expected
+
+
+def failing_after(calls: int, then: Callable[..., None]) -> Callable[..., None]:
+    """Return a function that renames files, and calls `then` instead after some calls."""
+    rename, numbers = os.rename, count()
+
+    def counted(*names: Any, **options: Any) -> None:
+        (rename if next(numbers) < calls else then)(*names, **options)
+
+    return counted
+
+
+def refuse(*_: object, **__: object) -> NoReturn:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("kinds", [(".log", ".index"), (".index", ".log")])
+def test_a_truncation_that_cannot_remove_all_compacted_files_keeps_the_log_file(
+    kinds: tuple[str, ...], tmp_path: Path
+) -> None:
+    for kind in kinds:
+        (tmp_path / f"{0:020}{kind}.swap").touch()
+    with pytest.MonkeyPatch.context() as patch:
+        FailingCall(patch, 2, [(os, "unlink")])
+        with pytest.raises(HalfDoneError):
+            remove_unfinished_swaps(tmp_path)
+    assert [path.suffixes for path in tmp_path.iterdir()] == [[".log", ".swap"]]

@@ -1,0 +1,38 @@
+"""Fails single system calls of the storage code."""
+
+import errno
+import io
+import os
+from collections.abc import Callable, Iterable
+from types import ModuleType
+from typing import Any, Final
+
+import pytest
+
+from headrace.storage.files import atomic_file, log_file
+
+CALLS: Final = (
+    *((os, name) for name in ("open", "rename", "replace", "unlink", "ftruncate", "truncate", "fsync")),
+    *((os, name) for name in ("pwrite", "posix_fallocate") if hasattr(os, name)),
+    (io, "open"),
+    (atomic_file, "fdatasync"),
+    (log_file, "fdatasync"),
+)
+
+
+class FailingCall:
+    """Fails one system call of those that follow, with an error that may pass."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, place: int, calls: Iterable[tuple[ModuleType, str]] = CALLS) -> None:
+        self.left = place
+        for module, name in calls:
+            patch.setattr(module, name, self._counting(getattr(module, name)))
+
+    def _counting(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*args: Any, **options: Any) -> Any:
+            self.left -= 1
+            if self.left == 0:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            return call(*args, **options)
+
+        return counted
