@@ -109,7 +109,7 @@ def _failed_write_counts_as_written() -> AbstractContextManager[None]:
 
         return careless
 
-    return replaced(shards.Shards, "append", make)
+    return replaced(shards.Shards, "_append", make)
 
 
 def _offset_is_forgotten_on_reload() -> AbstractContextManager[None]:

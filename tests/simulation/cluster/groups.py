@@ -232,7 +232,7 @@ def groups_without_threads() -> Iterator[None]:
     with ExitStack() as patched:
         for each in (
             patch("headrace.monitoring.groups.recorder.GroupHistory", _NoHistory),
-            patch("headrace.coordinator.runtime.loading._RECORDS_PER_STEP", _RECORDS_PER_STEP),
+            patch("headrace.coordinator.runtime.loading._STEP", _RECORDS_PER_STEP),
             patch.object(init, "__defaults__", defaults),
             replaced(Shards, "__init__", _loading_slowly),
         ):
