@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException
@@ -282,8 +283,14 @@ class Query:
 
     def _published_by(self, cluster: Cluster) -> Publisher:
         if self._around.transactions:
+            claims = self._around.claims
             transactional = TransactionalPublisher(
-                cluster, self.job.name, self.job.version, prefix=self._around.prefix, reached=self._reached
+                cluster,
+                self.job.name,
+                self.job.version,
+                prefix=self._around.prefix,
+                reached=self._reached,
+                fenced=None if claims is None else partial(claims.fenced, self._writer.name),
             )
             try:
                 transactional.open(self._query_id)
