@@ -45,10 +45,13 @@ def united(frames: Sequence[DataFrame]) -> DataFrame:
 
 
 def collected(rows: DataFrame, count: int) -> Iterator[Record]:
-    """Yield the records. If `count` is above 100,000, collect them partition by partition, to bound the memory."""
+    """Return the records. If `count` is above 100,000, collect them partition by partition, to bound the memory.
+
+    Up to 100,000 records are collected by the call, before the transaction that publishes them begins and its timeout
+    runs.
+    """
     found = rows.collect() if count <= _IN_MEMORY else rows.toLocalIterator()
-    for topic, key, value in found:
-        yield Record(topic, _encoded(key), _encoded(value))
+    return (Record(topic, _encoded(key), _encoded(value)) for topic, key, value in found)
 
 
 def _encoded(text: str | None) -> bytes | None:
