@@ -11,6 +11,7 @@ from headrace.pipeline.engine.exactly_once import producers, publishing
 from headrace.pipeline.engine.exactly_once.publishing import (
     Batch,
     FencedError,
+    LedgerPublisher,
     Record,
     TransactionalPublisher,
 )
@@ -98,3 +99,17 @@ def test_the_claim_decides_what_a_fenced_producer_means(monkeypatch: pytest.Monk
         opened(lambda: TemporaryError("no other driver")).publish(BATCH, records(), 1)
     with pytest.raises(FencedError, match="another driver has started job job"):
         opened().publish(BATCH, records(), 1)
+
+
+def test_records_that_were_not_delivered_are_discarded_with_their_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Broken, "call", "flush")
+    publisher = LedgerPublisher(CLUSTER, "job")
+    publisher.open("q")
+    publisher._may_be_repeated = False
+    with pytest.raises(KafkaException) as failed:
+        publisher.publish(BATCH, records(), 1)
+    publisher.close()
+    publisher.close()
+    assert failed.value.args[0].code() == KafkaError._TIMED_OUT
+    assert Broken.calls == ["produce", "flush", "purge"]
+    assert living() == 0

@@ -228,8 +228,8 @@ class LedgerPublisher:
     def open(self, query: str) -> None:
         """Read the last published batch of the query. Raises KafkaException."""
         settings = {"partitioner": "murmur2_random", "linger.ms": 5, "enable.idempotence": True}
-        self._owned = OwnedProducer({**settings, **self._cluster.confluent("producer")})
         self._last = last_published(self._cluster, self._group, query)
+        self._owned = OwnedProducer({**settings, **self._cluster.confluent("producer")})
         self._may_be_repeated = True
 
     def is_published(self, number: int) -> bool:
@@ -302,7 +302,10 @@ class LedgerPublisher:
                     raise KafkaException(place.error)
 
     def close(self) -> None:
-        """Do nothing: all records are flushed, or their batch will be repeated."""
+        """Discard undelivered records: the next attempt of their batch would not find them, and publish them too."""
+        owned, self._owned = self._owned, None
+        if owned is not None:
+            owned.destroy()
 
 
 def _mark(job: str, batch: Batch) -> list[tuple[str, bytes]]:
