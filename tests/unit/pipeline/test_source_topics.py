@@ -8,6 +8,7 @@ import pytest
 
 from headrace.pipeline.engine.exactly_once.checkpoint import Checkpoint
 from headrace.pipeline.engine.exactly_once.ledger import Entry, Ledger, Offsets
+from headrace.pipeline.engine.exactly_once.losses import AcceptedLosses
 from headrace.pipeline.engine.exactly_once.source_topics import SourceTopics
 from headrace.pipeline.engine.exactly_once.topic_ids import Accepted, TopicChangedError
 from headrace.pipeline.errors import PipelineError, TemporaryError
@@ -44,7 +45,7 @@ class Job:
     def checkpoint(self) -> Checkpoint:
         return Checkpoint(self.files, "c", "raw", 1)
 
-    def topics(self, *names: str, new: Iterable[str] = ()) -> SourceTopics:
+    def topics(self, *names: str, new: Iterable[str] = (), losses: AcceptedLosses | None = None) -> SourceTopics:
         """Return the job's topics, as a new driver would."""
         return SourceTopics(
             "raw",
@@ -54,6 +55,7 @@ class Job:
             ledger=Ledger(self.files, "c", "raw"),
             checkpoint=self.checkpoint,
             accepted=Accepted(list(new)),
+            losses=losses or AcceptedLosses(()),
         )
 
 
@@ -82,3 +84,39 @@ def test_a_topic_created_again_is_read_from_its_beginning_only_if_accepted() -> 
         job.topics().check(once=False)
     job.topics(new=["log"]).check(once=False)
     assert job.checkpoint.last_offsets() == {"log": {"0": 0, "1": 0}}
+
+
+def test_unread_records_that_were_deleted_are_named_with_the_way_on() -> None:
+    job = Job()
+    job.cluster.starts = {"log": {0: 100, 1: 150}}
+    with pytest.raises(PipelineError, match=r"log-1 offsets 100 to 149\. .* run the job with --accept-lost log;"):
+        job.topics().check(once=False)
+    job.cluster.starts = {"log": dict.fromkeys(range(5), 150)}
+    with pytest.raises(
+        PipelineError, match=r"log-0 .* 100 to 149, log-1 .*, log-2 offsets 0 to 149 and 2 more partitions\."
+    ):
+        job.topics().check(once=False)
+
+
+def test_accepted_losses_are_skipped_and_the_other_partitions_continue() -> None:
+    job = Job()
+    job.cluster.starts = {"log": {0: 60, 1: 150}}
+    job.topics(losses=AcceptedLosses(["log"])).check(once=False)
+    assert job.checkpoint.last_offsets() == {"log": {"0": 100, "1": 150}}
+    job.topics().check(once=False)
+
+
+def test_only_records_lost_before_the_driver_started_are_accepted() -> None:
+    job = Job()
+    losses = AcceptedLosses(["log"])
+    job.topics(losses=losses).check(once=False)
+    job.cluster.starts = {"log": {0: 150, 1: 0}}
+    with pytest.raises(PipelineError, match="log-0 offsets 100 to 149"):
+        job.topics(losses=losses).check(once=False)
+
+
+def test_a_job_that_has_read_nothing_has_lost_nothing() -> None:
+    job = Job()
+    job.files.clear()
+    job.cluster.starts = {"log": {0: 150}}
+    job.topics().check(once=False)

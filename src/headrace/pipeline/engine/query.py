@@ -24,6 +24,7 @@ from headrace.pipeline.engine.exactly_once import changelog, positions, topic_id
 from headrace.pipeline.engine.exactly_once.checkpoint import Checkpoint
 from headrace.pipeline.engine.exactly_once.claims import Claims
 from headrace.pipeline.engine.exactly_once.ledger import Entry, Ledger, Offsets
+from headrace.pipeline.engine.exactly_once.losses import AcceptedLosses
 from headrace.pipeline.engine.exactly_once.publishing import Batch, LedgerPublisher, Publisher, TransactionalPublisher
 from headrace.pipeline.engine.exactly_once.source_topics import SourceTopics
 from headrace.pipeline.engine.files import Files
@@ -71,6 +72,7 @@ class Surroundings:
     transactions: bool = True
     """False to publish with the ledger, as on clusters without transactions."""
     accepted: topic_ids.Accepted = field(default_factory=lambda: topic_ids.Accepted(()))
+    losses: AcceptedLosses = field(default_factory=lambda: AcceptedLosses(()))
     claims: Claims | None = None
     """The claims of this driver; None if every query acts as a driver of its own."""
     turns: Turns | None = None
@@ -123,6 +125,7 @@ class Query:
             ledger=self._ledger,
             checkpoint=self._checkpoint,
             accepted=around.accepted,
+            losses=around.losses,
         )
         self._query_id = ""
         self._kinds: Sequence[tuple[str, str]] = ()
