@@ -35,6 +35,7 @@ ACCEPTED: Final[dict[str, str | bytes]] = {
     "empty user agent": combined(user_agent=""),
     "very long path": combined(path="/" + "a" * 100_000),
     "very many escapes": combined(user_agent='\\"' * 50_000),
+    "largest size": combined(size="1125899906842623"),
     "not UTF-8": combined(path="/caf\u00e9").encode("latin-1"),
 }
 REJECTED: Final[dict[str, tuple[str | None, str]]] = {
@@ -50,6 +51,9 @@ REJECTED: Final[dict[str, tuple[str | None, str]]] = {
     "torn request": (combined()[:55], "the quoted request does not end"),
     "status in words": (combined().replace(" 200 ", " OK "), "the status is not a number of three digits"),
     "rounded size": (combined(size="12k"), "the size is neither a number nor a hyphen"),
+    "size of 2^50 bytes": (combined(size="1125899906842624"), "the size is negative, or 2^50 bytes or more"),
+    "size of 9e18 bytes": (combined(size="9" + "0" * 18), "the size is negative, or 2^50 bytes or more"),
+    "size beyond a bigint": (combined(size="9" * 40), "the size is negative, or 2^50 bytes or more"),
     "no client": (combined(client="-"), "no client address at the start"),
     "no end of the referrer": (combined().replace('"-"', '"-'), "neither Common nor Combined Log Format"),
     "two lines": (combined() + "\n" + combined(), "a line break inside the line"),

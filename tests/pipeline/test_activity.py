@@ -179,6 +179,15 @@ def test_a_minute_of_unknown_sizes_has_no_bytes(spark: "SparkSession") -> None:
     assert row.bytes == 0
 
 
+def test_sizes_that_exceed_a_bigint_in_sum_do_not_stop_the_job(spark: "SparkSession") -> None:
+    from pyspark.sql import functions as sf
+
+    # The parsers reject such sizes, but other parsers may not, and tables may contain them.
+    damaged = events_of(spark, [combined()] * 3).withColumn("bytes", sf.lit(9 * 10**18))
+    (row,) = activity.traffic(damaged, NoParams()).collect()
+    assert (row.requests, row.bytes) == (3, 2**63 - 1)
+
+
 def test_only_pages_shown_count_as_viewed(spark: "SparkSession") -> None:
     not_viewed = [
         *map(combined, ("/style.css", "/logo.PNG?v=2", "/favicon.ico", "/robots.txt")),

@@ -334,3 +334,27 @@ def test_the_slower_of_two_compactions_changes_nothing(lake: "Lake", monkeypatch
     with pytest.raises(PipelineError, match="compacted by another process"):
         additive.compact(lake, VIEWS, START + timedelta(days=1))
     assert (shown(lake.view(VIEWS)), versions(lake)) == (before, 3)
+
+
+def test_sums_that_do_not_fit_become_the_nearest_number_of_their_type(spark: "SparkSession") -> None:
+    from headrace.pipeline.engine.tables.partials import summed
+
+    output = Additive(table="t", keys=("key",), sums=("large", "small"))
+    values: list[tuple[str, int | None, int | None]] = [
+        ("over", 9 * 10**18, 2 * 10**9),
+        ("over", 9 * 10**18, 2 * 10**9),
+        ("under", -9 * 10**18, -2 * 10**9),
+        ("under", -9 * 10**18, -2 * 10**9),
+        ("none", None, None),
+        ("usual", 3, 4),
+        ("usual", 5, None),
+    ]
+    named = [dict(zip(("key", "large", "small"), row, strict=True)) for row in values]
+    rows = summed(frame(spark, named, "key: string, large: bigint, small: int"), output)
+    assert {row.key: (row.large, row.small) for row in rows.collect()} == {
+        "over": (2**63 - 1, 2**31 - 1),
+        "under": (-(2**63), -(2**31)),
+        "none": (None, None),
+        "usual": (8, 4),
+    }
+    assert dict(rows.dtypes) == {"key": "string", "large": "bigint", "small": "int"}

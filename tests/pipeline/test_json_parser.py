@@ -35,6 +35,7 @@ ACCEPTED: Final = {
     "time in milliseconds": _request(time=1431857103250),
     "time without a zone": _request(time="2015-05-17 10:05:03"),
     "size that is no number": _request(bytes="12k"),
+    "largest size": _request(bytes=2**50 - 1),
 }
 REJECTED: Final[dict[str, tuple[str | None, str]]] = {
     "no value": (None, "the line is empty"),
@@ -55,6 +56,10 @@ REJECTED: Final[dict[str, tuple[str | None, str]]] = {
     ),
     "no client": (_request(client=None), "no client: give one of client, remote_addr, client_ip"),
     "status in words": (_request(status="OK"), "the status is not a number of three digits"),
+    "negative size": (_request(bytes=-1), "the size is negative, or 2^50 bytes or more"),
+    "size of 2^50 bytes": (_request(bytes=2**50), "the size is negative, or 2^50 bytes or more"),
+    "size beyond a bigint": (_request(bytes=10**40), "the size is negative, or 2^50 bytes or more"),
+    "size in quotes": (_request(bytes="9" * 30), "the size is negative, or 2^50 bytes or more"),
 }
 
 

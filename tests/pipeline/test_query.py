@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 pytest.importorskip("pyspark")
 from pyspark.errors import StreamingQueryException
 
+from headrace.pipeline.engine.exactly_once.losses import AcceptedLosses
 from headrace.pipeline.engine.exactly_once.publishing import FencedError, TransactionalPublisher
 from headrace.pipeline.engine.exactly_once.topic_ids import Accepted
 from headrace.pipeline.errors import PipelineError, TemporaryError
@@ -90,7 +91,12 @@ class Place:
         outputs = self.outputs or (TABLE, Changelog(topic=self.name, of=TABLE.table))
         return replace(found, name=self.name, version=self.version, outputs=outputs)
 
-    def query(self, kill: Callable[[str], None] = lambda _: None, accepted: Sequence[str] = ()) -> "Query":
+    def query(
+        self,
+        kill: Callable[[str], None] = lambda _: None,
+        accepted: Sequence[str] = (),
+        accepted_losses: Sequence[str] = (),
+    ) -> "Query":
         """Return the query as a new driver would."""
         from headrace.pipeline.engine.query import Query, Surroundings
 
@@ -101,6 +107,7 @@ class Place:
             checkpoints=f"{self.directory}/_checkpoints",
             transactions=self.transactions,
             accepted=Accepted(accepted),
+            losses=AcceptedLosses(accepted_losses),
         )
         settings = JobSettings(topic=self.topic, max_rows=RECORDS // self.batches)
         return Query(self.job, None, settings, around, reached=kill)
@@ -211,6 +218,30 @@ def test_a_topic_created_again_stops_the_query_until_the_user_accepts_it(place: 
 
     assert place.table() == {"old": 30, "new": 50}
     assert {key: row["times"] for key, row in latest(place.published()).items()} == {"old": 30, "new": 50}
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_records_deleted_before_they_were_read_stop_the_query_until_the_user_accepts_it(
+    place: Place, interrupted: bool
+) -> None:
+    place.topic = f"{place.name}.in"
+    produce(place, "read", 30)
+    run(place.query())
+    produce(place, "lost", 20)
+    produce(place, "left", 10)
+    if interrupted:
+        with pytest.raises(StreamingQueryException, match="KilledError"):
+            run(place.query(killed_at("before-ledger", passes=0)))
+    admin = AdminClient({"bootstrap.servers": place.bootstrap})
+    for deleted in admin.delete_records([TopicPartition(place.topic, 0, 50)]).values():
+        deleted.result(30)
+    with pytest.raises(PipelineError, match=rf"{place.topic}-0 offsets 30 to 49\. .*--accept-lost {place.topic}"):
+        place.query().start(once=True)
+    run(place.query(accepted_losses=[place.topic]))
+    run(place.query())
+
+    assert place.table() == {"read": 30, "left": 10}
+    assert {key: row["times"] for key, row in latest(place.published()).items()} == {"read": 30, "left": 10}
 
 
 def test_a_topic_that_does_not_exist_is_named(place: Place) -> None:

@@ -1,7 +1,8 @@
 """Snapshots: the table is rewritten if its rows differ, and the changes are known also after a restart."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlparse
 
 import pytest
 
@@ -30,6 +31,10 @@ def table(lake: "Lake") -> "SnapshotTable":
     from headrace.pipeline.engine.tables.snapshot import SnapshotTable
 
     return SnapshotTable(lake, TOP)
+
+
+def commits(lake: "Lake") -> list[Path]:
+    return sorted(Path(urlparse(lake.path("top")).path, "_delta_log").glob("*.json"))
 
 
 def write(
@@ -61,6 +66,36 @@ def test_a_repeated_batch_returns_the_changes_of_its_first_attempt(lake: "Lake")
     write(top, lake, 1, SECOND)
     assert write(table(lake), lake, 1, FIRST) == ([(2, "/c")], [(3, "/c")])
     assert sorted(tuple(row) for row in lake.read("top").collect()) == list(SECOND)
+
+
+@pytest.mark.slow
+def test_a_repeated_batch_returns_its_changes_also_after_commits_of_others(lake: "Lake") -> None:
+    top = table(lake)
+    for batch, ranks in enumerate((FIRST, SECOND)):
+        write(top, lake, batch, ranks)
+    # VACUUM makes such commits, too, but takes a minute.
+    lake.spark.sql(f"ALTER TABLE delta.`{lake.path('top')}` SET TBLPROPERTIES (a = 1)")
+    lake.append("top", lake.read("top").limit(0), writer="another", batch=0, metadata={})
+    assert len(commits(lake)) == 4
+    assert write(table(lake), lake, 1, FIRST) == ([(2, "/c")], [(3, "/c")])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lost", ["files", "version before", "log"])
+def test_a_repeated_batch_whose_changes_are_lost_returns_all_rows(lake: "Lake", lost: str) -> None:
+    top = table(lake)
+    write(top, lake, 0, FIRST)
+    [first] = lake.read("top").inputFiles()
+    write(top, lake, 1, SECOND)
+    if lost == "files":
+        Path(urlparse(first).path).unlink()
+    else:
+        lake.append("top", lake.read("top").limit(0), writer="another", batch=0, metadata={})
+        jvm = cast("Any", lake.spark._jvm)
+        jvm.org.apache.spark.sql.delta.DeltaLog.forTable(lake.spark._jsparkSession, lake.path("top")).checkpoint()
+        for commit in commits(lake)[: 1 if lost == "version before" else 2]:
+            commit.unlink()
+    assert write(table(lake), lake, 1, FIRST) == (list(SECOND), [])
 
 
 @pytest.mark.slow

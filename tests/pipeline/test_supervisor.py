@@ -71,6 +71,8 @@ def test_a_re_created_topic_that_no_job_reads_is_refused() -> None:
 
     with pytest.raises(PipelineError, match=r"--accept-new-topic others: no job .*; the jobs read more, some"):
         run(deployment, JOBS, accepted=["others"])
+    with pytest.raises(PipelineError, match=r"--accept-lost others: no job .*; the jobs read more, some"):
+        run(deployment, JOBS, accepted_losses=["others"])
 
 
 def test_a_query_has_found_nothing_after_a_trigger_without_rows(spark: "SparkSession", tmp_path: Path) -> None:

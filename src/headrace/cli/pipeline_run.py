@@ -75,6 +75,15 @@ def run(
             help="Read this re-created source topic from its beginning, and keep earlier results; repeatable.",
         ),
     ] = None,
+    accept_lost: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--accept-lost",
+            metavar="TOPIC",
+            show_default=False,
+            help="Continue without records of this source topic that were deleted before they were read; repeatable.",
+        ),
+    ] = None,
 ) -> None:
     """Run jobs on Spark until Ctrl-C, which ends them after their current batches.
 
@@ -103,6 +112,7 @@ def run(
                 once=once,
                 master=master,
                 accepted=accept_new_topic or (),
+                accepted_losses=accept_lost or (),
                 started=lambda names: output.tell(
                     f"Running {', '.join(names)}. Ctrl-C stops them after the current batch."
                 ),

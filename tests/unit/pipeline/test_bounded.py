@@ -5,7 +5,7 @@ import threading
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from headrace.pipeline.engine.exactly_once.publishing import bounded
+from headrace.pipeline.engine.exactly_once.producers import bounded
 
 
 def test_a_call_that_does_not_return_is_given_up() -> None:

@@ -54,3 +54,26 @@ def test_an_interrupted_first_batch_starts_at_the_beginning_of_the_new_topic() -
     found, files = checkpoint(1, 0)
     found.move({"a": {0: 0}})
     assert json.loads(files["c/raw-1/sources/0/0"].splitlines()[1]) == {"a": {"0": 0}, "b": {"0": 5}}
+
+
+def test_the_next_batch_begins_where_the_last_complete_one_ended() -> None:
+    assert checkpoint(3, 3)[0].next_offsets() == {"a": {0: 30}, "b": {0: 30}}
+    assert checkpoint(3, 2)[0].next_offsets() == {"a": {0: 20}, "b": {0: 20}}
+    assert checkpoint(1, 0)[0].next_offsets() == {"a": {0: 5}, "b": {0: 5}}
+    assert Checkpoint(MemoryFiles({}), "c", "raw", 1).next_offsets() == {}
+
+
+def test_offsets_are_skipped_also_in_an_interrupted_batch() -> None:
+    found, _ = checkpoint(3, 2)
+    found.skip_to({"a": {0: 25, 1: 7}})
+    before, after = found.source_offsets(2)
+    assert before == {"a": {"0": 25, "1": 7}, "b": {"0": 20}}
+    # The records that are left stay in their batch, because its tables may contain them already.
+    assert after == {"a": {"0": 30, "1": 7}, "b": {"0": 30}}
+
+
+def test_offsets_are_skipped_before_the_first_batch_is_complete() -> None:
+    found, files = checkpoint(1, 0)
+    found.skip_to({"a": {0: 8}})
+    assert json.loads(files["c/raw-1/sources/0/0"].splitlines()[1]) == {"a": {"0": 8}, "b": {"0": 5}}
+    assert found.source_offsets(0)[1] == {"a": {"0": 10}, "b": {"0": 10}}

@@ -7,7 +7,7 @@ from unittest.mock import MagicMock
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from headrace.pipeline.engine.exactly_once import publishing
+from headrace.pipeline.engine.exactly_once import producers, publishing
 from headrace.pipeline.engine.exactly_once.publishing import Batch, Record, TransactionalPublisher
 from headrace.pipeline.spec.client_settings import Cluster
 
@@ -15,7 +15,7 @@ from headrace.pipeline.spec.client_settings import Cluster
 @pytest.fixture
 def producer(monkeypatch: pytest.MonkeyPatch) -> MagicMock:
     producer = MagicMock()
-    monkeypatch.setattr(publishing, "Producer", lambda *_, **__: producer)
+    monkeypatch.setattr(producers, "Producer", lambda *_, **__: producer)
     monkeypatch.setattr(publishing, "Consumer", MagicMock())
     monkeypatch.setattr(publishing, "last_published", lambda *_: -1)
     return producer

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from headrace.pipeline.engine import topics
-from headrace.pipeline.engine.topics import Topics
+from headrace.pipeline.engine.topics import Topics, UnknownTopicError
 from headrace.pipeline.errors import PipelineError
 
 
@@ -87,9 +87,9 @@ def test_a_partition_without_a_leader_yet_is_waited_for(admin: Admin) -> None:
     assert ends() == {"views": {0: 7}}
 
 
-def test_an_absent_topic_needs_a_person(admin: Admin) -> None:
+def test_an_absent_topic_can_be_told_from_other_errors(admin: Admin) -> None:
     admin.metadata = [KafkaError.UNKNOWN_TOPIC_OR_PART]
-    with pytest.raises(PipelineError, match="topic views does not exist"):
+    with pytest.raises(UnknownTopicError, match="topic views does not exist"):
         ends()
 
 

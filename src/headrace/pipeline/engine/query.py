@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException
@@ -23,7 +24,9 @@ from headrace.pipeline.engine.exactly_once import changelog, positions, topic_id
 from headrace.pipeline.engine.exactly_once.checkpoint import Checkpoint
 from headrace.pipeline.engine.exactly_once.claims import Claims
 from headrace.pipeline.engine.exactly_once.ledger import Entry, Ledger, Offsets
+from headrace.pipeline.engine.exactly_once.losses import AcceptedLosses
 from headrace.pipeline.engine.exactly_once.publishing import Batch, LedgerPublisher, Publisher, TransactionalPublisher
+from headrace.pipeline.engine.exactly_once.source_topics import SourceTopics
 from headrace.pipeline.engine.files import Files
 from headrace.pipeline.engine.progress import Measured
 from headrace.pipeline.engine.quality import lateness
@@ -33,7 +36,7 @@ from headrace.pipeline.engine.scheduling.turns import Opening, Turns
 from headrace.pipeline.engine.tables import partials, pruning
 from headrace.pipeline.engine.tables.delta_log import FollowedTable
 from headrace.pipeline.engine.tables.lake import Lake
-from headrace.pipeline.engine.topics import Topics
+from headrace.pipeline.engine.topics import Topics, UnknownTopicError
 from headrace.pipeline.engine.writing import Changes, TableWriter
 from headrace.pipeline.errors import PipelineError, TemporaryError
 from headrace.pipeline.spec import shape, sharing
@@ -69,6 +72,7 @@ class Surroundings:
     transactions: bool = True
     """False to publish with the ledger, as on clusters without transactions."""
     accepted: topic_ids.Accepted = field(default_factory=lambda: topic_ids.Accepted(()))
+    losses: AcceptedLosses = field(default_factory=lambda: AcceptedLosses(()))
     claims: Claims | None = None
     """The claims of this driver; None if every query acts as a driver of its own."""
     turns: Turns | None = None
@@ -113,7 +117,16 @@ class Query:
         self._checkpoint = Checkpoint(self._files, around.checkpoints, job.name, job.version)
         self._ledger = Ledger(self._files, around.checkpoints, job.name)
         self._topics = Topics(around.cluster.confluent("admin"))
-        self._ids: Mapping[str, str] = {}
+        self._sources = SourceTopics(
+            job.name,
+            job.version,
+            () if isinstance(job.source, Table) else tuple((settings.topic or "").split(",")),
+            topics=self._topics,
+            ledger=self._ledger,
+            checkpoint=self._checkpoint,
+            accepted=around.accepted,
+            losses=around.losses,
+        )
         self._query_id = ""
         self._kinds: Sequence[tuple[str, str]] = ()
         """Columns of the source table and their types, if the batches have only some of them."""
@@ -132,16 +145,12 @@ class Query:
         )
         self._stateful = next((output for output in self._tables.values() if isinstance(output, Stateful)), None)
 
-    @property
-    def source_topics(self) -> Sequence[str]:
-        return () if isinstance(self.job.source, Table) else tuple((self._settings.topic or "").split(","))
-
     def start(self, *, once: bool) -> StreamingQuery:
         """Start from the checkpoint, or from the beginning. With `once`, end after processing everything available now.
 
         Raises PipelineError if the checkpoint does not match the job, its tables or its topics, if another driver has
-        claimed the job, or if Spark has stopped. For a missing topic, raises PipelineError with `once`, and otherwise
-        TemporaryError.
+        claimed the job, or if Spark has stopped. For a missing topic, raises PipelineError with `once`, unless the job
+        has read it before, and otherwise TemporaryError.
         """
         context: Any = self._around.spark.sparkContext._jsc
         if context.sc().isStopped():
@@ -154,7 +163,7 @@ class Query:
             # Rows with the same key replace each other, so new consumers need only the last one.
             policy = "delete" if isinstance(output, Append) or not output.keys else "compact"
             self._topics.create(topic, {"cleanup.policy": policy, "retention.ms": "-1"})
-        self._check_topics(once=once)
+        self._sources.check(once=once)
         most = self._settings.rows_of(self.job)
         if isinstance(self.job.source, Table):
             new = self._checkpoint.query_id() is None
@@ -162,7 +171,7 @@ class Query:
             rows = rows.select(*self._needed(self.job.source.name))
         else:
             options = self._around.cluster.spark_options()
-            rows = sources.records(self._around.spark, options, self.source_topics, self._ids, most)
+            rows = sources.records(self._around.spark, options, self._sources.names, self._sources.ids, most)
         mode = "append"
         if self._stateful is not None:
             rows, mode = stateful.stream(rows, self.job, self._stateful, self._params), self._stateful.mode
@@ -213,31 +222,6 @@ class Query:
                     "results again"
                 )
         self._files.write(uri, json.dumps(now.as_json(), indent=1))
-
-    def _check_topics(self, *, once: bool) -> None:
-        """Raise TopicChangedError if a source topic was deleted or re-created, unless the user accepts the new one.
-
-        An accepted topic is read from its beginning. Tables and state keep the data of the old topic. If a topic does
-        not exist, raise PipelineError with `once`, and otherwise TemporaryError: it may be created later.
-        """
-        found = self._topics.awaited_ids(self.source_topics)
-        self._ids = _with_id(found)
-        self._check_ids()
-        if missing := [topic for topic in self.source_topics if topic not in found]:
-            name = missing[0]
-            what = f"topic {name} does not exist; create it with `headrace topics create {name}`"
-            raise PipelineError(what) if once else TemporaryError(what)
-
-    def _check_ids(self) -> None:
-        last = self._ledger.last()
-        if last is None or last.version != self.job.version:
-            return
-        again = self._around.accepted.created_again(last.topic_ids, self._ids)
-        same = {topic: topic_id for topic, topic_id in last.topic_ids.items() if topic not in again}
-        topic_ids.check(same, self._ids, job=self.job.name)
-        if again:
-            log.warning("%s: reading re-created topics from the beginning: %s", self.job.name, ", ".join(again))
-            self._checkpoint.move(self._topics.start_offsets(again))
 
     def _write(self, rows: DataFrame, number: int) -> None:
         self._around.opening.wait_for_others(self.job.name)
@@ -302,8 +286,14 @@ class Query:
 
     def _published_by(self, cluster: Cluster) -> Publisher:
         if self._around.transactions:
+            claims = self._around.claims
             transactional = TransactionalPublisher(
-                cluster, self.job.name, self.job.version, prefix=self._around.prefix, reached=self._reached
+                cluster,
+                self.job.name,
+                self.job.version,
+                prefix=self._around.prefix,
+                reached=self._reached,
+                fenced=None if claims is None else partial(claims.fenced, self._writer.name),
             )
             try:
                 transactional.open(self._query_id)
@@ -383,8 +373,12 @@ class Query:
 
     def _recorded(self, number: int, after: Reached) -> Entry:
         # A topic may also be re-created while the query runs.
-        topic_ids.check(self._ids, _with_id(self._topics.awaited_ids(self.source_topics)), job=self.job.name)
+        self._sources.check_unchanged()
         source_from, source_to = self._checkpoint.source_offsets(number)
+        try:
+            ends = self._topics.end_offsets(self._changelogs)
+        except UnknownTopicError as error:
+            raise TemporaryError(str(error)) from error  # the next start creates the topic if it was deleted
         entry = Entry(
             job=self.job.name,
             version=self.job.version,
@@ -392,8 +386,8 @@ class Query:
             batch=number,
             source_from=source_from,
             source_to=source_to,
-            topic_ids=self._ids,
-            output_ends=self._topics.end_offsets(self._changelogs),
+            topic_ids=self._sources.ids,
+            output_ends=ends,
             reached=after,
         )
         return self._ledger.record(entry)
@@ -442,7 +436,3 @@ class Query:
             running.stop()
         if self._publisher is not None:
             self._publisher.close()
-
-
-def _with_id(topics: Mapping[str, str]) -> Mapping[str, str]:
-    return {topic: topic_id for topic, topic_id in topics.items() if topic_id}

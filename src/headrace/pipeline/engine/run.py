@@ -15,6 +15,7 @@ from pyspark.errors import PySparkException
 from headrace.pipeline.engine import session
 from headrace.pipeline.engine.exactly_once import topic_ids
 from headrace.pipeline.engine.exactly_once.claims import Claims
+from headrace.pipeline.engine.exactly_once.losses import AcceptedLosses
 from headrace.pipeline.engine.files import Files
 from headrace.pipeline.engine.java import has_ended, silence
 from headrace.pipeline.engine.monitoring import failures
@@ -68,23 +69,23 @@ def run(
     once: bool = False,
     master: str | None = None,
     accepted: Collection[str] = (),
+    accepted_losses: Collection[str] = (),
     started: Callable[[Iterable[str]], None] = lambda _: None,
 ) -> bool:
     """Run jobs until Ctrl-C or SIGTERM, or with `once` until everything available now is processed.
 
     A signal ends the queries after their batches. `accepted` are source topics to read from the beginning if they were
-    re-created. `started` is called with the jobs when Spark is ready. Returns False if a job failed. Raises
-    PipelineError as `selected` does, for an invalid deployment, for an accepted topic that no job reads, and if Spark
-    does not start or ends early.
+    re-created; of `accepted_losses`, unread records may have been deleted. `started` is called with the jobs when Spark
+    is ready. Returns False if a job failed. Raises PipelineError as `selected` does, for an invalid deployment, for an
+    accepted topic that no job reads, and if Spark does not start or ends early.
     """
     chosen = selected(deployment, jobs, names)
     read = {topic for name in chosen for topic in (deployment.settings(name).topic or "").split(",")}
-    for topic in accepted:
+    options = {"--accept-new-topic": accepted, "--accept-lost": accepted_losses}
+    for option, topic in ((option, topic) for option, topics in options.items() for topic in topics):
         if topic not in read:
             others = ", ".join(sorted(read - {""})) or "no topics"
-            raise PipelineError(
-                f"--accept-new-topic {topic}: no job of this run reads this topic; the jobs read {others}"
-            )
+            raise PipelineError(f"{option} {topic}: no job of this run reads this topic; the jobs read {others}")
     params = {name: deployment.params(job) for name, job in chosen.items()}
     if read - {""}:
         deployment.cluster.spark_options()  # an unusable certificate or secret is reported before Spark starts
@@ -92,7 +93,16 @@ def run(
     try:
         with _until_signal() as stopping, failures.explained():
             started(chosen)
-            supervised = supervisor(spark, deployment, jobs, chosen, params, once=once, accepted=accepted)
+            supervised = supervisor(
+                spark,
+                deployment,
+                jobs,
+                chosen,
+                params,
+                once=once,
+                accepted=accepted,
+                accepted_losses=accepted_losses,
+            )
             return supervised.run(stopping)
     finally:
         session.stop(spark)
@@ -107,6 +117,7 @@ def supervisor(
     *,
     once: bool,
     accepted: Collection[str] = (),
+    accepted_losses: Collection[str] = (),
     policy: Policy | None = None,
 ) -> Supervisor:
     """Return the supervisor of the `chosen` jobs, which are in data-flow order. `jobs` are all known jobs.
@@ -128,6 +139,7 @@ def supervisor(
         checkpoints=deployment.checkpoints,
         prefix=deployment.prefix,
         accepted=topic_ids.Accepted(accepted),
+        losses=AcceptedLosses(accepted_losses),
         claims=Claims(files, deployment.checkpoints),
         turns=Turns(spark.sparkContext.defaultParallelism, reserved=any(_reads_table(jobs[name]) for name in quick)),
         opening=Opening(start.stages(quick)),

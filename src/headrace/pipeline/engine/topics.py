@@ -22,6 +22,10 @@ _TO_KAFKAS: Final = str.maketrans("+/", "-_", "=")
 log = logging.getLogger(__name__)
 
 
+class UnknownTopicError(PipelineError):
+    """The brokers do not know a topic. They may not know it yet, if they have just started."""
+
+
 class Topics:
     """The topics of a cluster. Calls wait for the reply, and raise `KafkaException`."""
 
@@ -70,8 +74,8 @@ class Topics:
     def end_offsets(self, names: Iterable[str], *, stable: bool = False) -> dict[str, dict[int, int]]:
         """Return the high watermarks of all partitions or, with `stable`, their last stable offsets.
 
-        Waits up to 30 s for new topics and for elections. Raises PipelineError for a topic that does not exist, or that
-        the user is not authorized to describe.
+        Waits up to 30 s for new topics and for elections. Raises UnknownTopicError for a topic that does not exist, and
+        PipelineError for one that the user is not authorized to describe.
         """
         isolation = IsolationLevel.READ_COMMITTED if stable else IsolationLevel.READ_UNCOMMITTED
         return self._offsets(list(names), _LATEST, isolation)
@@ -103,7 +107,7 @@ class Topics:
         for name in names:
             error = topics[name].error if name in topics else None
             if name not in topics or (error is not None and error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART):
-                raise PipelineError(f"topic {name} does not exist; create it with `headrace topics create {name}`")
+                raise UnknownTopicError(f"topic {name} does not exist; create it with `headrace topics create {name}`")
             if error is not None:
                 raise KafkaException(error)
         wanted = {TopicPartition(name, number): spec for name in names for number in topics[name].partitions}

@@ -167,10 +167,12 @@ def traffic(events: "DataFrame", params: NoParams) -> "DataFrame":  # noqa: ARG0
     """Count requests, errors (4xx and 5xx) and bytes sent by minute, for minutes with any requests."""
     from pyspark.sql import functions as sf
 
+    from headrace.pipeline.jobs.expressions import total
+
     return events.groupBy(sf.date_trunc("minute", "event_time").alias("minute")).agg(
         sf.count("*").alias("requests"),
         sf.count_if(sf.col("status") >= 400).alias("errors"),
-        sf.coalesce(sf.sum("bytes"), sf.lit(0)).alias("bytes"),
+        sf.coalesce(total("bytes"), sf.lit(0)).alias("bytes"),
     )
 
 

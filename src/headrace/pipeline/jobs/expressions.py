@@ -36,3 +36,13 @@ def day() -> Column:
 def sketch(visitor: Column) -> Column:
     """Return an HLL sketch of distinct visitors, with lgK 12: the standard error of its estimate is 1.6%."""
     return sf.hll_sketch_agg(visitor, 12)
+
+
+def total(name: str) -> Column:
+    """Return the sum of an integer column as a bigint; if it does not fit, the nearest bigint.
+
+    `sum` raises an error instead. A few damaged records would then stop a job for good.
+    """
+    about = sf.sum(sf.col(name).cast("double"))
+    nearest = sf.when(about < 0, sf.lit(-(2**63))).when(about >= 0, sf.lit(2**63 - 1))
+    return sf.coalesce(sf.try_sum(name), nearest)

@@ -1,7 +1,7 @@
 """Parse lines of a web server's access log, in Common or Combined Log Format.
 
 A line with a malformed request is kept: servers log the garbage they receive, which is traffic too. Lines without a
-valid client, time, status or size are rejected, with the reason.
+valid client, time, status or size are rejected, with the reason. Sizes of 2^50 bytes or more are not valid.
 """
 
 from collections.abc import Sequence
@@ -24,6 +24,9 @@ _AFTER: Final = r"^ \d{3} (?:\d++|-) ?\z"
 # The groups of _LINE, in the order of the parts of a line split at its quotes.
 _PARTS: Final = "$1 [$2] \n$3\n $4 $5\n$6\n\n$7"
 _REQUEST: Final = r"^([A-Z]+) (\S+)(?: (HTTP/\d(?:\.\d)?))?$"
+LARGEST_SIZE: Final = 2**50 - 1
+"""No response is larger; the sum of a minute with thousands of such sizes would exceed a bigint."""
+WRONG_SIZE: Final = "the size is negative, or 2^50 bytes or more"
 _TIME_FORMAT: Final = "dd/MMM/yyyy:HH:mm:ss Z"
 
 
@@ -55,7 +58,11 @@ def parsed(raw: DataFrame) -> DataFrame:
         # A space, the status, a space, and the size or a hyphen.
         sf.substring(after, 2, 3).cast("int").alias("status"),
         # Casting a hyphen would create an exception, which takes as long as all other work on the line.
-        sf.when(sf.substring(after, 6, 1) != "-", sf.substring(after, 6, 20).try_cast("bigint")).alias("bytes"),
+        # A number that exceeds a bigint becomes -1, which is rejected.
+        sf.when(
+            sf.substring(after, 6, 1) != "-",
+            sf.coalesce(sf.substring(after, 6, 20).try_cast("bigint"), sf.lit(-1)),
+        ).alias("bytes"),
         _text(referer).alias("referer"),
         _text(user_agent).alias("user_agent"),
     )
@@ -123,8 +130,9 @@ def _text(extracted: Column) -> Column:
 def _reason() -> Column:
     """Return the first reason to reject a line; null for a good line."""
     line = sf.col("line")
+    size_is_wrong = sf.col("bytes").isNotNull() & ~sf.col("bytes").between(0, LARGEST_SIZE)
     return (
-        sf.when(sf.col("event_time").isNotNull() & sf.col("client").isNotNull(), sf.lit(None))
+        sf.when(sf.col("event_time").isNotNull() & sf.col("client").isNotNull() & ~size_is_wrong, sf.lit(None))
         .when(sf.trim(line) == "", "the line is empty")
         .when(line.contains("\n"), "a line break inside the line")
         .when(~line.rlike(_TIME), "no time as [dd/Mon/yyyy:hh:mm:ss +zzzz]")
@@ -133,6 +141,7 @@ def _reason() -> Column:
         .when(~line.rlike(rf'{_TIME} {_QUOTED}" \d{{3}} '), "the status is not a number of three digits")
         .when(~line.rlike(rf'{_TIME} {_QUOTED}" \d{{3}} (?:\d+|-)(?: |$)'), "the size is neither a number nor a hyphen")
         .when(~line.rlike(_ADDRESS) | line.startswith("- "), "no client address at the start")
+        .when(size_is_wrong, WRONG_SIZE)
         .when(line.rlike(_LINE), "the time does not exist in the calendar")
         .otherwise("neither Common nor Combined Log Format")
     )

@@ -9,7 +9,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
-from headrace.pipeline.parsers.access_log import events_of
+from headrace.pipeline.parsers.access_log import LARGEST_SIZE, WRONG_SIZE, events_of
 
 _NAMES: Final = {
     "time": ("event_time", "time", "timestamp", "@timestamp", "time_iso8601", "msec"),
@@ -52,6 +52,7 @@ def parsed(raw: DataFrame) -> DataFrame:
         fields["protocol"].alias("protocol"),
         status.alias("status"),
         fields["bytes"].try_cast("bigint").alias("bytes"),
+        fields["bytes"].try_cast("double").alias("size"),
         fields["referer"].alias("referer"),
         fields["user_agent"].alias("user_agent"),
     )
@@ -75,12 +76,15 @@ def _time(text: Column) -> Column:
 def _reason() -> Column:
     """Return the first reason to reject a record; null for a good one."""
     needed = sf.col("event_time").isNotNull() & sf.col("client").isNotNull() & sf.col("status").isNotNull()
+    # Null for a size that is no number. A double has no limit, unlike a bigint.
+    size_is_wrong = sf.col("size").isNotNull() & ~sf.col("size").between(0, LARGEST_SIZE)
     return (
-        sf.when(needed & sf.col(_BROKEN).isNull(), sf.lit(None))
+        sf.when(needed & sf.col(_BROKEN).isNull() & ~size_is_wrong, sf.lit(None))
         .when(sf.trim("text") == "", "the line is empty")
         .when(sf.col(_BROKEN).isNotNull(), "not a JSON object")
         .when(sf.col("time").isNull(), f"no time: give one of {', '.join(_NAMES['time'])}")
         .when(sf.col("event_time").isNull(), "the time is neither ISO 8601 nor seconds or milliseconds since 1970")
         .when(sf.col("client").isNull(), f"no client: give one of {', '.join(_NAMES['client'])}")
-        .otherwise("the status is not a number of three digits")
+        .when(sf.col("status").isNull(), "the status is not a number of three digits")
+        .otherwise(WRONG_SIZE)
     )

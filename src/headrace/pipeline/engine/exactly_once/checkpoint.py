@@ -1,9 +1,10 @@
 """Read a query's id and the source offsets of its batches from a Spark checkpoint, and move these offsets."""
 
 import json
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
+from headrace.pipeline.engine.exactly_once.positions import of_topics
 from headrace.pipeline.errors import PipelineError
 
 
@@ -48,11 +49,41 @@ class Checkpoint:
         last = max(self._numbers("offsets"), default=-1)
         return self._read(last) if last in self._numbers("commits") else None
 
+    def next_offsets(self) -> Mapping[str, Mapping[int, int]]:
+        """Return where the next batch begins to read topics, by topic and partition. Empty before the first batch.
+
+        If a batch was interrupted, the next batch repeats it.
+        """
+        committed = max(self._numbers("commits"), default=-1)
+        if committed >= 0:
+            return of_topics(self._read(committed))
+        lines = (self._files.read(f"{self.uri}/sources/0/0") or "").splitlines()
+        return of_topics(json.loads(lines[-1])) if lines else {}
+
     def move(self, next_offsets: Mapping[str, Mapping[int, int]]) -> None:
         """Make the next batch read topics from `next_offsets`, by topic and partition.
 
         An interrupted batch is repeated without records of these topics. The query must not be running.
         """
+        self._rewrite(lambda offsets: {**offsets, **next_offsets})
+
+    def skip_to(self, starts: Mapping[str, Mapping[int, int]]) -> None:
+        """Make the next batch read these partitions of topics no earlier than from `starts`.
+
+        An interrupted batch is repeated without the offsets before `starts`. The query must not be running.
+        """
+
+        def skipped(offsets: dict[str, dict[str, int]]) -> dict[str, Mapping[Any, int]]:
+            later: dict[str, Mapping[Any, int]] = {**offsets}
+            for topic, ends in starts.items():
+                known = offsets.get(topic, {})
+                later[topic] = {**known, **{str(at): max(known.get(str(at), 0), end) for at, end in ends.items()}}
+            return later
+
+        self._rewrite(skipped)
+
+    def _rewrite(self, moved: Callable[[dict[str, dict[str, int]]], Mapping[str, object]]) -> None:
+        """Change the source's offsets after the last complete batch and in the interrupted one."""
         committed = max(self._numbers("commits"), default=-1)
         files = [f"offsets/{batch}" for batch in self._numbers("offsets") if batch >= committed]
         if committed < 0:
@@ -60,8 +91,7 @@ class Checkpoint:
         for file in files:
             text = self._files.read(f"{self.uri}/{file}")
             *head, offsets = (text or "").splitlines()
-            moved = {**json.loads(offsets), **next_offsets}
-            self._files.write(f"{self.uri}/{file}", "\n".join([*head, json.dumps(moved)]))
+            self._files.write(f"{self.uri}/{file}", "\n".join([*head, json.dumps(moved(json.loads(offsets)))]))
         self._last = (-1, None)
 
     def _numbers(self, directory: str) -> list[int]:

@@ -5,10 +5,17 @@ publishes, for example because the later driver has written the batch to the che
 restarted the job, it would fence the later one.
 """
 
+import time
 import uuid
-from typing import Protocol
+from collections.abc import Callable
+from typing import Final, Protocol
 
 from headrace.pipeline.engine.exactly_once.publishing import FencedError
+from headrace.pipeline.errors import PipelineError, TemporaryError
+
+_MOST_FENCED: Final = 3
+_WINDOW_S: Final = 600.0
+"""A driver that was fenced three times within ten minutes has a competitor, even if it has the claim."""
 
 
 class FileAccess(Protocol):
@@ -22,17 +29,43 @@ class FileAccess(Protocol):
 class Claims:
     """The jobs that this driver has started, each in a file `<checkpoints>/drivers/<job>-<version>`."""
 
-    def __init__(self, files: FileAccess, checkpoints: str) -> None:
+    def __init__(self, files: FileAccess, checkpoints: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._files = files
         self._directory = f"{checkpoints.rstrip('/')}/drivers"
         self._driver = uuid.uuid4().hex
         self._claimed: set[str] = set()
+        self._clock = clock
+        self._fenced: dict[str, list[float]] = {}
+        """By job: when it was fenced although this driver has the claim."""
 
     def claim(self, job: str) -> None:
         """Claim `<job>-<version>` before its first start. Later, raise FencedError if another driver has claimed it."""
-        file = f"{self._directory}/{job}"
         if job not in self._claimed:
-            self._files.write(file, self._driver)
+            self._files.write(f"{self._directory}/{job}", self._driver)
             self._claimed.add(job)
-        elif (self._files.read(file) or self._driver) != self._driver:
+        elif not self._has(job):
             raise FencedError(job)
+
+    def fenced(self, job: str) -> PipelineError | TemporaryError:
+        """Return the error to raise if the producer of a claimed job was fenced.
+
+        If this driver still has the claim, this is TemporaryError: the coordinator fences the producer of a transaction
+        that has timed out, or has answered an earlier request for a producer id late. Drivers with other checkpoints
+        and the same transactional id would take turns at fencing each other, so the third time within ten minutes is
+        FencedError.
+        """
+        if not self._has(job):
+            return FencedError(job)
+        now = self._clock()
+        times = [at for at in self._fenced.get(job, []) if at > now - _WINDOW_S]
+        self._fenced[job] = [*times, now]
+        if len(self._fenced[job]) >= _MOST_FENCED:
+            return FencedError(job, "Its checkpoints are in another place: give one of the two a prefix under [place]")
+        return TemporaryError(
+            f"the transaction coordinator has fenced job {job}, but no other driver has claimed it. Its last "
+            "transaction may have taken longer than five minutes"
+        )
+
+    def _has(self, job: str) -> bool:
+        """Return True unless another driver has claimed the job."""
+        return (self._files.read(f"{self._directory}/{job}") or self._driver) == self._driver

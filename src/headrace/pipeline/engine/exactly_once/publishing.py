@@ -12,7 +12,6 @@ first attempt, and publishes only the missing records.
 import hashlib
 import json
 import logging
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -25,12 +24,12 @@ from confluent_kafka import (
     KafkaError,
     KafkaException,
     Message,
-    Producer,
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient
 
 from headrace.pipeline.engine.exactly_once.ledger import Offsets
+from headrace.pipeline.engine.exactly_once.producers import OwnedProducer, bounded
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.spec.client_settings import Cluster
 
@@ -49,8 +48,8 @@ log = logging.getLogger(__name__)
 class FencedError(PipelineError):
     """Another driver runs the job. This driver must stop the job and not restart it."""
 
-    def __init__(self, job: str) -> None:
-        super().__init__(f"another driver has started job {job}, so this one stops it. Run each job in only one driver")
+    def __init__(self, job: str, then: str = "Run each job in only one driver") -> None:
+        super().__init__(f"another driver has started job {job}, so this one stops it. {then}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,20 +99,35 @@ class TransactionalPublisher:
     """Publishes each batch in a transaction. Raises FencedError if another driver has started the job since."""
 
     def __init__(
-        self, cluster: Cluster, job: str, version: int, *, prefix: str = "", reached: Callable[[str], None] = _pass
+        self,
+        cluster: Cluster,
+        job: str,
+        version: int,
+        *,
+        prefix: str = "",
+        reached: Callable[[str], None] = _pass,
+        fenced: Callable[[], Exception] | None = None,
     ) -> None:
-        """`prefix` precedes the group id and the transactional id; `reached` is called at the kill points."""
+        """`prefix` precedes the group id and the transactional id; `reached` is called at the kill points.
+
+        `fenced` returns the error to raise if the producer was fenced; by default, it is FencedError.
+        """
         self._job = job
         self._group = prefix + GROUP_PREFIX + job
         self._cluster = cluster
         self._id = f"{prefix}{GROUP_PREFIX}{job}-{version}"
         self._reached = reached
         self._last = -1
+        self._fenced = fenced or (lambda: FencedError(job))
         self._in_transaction = False
-        self._producer: Producer | None = None
+        self._owned: OwnedProducer | None = None
 
     def open(self, query: str) -> None:
-        """Fence earlier drivers, and read the last published batch of the query. Raises KafkaException."""
+        """Fence earlier drivers, and read the last published batch of the query. Raises KafkaException.
+
+        After an error, no producer is left: librdkafka would go on to ask for a producer id, and could get it when the
+        next attempt has its own, which would then be fenced.
+        """
         settings: dict[str, Any] = {
             # like Java's default, so that records with the same key from any client are in the same partition
             "partitioner": "murmur2_random",
@@ -122,15 +136,20 @@ class TransactionalPublisher:
             **self._cluster.confluent("producer"),
             "transactional.id": self._id,
         }
-        self._producer = producer = Producer(settings, logger=log)
-        bounded(lambda: producer.init_transactions(_TIMEOUT_S), _LONGEST_S)
-        self._last = last_published(self._cluster, self._group, query)
-        # Only the group's name is needed: the group has no members, and the transactional id fences older drivers.
-        consumer = Consumer({**self._cluster.confluent("consumer"), "group.id": self._group}, logger=log)
+        owned = OwnedProducer(settings)
         try:
-            self._metadata = consumer.consumer_group_metadata()
-        finally:
-            consumer.close()
+            bounded(lambda: owned.producer.init_transactions(_TIMEOUT_S), _LONGEST_S)
+            self._last = last_published(self._cluster, self._group, query)
+            # Only the group's name is needed: it has no members, and the transactional id fences older drivers.
+            consumer = Consumer({**self._cluster.confluent("consumer"), "group.id": self._group}, logger=log)
+            try:
+                self._metadata = consumer.consumer_group_metadata()
+            finally:
+                consumer.close()
+        except BaseException:
+            owned.destroy()
+            raise
+        self._owned = owned
 
     def is_published(self, number: int) -> bool:
         return number <= self._last
@@ -138,38 +157,38 @@ class TransactionalPublisher:
     def publish(self, batch: Batch, records: Iterable[Record], count: int) -> int:
         """Publish `count` records in a transaction with the proof of the batch, unless they are published already.
 
-        Returns the number of published records. Raises FencedError, or KafkaException: then the transaction stays open
-        until `close` or the next `open` of the job aborts it.
+        Returns the number of published records. Raises the error for fenced producers, or KafkaException: then the
+        transaction stays open until `close` or the next `open` of the job aborts it.
         """
-        producer = self._producer
-        if producer is None:
+        owned = self._owned
+        if owned is None:
             raise RuntimeError("not open")
         if self.is_published(batch.number):
             log.info("%s: batch %d is already published", self._job, batch.number)
             return 0
         try:
-            producer.begin_transaction()
+            owned.producer.begin_transaction()
             self._in_transaction = True
-            published = _send(producer, records, _mark(self._job, batch), count, self._reached)
+            published = _send(owned, records, _mark(self._job, batch), count, self._reached)
             places, metadata = _places(batch), self._metadata
-            bounded(lambda: producer.send_offsets_to_transaction(places, metadata, _TIMEOUT_S), _LONGEST_S)
+            bounded(lambda: owned.producer.send_offsets_to_transaction(places, metadata, _TIMEOUT_S), _LONGEST_S)
             self._reached("before-commit")
-            self._commit(producer)
+            self._commit(owned)
         except KafkaException as error:
             if error.args[0].code() in _FENCED:
                 self._in_transaction = False
-                raise FencedError(self._job) from error
+                raise self._fenced() from error
             raise
         self._in_transaction = False
         self._last = batch.number
         return published
 
     @staticmethod
-    def _commit(producer: Producer) -> None:
+    def _commit(owned: OwnedProducer) -> None:
         deadline = time.monotonic() + _TIMEOUT_S
         while True:
             try:
-                bounded(lambda: producer.commit_transaction(_TIMEOUT_S), _LONGEST_S)
+                bounded(lambda: owned.producer.commit_transaction(_TIMEOUT_S), _LONGEST_S)
                 return
             except KafkaException as error:
                 # After a timeout, the outcome is unknown. Repeating the call continues the commit.
@@ -178,17 +197,20 @@ class TransactionalPublisher:
 
     def close(self) -> None:
         """Abort an open transaction, because read_committed consumers would wait for its end."""
-        producer = self._producer
-        if producer is not None and self._in_transaction:
+        owned, self._owned = self._owned, None
+        if owned is None:
+            return
+        if self._in_transaction:
             self._in_transaction = False
             try:
-                bounded(lambda: producer.abort_transaction(_ABORT_S), 2 * _ABORT_S)
+                bounded(lambda: owned.producer.abort_transaction(_ABORT_S), 2 * _ABORT_S)
             except (KafkaException, RuntimeError) as error:  # RuntimeError: no thread can be started
                 log.warning(
                     "%s: cannot abort the open transaction (%s); read_committed consumers wait until it times out",
                     self._job,
                     error,
                 )
+        owned.destroy()
 
 
 class LedgerPublisher:
@@ -201,13 +223,13 @@ class LedgerPublisher:
         self._reached = reached
         self._last = -1
         self._may_be_repeated = True
-        self._producer: Producer | None = None
+        self._owned: OwnedProducer | None = None
 
     def open(self, query: str) -> None:
         """Read the last published batch of the query. Raises KafkaException."""
         settings = {"partitioner": "murmur2_random", "linger.ms": 5, "enable.idempotence": True}
-        self._producer = Producer({**settings, **self._cluster.confluent("producer")}, logger=log)
         self._last = last_published(self._cluster, self._group, query)
+        self._owned = OwnedProducer({**settings, **self._cluster.confluent("producer")})
         self._may_be_repeated = True
 
     def is_published(self, number: int) -> bool:
@@ -218,8 +240,8 @@ class LedgerPublisher:
 
         For a repeated batch, keeps a 16-byte digest of each record found in the topics. Raises KafkaException.
         """
-        producer = self._producer
-        if producer is None:
+        owned = self._owned
+        if owned is None:
             raise RuntimeError("not open")
         if self.is_published(batch.number):
             return 0
@@ -227,8 +249,8 @@ class LedgerPublisher:
         # Only the first batch after a start can have been interrupted.
         found = self._found(batch) if self._may_be_repeated else Counter()
         failures: list[KafkaError] = []
-        published = _send(producer, _missing(records, found), mark, count, self._reached, failures)
-        if producer.flush(_TIMEOUT_S) or failures:
+        published = _send(owned, _missing(records, found), mark, count, self._reached, failures)
+        if owned.producer.flush(_TIMEOUT_S) or failures:
             raise KafkaException(failures[0] if failures else KafkaError(KafkaError._TIMED_OUT))
         self._reached("before-commit")
         self._commit(batch)
@@ -280,33 +302,10 @@ class LedgerPublisher:
                     raise KafkaException(place.error)
 
     def close(self) -> None:
-        """Do nothing: all records are flushed, or their batch will be repeated."""
-
-
-def bounded(call: Callable[[], object], longest_s: float) -> None:
-    """Make a librdkafka call that may ignore its timeout.
-
-    Raises its error, or KafkaException if it takes longer than `longest_s`.
-
-    `send_offsets_to_transaction` may wait forever if its connections are lost while it looks up the group coordinator.
-    Its thread and producer are then abandoned: the next producer with the same transactional id fences that producer.
-    """
-    outcome: list[Exception | None] = []
-
-    def run() -> None:
-        try:
-            call()
-            outcome.append(None)
-        except Exception as error:  # noqa: BLE001  # raised below, in the caller's thread
-            outcome.append(error)
-
-    thread = threading.Thread(target=run, name="librdkafka", daemon=True)
-    thread.start()
-    thread.join(longest_s)
-    if not outcome:
-        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"librdkafka did not return within {longest_s:g} s"))
-    if outcome[0] is not None:
-        raise outcome[0]
+        """Discard undelivered records: the next attempt of their batch would not find them, and publish them too."""
+        owned, self._owned = self._owned, None
+        if owned is not None:
+            owned.destroy()
 
 
 def _mark(job: str, batch: Batch) -> list[tuple[str, bytes]]:
@@ -358,7 +357,7 @@ def _batch(metadata: str | None, query: str) -> int:
 
 
 def _send(
-    producer: Producer,
+    owned: OwnedProducer,
     records: Iterable[Record],
     headers: list[tuple[str, bytes]],
     count: int,
@@ -374,17 +373,19 @@ def _send(
     sent = 0
     for record in records:
         if sent == count // 2 and reached is not _pass:
-            producer.flush(_TIMEOUT_S)
+            owned.producer.flush(_TIMEOUT_S)
             reached("mid-publish")
         while True:
             try:
-                producer.produce(record.topic, record.value, record.key, headers=list(headers), on_delivery=delivered)
+                owned.producer.produce(
+                    record.topic, record.value, record.key, headers=list(headers), on_delivery=delivered
+                )
                 break
             except BufferError:
-                producer.poll(0.1)
+                owned.producer.poll(0.1)
         sent += 1
         if sent % 1000 == 0:
-            producer.poll(0)
+            owned.producer.poll(0)
     return sent
 
 

@@ -5,11 +5,11 @@ Offsets of the old topic are meaningless in the new one: a query that continued 
 
 from collections.abc import Collection, Mapping
 
-from headrace.pipeline.errors import PipelineError
+from headrace.pipeline.errors import PipelineError, TemporaryError
 
 
 class TopicChangedError(PipelineError):
-    """A source topic has been deleted or re-created since the job read it."""
+    """A source topic has been re-created since the job read it."""
 
 
 class Accepted:
@@ -38,21 +38,22 @@ class Accepted:
 def check(stored: Mapping[str, str], current: Mapping[str, str], *, job: str) -> dict[str, str]:
     """Return the ids of all topics that the job has read, to store them. Both mappings are ids by topic (KIP-516).
 
-    Raises TopicChangedError if a topic's id differs from the stored one, or if the topic no longer exists.
+    Raises TopicChangedError if a topic's id differs from the stored one. Raises TemporaryError if a topic is unknown,
+    because brokers that have just started may not know topics that exist.
     """
     for topic, old in stored.items():
         new = current.get(topic)
         if new == old:
             continue
-        state = f"was created again with id {new}" if new else "no longer exists"
-        go_on = (
-            f"Run the job with --accept-new-topic {topic} to keep what was read from the old topic and to read the new "
-            "one from its beginning"
-            if new
-            else f"Create the topic and run the job with --accept-new-topic {topic}"
-        )
+        read = f"job {job} has read topic {topic} with id {old}, but"
+        restore = f"restore the topic with id {old}"
+        run = f"run the job with --accept-new-topic {topic}"
+        if new is None:
+            raise TemporaryError(
+                f"{read} the brokers do not know the topic. If it was deleted, {restore}, or create it again and {run}"
+            )
         raise TopicChangedError(
-            f"job {job} has read topic {topic} with id {old}, but the topic {state}. {go_on}. Or restore the topic "
-            f"with id {old} and start the job again."
+            f"{read} the topic was created again with id {new}. To keep what was read from the old topic, and read "
+            f"the new one from its beginning, {run}. Or {restore} and start the job again."
         )
     return {**stored, **current}

@@ -20,11 +20,21 @@ from headrace.pipeline.engine.java import java_class, to_list
 _SHORT: Final = 200
 """Up to this number of commits, reading them one by one takes less time than Delta's jobs."""
 _CONFLICTS: Final = ("[DELTA_CONCURRENT_", "[DELTA_METADATA_CHANGED", "[DELTA_PROTOCOL_CHANGED")
+_GONE: Final = (
+    "[FAILED_READ_FILE.FILE_NOT_EXIST]",
+    "[DELTA_NO_RECREATABLE_HISTORY_FOUND]",
+    "Cannot time travel Delta table",
+)
 
 
 def is_conflict(error: Py4JJavaError | PySparkException) -> bool:
     """True if a commit failed because of another writer's commit, so that it may succeed when repeated."""
     return any(name in str(error) for name in _CONFLICTS)
+
+
+def is_gone(error: Py4JJavaError | PySparkException) -> bool:
+    """True if a version of a table cannot be read because its files or its log were cleaned up."""
+    return any(name in str(error) for name in _GONE)
 
 
 def version(spark: SparkSession, path: str) -> int:
@@ -61,6 +71,16 @@ class Appender:
         """Return the last batch that the writer committed to an existing table; None if there was none."""
         last = self._last(path, app_id, version(self._spark, path))
         return None if last < 0 else last
+
+    def version_of(self, path: str, app_id: str, batch: int) -> int | None:
+        """Return the version of the table that a writer's batch has created; None if the log no longer contains it."""
+        for number in range(version(self._spark, path), -1, -1):
+            commit = self._files.read(f"{path}/_delta_log/{number:020}.json")
+            if commit is None:
+                return None
+            if batch in _batches(commit, app_id):
+                return number
+        return None
 
     def was_changed_by_others(self, path: str, app_id: str) -> bool:
         """Return True if another writer has changed the data since the last call; compactions do not count."""

@@ -87,6 +87,10 @@ class Lake:
         """Return the number of the last batch that a writer committed to a table; None if there is none."""
         return self._appender.last_batch(self.path(table), writer) if self.exists(table) else None
 
+    def version_of(self, table: str, writer: str, batch: int) -> int | None:
+        """Return the version of a table that a writer's batch has created; None if the log no longer contains it."""
+        return self._appender.version_of(self.path(table), writer, batch)
+
     def was_changed_by_others(self, table: str, writer: str) -> bool:
         """Return True if another writer has changed the table's data since the last call."""
         return self._appender.was_changed_by_others(self.path(table), writer)

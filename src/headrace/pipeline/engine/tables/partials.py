@@ -6,10 +6,12 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from headrace.pipeline.errors import PipelineError
+from headrace.pipeline.jobs.expressions import total
 from headrace.pipeline.spec.jobs import Additive, Stateful, TableOutput
 
 BATCH: Final = "_batch"
 """The column with the number of the batch that wrote a row, in tables whose rows replace each other."""
+_BITS: Final = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 
 
 def current(rows: DataFrame, output: TableOutput) -> DataFrame:
@@ -37,19 +39,28 @@ def columns(output: Additive) -> tuple[str, ...]:
 def summed(rows: DataFrame, output: Additive) -> DataFrame:
     """Return one row per key: sums, minima, maxima and merged sketches, in the types of `rows`.
 
-    The order of the rows does not matter, except that sums of floating-point numbers may differ in the last digits.
+    The order of the rows does not matter, except that sums of floating-point numbers may differ in the last digits. A
+    sum of integers that does not fit becomes the nearest number of its type.
     """
+    kinds = dict(rows.dtypes)
     aggregates: list[Column] = [
-        *(sf.sum(name).alias(name) for name in output.sums),
+        *(_sum(name, kinds[name]).alias(name) for name in output.sums),
         *(sf.min(name).alias(name) for name in output.minima),
         *(sf.max(name).alias(name) for name in output.maxima),
         *(sf.hll_union_agg(name, sf.lit(True)).alias(name) for name in output.sketches),
     ]
     grouped = rows.groupBy(*output.keys)
     total = grouped.agg(*aggregates) if aggregates else rows.select(*output.keys).distinct()
-    # Spark widens the types of sums: cast them back to the table's types, with an error on overflow.
-    kinds = dict(rows.dtypes)
+    # Spark widens the types of sums: cast them back to the table's types.
     return total.select(*(sf.col(name).cast(kinds[name]).alias(name) for name in columns(output)))
+
+
+def _sum(name: str, kind: str) -> Column:
+    if kind not in _BITS:
+        return sf.sum(name)
+    found, largest = total(name), 2 ** (_BITS[kind] - 1) - 1
+    smallest = -largest - 1
+    return sf.when(found > largest, sf.lit(largest)).when(found < smallest, sf.lit(smallest)).otherwise(found)
 
 
 def check_columns(rows: DataFrame, output: Additive) -> None:

@@ -1,10 +1,13 @@
 """Small tables that are a function of another table's view: rewritten as a whole, and only if they change."""
 
+import logging
 from collections.abc import Mapping
 from functools import reduce
 from operator import and_
 from typing import Final
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
@@ -13,6 +16,8 @@ from headrace.pipeline.engine.tables.lake import Lake
 from headrace.pipeline.spec.jobs import Snapshot
 
 _NEW: Final = "_new"
+
+log = logging.getLogger(__name__)
 
 
 class SnapshotTable:
@@ -30,7 +35,7 @@ class SnapshotTable:
         """Replace the table by `rows` if they differ. Return the changed rows, and the rows whose keys are gone.
 
         Return None if nothing has changed. A repeated batch returns the changes of its first attempt, even if the view
-        has changed since: it compares the last two versions of the table, not `rows`.
+        has changed since: it compares versions of the table, not `rows`.
         """
         lake, table = self._lake, self._output.table
         if not lake.exists(table):
@@ -38,9 +43,7 @@ class SnapshotTable:
             return rows, rows.limit(0)
         last = lake.last_batch(table, writer)
         if last is not None and batch <= last:
-            version = delta_log.version(lake.spark, lake.path(table))
-            new = _at(lake, table, version)
-            return _parted(self._changes(new, _at(lake, table, version - 1) if version else new.limit(0)))
+            return self._repeated(writer, batch)
         now = rows.localCheckpoint()
         changes = self._changes(now, lake.read_cold(table) if self._rows is None else self._rows).localCheckpoint()
         if changes.isEmpty():
@@ -48,6 +51,26 @@ class SnapshotTable:
         lake.replace(table, now, writer=writer, batch=batch, metadata=metadata)
         self._rows = now
         return _parted(changes)
+
+    def _repeated(self, writer: str, batch: int) -> tuple[DataFrame, DataFrame]:
+        """Return the changes of a batch that the table contains.
+
+        Others may have committed since, for example a vacuum. If the version before the batch can no longer be read,
+        return all rows as changed, and no row as gone.
+        """
+        lake, table = self._lake, self._output.table
+        version = lake.version_of(table, writer, batch)
+        if version is not None:
+            try:
+                new = _at(lake, table, version)
+                old = _at(lake, table, version - 1) if version else new.limit(0)
+                return _parted(self._changes(new, old).localCheckpoint())
+            except (Py4JJavaError, PySparkException) as error:
+                if not delta_log.is_gone(error):
+                    raise
+        log.warning("%s: batch %d is published with all rows, because its changes are no longer known", table, batch)
+        now = lake.read(table)
+        return now, now.limit(0)
 
     def _changes(self, new: DataFrame, old: DataFrame) -> DataFrame:
         """Return new rows that are not in `old` (`_NEW` is true), and old rows whose keys are not in `new`."""
