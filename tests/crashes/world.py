@@ -21,6 +21,7 @@ from headrace.storage.cleaner.log_cleaner import CleanerSettings, Compactable, L
 from headrace.storage.dirs import log_switch
 from headrace.storage.dirs.log_dirs import LogDirs
 from headrace.storage.dirs.log_move import LogMove
+from headrace.storage.dirs.strays import set_strays_aside
 from headrace.storage.log.config import LogConfig
 from headrace.types import PartitionState, TopicPartition
 from headrace.wire.records import RecordData, batch_headers, build_batch
@@ -117,7 +118,7 @@ class World:
         dirs = LogDirs.open([root / "a", root / "b"], broker_id=0, cluster_id="c")
         try:
             replicas = ReplicaManager(dirs, lambda topic: self._configs.get(TopicPartition(topic, 0), _PLAIN_CONFIG))
-            replicas.set_strays_aside(lambda each: stories[each].topic_id if each in stories else None)
+            set_strays_aside(dirs, lambda each: stories[each].topic_id if each in stories else None)
             replicas.peers = _PEERS
             for topic_partition, story in stories.items():
                 replicas.open(topic_partition, story.topic_id, is_new=True)

@@ -53,6 +53,7 @@ from headrace.server.dispatch import Dispatcher
 from headrace.slices import finish
 from headrace.storage.dirs.log_dirs import LogDirs
 from headrace.storage.dirs.meta_properties import stored_broker_id
+from headrace.storage.dirs.strays import set_strays_aside
 from headrace.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -223,7 +224,8 @@ class Node:
         context = office.founded
         self.cache.begin(office.cluster_id, context.configs)
         self._settings.apply_to_broker()
-        self.replicas.set_strays_aside(context.topic_id_of, name_of=context.names.get, is_new=context.is_new)
+        self.replicas.name_of = context.names.get
+        set_strays_aside(self.log_dirs, context.topic_id_of, name_of=context.names.get, is_new=context.is_new)
         await office.register(addresses.broker_image(config, self.listeners))
         self._admin = TopicAdmin(store, self.cache, office, config, failures, check_directories=self.log_dirs.check)
         blocks = ProducerIdBlocks(store, config.node_id, failures)
@@ -311,7 +313,7 @@ class Node:
             endpoint=partial(addresses.endpoint_for, config),
             history_path=metadata_file(self.log_dirs.directories).with_name(HISTORY_FILE),
             opened=_tune_garbage_collection if self._owns_process else lambda: None,
-            create_state_topic=self._create_state_topic,
+            create_state_topic=lambda: self.transactions.create_topic(),  # noqa: PLW0108  created below
             locate=None if self._member is None else self._member.locate,
         )
         producer_ids = ProducerIds(self._allocate_producer_ids)
@@ -392,9 +394,6 @@ class Node:
         for part in (self._leaders, self._fetchers):
             if part is not None:
                 part.configure({name: self.cache.topic_config(name) for name in names})
-
-    async def _create_state_topic(self) -> None:
-        await self.transactions.create_topic()
 
     def _led(self, topic_partition: TopicPartition) -> None:
         """Load the coordinators' state from a partition that this broker begins to lead."""

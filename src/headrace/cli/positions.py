@@ -57,9 +57,9 @@ def parse_position(text: str, now_ms: int, *, of_group: bool = False) -> Positio
         return Position(Start.BEGINNING)
     if word in ("end", "latest"):
         return Position(Start.END)
-    if re.fullmatch(r"\d+", word):
+    if re.fullmatch(r"\d{1,99}", word):
         return Position(Start.OFFSET, int(word))
-    if re.fullmatch(r"-\d+", word):
+    if re.fullmatch(r"-\d{1,99}", word):
         return Position(Start.BEFORE_END, int(word[1:]))
     try:
         return Position(Start.TIME, parse_moment(text, now_ms))
@@ -85,7 +85,7 @@ def parse_moment(text: str, now_ms: int) -> int:
 
 
 def _moment(text: str, now_ms: int) -> int:
-    if re.fullmatch(r"@\d+", text):
+    if re.fullmatch(r"@\d{1,99}", text):
         return int(text[1:])
     ago = parse_duration(text.lower().removesuffix("ago").rstrip())
     if ago is not None:

@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 from headrace.errors import KafkaError
 from headrace.replication.producer_state import ProducerState
-from headrace.slices import Steps, run_all
+from headrace.slices import Steps, chunks, run_all
 from headrace.storage.log.indexes.index import CorruptIndexError
 from headrace.storage.log.log import Log
 from headrace.storage.log.producers.open_transactions import OpenTransactions
@@ -15,7 +15,7 @@ from headrace.wire.control import coordinator_epoch_of, marker_of
 
 _RECALLED_INDEX_ENTRIES: Final = 128
 """Index entries to read for the latest batches of producers: enough for their requests in flight."""
-_BATCHES_A_STEP: Final = 100
+_ENTRIES_A_STEP: Final = 100
 
 log = logging.getLogger(__name__)
 
@@ -50,35 +50,11 @@ def recover_before(opened: Log, offset: int) -> Steps[RecoveredProducers]:
 
 def _recovered(opened: Log, end_offset: int) -> Steps[RecoveredProducers]:
     """Return the state before `end_offset`, which is the base offset of a batch or the end of the log."""
-    state = ProducerState()
-    transactions = OpenTransactions()
-    # Not from the log start offset: earlier batches are still needed for the last sequence numbers of producers.
-    start = opened.segments.first_offset
-    for offset, path in sorted(snapshots(opened.directory).items(), reverse=True):
-        if offset > end_offset:
-            continue
-        try:
-            entries = read_snapshot(path)
-        except (CorruptSnapshotError, OSError) as error:
-            log.warning("%s: %s. Using an older producer snapshot, or the log", opened.topic_partition, error)
-            continue
-        state.restore(entries)
-        if entries:
-            try:
-                state.recall(opened.segments.headers_before(offset, _RECALLED_INDEX_ENTRIES))
-            except (KafkaError, CorruptIndexError) as error:
-                log.warning(
-                    "%s: its latest batches cannot be read, so retries of idempotent producers may be refused: %s",
-                    opened.topic_partition,
-                    error,
-                )
-        transactions = OpenTransactions(entries)
-        start = max(start, offset)
-        break
+    state, transactions, start = yield from _from_snapshot(opened, end_offset)
     for number, (segment, position, header) in enumerate(opened.segments.batches(start), start=1):
         if header.base_offset >= end_offset:
             break
-        if number % _BATCHES_A_STEP == 0:
+        if number % _ENTRIES_A_STEP == 0:
             yield
         if header.base_offset >= start:
             state.replay(header)
@@ -93,3 +69,43 @@ def _recovered(opened: Log, end_offset: int) -> Steps[RecoveredProducers]:
                 state.end_transaction(header, coordinator_epoch_of(record.value))
                 transactions.end_at(header.producer_id, header.last_offset, marker)
     return RecoveredProducers(state, transactions, end_offset)
+
+
+def _from_snapshot(opened: Log, end_offset: int) -> Steps[tuple[ProducerState, OpenTransactions, int]]:
+    """Load the newest readable snapshot up to `end_offset`. Also return the offset after which the log is newer."""
+    state = ProducerState()
+    # Not from the log start offset: earlier batches are still needed for the last sequence numbers of producers.
+    start = opened.segments.first_offset
+    for offset, path in sorted(snapshots(opened.directory).items(), reverse=True):
+        if offset > end_offset:
+            continue
+        try:
+            entries = read_snapshot(path)
+        except (CorruptSnapshotError, OSError) as error:
+            log.warning("%s: %s. Using an older producer snapshot, or the log", opened.topic_partition, error)
+            continue
+        for some in chunks(entries, _ENTRIES_A_STEP):
+            state.restore(some)
+            yield
+        if entries:
+            yield from _recall(state, opened, offset)
+        return state, OpenTransactions(entries), max(start, offset)
+    return state, OpenTransactions(), start
+
+
+def _recall(state: ProducerState, opened: Log, offset: int) -> Steps[None]:
+    """Add the latest batches before a snapshot to the state. Log failures."""
+    latest = ProducerState()
+    try:
+        for number, header in enumerate(opened.segments.headers_before(offset, _RECALLED_INDEX_ENTRIES), start=1):
+            latest.replay(header)
+            if number % _ENTRIES_A_STEP == 0:
+                yield
+    except (KafkaError, CorruptIndexError) as error:
+        log.warning(
+            "%s: its latest batches cannot be read, so retries of idempotent producers may be refused: %s",
+            opened.topic_partition,
+            error,
+        )
+    else:
+        state.recall(latest)

@@ -4,7 +4,7 @@ Pure: `check` validates a batch, `update` applies an appended one; recovery only
 KIP-890, the state of a producer id is its epoch and its last five batches.
 """
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Mapping
 from struct import Struct
 from typing import Final, NamedTuple, TypeAlias
 
@@ -295,14 +295,11 @@ class ProducerState:
                 -1,
             )
 
-    def recall(self, headers: Iterable[BatchHeader]) -> None:
-        """Add batches before a restored snapshot, which contains only the last batch of every producer.
+    def recall(self, found: "ProducerState") -> None:
+        """Add the batches in `found`, from before a restored snapshot, which has only the last batch of every producer.
 
         A client retries up to five batches after it loses its connection.
         """
-        found = ProducerState()
-        for header in headers:
-            found.replay(header)
         for producer_id, packed in found._producers.items():
             known = self._producers.get(producer_id)
             if known is not None and _identity(packed) == _identity(known):

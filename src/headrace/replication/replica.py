@@ -25,6 +25,8 @@ class OpenedLog(NamedTuple):
     transactions: OpenTransactions
     high_watermark: int
     """The last checkpointed high watermark."""
+    configured: int = 0
+    """The number of changes of configs that the log's config contains."""
 
 
 class Replica:
@@ -134,12 +136,19 @@ class Replica:
 
     def write_producer_snapshot(self, offset: int) -> None:
         """Write a snapshot of the producers at `offset`, from which the next start reads the log. Logs failures."""
-        try:
-            write_snapshot(self.log.directory, offset, self.packed_producers(), sync=False)
-        except OSError as error:
-            log.warning(
-                "The producer snapshot of %s could not be written: %s. The next start reads more of its log instead",
-                self.topic_partition,
-                error,
-            )
-            self.log.state.on_disk_error(self.log.state, error)
+        snapshot_producers(self, offset)
+
+
+def snapshot_producers(owner: Replica | OpenedLog, offset: int) -> None:
+    """Write the producers' state at `offset`, from which the next start reads the log. Logs failures."""
+    opened = owner.log
+    try:
+        entries = owner.transactions.snapshot_entries(owner.producers.packed)
+        write_snapshot(opened.directory, offset, entries, sync=False)
+    except OSError as error:
+        log.warning(
+            "The producer snapshot of %s could not be written: %s. The next start reads more of its log instead",
+            opened.topic_partition,
+            error,
+        )
+        opened.state.on_disk_error(opened.state, error)

@@ -13,10 +13,9 @@ from headrace.replication.appends import Completions, OfflineError
 from headrace.replication.leading.peers import Peers
 from headrace.replication.partition import Partition
 from headrace.replication.producer_recovery import recover_producers
-from headrace.replication.replica import OpenedLog, Replica
+from headrace.replication.replica import OpenedLog, Replica, snapshot_producers
 from headrace.slices import Steps
 from headrace.storage.dirs.log_dirs import LogDirs
-from headrace.storage.dirs.partition_dir import stray_advice
 from headrace.storage.log.config import LogConfig
 from headrace.storage.log.indexes.index import CorruptIndexError
 from headrace.storage.log.log import Log
@@ -55,7 +54,10 @@ class ReplicaManager:
         """The other brokers; None for a cluster of one broker."""
         self._offline: dict[TopicPartition, str] = {}
         self._reported_damage: set[str] = set()
-        self._name_of: Callable[[UUID], str | None] = lambda _: None
+        self._reconfigurations = 0
+        """The number of changes of topics' configs."""
+        self.name_of: Callable[[UUID], str | None] = lambda _: None
+        """Returns the name of a topic of the cluster."""
         self.misses_logs = False
         """True if the log of an existing partition is missing."""
 
@@ -103,34 +105,6 @@ class ReplicaManager:
     def offline_count(self) -> int:
         return len(self._offline)
 
-    def set_strays_aside(
-        self,
-        topic_id_of: Callable[[TopicPartition], UUID | None],
-        *,
-        name_of: Callable[[UUID], str | None] = lambda _: None,
-        is_new: Callable[[TopicPartition], bool] = lambda _: True,
-    ) -> None:
-        """Rename directories that belong to no partition of the cluster, and log warnings.
-
-        A crash during a deletion leaves them. `topic_id_of` returns None for an unknown partition, `name_of` the topic
-        name for an id, and `is_new` True for a partition created since the last start. A directory with another topic's
-        id is kept, and the partition is offline: no empty log replaces it. Raises KafkaError(kafka_storage_error).
-        """
-        self._name_of = name_of
-        for topic_partition in tuple(self.log_dirs.partitions()):
-            topic_id = topic_id_of(topic_partition)
-            found = self.log_dirs.found.stated_topic_id(topic_partition)
-            if topic_id is not None:
-                if found is None or found == topic_id:
-                    continue
-                # the topic was deleted and created again just before a crash
-                is_left_over = is_new(topic_partition) and name_of(found) is None
-                if not is_left_over or self.log_dirs.was_clean(topic_partition):
-                    continue
-            path = self.log_dirs.set_aside(topic_partition)
-            identity = "" if found is None else f" with topic id {found}"
-            log.warning("The cluster has no partition %s%s. %s", topic_partition, identity, stray_advice(path))
-
     # Leading and following
 
     def become_leader(
@@ -150,7 +124,10 @@ class ReplicaManager:
             return ErrorCode.kafka_storage_error
         hosted = self._hosted(topic_partition)
         known = hosted or self._opened.get(topic_partition)
-        if known is not None and known.topic_id != state.topic_id:
+        topic_id = None if known is None else known.topic_id
+        if known is None and topic_partition in self.log_dirs.logs:  # kept by `Commands.resign_moved`
+            topic_id = self.log_dirs.found.stated_topic_id(topic_partition)
+        if topic_id not in (None, state.topic_id):
             return ErrorCode.inconsistent_topic_id
         # An equal epoch is a repeated request: the controller did not get the reply to the first one.
         is_newer = hosted is None or state.leader_epoch > hosted.leader_epoch
@@ -173,6 +150,8 @@ class ReplicaManager:
         """
         if self._hosted(topic_partition) is not None or topic_partition in self._opened:
             return
+        # A kept log has an old config; that of another one may change before it is led or followed.
+        configured = -1 if topic_partition in self.log_dirs.logs else self._reconfigurations
         try:
             opened = self.log_dirs.logs.get(topic_partition) or self._open_log(topic_partition, topic_id, is_new=is_new)
             high_watermark = self.log_dirs.high_watermark(topic_partition)
@@ -186,7 +165,7 @@ class ReplicaManager:
             raise KafkaError(ErrorCode.kafka_storage_error, f"the log cannot be read: {error}") from error
         self._offline.pop(topic_partition, None)
         self._note_flush_ms(opened.config)
-        self._opened[topic_partition] = OpenedLog(opened, topic_id, producers, transactions, high_watermark)
+        self._opened[topic_partition] = OpenedLog(opened, topic_id, producers, transactions, high_watermark, configured)
 
     def lead(self, state: PartitionState) -> Partition:
         """Lead a partition, after `open`. Its fetcher must have stopped appending. Raises KafkaError if it fails."""
@@ -262,7 +241,10 @@ class ReplicaManager:
         reason = self._offline.get(topic_partition)
         if reason is not None:  # its directory has failed since `open`
             raise OfflineError(*topic_partition, reason)
-        return self._opened.pop(topic_partition)
+        opened = self._opened.pop(topic_partition)
+        if opened.configured != self._reconfigurations:
+            opened.log.configure(self._config_of(topic_partition.topic))
+        return opened
 
     def _unfollow(self, topic_partition: TopicPartition) -> "FollowedPartition | None":
         followed = self._followed.pop(topic_partition, None)
@@ -313,7 +295,7 @@ class ReplicaManager:
         if found_id is None:
             self.log_dirs.found.note_topic_id(topic_partition, topic_id)
         elif found_id != topic_id:
-            raise self.log_dirs.found.other_topic(topic_partition, topic_id, self._name_of(found_id))
+            raise self.log_dirs.found.other_topic(topic_partition, topic_id, self.name_of(found_id))
         return self.log_dirs.load(topic_partition, config, now_ms=now_ms())
 
     def withdraw(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
@@ -349,6 +331,7 @@ class ReplicaManager:
     def reconfigure(self, topics: Container[str]) -> Steps[None]:
         """Apply the current configs to the topics' logs."""
         configs: dict[str, LogConfig] = {}
+        self._reconfigurations += 1
         for partition in self._with_waiting():
             topic = partition.log.topic_partition.topic
             if topic not in topics:
@@ -434,10 +417,10 @@ class ReplicaManager:
 
     def close(self) -> None:
         """Close every log and mark the shutdown as clean."""
-        for partition in self.hosted():
+        for partition in self._with_waiting():
             # Even without producers: without a snapshot, a start reads the headers of the whole log.
-            if partition.log_end_offset:
-                partition.write_producer_snapshot(partition.log_end_offset)
+            if end_offset := partition.log.log_end_offset:
+                snapshot_producers(partition, end_offset)
         self.log_dirs.close(self._high_watermarks())
         self._partitions.clear()
         self._followed.clear()

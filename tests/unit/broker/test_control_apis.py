@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import logging
+import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -23,6 +24,7 @@ from headrace.replication.following.partition import FollowedPartition
 from headrace.replication.leading.isr_changes import Answer, IsrChange
 from headrace.replication.leading.peers import Peers
 from headrace.replication.partition import Partition
+from headrace.replication.producer_recovery import recover_producers
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.slices import Pace, run_all
 from headrace.storage.dirs.log_dirs import LogDirs
@@ -670,3 +672,78 @@ async def test_a_stopping_broker_waits_for_the_command_in_progress(broker: Broke
     await broker.commands.close()
     assert broker.replicas.find(*T0) is not None
     assert await current is NONE
+
+
+async def test_settings_that_change_while_a_log_is_opened_apply_to_it(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, go_on = threading.Event(), threading.Event()
+    real = recover_producers
+
+    def slow(log: Log, high_watermark: int) -> Any:
+        began.set()
+        assert go_on.wait(30)
+        return real(log, high_watermark)
+
+    monkeypatch.setattr("headrace.replication.replica_manager.recover_producers", slow)
+    await broker.update()
+    assigned = asyncio.create_task(broker.assign(OTHER))
+    await asyncio.to_thread(began.wait, 30)
+    broker.config = LogConfig(retention_ms=5)
+    run_all(broker.replicas.reconfigure({"t"}))
+    go_on.set()
+    assert await assigned is NONE
+    assert broker.followed().log.config.retention_ms == 5
+
+
+async def resigned(broker: Broker) -> Log:
+    """Lead the partition with a record, and resign because it was moved while there was no session."""
+    broker.replicas.exists = lambda partition: broker.cache.image.topic_id_of(partition) is not None
+    await broker.update(OWN)
+    await broker.assign(OWN)
+    led = broker.replicas.get("t", 0)
+    led.append_as_leader(RECORD, now_ms=1_700_000_000_000)
+    await broker.update(OTHER, 1, replicas=[OTHER])
+    return led.log
+
+
+async def test_new_settings_apply_to_a_kept_log_that_is_used_again(broker: Broker) -> None:
+    log = await resigned(broker)
+    broker.config = LogConfig(retention_ms=5)
+    run_all(broker.replicas.reconfigure({"t"}))
+    assert await broker.assign(OTHER, 2) is NONE
+    assert broker.followed().log is log
+    assert log.config.retention_ms == 5
+
+
+@pytest.mark.parametrize("leader", [OWN, OTHER])
+async def test_a_topic_created_again_does_not_get_the_kept_log_of_the_deleted_one(broker: Broker, leader: int) -> None:
+    log = await resigned(broker)
+    new = UUID(int=TOPIC_ID.int + 1)
+    await broker.update(OTHER, 0, topic_id=new)
+    assert await broker.assign(leader, 2, topic_id=new) is NONE
+    (hosted,) = broker.replicas.hosted()
+    assert (hosted.topic_id, hosted.log_end_offset) == (new, 0)
+    assert hosted.log is not log
+
+
+async def test_a_log_that_waits_for_a_leader_is_closed_with_its_producers(tmp_path: Path) -> None:
+    broker = Broker(tmp_path)
+    broker.config = LogConfig(retention_ms=5)
+    broker.replicas.become_leader(T0, TOPIC_ID, 0)
+    led = broker.replicas.get("t", 0)
+    batch = build_batch([RecordData(None, b"v", 1)], producer_id=7, producer_epoch=3, base_sequence=0)
+    led.append_as_leader(batch, now_ms=1_700_000_000_000)
+    broker.replicas.checkpoint()
+    broker.replicas.withdraw([T0])
+    await broker.update(brokers=(OWN,))
+    assert await broker.assign(OTHER) is NONE
+    broker.replicas.apply_retention()
+    broker.replicas.close()
+    broker.executor.shutdown()
+
+    again = Broker(tmp_path)
+    again.replicas.become_leader(T0, TOPIC_ID, 1, is_new=False)
+    assert len(again.replicas.get("t", 0).producers) == 1
+    again.replicas.close()
+    again.executor.shutdown()

@@ -88,6 +88,7 @@ def test_the_help_of_a_command_ends_with_examples(command: str) -> None:
         ("produce t --idempotent --acks 1", "needs --acks all"),
         ("produce t --compression rar", "rar"),
         ("consume t --from nowhere", "is not a valid position"),
+        (f"consume t --from {'9' * 5000}", "is not a valid position"),
         ("consume t --group g --partition 1", "--group and --partition cannot be combined"),
         ("consume t --jsonl --print-key", "--jsonl, --format and the --print-... options cannot be combined"),
         ("consume t --format {nothing}", "unknown field '{nothing}'"),

@@ -73,7 +73,10 @@ def reassign(cluster: Cluster, targets: Mapping[Place, Sequence[int] | None]) ->
     for asked in _chunks(sorted(targets)):
         wanted = {TopicPartition(*place): targets[place] for place in asked}
         answers: dict[Any, Any] = _ask_controller(
-            cluster, "reassigning partitions", methodcaller("alter_partition_reassignments", wanted)
+            cluster,
+            "reassigning partitions",
+            methodcaller("alter_partition_reassignments", wanted),
+            is_repeatable=None not in wanted.values(),  # a second cancellation has nothing to cancel
         )
         refused |= {
             (place.topic, place.partition): Refusal(error.message, error.description)
@@ -93,7 +96,10 @@ def elect(cluster: Cluster, election: int, places: Iterable[Place]) -> dict[Plac
         for topic, partition in asked:
             topics.setdefault(topic, []).append(partition)
         answer: Any = _ask_controller(
-            cluster, "electing leaders", methodcaller("elect_leaders", election, topics, raise_errors=False)
+            cluster,
+            "electing leaders",
+            methodcaller("elect_leaders", election, topics, raise_errors=False),
+            is_repeatable=False,
         )
         top = for_code(getattr(answer, "error_code", 0))
         if top is not NoError:
@@ -136,10 +142,11 @@ def _change(cluster: Cluster, resource: ConfigResource) -> None:
     cluster.answer(futures[resource], f"changing the throttle of {kind} {resource.name}")
 
 
-def _ask_controller(cluster: Cluster, doing: str, ask: Callable[[Any], T]) -> T:
+def _ask_controller(cluster: Cluster, doing: str, ask: Callable[[Any], T], *, is_repeatable: bool = True) -> T:
     """Return the controller's reply. Retry while the controller changes or is missing, or replies too slowly.
 
-    Raises CommandError if there is no controller for REQUEST_TIMEOUT_S, or a busy one has not replied within 60 s.
+    A request that a slow controller may have carried out is repeated only if its second reply is the same. Raises
+    CommandError if there is no controller for REQUEST_TIMEOUT_S, or a busy one has not replied within 60 s.
     """
     from kafka.errors import (
         KafkaConnectionError,
@@ -149,7 +156,7 @@ def _ask_controller(cluster: Cluster, doing: str, ask: Callable[[Any], T]) -> T:
         UnknownBrokerIdError,
     )
 
-    began = time.monotonic()
+    began = missing_since = time.monotonic()
     while True:
         # A new client for every attempt, because a client caches the controller.
         with python_admin(cluster, doing) as admin:
@@ -157,8 +164,9 @@ def _ask_controller(cluster: Cluster, doing: str, ask: Callable[[Any], T]) -> T:
                 try:
                     return ask(admin)
                 except RequestTimedOutError:
-                    if time.monotonic() > began + _BUSY_S:
+                    if not is_repeatable or time.monotonic() > began + _BUSY_S:
                         raise
+                    missing_since = time.monotonic()
                     continue
                 # RuntimeError is how kafka-python reports a second NOT_CONTROLLER.
                 except (
@@ -169,7 +177,7 @@ def _ask_controller(cluster: Cluster, doing: str, ask: Callable[[Any], T]) -> T:
                     RuntimeError,
                 ):
                     pass
-        if time.monotonic() > began + REQUEST_TIMEOUT_S:
+        if time.monotonic() > missing_since + REQUEST_TIMEOUT_S:
             raise CommandError(
                 f"{doing}: the cluster has no controller",
                 "Try again when `headrace cluster` shows a controller; if none appears, check the brokers' logs.",

@@ -19,7 +19,7 @@ _HIGHEST: Final = 2**63 - 1
 
 def parse_rate(text: str, option: str) -> int:
     """Parse bytes per second: '1000000', '512KB' or '50MB', in powers of 1024. Raises CommandError."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]?)(?:i?b)?(?:/s)?", text.strip().lower())
+    found = re.fullmatch(r"(\d{1,99}(?:\.\d+)?)\s*([kmg]?)(?:i?b)?(?:/s)?", text.strip().lower())
     rate = int(float(found[1]) * _UNITS[found[2]]) if found else 0
     if not 0 < rate <= _HIGHEST:
         raise usage_error(f"{option} '{text}' is not a rate", "Use bytes per second, for example 50MB or 1000000.")

@@ -153,6 +153,22 @@ def test_a_controller_that_does_not_reply_ends_the_request(admin: Admin, monkeyp
         requests.reassign(CLUSTER, {("t", 0): [1, 2]})
 
 
+def test_a_controller_that_fails_over_after_a_timeout_is_followed(
+    admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = iter([0.0, 10.1, 10.2, 10.3])
+    monkeypatch.setattr("headrace.cli.placement.requests.time.monotonic", lambda: next(times, 11.0))
+    answer = {TopicPartition("t", 0): None}
+    admin.answers["alter_partition_reassignments"] = [RequestTimedOutError(), NotControllerError(), answer]
+    assert requests.reassign(CLUSTER, {("t", 0): [1, 2]}) == {}
+
+
+def test_a_cancellation_that_may_have_been_carried_out_is_not_repeated(admin: Admin) -> None:
+    admin.answers["alter_partition_reassignments"] = [RequestTimedOutError(), {TopicPartition("t", 0): None}]
+    with pytest.raises(RequestTimedOutError):
+        requests.reassign(CLUSTER, {("t", 0): None})
+
+
 def test_a_request_waits_for_a_controller(admin: Admin) -> None:
     admin.controllers = [-1, -1, 2]
     admin.answers["alter_partition_reassignments"] = [{TopicPartition("t", 0): None}]

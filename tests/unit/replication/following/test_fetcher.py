@@ -320,7 +320,7 @@ async def test_a_truncation_that_fails_gives_the_partition_up(broker: Broker, mo
 def short_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pause after every batch that is read."""
     monkeypatch.setattr(slices, "SLICE_S", 0.0)
-    monkeypatch.setattr(producer_recovery, "_BATCHES_A_STEP", 1)
+    monkeypatch.setattr(producer_recovery, "_ENTRIES_A_STEP", 1)
 
 
 def diverging(index: int = 0, end_offset: int = 4) -> dict[str, Any]:

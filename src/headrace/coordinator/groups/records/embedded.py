@@ -5,6 +5,7 @@ group of the consumer protocol (KIP-848). Every version extends version 0.
 """
 
 import struct
+from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
@@ -19,6 +20,7 @@ _GENERATION_SINCE: Final = 2
 _RACK_SINCE: Final = 3
 
 _VERSION_AND_COUNT = struct.Struct(">hi")
+_REMEMBERED_LISTS: Final = 16
 _VERSION_BYTES: Final = 2
 _LENGTH = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
@@ -43,14 +45,14 @@ class Assignment(NamedTuple):
 def subscribed_topics(subscriptions: Iterable[bytes]) -> set[str] | None:
     """Return the topics in encoded subscriptions of any version.
 
-    Return None if one cannot be decoded, or if they have more than `MAX_TOPICS` topics. Topics that equal those of the
-    previous subscription are decoded once.
+    Return None if one cannot be decoded, or if they have more than `MAX_TOPICS` topics. Lists of topics that are equal
+    in several subscriptions are decoded and counted once, unless there are many different lists.
     """
     topics: set[str] = set()
     decoded = 0
-    previous = b""
+    lists: deque[bytes] = deque(maxlen=_REMEMBERED_LISTS)
     for metadata in subscriptions:
-        if previous and metadata.startswith(previous, _VERSION_BYTES):
+        if any(metadata.startswith(known, _VERSION_BYTES) for known in lists):
             continue
         try:
             _, count = _VERSION_AND_COUNT.unpack_from(metadata)
@@ -67,7 +69,7 @@ def subscribed_topics(subscriptions: Iterable[bytes]) -> set[str] | None:
                 position += size
         except (struct.error, UnicodeDecodeError):
             return None
-        previous = metadata[_VERSION_BYTES:position]
+        lists.append(metadata[_VERSION_BYTES:position])
     return topics
 
 
