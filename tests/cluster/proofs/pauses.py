@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 from headrace.clock import now_ms
 from headrace.wire.apis import ApiKey
 from headrace.wire.records import RecordData, build_batch
+from tests.cluster.conftest import leaders
 from tests.cluster.proofs.kills import REPLICATED, compare_all, defects_in, name_of, truncations_by_headrace
 from tests.cluster.proofs.load import Load, Outcome
 from tests.cluster.proofs.reading import check, read
@@ -143,6 +144,14 @@ def _pause(rig: Rig, victim: int, number: int, figures: _Figures) -> None:
         try:
             wait_for(lambda: victim not in _leaders(rig), f"others than {name_of(victim)} lead", timeout_s=120)
             rig.wait_for_brokers(*others)
+            # Until the others hear of their leadership, they may still copy from the victim, and commit its records.
+            wait_for(
+                lambda: (
+                    not any(victim in leaders(rig.brokers[other].bootstrap, STALE_TOPIC).values() for other in others)
+                ),
+                f"the others know that {name_of(victim)} does not lead",
+                timeout_s=120,
+            )
             unused = iter(clients)
             sent = [
                 _send(next(unused), partition, acks, b"%d %d %d %d" % (number, partition, acks, index))
