@@ -325,12 +325,11 @@ class Segment:
     def write_indexes(self) -> None:
         """Write pending entries to the index files. Raises OSError.
 
-        Write the time index first: recovery starts at the last offset index entry, so the time index must cover all
-        earlier batches.
+        Write the offset index last: recovery starts at its last entry, so the others must cover all earlier batches.
         """
+        self.txn_index.write_tail()
         self.time_index.write_tail()
         self.index.write_tail()
-        self.txn_index.write_tail()
 
     def seal(self) -> None:
         """Complete the files of a segment that is rolled or closed. Raises OSError."""

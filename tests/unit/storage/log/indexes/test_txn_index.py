@@ -16,7 +16,7 @@ from headrace.storage.log.indexes import txn_index
 from headrace.storage.log.indexes.txn_index import AbortedTransaction, TransactionIndex
 from tests.support.examples import examples
 from tests.unit.storage.log.producers.test_transactions import ABORT, put
-from tests.unit.storage.logs import open_log
+from tests.unit.storage.logs import append, open_log
 
 FIRST = AbortedTransaction(1, 0, 4, 5)
 SECOND = AbortedTransaction(2, 3, 7, 8)
@@ -28,6 +28,21 @@ ENTRY_BYTES = 34
 def without_descriptors() -> Iterator[None]:
     def refused(*_: Any) -> int:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "open", refused)
+        yield
+
+
+@contextmanager
+def without_files(suffix: str) -> Iterator[None]:
+    """Refuse to open files whose names end with `suffix`."""
+    real = os.open
+
+    def refused(path: Any, *arguments: Any, **options: Any) -> int:
+        if os.fspath(path).endswith(suffix):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return real(path, *arguments, **options)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "open", refused)
@@ -124,6 +139,22 @@ def test_a_segment_is_not_completed_without_its_index(tmp_path: Path) -> None:
             log.close()
     log.close()
     assert TransactionIndex(tmp_path / f"{0:020d}.txnindex").read() == [FIRST]
+
+
+def test_a_restart_restores_an_entry_that_could_not_be_written(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    put(log, 1)
+    put(log, 1, marker=ABORT)
+    with without_descriptors():
+        log.note_aborted(FIRST)
+    while log.segments.active.index.count < 2:
+        append(log)
+    with without_files(".txnindex"), pytest.raises(KafkaError, match="Too many open files"):
+        log.close()
+
+    again = open_log(tmp_path, kernel_survived=True)
+
+    assert again.segments.active.txn_index.read() == [AbortedTransaction(1, 0, 1, 2)]
 
 
 def test_a_failed_disk_fails_the_flush(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
