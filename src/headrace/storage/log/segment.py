@@ -339,9 +339,11 @@ class Segment:
             self.file.trim(self.size)
 
     def sync_indexes(self) -> None:
-        """Make the offset and time indexes of an inactive segment survive a power failure. Raises OSError."""
+        """Make the indexes of an inactive segment survive a power failure. Raises OSError."""
         sync_file(self.index.path)
         sync_file(self.time_index.path)
+        if self.txn_index.path.exists():
+            sync_file(self.txn_index.path)
 
     def move(self, directory: Path) -> None:
         """Use the new path of the renamed or copied directory."""
