@@ -55,7 +55,7 @@ def _recovered(opened: Log, end_offset: int) -> Steps[RecoveredProducers]:
     # Not from the log start offset: earlier batches are still needed for the last sequence numbers of producers.
     start = opened.segments.first_offset
     for offset, path in sorted(snapshots(opened.directory).items(), reverse=True):
-        if offset > end_offset:
+        if not start <= offset <= end_offset:
             continue
         try:
             entries = read_snapshot(path)

@@ -71,7 +71,7 @@ class Log:
         self.deleted_files = DeletedFiles(self.state)
         self.is_moving = False
         """True while the log is copied to another log directory; compaction waits."""
-        self.save_bounds: Callable[[Log], None] = _save_nothing
+        self.save_bounds: Callable[[Log], None] = lambda _: None
         """Writes the recovery point and the log start offset to disk before later data is rewritten."""
 
     @classmethod
@@ -331,6 +331,7 @@ class Log:
             if len(inactive) < len(doomed):
                 # after the others: on a full disk, the roll may fail until their files are removed
                 self._roll_to(self.log_end_offset, now_ms)
+                self.state.write_producer_snapshot()
                 self._drop(doomed[-1:], now_ms)
         except OSError as error:
             raise self.state.storage_error("delete old segments of", error) from error
@@ -345,7 +346,7 @@ class Log:
             for segment in oldest:
                 self.deleted_files.add(segment.mark_deleted(), now_ms)
                 dropped += 1
-                segment_file(self.directory, segment.base_offset, SNAPSHOT_SUFFIX).unlink(missing_ok=True)
+            remove_snapshots(self.directory, self.segments.first_offset)
         finally:
             self.segments.replace(ordered[dropped:])
             try:
@@ -442,7 +443,3 @@ class Log:
         self.leader_epochs.path = directory / LEADER_EPOCHS_FILE
         for segment in self.segments.ordered:
             segment.move(directory)
-
-
-def _save_nothing(_: Log) -> None:
-    """Do nothing: the log belongs to no log directory."""
