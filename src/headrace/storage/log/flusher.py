@@ -5,7 +5,7 @@ A flush blocks on the disk. It may run in one thread while another thread append
 
 import errno
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
 from pathlib import Path
@@ -102,6 +102,10 @@ class LogFlusher:
                 active.file.sync()
                 active.sync_indexes()
 
+    def restored(self, segments: Sequence[Segment]) -> None:
+        """Leave segments to the next flush that were not listed for a while: an earlier one may have missed them."""
+        self._rolled[:0] = [segment for segment in segments if segment not in self._rolled]
+
     def files_created(self) -> None:
         """Record that files were created: the next flush also syncs the directory."""
         self._new_names = True
@@ -162,9 +166,10 @@ class LogFlusher:
             self.sync_switch()
             is_complete = True
             while self._rolled and is_complete:
-                is_complete = self._sync_segment(self._rolled[0], truncations, active=False)
+                rolled = self._rolled[0]
+                is_complete = self._sync_segment(rolled, truncations, active=False)
                 if is_complete:
-                    del self._rolled[0]
+                    self._rolled.remove(rolled)  # another thread may have put others before it
             for segment, next_segment in zip_longest(segments, segments[1:]):
                 if segment.base_offset >= end:
                     break

@@ -348,6 +348,7 @@ class Log:
                 dropped += 1
             remove_snapshots(self.directory, self.segments.first_offset)
         finally:
+            self.flusher.restored(ordered[dropped : len(oldest)])
             self.segments.replace(ordered[dropped:])
             try:
                 # after the renames, which also work on a full disk; a start derives the same from the files
