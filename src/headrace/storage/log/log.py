@@ -279,9 +279,10 @@ class Log:
         state, log_start_offset = self.state, self.log_start_offset
         state.truncations += 1
         try:
+            if last is not None and (found := last.find(offset)) is not None:
+                # this has failed if the segment is damaged, before anything is deleted
+                offset = min(offset, found[1].base_offset)
             with self.flusher.truncating_to(offset) as recovery_point:
-                if last is not None:
-                    last.find(offset)  # fails if it is damaged, before anything is deleted
                 remove_unfinished_swaps(state.directory)
                 if offset < recovery_point:
                     # recovery does not check data before the recovery point, so save it before that data is rewritten
