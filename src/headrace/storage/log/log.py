@@ -203,8 +203,11 @@ class Log:
 
     def fits_active_segment(self, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
         """Return True if the active segment is not empty and can take `size` bytes of batches up to `last_offset`."""
-        segment = self.segments.ordered[-1]
-        return segment.size > 0 and not segment.should_roll(size, last_offset, max_timestamp, self.state.config, now_ms)
+        segment, config = self.segments.ordered[-1], self.state.config
+        try:
+            return segment.size > 0 and not segment.should_roll(size, last_offset, max_timestamp, config, now_ms)
+        except OSError:
+            return False  # the append that follows fails in the same way, and reports it
 
     def note_aborted(self, transaction: AbortedTransaction) -> None:
         """Index an aborted transaction that ends in the active segment; on a full disk, a flush writes it later."""
