@@ -282,8 +282,7 @@ class Log:
         state, log_start_offset = self.state, self.log_start_offset
         state.truncations += 1
         try:
-            if last is not None and (found := last.find(offset)) is not None:
-                # this has failed if the segment is damaged, before anything is deleted
+            if last is not None and (found := last.find(offset)) is not None:  # this fails if it is damaged
                 offset = min(offset, found[1].base_offset)
             with self.flusher.truncating_to(offset) as recovery_point:
                 remove_unfinished_swaps(state.directory)
@@ -405,6 +404,7 @@ class Log:
                 segment.change_suffix("")
                 segment.path.stat()  # another thread may have removed it as an older file with that name
             cleaned.remove()  # last: after a crash before that, the start completes the swap
+        self.flusher.files_created()  # the next flush syncs the names
 
     def _check_swap(self, old: Sequence[Segment], cleaned: Segment) -> int:
         """Return the index of `old[0]`. If `old` has changed, remove `cleaned` and raise CleaningAbortedError."""

@@ -16,10 +16,12 @@ from headrace.storage.log.config import LogConfig
 from headrace.storage.log.indexes.index import NO_TIMESTAMP, TIME_ENTRY_SIZE, OffsetIndex, TimeIndex
 from headrace.storage.log.indexes.txn_index import TransactionIndex
 from headrace.storage.log.segment_files import (
+    CLEANED_SUFFIX,
     DELETED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SEGMENT_SUFFIXES,
+    SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     segment_file,
@@ -358,6 +360,9 @@ class Segment:
     def remove(self) -> None:
         """Remove all files. Raises HalfDoneError."""
         with indivisible(f"The removal of {self.path}"):
+            if self.suffix == SWAP_SUFFIX:
+                # A start after a crash completes a swap, unless a `.cleaned` file shows that it may be incomplete.
+                self.change_suffix(CLEANED_SUFFIX)
             # The log file last: after a crash, a start would use a `.swap` index without it for the original segment.
             for path in reversed(self.files()):
                 path.unlink(missing_ok=True)
