@@ -72,12 +72,15 @@ def _recovered(opened: Log, end_offset: int) -> Steps[RecoveredProducers]:
 
 
 def _from_snapshot(opened: Log, end_offset: int) -> Steps[tuple[ProducerState, OpenTransactions, int]]:
-    """Load the newest readable snapshot up to `end_offset`. Also return the offset after which the log is newer."""
+    """Load the newest readable snapshot up to `end_offset`, and return its state and offset.
+
+    A snapshot before the first segment is outdated. Without one, the offset is that of the first segment.
+    """
     state = ProducerState()
     # Not from the log start offset: earlier batches are still needed for the last sequence numbers of producers.
     start = opened.segments.first_offset
     for offset, path in sorted(snapshots(opened.directory).items(), reverse=True):
-        if offset > end_offset:
+        if not start <= offset <= end_offset:
             continue
         try:
             entries = read_snapshot(path)
@@ -89,7 +92,7 @@ def _from_snapshot(opened: Log, end_offset: int) -> Steps[tuple[ProducerState, O
             yield
         if entries:
             yield from _recall(state, opened, offset)
-        return state, OpenTransactions(entries), max(start, offset)
+        return state, OpenTransactions(entries), offset
     return state, OpenTransactions(), start
 
 

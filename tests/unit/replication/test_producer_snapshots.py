@@ -1,16 +1,19 @@
 """Snapshots of producer state are written while producers write, and restore deduplication."""
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from headrace.errors import KafkaError
+from headrace.errors import ErrorCode, KafkaError
 from headrace.replication import producer_snapshots
+from headrace.replication.producer_recovery import recover_producers
 from headrace.replication.producer_snapshots import ProducerSnapshots
 from headrace.storage.log.config import LogConfig
 from headrace.storage.log.producers.producer_snapshot import read_snapshot, snapshots
+from headrace.storage.log.segment_files import SNAPSHOT_SUFFIX, segment_file
 from headrace.wire.records import RecordData, build_batch
 from tests.unit.replication.test_partition import NOW, Setup
 
@@ -116,3 +119,45 @@ def test_the_window_is_not_filled_from_an_older_epoch(setup: Setup) -> None:
     assert setup.partition.append_as_leader(data, now_ms=NOW).base_offset == 4
     (state,) = [producer for _, producer in setup.partition.producers.items()]
     assert [batch.first_offset for batch in state.batches] == [4]
+
+
+def killed(setup: Setup) -> Setup:
+    """Start a broker with the files that are left if the one of `setup` is killed."""
+    copy = setup.directory.parent / "copy"
+    shutil.copytree(setup.directory, copy)
+    return Setup(copy)
+
+
+def expire_all(setup: Setup) -> None:
+    log = setup.partition.log
+    log.configure(replace(log.config, retention_ms=1000))
+    log.apply_retention(NOW + 10**7, log.log_end_offset)
+
+
+def test_producers_are_known_after_retention_has_deleted_all_their_records(tmp_path: Path) -> None:
+    setup = Setup(tmp_path / "data")
+    write(setup, 0)
+    setup.reopen()
+    write(setup, 1, 3)
+    expire_all(setup)
+    assert offsets(setup) == [setup.partition.log_start_offset] == [4]
+    again = killed(setup)
+    with pytest.raises(KafkaError) as caught:
+        write(again, 7)
+    assert caught.value.code is ErrorCode.out_of_order_sequence_number
+    write(again, 4)
+    assert again.partition.log_end_offset == 5
+
+
+def test_a_snapshot_from_before_the_first_record_is_not_used(tmp_path: Path) -> None:
+    setup = Setup(tmp_path / "data")
+    write(setup, 0)
+    setup.reopen()
+    write(setup, 1, 3)
+    outdated = snapshots(setup.partition.log.directory)[1].read_bytes()
+    expire_all(setup)
+    again = killed(setup)
+    for path in snapshots(again.partition.log.directory).values():
+        path.unlink()
+    segment_file(again.partition.log.directory, 1, SNAPSHOT_SUFFIX).write_bytes(outdated)
+    assert recover_producers(again.partition.log, 4)[0].snapshot() == []

@@ -3,6 +3,7 @@
 import logging
 from typing import NamedTuple
 from uuid import UUID
+from weakref import WeakMethod
 
 from headrace.replication.following.fetched_batches import PlacedBatch, Run, UnexpectedOffsetError, runs_of
 from headrace.replication.following.follower_state import LogEnd, truncation_offset
@@ -53,6 +54,7 @@ class FollowedPartition(Replica):
             producers=producers,
             transactions=transactions,
         )
+        log.state.producers_writer = WeakMethod(self.write_producer_snapshot)
         self.leader = leader
         self.transactions.markers.loaded(log.log_end_offset)
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 from uuid import UUID
+from weakref import WeakMethod
 
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.appends import Completions
@@ -49,6 +50,7 @@ class LedReplica(Replica):
             producers=producers,
             transactions=transactions,
         )
+        log.state.producers_writer = WeakMethod(self.write_producer_snapshot)
         self.isr: tuple[int, ...] = ()
         self.isr_size = 1
         self.replicas: tuple[int, ...] = ()

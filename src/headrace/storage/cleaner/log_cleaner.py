@@ -188,7 +188,7 @@ class LogCleaner:
                 continue
             self.max_dirty_ratio = max(self.max_dirty_ratio, dirt.ratio)
             if dirt.overdue or dirt.ratio > candidate.log.config.min_cleanable_dirty_ratio:
-                reason = self._lack_of_space(candidate.log, dirt.segments)
+                reason = self._lack_of_space(candidate.log, dirt.segments) or self._unwritten(candidate.log)
                 if reason is None:
                     found.append((candidate, dirt))
                 else:
@@ -212,6 +212,16 @@ class LogCleaner:
         if free >= needed:
             return None
         return f"it may need {needed} bytes before it frees any, but {directory} has {free}: free some space there"
+
+    def _unwritten(self, cleanable: Log) -> str | None:
+        """Write all entries of the transaction indexes, which the cleaner reads. Return the error, else None."""
+        try:
+            for segment in cleanable.segments.ordered:
+                segment.txn_index.write_tail()
+        except OSError as error:
+            self._log_dirs.note_failure(cleanable.directory.parent, error)
+            return str(error)
+        return None
 
     def _job_for(self, cleanable: Compactable, dirt: Dirt, now: int) -> CleaningJob:
         config = cleanable.log.config

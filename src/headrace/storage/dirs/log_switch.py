@@ -6,11 +6,13 @@ removed, and a copy next to its renamed original is used (`found_partitions`).
 """
 
 from math import inf
+from pathlib import Path
 
 from headrace.storage.dirs.log_dir import LogDir
 from headrace.storage.dirs.log_dirs import LogDirs
 from headrace.storage.dirs.log_move import LAST_BYTES, LogMove, MoveAbortedError, MoveFailedError
 from headrace.storage.dirs.partition_dir import replaced_name
+from headrace.storage.files.atomic_file import read_file, replace_file
 
 
 def prepare(log_dirs: LogDirs, move: LogMove, high_watermark: int) -> None:
@@ -48,15 +50,30 @@ def switch(log_dirs: LogDirs, move: LogMove) -> bool:
     # records that are flushed in the old directory, or being flushed, must be on disk in the new one
     sync = moved.flusher.recovery_point > move.synced_offset or moved.flusher.is_flushing
     move.copy(plan, lambda: inf, sync=sync)
-    old = log_dirs.place(moved)
-    move.replaced = old.parent.path / replaced_name(moved.topic_partition, move.identity)
-    try:
-        old.path.rename(move.replaced)
-    except OSError as error:
-        raise MoveFailedError(old.parent.path, error) from error
-    log_dirs.set_place(moved, move.target, move.future)
-    moved.switch_to(move.future, old.parent.path)
+    index = moved.segments.active.txn_index
+    with index.moving() as entries:
+        _complete(move, move.future / index.path.name, entries)
+        old = log_dirs.place(moved)
+        move.replaced = old.parent.path / replaced_name(moved.topic_partition, move.identity)
+        try:
+            old.path.rename(move.replaced)
+        except OSError as error:
+            raise MoveFailedError(old.parent.path, error) from error
+        log_dirs.set_place(moved, move.target, move.future)
+        moved.switch_to(move.future, old.parent.path)
     return True
+
+
+def _complete(move: LogMove, copy: Path, entries: bytes) -> None:
+    """Add what is missing in the copy of the transaction index, for which the old disk may have no room.
+
+    A flush in another thread may also have written it after the plan. Raises MoveFailedError.
+    """
+    try:
+        if entries != (read_file(copy) if copy.exists() else b""):
+            replace_file(copy, entries)
+    except OSError as error:
+        raise MoveFailedError(move.target, error) from error
 
 
 def finish(log_dirs: LogDirs, move: LogMove, now_ms: int) -> None:

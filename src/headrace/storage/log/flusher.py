@@ -5,7 +5,7 @@ A flush blocks on the disk. It may run in one thread while another thread append
 
 import errno
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
 from pathlib import Path
@@ -93,14 +93,18 @@ class LogFlusher:
         Raises OSError.
         """
         end_offset = self._state.log_end_offset
-        if self.recovery_point >= end_offset:
-            # later flushes begin after this segment
+        if self.recovery_point >= end_offset or self.is_flushing:
+            # later flushes begin after this segment, or may do so
             if self._saved_recovery_point < end_offset:
                 if active not in self._rolled:  # it is if an earlier roll failed
                     self._rolled.append(active)
             else:  # recovery would not read it
                 active.file.sync()
                 active.sync_indexes()
+
+    def restored(self, segments: Sequence[Segment]) -> None:
+        """Leave segments to the next flush that were not listed for a while: an earlier one may have missed them."""
+        self._rolled[:0] = [segment for segment in segments if segment not in self._rolled]
 
     def files_created(self) -> None:
         """Record that files were created: the next flush also syncs the directory."""
@@ -162,9 +166,10 @@ class LogFlusher:
             self.sync_switch()
             is_complete = True
             while self._rolled and is_complete:
-                is_complete = self._sync_segment(self._rolled[0], truncations, active=False)
+                rolled = self._rolled[0]
+                is_complete = self._sync_segment(rolled, truncations, active=False)
                 if is_complete:
-                    del self._rolled[0]
+                    self._rolled.remove(rolled)  # another thread may have put others before it
             for segment, next_segment in zip_longest(segments, segments[1:]):
                 if segment.base_offset >= end:
                     break
@@ -179,13 +184,14 @@ class LogFlusher:
                 except OSError:
                     self._new_names = True
                     raise
+            if segments[-1] is not state.segments.active:
+                # it was rolled during this flush
+                is_complete &= self._sync_segment(segments[-1], truncations, active=False)
             with self._moving_point:
                 if is_complete and truncations == state.truncations:
                     self.recovery_point = max(
                         self.recovery_point, end if self._limit is None else min(end, self._limit)
                     )
-            if segments[-1] is not state.segments.active:
-                self._sync_segment(segments[-1], truncations, active=False)  # it was rolled during this flush
         except OSError as error:
             failed = state.storage_error("flush", error)
             if error.errno not in _RETRIABLE:
@@ -195,29 +201,35 @@ class LogFlusher:
     def _sync_segment(self, segment: Segment, truncations: int, *, active: bool) -> bool:
         """Return False if the recovery point must not move past the segment.
 
-        Either a file is missing because of a truncation or a move in progress, or the transaction index has entries
-        that cannot be written now: a start after a crash must rebuild it.
+        A file is then missing because of a truncation or a move in progress.
         """
-        is_indexed = True
         try:
             segment.file.sync()
-            if not active:
+            if active:
+                self._sync_transactions(segment)
+            else:
                 segment.sync_indexes()
-            try:
-                segment.txn_index.write_tail()
-            except OSError as error:
-                if not may_pass(error):
-                    raise
-                is_indexed = False
-            if segment.txn_index.path.exists():
-                sync_file(segment.txn_index.path)
         except FileNotFoundError:
             is_listed = segment in self._state.segments.ordered
             if is_listed and self._limit is None and truncations == self._state.truncations:
                 raise
             log.debug("%s was deleted during a flush", segment.path)
             return not is_listed
-        return is_indexed
+        return True
+
+    def _sync_transactions(self, active: Segment) -> None:
+        """Sync the active segment's transaction index. Raises OSError.
+
+        Entries that cannot be written now stay in memory: recovery reads this segment until it is rolled, and a roll
+        writes them or fails.
+        """
+        try:
+            active.txn_index.write_tail()
+        except OSError as error:
+            if not may_pass(error):
+                raise
+        if active.txn_index.path.exists():
+            sync_file(active.txn_index.path)
 
     def flush_rolled(self) -> None:
         """Flush every segment but the active one. Appends may run at the same time."""

@@ -71,7 +71,7 @@ class Log:
         self.deleted_files = DeletedFiles(self.state)
         self.is_moving = False
         """True while the log is copied to another log directory; compaction waits."""
-        self.save_bounds: Callable[[Log], None] = _save_nothing
+        self.save_bounds: Callable[[Log], None] = lambda _: None
         """Writes the recovery point and the log start offset to disk before later data is rewritten."""
 
     @classmethod
@@ -203,8 +203,11 @@ class Log:
 
     def fits_active_segment(self, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
         """Return True if the active segment is not empty and can take `size` bytes of batches up to `last_offset`."""
-        segment = self.segments.ordered[-1]
-        return segment.size > 0 and not segment.should_roll(size, last_offset, max_timestamp, self.state.config, now_ms)
+        segment, config = self.segments.ordered[-1], self.state.config
+        try:
+            return segment.size > 0 and not segment.should_roll(size, last_offset, max_timestamp, config, now_ms)
+        except OSError:
+            return False  # the append that follows fails in the same way, and reports it
 
     def note_aborted(self, transaction: AbortedTransaction) -> None:
         """Index an aborted transaction that ends in the active segment; on a full disk, a flush writes it later."""
@@ -279,9 +282,9 @@ class Log:
         state, log_start_offset = self.state, self.log_start_offset
         state.truncations += 1
         try:
+            if last is not None and (found := last.find(offset)) is not None:  # this fails if it is damaged
+                offset = min(offset, found[1].base_offset)
             with self.flusher.truncating_to(offset) as recovery_point:
-                if last is not None:
-                    last.find(offset)  # fails if it is damaged, before anything is deleted
                 remove_unfinished_swaps(state.directory)
                 if offset < recovery_point:
                     # recovery does not check data before the recovery point, so save it before that data is rewritten
@@ -331,6 +334,7 @@ class Log:
             if len(inactive) < len(doomed):
                 # after the others: on a full disk, the roll may fail until their files are removed
                 self._roll_to(self.log_end_offset, now_ms)
+                self.state.write_producer_snapshot()
                 self._drop(doomed[-1:], now_ms)
         except OSError as error:
             raise self.state.storage_error("delete old segments of", error) from error
@@ -345,8 +349,9 @@ class Log:
             for segment in oldest:
                 self.deleted_files.add(segment.mark_deleted(), now_ms)
                 dropped += 1
-                segment_file(self.directory, segment.base_offset, SNAPSHOT_SUFFIX).unlink(missing_ok=True)
+            remove_snapshots(self.directory, self.segments.first_offset)
         finally:
+            self.flusher.restored(ordered[dropped : len(oldest)])
             self.segments.replace(ordered[dropped:])
             try:
                 # after the renames, which also work on a full disk; a start derives the same from the files
@@ -399,6 +404,7 @@ class Log:
                 segment.change_suffix("")
                 segment.path.stat()  # another thread may have removed it as an older file with that name
             cleaned.remove()  # last: after a crash before that, the start completes the swap
+        self.flusher.files_created()  # the next flush syncs the names
 
     def _check_swap(self, old: Sequence[Segment], cleaned: Segment) -> int:
         """Return the index of `old[0]`. If `old` has changed, remove `cleaned` and raise CleaningAbortedError."""
@@ -442,7 +448,3 @@ class Log:
         self.leader_epochs.path = directory / LEADER_EPOCHS_FILE
         for segment in self.segments.ordered:
             segment.move(directory)
-
-
-def _save_nothing(_: Log) -> None:
-    """Do nothing: the log belongs to no log directory."""

@@ -387,9 +387,12 @@ def finish_interrupted_swaps(directory: Path) -> None:
 
 
 def remove_unfinished_swaps(directory: Path) -> None:
-    """Remove the files of compacted segments, log files last, as `Segment.remove` does. Raises HalfDoneError."""
+    """Remove the files of compacted segments, log files last. Raises HalfDoneError."""
     names = [path.name for path in directory.iterdir() if path.name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX))]
     with indivisible(f"The removal of compacted files from {directory}"):
+        for name in names:
+            if name.endswith(LOG_SUFFIX + SWAP_SUFFIX) and (offset := offset_of(name)) is not None:
+                _swap_segment(directory, offset).remove()
         for name in sorted(names, key=lambda name: LOG_SUFFIX in name):
             (directory / name).unlink(missing_ok=True)
 
@@ -417,7 +420,8 @@ def _without_damaged(directory: Path, swaps: list[str]) -> list[str]:
 
 
 def _swap_segment(directory: Path, base_offset: int) -> Segment:
-    size = segment_file(directory, base_offset, LOG_SUFFIX + SWAP_SUFFIX).stat().st_size
+    path = segment_file(directory, base_offset, LOG_SUFFIX + SWAP_SUFFIX)
+    size = path.stat().st_size if path.exists() else 0
     return Segment(directory, base_offset, size=size, index_size=0, time_index_size=0, now_ms=0, suffix=SWAP_SUFFIX)
 
 

@@ -16,10 +16,12 @@ from headrace.storage.log.config import LogConfig
 from headrace.storage.log.indexes.index import NO_TIMESTAMP, TIME_ENTRY_SIZE, OffsetIndex, TimeIndex
 from headrace.storage.log.indexes.txn_index import TransactionIndex
 from headrace.storage.log.segment_files import (
+    CLEANED_SUFFIX,
     DELETED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SEGMENT_SUFFIXES,
+    SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     segment_file,
@@ -325,12 +327,11 @@ class Segment:
     def write_indexes(self) -> None:
         """Write pending entries to the index files. Raises OSError.
 
-        Write the time index first: recovery starts at the last offset index entry, so the time index must cover all
-        earlier batches.
+        Write the offset index last: recovery starts at its last entry, so the others must cover all earlier batches.
         """
+        self.txn_index.write_tail()
         self.time_index.write_tail()
         self.index.write_tail()
-        self.txn_index.write_tail()
 
     def seal(self) -> None:
         """Complete the files of a segment that is rolled or closed. Raises OSError."""
@@ -340,9 +341,11 @@ class Segment:
             self.file.trim(self.size)
 
     def sync_indexes(self) -> None:
-        """Make the offset and time indexes of an inactive segment survive a power failure. Raises OSError."""
+        """Make the indexes of an inactive segment survive a power failure. Raises OSError."""
         sync_file(self.index.path)
         sync_file(self.time_index.path)
+        if self.txn_index.path.exists():
+            sync_file(self.txn_index.path)
 
     def move(self, directory: Path) -> None:
         """Use the new path of the renamed or copied directory."""
@@ -357,6 +360,9 @@ class Segment:
     def remove(self) -> None:
         """Remove all files. Raises HalfDoneError."""
         with indivisible(f"The removal of {self.path}"):
+            if self.suffix == SWAP_SUFFIX:
+                # A start after a crash completes a swap, unless a `.cleaned` file shows that it may be incomplete.
+                self.change_suffix(CLEANED_SUFFIX)
             # The log file last: after a crash, a start would use a `.swap` index without it for the original segment.
             for path in reversed(self.files()):
                 path.unlink(missing_ok=True)

@@ -21,7 +21,7 @@ DAMAGED_SUFFIX: Final = ".damaged"
 """Records that recovery removed from the log, for the administrator; the broker never reads them."""
 
 _DIGITS: Final = 20
-_MAX_OFFSET: Final = (1 << 63) - 1
+MAX_OFFSET: Final = (1 << 63) - 1
 
 
 def segment_file(directory: Path, base_offset: int, suffix: str) -> Path:
@@ -33,7 +33,7 @@ def offset_of(name: str) -> int | None:
     digits = name[:_DIGITS]
     if len(digits) == _DIGITS and digits.isascii() and digits.isdigit() and name[_DIGITS : _DIGITS + 1] == ".":
         offset = int(digits)
-        return offset if offset <= _MAX_OFFSET else None
+        return offset if offset <= MAX_OFFSET else None
     return None
 
 

@@ -25,6 +25,7 @@ class LogState:
         "log_end_offset",
         "log_start_offset",
         "on_disk_error",
+        "producers_writer",
         "segments",
         "topic_partition",
         "truncations",
@@ -41,6 +42,8 @@ class LogState:
         """The number of truncations and moves since the log was opened. Reads from before a change may be outdated."""
         self.on_disk_error: Callable[[LogState, OSError], None] = _ignore
         """Called with every disk error, in the thread in which it occurred."""
+        self.producers_writer: Callable[[], Callable[[int], None] | None] = _none
+        """Returns a function that writes a producer snapshot at an offset; a weak reference to the log's replica."""
 
     def storage_error(self, action: str, error: OSError | CorruptIndexError) -> KafkaError:
         """Report an OSError to `on_disk_error`, and return the KafkaError(kafka_storage_error) to raise instead."""
@@ -51,6 +54,12 @@ class LogState:
         return KafkaError(
             ErrorCode.kafka_storage_error, f"cannot {action} {self.topic_partition} in {self.directory}: {reason}"
         )
+
+    def write_producer_snapshot(self) -> None:
+        """Write the state of the producers at the log end offset, if a replica has it."""
+        write = self.producers_writer()
+        if write is not None:
+            write(self.log_end_offset)
 
     @contextmanager
     def truncating(self) -> Iterator[None]:
@@ -69,3 +78,7 @@ class LogState:
 
 def _ignore(_: LogState, __: OSError) -> None:
     """Do nothing: the log belongs to no log directory."""
+
+
+def _none() -> None:
+    """Return None: the log belongs to no replica."""

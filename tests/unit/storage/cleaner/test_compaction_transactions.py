@@ -4,12 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from headrace.storage.cleaner.log_cleaner import RETRY_MS
 from headrace.storage.log.indexes.txn_index import AbortedTransaction
 from headrace.storage.log.producers.producer_snapshot import ProducerEntry
 from headrace.wire.batch import CONTROL_FLAG, DELETE_HORIZON_FLAG, TRANSACTIONAL_FLAG
 from headrace.wire.control import Marker, encode_marker
 from headrace.wire.records import RecordData, build_batch
-from tests.unit.storage.cleaner.compaction import DAY, Table
+from tests.unit.storage.cleaner.compaction import DAY, TP, Table
+from tests.unit.storage.log.indexes.test_txn_index import full_disk
 from tests.unit.storage.logs import NOW
 
 ABORT, COMMIT = 0, 1
@@ -42,7 +44,7 @@ class Transactional(Table):
         )
         first = self._first_offsets.pop(producer_id)
         if kind == ABORT:
-            self.log.segments.active.txn_index.append(AbortedTransaction(producer_id, first, offset, offset + 1))
+            self.log.note_aborted(AbortedTransaction(producer_id, first, offset, offset + 1))
 
     def committed(self) -> dict[bytes | None, bytes | None]:
         """Return the last committed value of every key, by the transaction index and the markers."""
@@ -172,3 +174,33 @@ def test_the_last_marker_of_a_producer_without_data_stays(table: Transactional) 
         table.now += DAY
     marker = next(header for header in table.headers() if header.is_control)
     assert (marker.producer_id, marker.record_count) == (FIRST, 0)
+
+
+def test_aborted_records_supersede_nothing_although_their_index_entry_was_unwritten(table: Transactional) -> None:
+    table.put(("a", "committed"))
+    table.write(FIRST, ("a", "aborted"))
+    table.log.roll(NOW)
+    with full_disk(0):
+        table.end(FIRST, ABORT)
+    assert table.compact()
+    assert table.committed() == {b"a": b"committed"}
+    assert [value for _, _, value in table.pairs()][:-1] == [b"committed"]
+
+
+def test_compaction_waits_until_the_transaction_index_is_written(table: Transactional) -> None:
+    table.put(("a", "1"))
+    table.put(("a", "2"))
+    table.write(FIRST, ("b", "aborted"))
+    table.log.roll(NOW)
+    with full_disk(0):
+        table.end(FIRST, ABORT)
+        assert not table.compact()
+    assert table.cleaner.failing == {
+        TP: f"[Errno 28] No space left on device: '{table.log.segments.active.txn_index.path}'"
+    }
+
+    table.now += RETRY_MS
+    assert table.compact()
+
+    assert not table.cleaner.failing
+    assert table.committed() == {b"a": b"2"}

@@ -3,7 +3,8 @@
 import errno
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any, NoReturn
@@ -11,12 +12,13 @@ from typing import Any, NoReturn
 import pytest
 
 from headrace.storage.cleaner.log_cleaner import RETRY_MS
-from headrace.storage.files.disk_failures import HalfDoneError
-from headrace.storage.log.recovery import remove_unfinished_swaps
+from headrace.storage.log.recovery import finish_interrupted_swaps, remove_unfinished_swaps
+from headrace.storage.log.segment import Segment
+from headrace.storage.log.segment_files import LOG_SUFFIX, SEGMENT_SUFFIXES, SWAP_SUFFIX, segment_file
 from tests.unit.storage.cleaner.compaction import Table
 from tests.unit.storage.cleaner.test_compaction_crash import filled, newest
 from tests.unit.storage.failing_call import FailingCall
-from tests.unit.storage.logs import read_all
+from tests.unit.storage.logs import NOW, read_all
 
 
 def failures_of(table: Table) -> list[str]:
@@ -143,14 +145,46 @@ def refuse(*_: object, **__: object) -> NoReturn:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-@pytest.mark.parametrize("kinds", [(".log", ".index"), (".index", ".log")])
-def test_a_truncation_that_cannot_remove_all_compacted_files_keeps_the_log_file(
-    kinds: tuple[str, ...], tmp_path: Path
+class KilledError(BaseException):
+    """The process ends here."""
+
+
+def killed_at(place: int, calls: Iterator[int], call: Callable[..., None]) -> Callable[..., None]:
+    """Return a function like `call` that ends the process instead if it gets the number `place` of `calls`."""
+
+    def counted(*names: Any, **options: Any) -> None:
+        if next(calls) == place:
+            raise KilledError
+        call(*names, **options)
+
+    return counted
+
+
+def remove_segment(directory: Path) -> None:
+    Segment(directory, 0, size=0, index_size=0, time_index_size=0, now_ms=NOW, suffix=SWAP_SUFFIX).remove()
+
+
+@pytest.mark.parametrize("remove", [remove_segment, remove_unfinished_swaps])
+def test_a_swap_whose_removal_is_interrupted_is_completed_whole_or_not_at_all(
+    remove: Callable[[Path], None], tmp_path: Path
 ) -> None:
-    for kind in kinds:
-        (tmp_path / f"{0:020}{kind}.swap").touch()
-    with pytest.MonkeyPatch.context() as patch:
-        FailingCall(patch, 2, [(os, "unlink")])
-        with pytest.raises(HalfDoneError):
-            remove_unfinished_swaps(tmp_path)
-    assert [path.suffixes for path in tmp_path.iterdir()] == [[".log", ".swap"]]
+    contents: list[set[str]] = []
+    for place in count(1):
+        directory = tmp_path / str(place)
+        directory.mkdir()
+        for kind in SEGMENT_SUFFIXES:
+            segment_file(directory, 0, kind).write_text("original")
+            segment_file(directory, 0, kind + SWAP_SUFFIX).write_text("" if kind == LOG_SUFFIX else "compacted")
+        with pytest.MonkeyPatch.context() as patch:
+            calls = count(1)
+            for name in ("unlink", "rename"):
+                patch.setattr(os, name, killed_at(place, calls, getattr(os, name)))
+            with suppress(KilledError):
+                remove(directory)
+        finish_interrupted_swaps(directory)
+        assert sorted(path.suffix for path in directory.iterdir()) == sorted(SEGMENT_SUFFIXES), f"call {place}"
+        contents.append({path.read_text() for path in directory.iterdir()} - {""})
+        if next(calls) <= place:
+            break
+    assert contents == [{"compacted"}] + [{"original"}] * (len(contents) - 1)
+    assert len(contents) > len(SEGMENT_SUFFIXES)

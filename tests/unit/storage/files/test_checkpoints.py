@@ -222,6 +222,8 @@ class TestProducerSnapshot:
             write_snapshot(tmp_path, offset, [])
         remove_stray_snapshots(tmp_path, [0, 10], 21)
         assert list(snapshots(tmp_path)) == [0, 10, 20]
+        remove_stray_snapshots(tmp_path, [10], 21)
+        assert list(snapshots(tmp_path)) == [10, 20]
 
 
 class TestTransactionIndex:

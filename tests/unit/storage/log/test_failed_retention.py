@@ -13,6 +13,7 @@ from headrace.errors import KafkaError
 from headrace.storage.files.log_file import LogFile
 from headrace.storage.log import leader_epochs
 from headrace.storage.log.log import Log
+from headrace.storage.log.segment import Segment
 from tests.unit.storage.failing_call import FailingCall
 from tests.unit.storage.logs import NOW, SMALL, append, offsets, open_log, read_all
 
@@ -132,3 +133,32 @@ def test_retention_that_fails_at_any_system_call_succeeds_later(now_ms: int, cle
         again.deleted_files.remove_due(now_ms)
         assert log_files(again) == listed(again), f"call {place}"
     assert place > 8
+
+
+def test_a_flush_during_failing_retention_does_not_hide_a_segment_that_stays(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "log", replace(SMALL, retention_bytes=100))
+    for _ in range(40):
+        append(log)
+    first, second, *_ = log.segments.ordered
+    rename = os.rename
+
+    def fail(source: Path, target: Path) -> None:
+        if source == second.path:
+            log.flusher.flush()
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        rename(source, target)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "rename", fail)
+        with pytest.raises(KafkaError, match="Permission denied"):
+            log.apply_retention(NOW, log.log_end_offset)
+    assert log.segments.first_offset == second.base_offset > first.base_offset
+    assert log.flusher.recovery_point_to_save <= second.base_offset
+
+    synced: list[Path] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Segment, "sync_indexes", lambda segment: synced.append(segment.path))
+        log.flusher.flush()
+
+    assert synced[0] == second.path
+    assert log.flusher.recovery_point_to_save > second.base_offset

@@ -70,6 +70,19 @@ def content(log: Log) -> tuple[Any, ...]:
     )
 
 
+@pytest.mark.parametrize("log_start_offset", [START, 31])
+def test_the_whole_batch_that_contains_the_offset_is_checked_by_the_next_recovery(
+    log_start_offset: int, tmp_path: Path
+) -> None:
+    log = filled(tmp_path / "log")
+    log.advance_log_start(log_start_offset)
+    saved: list[tuple[int, int]] = []
+    log.save_bounds = lambda changed: saved.append((changed.flusher.recovery_point_to_save, changed.log_start_offset))
+    log.truncate_to(31)
+    assert log.log_end_offset == 30
+    assert saved == [(30, min(log_start_offset, 30))]
+
+
 @pytest.mark.parametrize("truncate", TRUNCATIONS.values(), ids=TRUNCATIONS.keys())
 def test_a_truncation_fails_before_any_change_or_takes_the_directory_offline(
     truncate: Callable[[Log], None], tmp_path: Path

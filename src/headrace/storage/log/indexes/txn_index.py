@@ -7,7 +7,7 @@ last offset.
 import errno
 import os
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from struct import Struct
 from threading import Lock
@@ -93,7 +93,8 @@ class TransactionIndex:
         """Write the entries that could not be written. Raises OSError."""
         if self._tail:
             with self._writing:
-                self._write_tail()
+                if self._tail:  # a move may have taken them
+                    self._write_tail()
 
     def _write_tail(self) -> None:
         data = _packed(self._tail)
@@ -107,6 +108,17 @@ class TransactionIndex:
         del self._tail[: written // _ENTRY.size]
         if self._tail:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+
+    @contextmanager
+    def moving(self) -> Iterator[bytes]:
+        """Yield all entries as a file has them, and let nobody write until the caller has changed `path` to a copy.
+
+        After an exception of the caller, the old file stays in use. Raises OSError.
+        """
+        with self._writing:
+            data = read_file(self.path) if self.path.exists() else b""
+            yield data[: len(data) // _ENTRY.size * _ENTRY.size] + _packed(self._tail)
+            self._tail.clear()
 
     def aborted_between(self, fetch_offset: int, upper_bound: int) -> tuple[list[AbortedTransaction], bool]:
         """Return the transactions that overlap `[fetch_offset, upper_bound)`, and True if no later segment has any."""

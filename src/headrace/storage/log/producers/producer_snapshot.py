@@ -11,7 +11,7 @@ from struct import Struct, error
 from typing import Final
 
 from headrace.storage.files.atomic_file import read_file, replace_file, sync_directory
-from headrace.storage.log.segment_files import SNAPSHOT_SUFFIX, offset_of, segment_file
+from headrace.storage.log.segment_files import MAX_OFFSET, SNAPSHOT_SUFFIX, offset_of, segment_file
 from headrace.wire.checksum import crc32c
 
 _VERSION: Final = 1
@@ -87,19 +87,20 @@ def snapshots(directory: Path) -> dict[int, Path]:
     return dict(sorted(found.items()))
 
 
-def remove_snapshots(directory: Path) -> None:
-    """Remove all snapshots of a log that starts again at another offset: producers may have sent batches since."""
-    for path in snapshots(directory).values():
-        path.unlink(missing_ok=True)
+def remove_snapshots(directory: Path, before: int = MAX_OFFSET) -> None:
+    """Remove snapshots before an offset at which a log begins: the batches that came after them are lost."""
+    for offset, path in snapshots(directory).items():
+        if offset < before:
+            path.unlink(missing_ok=True)
 
 
 def remove_stray_snapshots(directory: Path, base_offsets: Collection[int], log_end_offset: int) -> None:
-    """Remove snapshots after the log's end, and older ones that are not at a segment's base offset.
+    """Remove snapshots outside of the log, and older ones that are not at a segment's base offset.
 
     A clean shutdown writes one at the log end offset, which is useless after later appends.
     """
     found = snapshots(directory)
-    kept = [offset for offset in found if offset <= log_end_offset]
+    kept = [offset for offset in found if min(base_offsets) <= offset <= log_end_offset]
     for offset, path in found.items():
         if offset not in kept or (offset not in base_offsets and offset != kept[-1]):
             path.unlink(missing_ok=True)

@@ -52,7 +52,7 @@ def restore_lost_indexes(directory: Path, segments: Sequence[Segment], rebuilt: 
         # segments with a snapshot after the damage do not depend on it
         after = segments[damage.place + 1].base_offset
         lost = [place for place in lost if segments[place].base_offset >= after]
-        while lost and _state_before(directory, segments[lost[0]].base_offset)[1] < after:
+        while lost and _state_before(directory, segments, lost[0])[1] < after:
             del lost[0]
 
 
@@ -71,7 +71,7 @@ def _restore(
     if not places:
         return None
     wanted = set(places)
-    transactions, start = _state_before(directory, segments[places[0]].base_offset)
+    transactions, start = _state_before(directory, segments, places[0])
     begin = max((place for place, segment in enumerate(segments) if segment.base_offset <= start), default=0)
     for place in range(begin, places[-1] + 1):
         segment = segments[place]
@@ -126,10 +126,13 @@ def control_record(segment: Segment, position: int, header: BatchHeader) -> Reco
     return next(iter_records(segment.file.pread(header.size, position)), None)
 
 
-def _state_before(directory: Path, offset: int) -> tuple[OpenTransactions, int]:
-    """Return the open transactions of the newest snapshot not after `offset`, and its offset; 0 without a snapshot."""
+def _state_before(directory: Path, segments: Sequence[Segment], place: int) -> tuple[OpenTransactions, int]:
+    """Return the open transactions of the newest snapshot up to the segment at `place`, and its offset.
+
+    The offset is 0 without a snapshot. One from before the first segment is outdated.
+    """
     for at, path in sorted(snapshots(directory).items(), reverse=True):
-        if at <= offset:
+        if segments[0].base_offset <= at <= segments[place].base_offset:
             try:
                 return OpenTransactions(read_snapshot(path)), at
             except (CorruptSnapshotError, OSError) as error:

@@ -12,11 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import KafkaError
+from headrace.storage.log.flusher import LogFlusher
 from headrace.storage.log.indexes import txn_index
 from headrace.storage.log.indexes.txn_index import AbortedTransaction, TransactionIndex
+from headrace.storage.log.log import Log
+from headrace.storage.log.segment import Segment
 from tests.support.examples import examples
 from tests.unit.storage.log.producers.test_transactions import ABORT, put
-from tests.unit.storage.logs import open_log
+from tests.unit.storage.logs import NOW, append, open_log
 
 FIRST = AbortedTransaction(1, 0, 4, 5)
 SECOND = AbortedTransaction(2, 3, 7, 8)
@@ -28,6 +31,21 @@ ENTRY_BYTES = 34
 def without_descriptors() -> Iterator[None]:
     def refused(*_: Any) -> int:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "open", refused)
+        yield
+
+
+@contextmanager
+def without_files(suffix: str) -> Iterator[None]:
+    """Refuse to open files whose names end with `suffix`."""
+    real = os.open
+
+    def refused(path: Any, *arguments: Any, **options: Any) -> int:
+        if os.fspath(path).endswith(suffix):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return real(path, *arguments, **options)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "open", refused)
@@ -101,17 +119,66 @@ def test_replacing_drops_entries_that_are_not_written_yet(tmp_path: Path, entrie
     assert index.read() == entries
 
 
-def test_recovery_reads_a_segment_whose_index_is_not_written(tmp_path: Path) -> None:
-    log = open_log(tmp_path)
+def flushed_with_unwritten_entry(directory: Path) -> Log:
+    log = open_log(directory)
     put(log, 1)
     put(log, 1, marker=ABORT)
     with full_disk(0):
-        log.note_aborted(FIRST)
+        log.note_aborted(AbortedTransaction(1, 0, 1, 2))
         log.flusher.flush()
-        assert log.flusher.recovery_point == 0
+    return log
+
+
+@pytest.mark.parametrize("kernel_survived", [False, True])
+def test_a_flush_succeeds_without_an_entry_that_recovery_restores(tmp_path: Path, *, kernel_survived: bool) -> None:
+    log = flushed_with_unwritten_entry(tmp_path)
+    assert log.flusher.recovery_point == log.log_end_offset == 2
+    saved = log.flusher.recovery_point_to_save
+
+    again = open_log(tmp_path, recovery_point=saved, kernel_survived=kernel_survived)
+
+    assert again.segments.active.txn_index.read() == [AbortedTransaction(1, 0, 1, 2)]
+
+
+@pytest.mark.parametrize("complete", [Log.close, lambda log: log.roll(NOW) and log.flusher.flush()])
+def test_an_entry_that_is_written_after_the_flush_is_on_disk_before_recovery_skips_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, complete: Callable[[Log], None]
+) -> None:
+    log = flushed_with_unwritten_entry(tmp_path)
+    index = log.segments.active.txn_index.path
+    sizes: dict[int, int] = {}
+    real = os.fsync
+
+    def noted(descriptor: int) -> None:
+        real(descriptor)
+        status = os.fstat(descriptor)
+        sizes[status.st_ino] = status.st_size
+
+    monkeypatch.setattr(os, "fsync", noted)
+    complete(log)
+    assert log.flusher.recovery_point_to_save == 2
+    assert sizes[index.stat().st_ino] == ENTRY_BYTES
+
+
+def test_recovery_reads_a_segment_that_is_rolled_during_a_flush(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log(tmp_path)
+    put(log, 1)
+    real = LogFlusher._sync_transactions
+
+    def rolls(flusher: LogFlusher, segment: Segment) -> None:
+        monkeypatch.undo()
+        put(log, 1, marker=ABORT)
+        log.note_aborted(FIRST)
+        log.roll(NOW)
+        real(flusher, segment)
+
+    monkeypatch.setattr(LogFlusher, "_sync_transactions", rolls)
     log.flusher.flush()
-    assert log.flusher.recovery_point == 2
-    assert TransactionIndex(log.segments.active.txn_index.path).read() == [FIRST]
+    assert log.flusher.recovery_point_to_save == 0
+    log.flusher.flush()
+    assert log.flusher.recovery_point_to_save == 2
 
 
 def test_a_segment_is_not_completed_without_its_index(tmp_path: Path) -> None:
@@ -124,6 +191,22 @@ def test_a_segment_is_not_completed_without_its_index(tmp_path: Path) -> None:
             log.close()
     log.close()
     assert TransactionIndex(tmp_path / f"{0:020d}.txnindex").read() == [FIRST]
+
+
+def test_a_restart_restores_an_entry_that_could_not_be_written(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    put(log, 1)
+    put(log, 1, marker=ABORT)
+    with without_descriptors():
+        log.note_aborted(FIRST)
+    while log.segments.active.index.count < 2:
+        append(log)
+    with without_files(".txnindex"), pytest.raises(KafkaError, match="Too many open files"):
+        log.close()
+
+    again = open_log(tmp_path, kernel_survived=True)
+
+    assert again.segments.active.txn_index.read() == [AbortedTransaction(1, 0, 1, 2)]
 
 
 def test_a_failed_disk_fails_the_flush(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,6 +86,14 @@ def test_recovery_begins_at_a_snapshot(tmp_path: Path) -> None:
     assert aborted(log) == [AbortedTransaction(3, 5, 7, 8)]
 
 
+def test_recovery_ignores_a_snapshot_from_before_the_first_segment(tmp_path: Path) -> None:
+    history(tmp_path)
+    for path in tmp_path.glob(f"{0:020}.*"):
+        path.unlink()
+    write_snapshot(tmp_path, 3, [ProducerEntry(3, 0, 0, 2, 0, NOW, 1, 2).packed()])
+    assert aborted(open_log(tmp_path)) == [AbortedTransaction(3, 5, 7, 8)]
+
+
 @pytest.mark.parametrize(
     "damage", [b"torn", struct.pack(">hqqqq", 9, 1, 0, 4, 3), struct.pack(">hqqqq", 0, 1, 5, 4, 3)]
 )
