@@ -287,7 +287,8 @@ def test_compaction_keeps_the_latest_row_of_each_key_of_a_stateful_table(lake: "
 def test_compaction_during_appends_loses_nothing_and_a_stream_sees_each_row_once(lake: "Lake", tmp_path: Path) -> None:
     from headrace.pipeline.engine.tables import additive
 
-    batches = 5
+    batches = [0]
+    compacted = threading.Event()
     seen: list[int] = []
     failures: list[BaseException] = []
     append(lake, 0, requests(0, 50))
@@ -297,8 +298,9 @@ def test_compaction_during_appends_loses_nothing_and_a_stream_sees_each_row_once
 
     def append_all() -> None:
         try:
-            for batch in range(1, batches):
-                append(lake, batch, requests(batch, 50))
+            while len(batches) < 5 or (len(batches) < 50 and not compacted.is_set()):
+                append(lake, len(batches), requests(len(batches), 50))
+                batches.append(len(batches))
         except BaseException as error:
             failures.append(error)
             raise
@@ -310,12 +312,14 @@ def test_compaction_during_appends_loses_nothing_and_a_stream_sees_each_row_once
     replaced = 0
     while appending.is_alive():
         replaced += additive.compact(lake, VIEWS, START + timedelta(days=1))
+        if replaced > 1:
+            compacted.set()
     appending.join()
     query.processAllAvailable()
     query.stop()
     assert not failures
     assert replaced > 1
-    assert sum(seen) == sum(row.views for row in lake.view(VIEWS).select("views").collect()) == batches * 50
+    assert sum(seen) == sum(row.views for row in lake.view(VIEWS).select("views").collect()) == len(batches) * 50
 
 
 def test_the_slower_of_two_compactions_changes_nothing(lake: "Lake", monkeypatch: pytest.MonkeyPatch) -> None:
