@@ -159,7 +159,7 @@ def seconds(duration: float) -> str:
 
 
 def utc(time_ms: int) -> str:
-    """Format a time: ISO 8601 in UTC, with milliseconds; only the milliseconds if its year is not from 1 to 9999."""
+    """Format a time (ms) as ISO 8601 in UTC, or as the number of ms if its year is not between 1 and 9999."""
     seconds, ms = divmod(time_ms, 1000)
     try:
         moment = datetime.fromtimestamp(seconds, UTC).replace(microsecond=ms * 1000)

@@ -197,10 +197,10 @@ class _Reader:
         return wanted
 
     def _finish_passed(self) -> None:
-        """Finish the partitions whose end has been passed without a record.
+        """Finish the partitions whose position has passed the end without a record.
 
-        After the end, there may be only transaction markers and records of aborted transactions. Neither is returned,
-        and while they arrive steadily, there is no EOF.
+        Transaction markers and records of aborted transactions move the position, but are not returned. While more of
+        them arrive, there is no EOF.
         """
         places = [TopicPartition(self._reading.topic, number) for number in self._ends]
         for place in self._consumer.position(places) if places else ():

@@ -28,7 +28,7 @@ _NOT_IDEMPOTENT = (
     KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
 )
-"""Errors for an idempotent producer from brokers before Kafka 0.11, topics in their format, and ACLs."""
+"""Errors that only idempotent producers get: from brokers before Kafka 0.11, for topics in their format, by ACLs."""
 _WITHOUT_IDEMPOTENCE = "--no-idempotent writes without idempotence; retries may then duplicate or reorder records."
 
 

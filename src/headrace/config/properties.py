@@ -46,8 +46,8 @@ def parse_environment(environment: Mapping[str, str], known: Collection[str]) ->
 
     `__` stands for `_` and `___` for `-`, as in container images of Kafka. HEADRACE_HTTP_LISTENER is
     `headrace.http.listener`. Raises ConfigError if a variable looks like a misspelling of a key in `known`. Other
-    variables are ignored, because the prefix has other uses: Kubernetes sets HEADRACE_PORT if a service is called
-    `headrace`.
+    variables are ignored, because the prefix has other uses. So are those that Kubernetes sets for a service, even if
+    they look like keys: for a service `headrace`, it sets HEADRACE_PORT.
     """
     properties: dict[str, str] = {}
     misspelt: list[ConfigError] = []

@@ -74,7 +74,7 @@ def _recovered(opened: Log, end_offset: int) -> Steps[RecoveredProducers]:
 def _from_snapshot(opened: Log, end_offset: int) -> Steps[tuple[ProducerState, OpenTransactions, int]]:
     """Load the newest readable snapshot up to `end_offset`, and return its state and offset.
 
-    A snapshot before the first segment is outdated. Without one, the offset is that of the first segment.
+    Without a snapshot, return the offset of the first segment. Snapshots before that offset are outdated.
     """
     state = ProducerState()
     # Not from the log start offset: earlier batches are still needed for the last sequence numbers of producers.

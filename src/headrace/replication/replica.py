@@ -26,7 +26,7 @@ class OpenedLog(NamedTuple):
     high_watermark: int
     """The last checkpointed high watermark."""
     configured: int = 0
-    """The number of changes of configs that the log's config contains."""
+    """`ReplicaManager._reconfigurations` when the log's config was read; -1 if the config may be older."""
 
 
 class Replica:

@@ -57,7 +57,7 @@ class ReplicaManager:
         self._reconfigurations = 0
         """The number of changes of topics' configs."""
         self.name_of: Callable[[UUID], str | None] = lambda _: None
-        """Returns the name of a topic of the cluster."""
+        """Returns the name of the topic with this id; None if the cluster has no such topic."""
         self.misses_logs = False
         """True if the log of an existing partition is missing."""
 
@@ -98,7 +98,7 @@ class ReplicaManager:
         return (*self._partitions.values(), *self._followed.values())
 
     def _with_waiting(self) -> "tuple[Partition | FollowedPartition | OpenedLog, ...]":
-        """Return the partitions in `hosted`, and the open logs of those whose leaders are dead."""
+        """Return the partitions in `hosted`, and the open logs of partitions whose leaders are dead."""
         return (*self.hosted(), *self._opened.values())
 
     @property
@@ -150,7 +150,7 @@ class ReplicaManager:
         """
         if self._hosted(topic_partition) is not None or topic_partition in self._opened:
             return
-        # A kept log has an old config; that of another one may change before it is led or followed.
+        # The config of a kept log may be outdated; that of another log may change before it is led or followed.
         configured = -1 if topic_partition in self.log_dirs.logs else self._reconfigurations
         try:
             opened = self.log_dirs.logs.get(topic_partition) or self._open_log(topic_partition, topic_id, is_new=is_new)

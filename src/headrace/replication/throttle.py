@@ -30,7 +30,7 @@ class ReplicationThrottle:
     def configure(self, topic: str, replicas: str, broker_id: int) -> list[str]:
         """Apply a topic's list of throttled replicas: `*`, or pairs `partition:broker` separated by commas.
 
-        Return the other entries, which have no effect: ZooKeeper may have any text, and the broker must start.
+        Ignore other entries, and return them: ZooKeeper may contain any text, and the broker must start nevertheless.
         """
         self._all_of.discard(topic)
         self._replicas.pop(topic, None)

@@ -115,7 +115,7 @@ class Connection:
         self._runs = Runs()
         """Replies in order, beginning with one that waits for followers."""
         self._waits_for_runs = False
-        """True if the next request must wait for replies in `_runs`, and always after an invalid request."""
+        """True if the next request must wait for replies in `_runs`. Stays True after an invalid request."""
 
     def start(self) -> None:
         self._receiver.resume()

@@ -91,7 +91,7 @@ def test_it_is_idempotent_if_it_waits_for_all_replicas(
         KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT,
     ],
 )
-def test_a_cluster_without_idempotent_producers(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_for_idempotent_producers_names_the_option(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     failed = _produce(monkeypatch, Fake(KafkaError(code, "not here", True)))
     assert failed.exit_code == 1
     assert "Error: producing to 't': not here (" in failed.output

@@ -1,4 +1,4 @@
-"""How the driver collects the records of a batch."""
+"""The driver collects a small batch before its transaction begins."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -23,7 +23,7 @@ BATCH = Batch(number=0, query="q", positions={"t": {0: 1}}, output_ends={"t": {0
 
 
 class Broken:
-    """A producer whose call with this name fails."""
+    """A producer whose method named `call` fails."""
 
     call = ""
     code = KafkaError._TIMED_OUT

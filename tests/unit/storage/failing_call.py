@@ -21,7 +21,7 @@ CALLS: Final = (
 
 
 class FailingCall:
-    """Fails one system call of those that follow, with an error that may pass."""
+    """Fails the system call number `place` of those that follow, with an error that may pass."""
 
     def __init__(self, patch: pytest.MonkeyPatch, place: int, calls: Iterable[tuple[ModuleType, str]] = CALLS) -> None:
         self.left = place

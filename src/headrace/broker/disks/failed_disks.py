@@ -34,7 +34,7 @@ class FailedDisks:
         self.on_resigned: Callable[[TopicPartition], None] = _ignore
         """Called with every partition that goes offline."""
         self.on_failure: Callable[[], None] = lambda: None
-        """Called after a partition has gone offline, or a directory has failed, unless it was the last one."""
+        """Called after partitions have gone offline, or a directory other than the last one has failed."""
 
     def directory_failed(self, directory: Path, reason: str) -> None:
         """Take a directory offline. Thread-safe."""

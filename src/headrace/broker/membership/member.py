@@ -209,7 +209,7 @@ class Member:
             self._cache.note_configs(configs)
 
     def note_offline_partitions(self) -> None:
-        """Notify the controller, which then finds the partitions that went offline with LeaderAndIsr (KIP-112)."""
+        """Notify the controller, which then sends LeaderAndIsr to find out which partitions are offline (KIP-112)."""
         self._has_offline_partitions = True
         self._wake()
 
@@ -256,7 +256,7 @@ class Member:
     async def leave(self) -> None:
         """Ask the controller to move leadership to other brokers, unless this is disabled or ZooKeeper unreachable.
 
-        Afterwards, the broker serves nobody, and may block the event loop while it closes its logs.
+        Then stop the watchdog: the broker serves nobody, and may block the event loop while it closes its logs.
         """
         try:
             if self._config.controlled_shutdown_enable and self.broker_epoch >= 0 and self._is_connected:
@@ -353,7 +353,7 @@ class Member:
                 self._wake()
 
     async def _report_offline_partitions(self) -> None:
-        # First, because the controller may ask for the offline partitions before `create` returns.
+        # Before `create`: the controller may ask while it runs, and then misses partitions that go offline after that.
         self._has_offline_partitions = False
         notification = znodes.encode_log_dir_failure(self._config.node_id)
         try:

@@ -20,7 +20,7 @@ UNCLEAN: Final = 1
 """Types of elections (KIP-460)."""
 _PAUSE_S = 0.2
 _BUSY_S = 60.0
-"""Time until a busy controller must have replied, as in Kafka's admin client (`default.api.timeout.ms`)."""
+"""Time limit for the reply of a busy controller, as in Kafka's admin client (`default.api.timeout.ms`)."""
 _A_REQUEST = 1000
 """Maximum number of partitions in a request."""
 
@@ -145,8 +145,9 @@ def _change(cluster: Cluster, resource: ConfigResource) -> None:
 def _ask_controller(cluster: Cluster, doing: str, ask: Callable[[Any], T], *, is_repeatable: bool = True) -> T:
     """Return the controller's reply. Retry while the controller changes or is missing, or replies too slowly.
 
-    A request that a slow controller may have carried out is repeated only if its second reply is the same. Raises
-    CommandError if there is no controller for REQUEST_TIMEOUT_S, or a busy one has not replied within 60 s.
+    After a timeout, the controller may have carried out the request. Repeat it only if `is_repeatable`, that is, if the
+    second reply is the same. Raises CommandError if there is no controller for REQUEST_TIMEOUT_S, if a busy one has not
+    replied within 60 s, or after the first timeout of a request that is not repeatable.
     """
     from kafka.errors import (
         KafkaConnectionError,

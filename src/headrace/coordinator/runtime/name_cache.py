@@ -13,7 +13,7 @@ R = TypeVar("R")
 def cached_by_name(size: int) -> Callable[[Callable[[str, *Rest], R]], Callable[[str, *Rest], R]]:
     """Cache the last `size` results of a function whose first argument is a name.
 
-    Names longer than 256 characters are not cached: they may have 32 KB.
+    Results for names of more than 256 characters are not cached: clients may send names of 32 KB.
     """
 
     def decorate(function: Callable[[str, *Rest], R]) -> Callable[[str, *Rest], R]:

@@ -149,8 +149,8 @@ class Query:
         """Start from the checkpoint, or from the beginning. With `once`, end after processing everything available now.
 
         Raises PipelineError if the checkpoint does not match the job, its tables or its topics, if another driver has
-        claimed the job, or if Spark has stopped. For a missing topic, raises PipelineError with `once`, unless the job
-        has read it before, and otherwise TemporaryError.
+        claimed the job, or if Spark has stopped. Raises TemporaryError for a missing topic; but with `once`,
+        PipelineError if the job has not read the topic before.
         """
         context: Any = self._around.spark.sparkContext._jsc
         if context.sc().isStopped():

@@ -75,9 +75,9 @@ def run(
     """Run jobs until Ctrl-C or SIGTERM, or with `once` until everything available now is processed.
 
     A signal ends the queries after their batches. `accepted` are source topics to read from the beginning if they were
-    re-created; of `accepted_losses`, unread records may have been deleted. `started` is called with the jobs when Spark
-    is ready. Returns False if a job failed. Raises PipelineError as `selected` does, for an invalid deployment, for an
-    accepted topic that no job reads, and if Spark does not start or ends early.
+    re-created. `accepted_losses` are those to continue with even if unread records were deleted. `started` is called
+    with the jobs when Spark is ready. Returns False if a job failed. Raises PipelineError as `selected` does, for an
+    invalid deployment, for an accepted topic that no job reads, and if Spark does not start or ends early.
     """
     chosen = selected(deployment, jobs, names)
     read = {topic for name in chosen for topic in (deployment.settings(name).topic or "").split(",")}

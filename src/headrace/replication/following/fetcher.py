@@ -270,7 +270,7 @@ class Fetcher:
                 # To the leader, another fetch would mean that the records are on disk.
                 if self._partitions.get(partition.topic_partition) is partition:
                     self._fail(partition, reason)
-        for change in changes:  # last, because they may take long
+        for change in changes:  # last, because they may take a long time
             await self._carry_out(change)
 
     async def _carry_out(self, change: Truncate | Reset) -> None:
@@ -348,10 +348,9 @@ class Fetcher:
         offset: int,
         truncate: Callable[[RecoveredProducers | None], object],
     ) -> bool:
-        """Call `truncate`, which truncates the log to `offset`, and return True if it succeeds.
+        """Read the producer state before `offset` in slices, then call `truncate` with it. Return True on success.
 
-        Before that, read the producer state in slices while the partition is unchanged. During a pause, the partition
-        may be removed, lead, or follow under a new epoch: then do nothing.
+        Do nothing if the partition is removed, becomes a leader, or follows under a new epoch between two slices.
         """
         try:
             recovered = await finish(partition.recover_before(offset))
@@ -410,7 +409,7 @@ class Fetcher:
     def _safely(
         self, partition: FollowedPartition, change: Callable[[], object], following: Following | None = None
     ) -> bool:
-        """Change a log, and return True if that succeeds, else call `_change_failed`."""
+        """Change a log, and return True. If that fails, call `_change_failed`, and return False."""
         try:
             change()
         except Exception as error:  # noqa: BLE001  logged
@@ -421,8 +420,8 @@ class Fetcher:
     def _change_failed(self, partition: FollowedPartition, error: Exception, following: Following | None) -> None:
         """Stop fetching the partition until its next leader epoch.
 
-        A `following` that failed without changing the log, as for want of file descriptors, is fetched again after the
-        back-off.
+        But if the error may pass and the log is unchanged, as with a lack of file descriptors, fetch `following` again
+        after the back-off.
         """
         name = partition.topic_partition
         if not isinstance(error, KafkaError):

@@ -201,9 +201,9 @@ class FollowedPartition(Replica):
         return offset
 
     def recover_before(self, offset: int) -> Steps[RecoveredProducers | None]:
-        """Read the producer state for `truncate_to`, which may take long. It changes nothing.
+        """Read the producer state for `truncate_to`, in steps because this may take a long time. Changes nothing.
 
-        Return None at the log's end. Raises KafkaError(kafka_storage_error).
+        Return None if the log does not extend beyond `offset`. Raises KafkaError(kafka_storage_error).
         """
         if offset >= self.log_end_offset:
             return None
@@ -239,7 +239,7 @@ class FollowedPartition(Replica):
         self.high_watermark = offset
 
     def _reload(self, recovered: RecoveredProducers | None = None) -> None:
-        """Use the producer state of the truncated log. Read it, unless `recovered` ends with the log."""
+        """Use `recovered` as the producer state if it is that of the truncated log; otherwise read it from the log."""
         self.high_watermark = max(self.log_start_offset, min(self.high_watermark, self.log_end_offset))
         if recovered is None or recovered.end_offset != self.log_end_offset:
             self.producers, self.transactions = recover_producers(self.log, self.high_watermark)

@@ -214,7 +214,7 @@ class LogCleaner:
         return f"it may need {needed} bytes before it frees any, but {directory} has {free}: free some space there"
 
     def _unwritten(self, cleanable: Log) -> str | None:
-        """Write all entries of the transaction indexes, which the cleaner reads. Return the error, else None."""
+        """Write pending entries of the transaction indexes: the cleaner reads the files. Return the error, or None."""
         try:
             for segment in cleanable.segments.ordered:
                 segment.txn_index.write_tail()

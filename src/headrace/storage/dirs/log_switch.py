@@ -65,9 +65,10 @@ def switch(log_dirs: LogDirs, move: LogMove) -> bool:
 
 
 def _complete(move: LogMove, copy: Path, entries: bytes) -> None:
-    """Add what is missing in the copy of the transaction index, for which the old disk may have no room.
+    """Replace the copy of the transaction index if it lacks entries.
 
-    A flush in another thread may also have written it after the plan. Raises MoveFailedError.
+    The old disk may have had no room for them, or a flush in another thread has written them after the plan was made.
+    Raises MoveFailedError.
     """
     try:
         if entries != (read_file(copy) if copy.exists() else b""):

@@ -22,7 +22,7 @@ class HalfDoneError(OSError):
 
 @contextmanager
 def indivisible(change: str) -> Iterator[None]:
-    """Raise HalfDoneError instead of an OSError; `change` completes the sentence "... failed halfway"."""
+    """Raise HalfDoneError instead of an OSError; `change` is the subject of "... failed halfway"."""
     try:
         yield
     except OSError as error:

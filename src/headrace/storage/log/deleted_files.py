@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 
 class DeletedFiles:
-    """The files of dropped segments, which are removed after `file.delete.delay.ms`. False if it is empty."""
+    """The files of dropped segments, to be removed after `file.delete.delay.ms`. False if there are none."""
 
     __slots__ = ("_failure", "_queue", "_state")
 

@@ -103,7 +103,7 @@ class LogFlusher:
                 active.sync_indexes()
 
     def restored(self, segments: Sequence[Segment]) -> None:
-        """Leave segments to the next flush that were not listed for a while: an earlier one may have missed them."""
+        """Make the next flush sync segments that were not listed for a while: a flush may have missed them."""
         self._rolled[:0] = [segment for segment in segments if segment not in self._rolled]
 
     def files_created(self) -> None:
@@ -199,9 +199,9 @@ class LogFlusher:
             raise failed from error
 
     def _sync_segment(self, segment: Segment, truncations: int, *, active: bool) -> bool:
-        """Return False if the recovery point must not move past the segment.
+        """Sync a segment's files. Return False if the recovery point must not move past the segment.
 
-        A file is then missing because of a truncation or a move in progress.
+        That is the case if a truncation or a move in progress has removed a file of a listed segment.
         """
         try:
             segment.file.sync()

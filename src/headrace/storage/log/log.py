@@ -343,7 +343,7 @@ class Log:
     def _drop(self, oldest: Sequence[Segment], now_ms: int) -> None:
         """Drop the first segments. On OSError, those whose files could not be renamed stay."""
         ordered, dropped = self.segments.ordered, 0
-        # before the renames, because a flush in another thread may miss files only of segments that are not listed
+        # before the renames: a flush in another thread fails if a file of a listed segment is missing
         self.segments.replace(ordered[len(oldest) :])
         try:
             for segment in oldest:
@@ -354,7 +354,7 @@ class Log:
             self.flusher.restored(ordered[dropped : len(oldest)])
             self.segments.replace(ordered[dropped:])
             try:
-                # after the renames, which also work on a full disk; a start derives the same from the files
+                # after the renames, because unlike them it may fail on a full disk; a start derives it from the files
                 self.advance_log_start(self.segments.first_offset)
             except KafkaError as error:
                 log.warning("The file %s is outdated: %s", self.leader_epochs.path, error)
@@ -402,7 +402,7 @@ class Log:
         with indivisible(f"After an error ({error}), restoring the compacted segments"):
             for segment in old:
                 segment.change_suffix("")
-                segment.path.stat()  # another thread may have removed it as an older file with that name
+                segment.path.stat()  # another thread, removing an older deleted file of that name, may have taken it
             cleaned.remove()  # last: after a crash before that, the start completes the swap
         self.flusher.files_created()  # the next flush syncs the names
 

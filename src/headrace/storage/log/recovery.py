@@ -198,7 +198,7 @@ def _without_failed_rolls(directory: Path, segments: Sequence[Segment]) -> list[
     for segment in segments:
         if kept and _has_no_batch(segment) and _ends_after(kept[-1], segment.base_offset):
             log.warning(
-                "Removing %s, which has no records: it is the rest of a failed roll, and %s contains its base offset",
+                "Removing %s, which has no records: a failed roll left it, and %s contains its base offset",
                 segment.path,
                 kept[-1].path,
             )

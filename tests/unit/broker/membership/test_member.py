@@ -241,7 +241,7 @@ class EventStore(FailingStore):
 
 
 async def notifications(member: Member, monkeypatch: pytest.MonkeyPatch, store: EventStore) -> int:
-    """Return the number of notifications that the controller gets of one failure, and those in `store.meanwhile`."""
+    """Return how many notifications the controller gets for one failure and those that `store.meanwhile` notes."""
 
     async def nothing() -> None:
         """Find no changed settings."""

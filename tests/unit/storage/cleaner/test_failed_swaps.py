@@ -150,7 +150,7 @@ class KilledError(BaseException):
 
 
 def killed_at(place: int, calls: Iterator[int], call: Callable[..., None]) -> Callable[..., None]:
-    """Return a function like `call` that ends the process instead if it gets the number `place` of `calls`."""
+    """Return a function like `call`, which ends the process instead when it gets number `place` from `calls`."""
 
     def counted(*names: Any, **options: Any) -> None:
         if next(calls) == place:

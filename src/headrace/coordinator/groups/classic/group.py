@@ -247,7 +247,7 @@ class ClassicGroup:
         """Allow everything: classic groups do not check fetches."""
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Return True if a member reads `topic`, or if the subscriptions of consumers cannot be decoded."""
+        """Return True if a member reads `topic`, or if consumers' subscriptions are malformed or too long."""
         subscribed = self._rebalance.subscribed_topics
         return self.is_consumer if subscribed is None else topic in subscribed
 

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 CONSUMER_PROTOCOL_TYPE = "consumer"
 
 MAX_TOPICS: Final = 100_000
-"""Decoding more topics, which a few members with 4 MiB of metadata may send, would hold the event loop."""
+"""Decoding more topics would block the event loop; a few members with 4 MiB of metadata can send that many."""
 
 _NEWEST: Final = 3
 _OWNED_SINCE: Final = 1
@@ -45,8 +45,8 @@ class Assignment(NamedTuple):
 def subscribed_topics(subscriptions: Iterable[bytes]) -> set[str] | None:
     """Return the topics in encoded subscriptions of any version.
 
-    Return None if one cannot be decoded, or if they have more than `MAX_TOPICS` topics. Lists of topics that are equal
-    in several subscriptions are decoded and counted once, unless there are many different lists.
+    Return None if one cannot be decoded, or if they have more than `MAX_TOPICS` topics together. A list of topics that
+    occurs in several subscriptions is decoded and counted once, if there are at most 16 different lists.
     """
     topics: set[str] = set()
     decoded = 0

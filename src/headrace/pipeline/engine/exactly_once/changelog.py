@@ -63,8 +63,8 @@ def united(frames: Sequence[DataFrame]) -> DataFrame:
 def collected(rows: DataFrame, count: int) -> Iterator[Record]:
     """Return the records. If `count` is above 100,000, collect them partition by partition, to bound the memory.
 
-    Up to 100,000 records are collected by the call, before the transaction that publishes them begins and its timeout
-    runs.
+    Up to 100,000 records are collected during the call: the transaction that publishes them has not begun yet, so its
+    timeout does not include this time.
     """
     found = rows.collect() if count <= _IN_MEMORY else rows.toLocalIterator()
     return (Record(topic, _encoded(key), _encoded(value)) for topic, key, value in found)

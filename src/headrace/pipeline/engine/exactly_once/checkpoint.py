@@ -68,9 +68,9 @@ class Checkpoint:
         self._rewrite(lambda offsets: {**offsets, **next_offsets})
 
     def skip_to(self, starts: Mapping[str, Mapping[int, int]]) -> None:
-        """Make the next batch read these partitions of topics no earlier than from `starts`.
+        """Make the next batch skip the offsets before `starts`, by topic and partition.
 
-        An interrupted batch is repeated without the offsets before `starts`. The query must not be running.
+        An interrupted batch is repeated without these offsets. The query must not be running.
         """
 
         def skipped(offsets: dict[str, dict[str, int]]) -> dict[str, Mapping[Any, int]]:
@@ -83,7 +83,7 @@ class Checkpoint:
         self._rewrite(skipped)
 
     def _rewrite(self, moved: Callable[[dict[str, dict[str, int]]], Mapping[str, object]]) -> None:
-        """Change the source's offsets after the last complete batch and in the interrupted one."""
+        """Apply `moved` to the source offsets after the last complete batch, and after an interrupted one."""
         committed = max(self._numbers("commits"), default=-1)
         files = [f"offsets/{batch}" for batch in self._numbers("offsets") if batch >= committed]
         if committed < 0:

@@ -49,10 +49,10 @@ class Claims:
     def fenced(self, job: str) -> PipelineError | TemporaryError:
         """Return the error to raise if the producer of a claimed job was fenced.
 
-        If this driver still has the claim, this is TemporaryError: the coordinator fences the producer of a transaction
-        that has timed out, or has answered an earlier request for a producer id late. Drivers with other checkpoints
-        and the same transactional id would take turns at fencing each other, so the third time within ten minutes is
-        FencedError.
+        If this driver still has the claim, return TemporaryError: the coordinator may have fenced the producer because
+        its transaction timed out, or because an earlier request for a producer id was carried out late. But a driver
+        with other checkpoints may use the same transactional id. The two would fence each other in turn, so return
+        FencedError the third time within ten minutes.
         """
         if not self._has(job):
             return FencedError(job)
@@ -60,10 +60,10 @@ class Claims:
         times = [at for at in self._fenced.get(job, []) if at > now - _WINDOW_S]
         self._fenced[job] = [*times, now]
         if len(self._fenced[job]) >= _MOST_FENCED:
-            return FencedError(job, "Its checkpoints are in another place: give one of the two a prefix under [place]")
+            return FencedError(job, "It uses other checkpoints: give one of the two a prefix under [place]")
         return TemporaryError(
-            f"the transaction coordinator has fenced job {job}, but no other driver has claimed it. Its last "
-            "transaction may have taken longer than five minutes"
+            f"the transaction coordinator has fenced the producer of job {job}, but no other driver has claimed it. "
+            "The job's last transaction may have taken longer than five minutes"
         )
 
     def _has(self, job: str) -> bool:

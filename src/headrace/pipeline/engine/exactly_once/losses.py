@@ -3,6 +3,8 @@
 from collections.abc import Collection, Mapping
 from typing import Final
 
+from headrace.wording import count
+
 _SHOWN: Final = 3
 
 
@@ -32,4 +34,5 @@ class AcceptedLosses:
 def described(topic: str, lost: Mapping[int, range]) -> str:
     """Describe the lost offsets of at most three partitions."""
     found = [f"{topic}-{at} offsets {offsets.start} to {offsets.stop - 1}" for at, offsets in sorted(lost.items())]
-    return ", ".join(found[:_SHOWN]) + (f" and {len(found) - _SHOWN} more partitions" if len(found) > _SHOWN else "")
+    more = len(found) - _SHOWN
+    return ", ".join(found[:_SHOWN]) + (f" and {count(more, 'more partition')}" if more > 0 else "")

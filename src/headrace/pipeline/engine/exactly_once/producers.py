@@ -12,8 +12,8 @@ log = logging.getLogger(__name__)
 class OwnedProducer:
     """The only reference to a producer, so that `destroy` takes effect at once.
 
-    An error keeps the local variables of the functions that it has passed through. So functions that may fail have no
-    local variable for `producer`, only for this object.
+    The traceback of an exception keeps the local variables of its functions alive. So functions that may fail keep only
+    this object in a local variable, never its `producer`.
     """
 
     def __init__(self, settings: Mapping[str, object]) -> None:

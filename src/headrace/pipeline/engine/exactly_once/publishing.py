@@ -125,8 +125,8 @@ class TransactionalPublisher:
     def open(self, query: str) -> None:
         """Fence earlier drivers, and read the last published batch of the query. Raises KafkaException.
 
-        After an error, no producer is left: librdkafka would go on to ask for a producer id, and could get it when the
-        next attempt has its own, which would then be fenced.
+        After an error, the producer is destroyed. Otherwise librdkafka would continue to ask for a producer id, and
+        could get it after the next attempt has got its own, whose producer would then be fenced.
         """
         settings: dict[str, Any] = {
             # like Java's default, so that records with the same key from any client are in the same partition
@@ -140,7 +140,7 @@ class TransactionalPublisher:
         try:
             bounded(lambda: owned.producer.init_transactions(_TIMEOUT_S), _LONGEST_S)
             self._last = last_published(self._cluster, self._group, query)
-            # Only the group's name is needed: it has no members, and the transactional id fences older drivers.
+            # Only the name is needed: the group has no members, and the transactional id fences older drivers.
             consumer = Consumer({**self._cluster.confluent("consumer"), "group.id": self._group}, logger=log)
             try:
                 self._metadata = consumer.consumer_group_metadata()
@@ -302,7 +302,7 @@ class LedgerPublisher:
                     raise KafkaException(place.error)
 
     def close(self) -> None:
-        """Discard undelivered records: the next attempt of their batch would not find them, and publish them too."""
+        """Discard undelivered records: they could still arrive after the next attempt of their batch."""
         owned, self._owned = self._owned, None
         if owned is not None:
             owned.destroy()

@@ -39,7 +39,7 @@ class SourceTopics:
     ) -> None:
         self.names = names
         self.ids: Mapping[str, str] = {}
-        """Topic ids by name, if the cluster has ids, since the last `check`."""
+        """Topic ids by name, as of the last `check`; empty if the cluster has no topic ids."""
         self._job = job
         self._version = version
         self._topics = topics
@@ -55,8 +55,8 @@ class SourceTopics:
         not exist, raise TemporaryError: it may be created later. With `once`, raise PipelineError instead for a topic
         that the job has not read yet.
 
-        Raise PipelineError if records that the job has not read were deleted, unless the user accepts that. The job
-        then continues at the beginning of the log.
+        Raise PipelineError if records that the job has not read were deleted, unless the user accepts the loss. The
+        job then continues with the oldest records that are left.
         """
         found = self._topics.awaited_ids(self.names)
         self.ids = _with_id(found)
@@ -94,7 +94,7 @@ class SourceTopics:
             accepted = self._losses.covers(topic, starts, lost)
             if lost and not accepted:
                 raise PipelineError(
-                    f"job {self._job} has not read all records of topic {topic} before they were deleted, by retention "
+                    f"job {self._job} did not read all records of topic {topic} before they were deleted, by retention "
                     f"or by a user: {described(topic, lost)}. To continue without them, run the job with --accept-lost "
                     f"{topic}; the audit then reports them as missing"
                 )

@@ -83,7 +83,7 @@ class TransactionIndex:
         return data == _packed(transactions) and not self._tail
 
     def append(self, transaction: AbortedTransaction) -> None:
-        """Append an entry. After an OSError, the entry counts, and `write_tail` tries again to write it."""
+        """Append an entry. After an OSError, the entry is kept in memory, and `write_tail` tries again to write it."""
         with self._writing:
             self._exists = True
             self._tail.append(transaction)
@@ -111,9 +111,9 @@ class TransactionIndex:
 
     @contextmanager
     def moving(self) -> Iterator[bytes]:
-        """Yield all entries as a file has them, and let nobody write until the caller has changed `path` to a copy.
+        """Yield the encoded entries, and block all writes until the caller has changed `path` to a copy with them.
 
-        After an exception of the caller, the old file stays in use. Raises OSError.
+        If the caller raises an exception, the old file stays in use. Raises OSError.
         """
         with self._writing:
             data = read_file(self.path) if self.path.exists() else b""

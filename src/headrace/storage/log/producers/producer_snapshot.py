@@ -88,7 +88,7 @@ def snapshots(directory: Path) -> dict[int, Path]:
 
 
 def remove_snapshots(directory: Path, before: int = MAX_OFFSET) -> None:
-    """Remove snapshots before an offset at which a log begins: the batches that came after them are lost."""
+    """Remove snapshots from before the offset at which the log now begins: the batches in between are gone."""
     for offset, path in snapshots(directory).items():
         if offset < before:
             path.unlink(missing_ok=True)

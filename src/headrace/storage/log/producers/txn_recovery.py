@@ -129,7 +129,7 @@ def control_record(segment: Segment, position: int, header: BatchHeader) -> Reco
 def _state_before(directory: Path, segments: Sequence[Segment], place: int) -> tuple[OpenTransactions, int]:
     """Return the open transactions of the newest snapshot up to the segment at `place`, and its offset.
 
-    The offset is 0 without a snapshot. One from before the first segment is outdated.
+    The offset is 0 without a snapshot. Snapshots from before the first segment are outdated, and ignored.
     """
     for at, path in sorted(snapshots(directory).items(), reverse=True):
         if segments[0].base_offset <= at <= segments[place].base_offset:
