@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import NoNodeError
+from kazoo.exceptions import ConnectionLoss, NoNodeError, SessionExpiredError
 
 from tests.adoption.kafka import WithZooKeeper
 from tests.clients.drivers.java_driver import TOPICS as TOPIC_COMMAND
@@ -121,7 +121,13 @@ class Trio:
                 f"brokers {running} at {broker_id}",
                 timeout_s=_WITHIN_S,
             )
-        wait_for(lambda: not self.unsettled(running), "a settled cluster", timeout_s=_WITHIN_S)
+        wait_for(lambda: self._is_settled(running), "a settled cluster", timeout_s=_WITHIN_S)
+
+    def _is_settled(self, running: set[int]) -> bool:
+        try:
+            return not self.unsettled(running)
+        except (ConnectionLoss, SessionExpiredError):
+            return False  # after an outage of ZooKeeper, the first requests of this client may fail, too
 
     def unsettled(self, running: set[int]) -> list[str]:
         """Return what is in progress, offline although a replica runs, or out of sync."""
