@@ -268,18 +268,24 @@ def test_a_truncation_takes_back_the_state_of_producers(partition: FollowedParti
     assert partition.log.segments.active.txn_index.read() == []
 
 
-@pytest.mark.parametrize("fully", [False, True])
-def test_a_truncation_that_cannot_reload_the_producers_takes_the_directory_offline(
-    partition: FollowedPartition, monkeypatch: pytest.MonkeyPatch, fully: bool
-) -> None:
-    fetch(partition, idempotent(0, 0), idempotent(1, 1))
+def too_many_files(partition: FollowedPartition, patch: pytest.MonkeyPatch, function: str) -> list[OSError]:
+    """Make a function fail for lack of descriptors. Return the list of disk errors, still empty."""
     failures: list[OSError] = []
     partition.log.state.on_disk_error = lambda _, error: failures.append(error)
 
     def fail(*_: object) -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    monkeypatch.setattr("headrace.replication.following.partition.recover_producers", fail)
+    patch.setattr(function, fail)
+    return failures
+
+
+@pytest.mark.parametrize("fully", [False, True])
+def test_a_truncation_that_cannot_reload_the_producers_takes_the_directory_offline(
+    partition: FollowedPartition, monkeypatch: pytest.MonkeyPatch, fully: bool
+) -> None:
+    fetch(partition, idempotent(0, 0), idempotent(1, 1))
+    failures = too_many_files(partition, monkeypatch, "headrace.replication.following.partition.recover_producers")
     truncate = partition.truncate_fully_and_start_at if fully else partition.truncate_to
     with pytest.raises(KafkaError, match="truncated only in part: Too many open files"):
         truncate(1)
@@ -333,13 +339,7 @@ def test_a_truncation_whose_producers_cannot_be_read_changes_nothing(
     partition: FollowedPartition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fetch(partition, idempotent(0, 0), idempotent(1, 1))
-    failures: list[OSError] = []
-    partition.log.state.on_disk_error = lambda _, error: failures.append(error)
-
-    def fail(*_: object) -> None:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
-    monkeypatch.setattr("headrace.replication.producer_recovery.snapshots", fail)
+    failures = too_many_files(partition, monkeypatch, "headrace.replication.producer_recovery.snapshots")
     with pytest.raises(KafkaError, match=r"cannot truncate .* Too many open files"):
         run_all(partition.recover_before(1))
     assert [is_disk_failure(failure) for failure in failures] == [False]

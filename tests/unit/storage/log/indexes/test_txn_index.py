@@ -28,17 +28,7 @@ ENTRY_BYTES = 34
 
 
 @contextmanager
-def without_descriptors() -> Iterator[None]:
-    def refused(*_: Any) -> int:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "open", refused)
-        yield
-
-
-@contextmanager
-def without_files(suffix: str) -> Iterator[None]:
+def without_descriptors(suffix: str = "") -> Iterator[None]:
     """Refuse to open files whose names end with `suffix`."""
     real = os.open
 
@@ -201,7 +191,7 @@ def test_a_restart_restores_an_entry_that_could_not_be_written(tmp_path: Path) -
         log.note_aborted(FIRST)
     while log.segments.active.index.count < 2:
         append(log)
-    with without_files(".txnindex"), pytest.raises(KafkaError, match="Too many open files"):
+    with without_descriptors(".txnindex"), pytest.raises(KafkaError, match="Too many open files"):
         log.close()
 
     again = open_log(tmp_path, kernel_survived=True)
