@@ -13,7 +13,7 @@ from headrace.storage.dirs.log_move import LogMove, MoveFailedError, Plan
 from headrace.storage.log.config import LogConfig
 from headrace.storage.log.indexes.txn_index import AbortedTransaction, TransactionIndex
 from headrace.storage.log.log import Log
-from tests.unit.storage.log.indexes.test_txn_index import full_disk, without_files
+from tests.unit.storage.log.indexes.test_txn_index import full_disk, without_descriptors
 from tests.unit.storage.log.producers.test_transactions import ABORT, put
 from tests.unit.storage.logs import NOW, TP, append
 
@@ -93,7 +93,7 @@ def test_a_move_that_fails_keeps_the_entry(moved: Moved, monkeypatch: pytest.Mon
 
 
 def test_a_move_fails_if_the_target_has_no_room_for_the_entry(moved: Moved) -> None:
-    with without_files(".txnindex.tmp"), pytest.raises(MoveFailedError) as caught:
+    with without_descriptors(".txnindex.tmp"), pytest.raises(MoveFailedError) as caught:
         log_switch.switch(moved.dirs, moved.move)
     assert caught.value.directory == moved.move.target
     assert moved.index.read() == [FIRST]

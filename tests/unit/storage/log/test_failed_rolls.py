@@ -17,7 +17,7 @@ from headrace.storage.files.log_file import LogFile
 from headrace.storage.log.log import Log
 from headrace.storage.log.segment import MAX_RELATIVE_OFFSET
 from tests.unit.storage.failing_call import FailingCall
-from tests.unit.storage.log.indexes.test_txn_index import without_files
+from tests.unit.storage.log.indexes.test_txn_index import without_descriptors
 from tests.unit.storage.logs import NOW, SMALL, append, batch, offsets, open_log, read_all
 
 PREALLOCATED: Final = replace(SMALL, preallocate=True)
@@ -181,7 +181,7 @@ def test_a_file_that_cannot_be_opened_fails_the_append_alone(tmp_path: Path) -> 
     log = open_log(tmp_path / "log", clean=True)
     end = log.log_end_offset
     log.segments.active.close_file()
-    with without_files(".log"):
+    with without_descriptors(".log"):
         assert not log.fits_active_segment(100, end, NOW, NOW)
         with pytest.raises(KafkaError, match="Too many open files"):
             append(log)
