@@ -18,6 +18,7 @@ MODULES = [path for path in SOURCE.rglob("*.py") if path.name != "__init__.py"]
 MAX_LINES = 450
 MAX_MEDIAN = 120
 MAX_MODULES = 15
+IMPORT = re.compile(r"^ *(?:from|import) (?:[^\n(]|\([^)]*\))*", re.MULTILINE)
 FLAT = {"broker/apis", "cli"}
 """One module per family of APIs and per command, without a limit on their number."""
 
@@ -46,6 +47,18 @@ def test_no_module_imports_itself_through_others() -> None:
     graph = grimp.build_graph("headrace", cache_dir=None)
 
     TopologicalSorter({module: graph.find_modules_directly_imported_by(module) for module in graph.modules}).prepare()
+
+
+def test_no_module_imports_from_a_test_module() -> None:
+    """Except those that run all tests of another module on a cluster."""
+    repeated = ROOT / "tests" / "cluster" / "clients"
+
+    assert not [
+        (path, statement)
+        for path in (ROOT / "tests").rglob("*.py")
+        for statement in IMPORT.findall(path.read_text())
+        if re.search(r"\btest_", statement) and not (path.parent == repeated and "import *" in statement)
+    ]
 
 
 def test_imports_between_packages_follow_the_contracts() -> None:

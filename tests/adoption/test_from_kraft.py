@@ -38,9 +38,9 @@ from tests.adoption.history import (
     write,
 )
 from tests.adoption.kafka import CLUSTER_ID, NODE_ID, Kraft
-from tests.broker.test_kill_while_topics_change import fetched
 from tests.clients.drivers.java_driver import run_tool
 from tests.support.broker_process import BrokerProcess
+from tests.support.topic_requests import fetched
 from tests.support.waiting import wait_for
 from tests.support.wire_client import WireClient
 

@@ -12,8 +12,7 @@ import pytest
 from headrace.errors import ErrorCode, KafkaError
 from headrace.testing import Broker
 from headrace.wire.apis import ApiKey
-from headrace.wire.records import iter_records
-from tests.broker.test_kill_while_topics_change import fetched, produce
+from tests.support.topic_requests import create, fetched, produce, values
 from tests.support.wire_client import WireClient
 
 GARBAGE = bytes(range(256))
@@ -23,8 +22,7 @@ GARBAGE = bytes(range(256))
 def data(tmp_path: Path) -> Path:
     """A data directory with a topic of two partitions and one record in each."""
     with Broker(data=tmp_path) as broker, WireClient(broker.bootstrap) as client:
-        new = {"name": "t", "num_partitions": 2, "replication_factor": 1, "assignments": [], "configs": []}
-        client.ask(ApiKey.CREATE_TOPICS, 5, {"topics": [new], "timeout": 9000, "validate_only": False})
+        assert create(client, "t", 2) == "none"
         for partition in (0, 1):
             assert produce(client, "t", partition) == "none"
     return tmp_path
@@ -52,12 +50,6 @@ def metadata(client: WireClient) -> dict[str, Any]:
     return client.ask(ApiKey.METADATA, 12, message)
 
 
-def values(client: WireClient, partition: int) -> list[bytes | None]:
-    answer = fetched(client, "t", partition)
-    assert answer["error_code"] == "none"
-    return [record.value for record in iter_records(answer["records"])]
-
-
 @pytest.mark.parametrize("damage", [lose, empty, garble])
 def test_a_lost_cluster_id_is_restored_from_the_metadata(data: Path, damage: Callable[[Path], None]) -> None:
     text = (data / "meta.properties").read_text()
@@ -65,7 +57,7 @@ def test_a_lost_cluster_id_is_restored_from_the_metadata(data: Path, damage: Cal
     with Broker(data=data) as broker, WireClient(broker.bootstrap) as client:
         cluster_id = metadata(client)["cluster_id"]
         assert f"cluster.id={cluster_id}" in text
-        assert values(client, 0) == [b"t"]
+        assert values(client, "t") == [b"t"]
 
 
 def make_unreadable(path: Path) -> None:
@@ -81,7 +73,7 @@ def test_an_unreadable_topic_id_takes_only_its_partition_offline(
     with Broker(data=data) as broker, WireClient(broker.bootstrap) as client:
         assert produce(client, "t", 0) == "kafka_storage_error"
         assert produce(client, "t", 1) == "none"
-        assert values(client, 1) == [b"t", b"t"]
+        assert values(client, "t", 1) == [b"t", b"t"]
     assert any(
         record.levelname == "ERROR" and "t-0/partition.metadata" in record.getMessage() and not record.exc_info
         for record in caplog.records
@@ -89,7 +81,7 @@ def test_an_unreadable_topic_id_takes_only_its_partition_offline(
     path = data / "t-0" / "partition.metadata"
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     with Broker(data=data) as broker, WireClient(broker.bootstrap) as client:
-        assert values(client, 0) == [b"t"]
+        assert values(client, "t") == [b"t"]
 
 
 def commands(text: str) -> list[list[str]]:
@@ -100,8 +92,7 @@ def commands(text: str) -> list[list[str]]:
 @pytest.mark.parametrize("cleanly", [True, False])
 def test_a_swapped_topic_id_hides_no_records(data: Path, cleanly: bool, caplog: pytest.LogCaptureFixture) -> None:
     with Broker(data=data) as broker, WireClient(broker.bootstrap) as client:
-        new = {"name": "u", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
-        client.ask(ApiKey.CREATE_TOPICS, 5, {"topics": [new], "timeout": 9000, "validate_only": False})
+        assert create(client, "u") == "none"
     if not cleanly:
         lose(data / ".kafka_cleanshutdown")
     (data / "t-0" / "partition.metadata").write_bytes((data / "u-0" / "partition.metadata").read_bytes())
@@ -117,7 +108,7 @@ def test_a_swapped_topic_id_hides_no_records(data: Path, cleanly: bool, caplog: 
     assert removal[0] == "rm"
     Path(removal[1]).unlink()
     with Broker(data=data) as broker, WireClient(broker.bootstrap) as client:
-        assert values(client, 0) == [b"t"]
+        assert values(client, "t") == [b"t"]
 
 
 def test_an_unknown_topic_id_hides_no_records(data: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -130,23 +121,21 @@ def test_an_unknown_topic_id_hides_no_records(data: Path, caplog: pytest.LogCapt
     assert move == "mv"
     Path(source).rename(target)
     with Broker(data=data) as broker, WireClient(broker.bootstrap) as client:
-        assert values(client, 0) == []
+        assert values(client, "t") == []
 
 
 def test_the_logged_commands_restore_a_stray_partition(data: Path, caplog: pytest.LogCaptureFixture) -> None:
     (data / "t-0").rename(data / "other-0")
     with Broker(data=data) as broker, WireClient(broker.bootstrap) as client:
         assert produce(client, "t", 1) == "none"
-        new = {"name": "other", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
-        client.ask(ApiKey.CREATE_TOPICS, 5, {"topics": [new], "timeout": 9000, "validate_only": False})
+        assert create(client, "other") == "none"
     logged = next(item.getMessage() for item in caplog.records if "not served" in item.getMessage())
     aside, back, forget, _ = commands(logged + " rm 'nothing'")
     Path(aside[1]).rename(aside[2])
     Path(back[1]).rename(back[2])
     Path(forget[1]).unlink()
     with Broker(data=data) as broker, WireClient(broker.bootstrap) as client:
-        answer = fetched(client, "other", 0)
-        assert [record.value for record in iter_records(answer["records"])] == [b"t"]
+        assert values(client, "other") == [b"t"]
 
 
 def test_garbled_metadata_is_refused(data: Path) -> None:
@@ -163,7 +152,7 @@ def test_derived_files_are_rebuilt_from_the_log(data: Path, name: str, damage: C
     path.touch()
     damage(path)
     with Broker(data=data) as broker, WireClient(broker.bootstrap) as client:
-        assert values(client, 0) == [b"t"]
+        assert values(client, "t") == [b"t"]
 
 
 def test_an_unreadable_log_takes_only_its_partition_offline(data: Path) -> None:
@@ -172,14 +161,13 @@ def test_an_unreadable_log_takes_only_its_partition_offline(data: Path) -> None:
         assert produce(client, "t", 0) == "kafka_storage_error"
         assert fetched(client, "t", 0)["error_code"] == "kafka_storage_error"
         assert produce(client, "t", 1) == "none"
-        assert values(client, 1) == [b"t", b"t"]
+        assert values(client, "t", 1) == [b"t", b"t"]
 
         client.ask(ApiKey.DELETE_TOPICS, 4, {"topic_names": ["t"], "timeout": 9000})
         assert produce(client, "t", 0) == "unknown_topic_or_partition"
-        new = {"name": "t", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
-        client.ask(ApiKey.CREATE_TOPICS, 5, {"topics": [new], "timeout": 9000, "validate_only": False})
+        assert create(client, "t") == "none"
         assert produce(client, "t", 0) == "none"
-        assert values(client, 0) == [b"t"]
+        assert values(client, "t") == [b"t"]
 
 
 def test_damage_in_the_middle_of_a_log_is_logged_once_and_not_served(
@@ -191,9 +179,9 @@ def test_damage_in_the_middle_of_a_log_is_logged_once_and_not_served(
         path.write_bytes(original[:16] + b"\x7f" + original[17:])
         for _ in range(3):
             assert fetched(client, "t", 0)["error_code"] == "corrupt_message"
-        assert values(client, 1) == [b"t"]
+        assert values(client, "t", 1) == [b"t"]
         path.write_bytes(original)
-        assert values(client, 0) == [b"t"]
+        assert values(client, "t") == [b"t"]
     logged = [record.getMessage() for record in caplog.records if "the file is damaged" in record.getMessage()]
     assert len(logged) == 1
     assert f"{path} has no valid record batch at byte 0" in logged[0]
@@ -204,7 +192,7 @@ def test_a_damaged_segment_is_copied_before_it_is_truncated(data: Path) -> None:
     damaged = path.read_bytes()[:16] + b"\x7f" + path.read_bytes()[17:]
     path.write_bytes(damaged)
     with Broker(data=data) as broker, WireClient(broker.bootstrap) as client:
-        assert values(client, 0) == []
+        assert values(client, "t") == []
     assert path.with_name(path.name + ".damaged").read_bytes() == damaged
 
 
@@ -212,11 +200,9 @@ def test_a_topic_with_missing_files_can_be_deleted_and_recreated(data: Path, cap
     with Broker(data=data) as broker, WireClient(broker.bootstrap) as client:
         shutil.rmtree(data / "t-0")
         client.ask(ApiKey.DELETE_TOPICS, 4, {"topic_names": ["t"], "timeout": 9000})
-        new = {"name": "t", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
-        answer = client.ask(ApiKey.CREATE_TOPICS, 5, {"topics": [new], "timeout": 9000, "validate_only": False})
-        assert answer["topics"][0]["error_code"] == "none"
+        assert create(client, "t") == "none"
         assert produce(client, "t", 0) == "none"
-        assert values(client, 0) == [b"t"]
+        assert values(client, "t") == [b"t"]
     assert not [record for record in caplog.records if record.exc_info]
     with Broker(data=data) as broker, WireClient(broker.bootstrap) as client:
-        assert values(client, 0) == [b"t"]
+        assert values(client, "t") == [b"t"]

@@ -11,10 +11,9 @@ import pytest
 
 from headrace.errors import KafkaError
 from headrace.storage.dirs.log_dirs import LogDirs
-from tests.broker.test_kill_while_topics_change import produce
-from tests.broker.test_log_directories import STORAGE_ERROR, Directories
-from tests.broker.test_metadata_store import create, new_topic
+from tests.broker.log_directories import STORAGE_ERROR, Directories
 from tests.support.broker_process import BrokerProcess
+from tests.support.topic_requests import create, new_topic, produce
 from tests.support.waiting import wait_for
 from tests.support.wire_client import WireClient
 

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.testing import Broker
+from tests.broker.pending_records import PendingRecord, block_disk
 from tests.support.broker_process import BrokerProcess
 from tests.support.flush_disk import Disk
 from tests.support.waiting import wait_for
@@ -25,23 +26,6 @@ def broker(tmp_path: Path, disk: Disk) -> Iterator[Broker]:
             created.result(10)
         yield broker
         disk.free.set()
-
-
-class PendingRecord:
-    def __init__(self, broker: Broker, topic: str, **settings: object) -> None:
-        self.outcome: str | None = None
-        self._producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0, **settings})
-        self._producer.produce(
-            topic, b"v", on_delivery=lambda error, _: setattr(self, "outcome", str(error) if error else "written")
-        )
-
-    def poll(self) -> str | None:
-        self._producer.poll(0.01)
-        return self.outcome
-
-
-def block_disk(broker: Broker, disk: Disk, topic: str) -> None:
-    disk.stuck.add(next((broker.data / f"{topic}-0").glob("*.log")).stat().st_ino)
 
 
 def test_an_answer_waits_for_its_fsync_and_does_not_block_others(broker: Broker, disk: Disk) -> None:

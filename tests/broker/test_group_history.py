@@ -6,28 +6,23 @@ import signal
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.testing import Broker
+from tests.broker.watched_groups import SETTINGS, get, member, produce
 from tests.support.broker_process import BrokerProcess
 from tests.support.ports import free_port
 from tests.support.waiting import wait_for
 
 PAGE = Path(__file__).parents[2] / "docs" / "watching-groups.md"
-SETTINGS = {
-    "headrace.http.listener": "127.0.0.1:0",
-    "headrace.group.history.interval.ms": "100",
-    "group.consumer.min.heartbeat.interval.ms": "200",
-    "group.consumer.heartbeat.interval.ms": "200",
-}
 PROTOCOLS = ("classic", "consumer")
 
 
@@ -41,40 +36,6 @@ def broker() -> Iterator[Broker]:
 def create(bootstrap: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic("orders", 2)])["orders"].result(10)
-
-
-def produce(bootstrap: str, count: int, partition: int = 0) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap})
-    for _ in range(count):
-        producer.produce("orders", b"x", partition=partition)
-    assert producer.flush(10) == 0
-
-
-@contextmanager
-def member(bootstrap: str, group: str, client_id: str = "app", **settings: Any) -> Iterator[Consumer]:
-    """A member with assigned partitions."""
-    with_dots = {name.replace("_", "."): value for name, value in settings.items()}
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": group,
-            "client.id": client_id,
-            "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,
-            **with_dots,
-        }
-    )
-    consumer.subscribe(["orders"])
-    try:
-        wait_for(lambda: consumer.poll(0.05) or consumer.assignment(), "an assignment")
-        yield consumer
-    finally:
-        consumer.close()
-
-
-def get(http: str | None, path: str) -> Any:
-    with urllib.request.urlopen(f"{http}{path}", timeout=10) as answer:
-        return json.load(answer)
 
 
 def events(http: str | None, group: str) -> list[tuple[str, str | None]]:

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.broker.test_group_history import SETTINGS, get, member, produce
+from tests.broker.watched_groups import SETTINGS, get, member, produce
 from tests.support.broker_process import BrokerProcess
 from tests.support.ports import free_port
 from tests.support.small_disk import small_disk

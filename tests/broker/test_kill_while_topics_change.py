@@ -5,12 +5,11 @@ import random
 import threading
 import uuid
 from pathlib import Path
-from typing import Any
 
 from headrace.storage.dirs.partition_metadata import read_topic_id
 from headrace.wire.apis import ApiKey
-from headrace.wire.records import RecordData, build_batch, iter_records
 from tests.support.broker_process import BrokerProcess
+from tests.support.topic_requests import create, produce, values
 from tests.support.waiting import wait_for
 from tests.support.wire_client import WireClient
 
@@ -39,53 +38,13 @@ class TopicChanger:
             return
 
     def _change_topic(self, client: WireClient, name: str) -> None:
-        new = {"name": name, "num_partitions": 3, "replication_factor": 1, "assignments": [], "configs": []}
-        created = client.ask(ApiKey.CREATE_TOPICS, 5, {"topics": [new], "timeout": 9000, "validate_only": False})
-        if created["topics"][0]["error_code"] == "none":
+        if create(client, name, 3) == "none":
             produce(client, name, 0)
         elif self._random.random() < 0.3:
             grown = {"name": name, "count": 3 + self._random.randrange(4), "assignments": None}
             client.ask(ApiKey.CREATE_PARTITIONS, 1, {"topics": [grown], "timeout": 9000, "validate_only": False})
         else:
             client.ask(ApiKey.DELETE_TOPICS, 4, {"topic_names": [name], "timeout": 9000})
-
-
-def produce(client: WireClient, topic: str, partition: int) -> str:
-    batch = build_batch([RecordData(None, topic.encode(), 1)])
-    message = {
-        "transactional_id": None,
-        "acks": 1,
-        "timeout": 9000,
-        "topic_data": [{"name": topic, "partition_data": [{"index": partition, "records": batch}]}],
-    }
-    answer = client.ask(ApiKey.PRODUCE, 9, message)
-    code: str = answer["responses"][0]["partition_responses"][0]["error_code"]
-    return code
-
-
-def fetched(client: WireClient, topic: str, partition: int, offset: int = 0) -> dict[str, Any]:
-    partition_request = {
-        "partition": partition,
-        "current_leader_epoch": -1,
-        "fetch_offset": offset,
-        "last_fetched_epoch": -1,
-        "log_start_offset": -1,
-        "partition_max_bytes": 1 << 20,
-    }
-    message = {
-        "replica_id": -1,
-        "max_wait": 0,
-        "min_bytes": 0,
-        "max_bytes": 1 << 20,
-        "isolation_level": 0,
-        "session_id": 0,
-        "session_epoch": -1,
-        "topics": [{"topic": topic, "partitions": [partition_request]}],
-        "forgotten_topics_data": [],
-        "rack_id": "",
-    }
-    answer: dict[str, Any] = client.ask(ApiKey.FETCH, 12, message)["responses"][0]["partitions"][0]
-    return answer
 
 
 def check_agreement(bootstrap: str, data: Path) -> None:
@@ -112,9 +71,7 @@ def check_agreement(bootstrap: str, data: Path) -> None:
             for partition in topic["partitions"]:
                 name, index = topic["name"], partition["partition_index"]
                 assert produce(client, name, index) == "none"
-                answer = fetched(client, name, index)
-                assert answer["error_code"] == "none"
-                assert {record.value for record in iter_records(answer["records"])} == {name.encode()}
+                assert set(values(client, name, index)) == {name.encode()}
 
 
 def test_metadata_and_log_directories_agree_after_every_kill(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from headrace.cli.main import app
 from headrace.testing import Broker
+from tests.broker.watched_groups import get
 from tests.support.waiting import wait_for
 
 SETTINGS = {"headrace.http.listener": "127.0.0.1:0", "headrace.group.history.interval.ms": "100"}
@@ -38,8 +39,7 @@ def commit(broker: Broker, offset: int) -> None:
 
 
 def lag(broker: Broker) -> int | None:
-    with urllib.request.urlopen(f"{broker.http}/groups/describe?group=g") as answer:
-        partitions = json.load(answer)["partitions"]
+    partitions = get(broker.http, "/groups/describe?group=g")["partitions"]
     found = partitions[0]["lag"] if partitions else None
     assert found is None or isinstance(found, int)
     return found

@@ -13,49 +13,13 @@ import pytest
 
 from headrace.testing import Broker
 from headrace.wire.apis import ApiKey
-from headrace.wire.records import RecordData, build_batch, iter_records
-from tests.broker.test_kill_while_topics_change import fetched, produce
-from tests.support.broker_process import BrokerProcess
+from tests.broker.log_directories import STORAGE_ERROR, Directories, move
 from tests.support.small_disk import small_disk
+from tests.support.topic_requests import create, fetched, produce, values
 from tests.support.waiting import wait_for
 from tests.support.wire_client import WireClient
 
 SLOW_MOVES = {"replica.alter.log.dirs.io.max.bytes.per.second": 100_000}
-STORAGE_ERROR = "kafka_storage_error"
-
-
-class Directories:
-    """A broker process with two log directories: `a`, with the metadata, and `b`."""
-
-    def __init__(
-        self,
-        root: Path,
-        settings: dict[str, object] | None = None,
-        *,
-        a: Path | None = None,
-        b: Path | None = None,
-    ) -> None:
-        self.a, self.b = a or root / "a", b or root / "b"
-        self.broker = BrokerProcess(Path(f"{self.a},{self.b}"), settings=settings)
-        self.broker.log_path = root / "broker.log"
-
-    def create(self, client: WireClient, name: str, partitions: int) -> None:
-        new = {
-            "name": name,
-            "num_partitions": partitions,
-            "replication_factor": 1,
-            "assignments": [],
-            "configs": [{"name": "file.delete.delay.ms", "value": "0"}],
-        }
-        answer = client.ask(ApiKey.CREATE_TOPICS, 5, {"topics": [new], "timeout": 9000, "validate_only": False})
-        assert answer["topics"][0]["error_code"] == "none", answer
-
-    def directory_of(self, name: str) -> Path:
-        """Return the log directory of a partition."""
-        return next(item for item in (self.a, self.b) if (item / name).exists())
-
-    def other(self, directory: Path) -> Path:
-        return self.b if directory == self.a else self.a
 
 
 @pytest.fixture
@@ -72,13 +36,6 @@ def slow(tmp_path: Path) -> Iterator[Directories]:
     dirs.broker.close()
 
 
-def move(client: WireClient, directory: Path, topic: str, partition: int = 0) -> str:
-    request = {"path": str(directory), "topics": [{"name": topic, "partitions": [partition]}]}
-    answer = client.ask(ApiKey.ALTER_REPLICA_LOG_DIRS, 2, {"dirs": [request]})
-    code: str = answer["results"][0]["partitions"][0]["error_code"]
-    return code
-
-
 def described(client: WireClient, directory: Path) -> dict[str, Any]:
     results = client.ask(ApiKey.DESCRIBE_LOG_DIRS, 4, {"topics": None})["results"]
     return next(result for result in results if result["log_dir"] == str(directory))
@@ -90,23 +47,8 @@ def copies(client: WireClient, directory: Path) -> list[dict[str, Any]]:
     return [item for topic in topics for item in topic["partitions"] if item["is_future_key"]]
 
 
-def values(client: WireClient, topic: str, partition: int = 0) -> list[bytes | None]:
-    answer = fetched(client, topic, partition)
-    assert answer["error_code"] == "none"
-    return [record.value for record in iter_records(answer["records"])]
-
-
 def append(client: WireClient, topic: str, *numbers: int, size: int = 0) -> str:
-    batch = build_batch([RecordData(None, b"%d" % number + b" " * size, 1) for number in numbers])
-    message = {
-        "transactional_id": None,
-        "acks": -1,
-        "timeout": 9000,
-        "topic_data": [{"name": topic, "partition_data": [{"index": 0, "records": batch}]}],
-    }
-    answer = client.ask(ApiKey.PRODUCE, 9, message)
-    code: str = answer["responses"][0]["partition_responses"][0]["error_code"]
-    return code
+    return produce(client, topic, 0, *(b"%d" % number + b" " * size for number in numbers), acks=-1)
 
 
 class Writer:
@@ -330,9 +272,7 @@ def test_other_partitions_are_served_after_the_metadata_disk_fails(tmp_path: Pat
             fail(failing_disk)
             wait_for(lambda: produce(client, "t", bad) == STORAGE_ERROR, "the failure")
             assert produce(client, "t", good) == "none"
-            new = {"name": "u", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
-            answer = client.ask(ApiKey.CREATE_TOPICS, 5, {"topics": [new], "timeout": 9000, "validate_only": False})
-            assert answer["topics"][0]["error_code"] == STORAGE_ERROR
+            assert create(client, "u") == STORAGE_ERROR
             assert values(client, "t", good) == [b"t"]
         assert dirs.broker.sigterm() == 0
         assert "Traceback" not in dirs.broker.log()
@@ -348,8 +288,7 @@ def test_a_directory_that_cannot_be_listed_takes_only_its_own_partitions_offline
     a, b = tmp_path / "a", tmp_path / "b"
     settings: dict[str, Sequence[str]] = {"log.dirs": [str(a), str(b)]}
     with Broker(settings) as broker, WireClient(broker.bootstrap) as client:
-        new = {"name": "t", "num_partitions": 2, "replication_factor": 1, "assignments": [], "configs": []}
-        client.ask(ApiKey.CREATE_TOPICS, 5, {"topics": [new], "timeout": 9000, "validate_only": False})
+        create(client, "t", 2)
     online, offline = (0, 1) if (a / "t-0").exists() else (1, 0)
     listed = Path.iterdir
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from headrace.wire.apis import ApiKey
-from tests.broker.test_kill_while_topics_change import fetched, produce
 from tests.support.broker_process import BrokerProcess
+from tests.support.topic_requests import create, fetched, produce
 from tests.support.waiting import wait_for
 from tests.support.wire_client import WireClient
 
@@ -24,15 +24,7 @@ def test_clients_cannot_exhaust_the_file_descriptors(tmp_path: Path) -> None:
         resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (LIMIT, LIMIT))
         client = stack.enter_context(WireClient(broker.bootstrap))
         for name, partitions in (("t", PARTITIONS), ("u", 20)):
-            new = {
-                "name": name,
-                "num_partitions": partitions,
-                "replication_factor": 1,
-                "assignments": [],
-                "configs": [],
-            }
-            created = client.ask(ApiKey.CREATE_TOPICS, 5, {"topics": [new], "timeout": 9000, "validate_only": False})
-            assert created["topics"][0]["error_code"] == "none"
+            assert create(client, name, partitions) == "none"
         crowd = [stack.enter_context(socket.create_connection((broker.host, broker.port))) for _ in range(LIMIT)]
         wait_for(lambda: "`ulimit -n` allows 256" in broker.log(), "a line that explains the refusals")
         # Requests that load code, or create or open files, still succeed.

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,21 +14,9 @@ from headrace.cluster.stores import metadata_file
 from headrace.errors import KafkaError
 from headrace.testing import Broker
 from headrace.wire.apis import ApiKey
-from tests.broker.test_kill_while_topics_change import produce
 from tests.support.small_disk import small_disk
+from tests.support.topic_requests import create, new_topic, produce
 from tests.support.wire_client import WireClient
-
-
-def new_topic(client: WireClient, name: str) -> dict[str, Any]:
-    new = {"name": name, "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
-    answer = client.ask(ApiKey.CREATE_TOPICS, 5, {"topics": [new], "timeout": 9000, "validate_only": False})
-    created: dict[str, Any] = answer["topics"][0]
-    return created
-
-
-def create(client: WireClient, name: str) -> str:
-    code: str = new_topic(client, name)["error_code"]
-    return code
 
 
 def set_retention(client: WireClient, topic: str) -> str:

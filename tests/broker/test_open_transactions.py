@@ -8,7 +8,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.wire.apis import ApiKey
-from tests.broker.test_log_directories import Directories, move
+from tests.broker.log_directories import Directories, move
 from tests.support.waiting import wait_for
 from tests.support.wire_client import WireClient
 

@@ -21,6 +21,7 @@ from headrace.wire.compression import Codec
 from headrace.wire.records import RecordData, build_batch
 from tests.hostile.raw import BrokerClosedError, RawConnection
 from tests.support.flush_disk import Disk
+from tests.support.topic_requests import create
 from tests.support.wire_client import WireClient, plain
 
 NOW_MS: Final = 1_700_000_000_000
@@ -106,18 +107,8 @@ def outcomes(connection: RawConnection, count: int) -> list[tuple[int, str, int]
 
 
 def create_topic(broker: Broker, name: str, partitions: int = 1, **configs: object) -> None:
-    settings = [{"name": key.replace("_", "."), "value": str(value)} for key, value in configs.items()]
-    topic = {
-        "name": name,
-        "num_partitions": partitions,
-        "replication_factor": 1,
-        "assignments": [],
-        "configs": [*settings, {"name": "retention.ms", "value": "-1"}],
-    }
     with WireClient(broker.bootstrap) as client:
-        message = {"topics": [topic], "timeout": 10_000, "validate_only": False}
-        answer = client.ask(ApiKey.CREATE_TOPICS, 5, message)
-    assert answer["topics"][0]["error_code"] == NONE, answer
+        assert create(client, name, partitions, retention_ms=-1, **configs) == NONE
 
 
 def connect(broker: Broker) -> RawConnection:

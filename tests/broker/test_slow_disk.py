@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from headrace.replication import slow_disk
 from headrace.storage.files.log_file import LogFile
 from headrace.testing import Broker
-from tests.broker.test_durability import PendingRecord, block_disk
+from tests.broker.pending_records import PendingRecord, block_disk
 from tests.support.flush_disk import Disk
 from tests.support.waiting import wait_for
 

@@ -12,7 +12,7 @@ import pytest
 from headrace.testing import Broker
 from headrace.wire.apis import ApiKey
 from headrace.wire.records import RecordData, build_batch, iter_records
-from tests.broker.test_kill_while_topics_change import fetched, produce
+from tests.support.topic_requests import fetched, produce
 from tests.support.waiting import wait_for
 from tests.support.wire_client import WireClient
 

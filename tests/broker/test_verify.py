@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from headrace.cli.main import app
 from headrace.testing import Broker
-from headrace.wire.apis import ApiKey
+from tests.support.topic_requests import create
 from tests.support.wire_client import WireClient
 
 
@@ -22,9 +22,7 @@ def data(tmp_path: Path) -> Path:
     data = tmp_path / "data"
     with Broker(data=data) as broker, WireClient(broker.bootstrap) as client:
         for name in ("t", "u"):
-            new = {"name": name, "num_partitions": 2, "replication_factor": 1}
-            topics: list[dict[str, object]] = [{**new, "assignments": [], "configs": []}]
-            client.ask(ApiKey.CREATE_TOPICS, 5, {"topics": topics, "timeout": 9000, "validate_only": False})
+            assert create(client, name, 2) == "none"
     return data
 
 

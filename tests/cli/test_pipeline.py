@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from headrace.cli.main import app
 from headrace.pipeline.spec import registry
-from tests.cli.test_terminal import _seen
+from tests.cli.terminal import shown
 from tests.support.speed import cpu_seconds, python_processes
 
 MY_JOBS = '''
@@ -195,7 +195,7 @@ def test_a_mistake_is_explained(pipeline: Pipeline, line: str, status: int, mess
 
 
 def test_a_description_fits_the_terminal_but_for_settings_of_spark(folder: Path) -> None:
-    lines = _seen(os.environ, "pipeline", "describe", "my_sessions", "--from", "my_jobs.py", width=80)
+    lines = shown(os.environ, "pipeline", "describe", "my_sessions", "--from", "my_jobs.py", width=80)
     tables = lines[: lines.index("Spark settings of the laptop profile")]
     assert max(len(line) for line in tables if not line.startswith(("From", "Lake", "Checkpoints"))) <= 80
     assert "Job              my_sessions" in tables

@@ -1,15 +1,6 @@
 """Output on a terminal, 80 columns wide unless a test sets a width."""
 
-import fcntl
-import os
-import pty
 import re
-import signal
-import struct
-import subprocess
-import sys
-import termios
-import time
 from collections.abc import Mapping
 
 import pytest
@@ -18,70 +9,16 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.testing import Broker
 from tests.cli.conftest import Headrace
+from tests.cli.terminal import shown, styled
 from tests.support.ports import free_port
 from tests.support.waiting import wait_for
-
-
-def _seen(
-    environment: Mapping[str, str],
-    *words: str,
-    typed: str = "",
-    status: int = 0,
-    interrupt_at: bytes = b"",
-    width: int = 80,
-) -> list[str]:
-    """Return the final lines on the terminal, without colours and input; send Ctrl-C at `interrupt_at`."""
-    seen = _styled(environment, *words, typed=typed, status=status, interrupt_at=interrupt_at, width=width)
-    return re.sub(rb"\x1b\[[0-9;?]*[a-zA-Z]", b"", seen).decode().splitlines()
-
-
-def _styled(
-    environment: Mapping[str, str],
-    *words: str,
-    typed: str = "",
-    status: int = 0,
-    interrupt_at: bytes = b"",
-    width: int = 80,
-) -> bytes:
-    """Return the bytes sent to the terminal."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
-    attributes = termios.tcgetattr(theirs)
-    attributes[3] &= ~termios.ECHO
-    termios.tcsetattr(theirs, termios.TCSANOW, attributes)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "headrace", *words],
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        env={**environment, "TERM": "xterm-256color"},
-    )
-    os.close(theirs)
-    os.write(ours, typed.encode())
-    seen = b""
-    while chunk := _read(ours):
-        seen += chunk
-        if interrupt_at and interrupt_at in seen:
-            time.sleep(0.2)  # Python may lose a signal that arrives just before a read from a terminal
-            process.send_signal(signal.SIGINT)
-            interrupt_at = b""
-    os.close(ours)
-    assert process.wait(timeout=30) == status, seen
-    return seen
-
-
-def _read(terminal: int) -> bytes:
-    try:
-        return os.read(terminal, 65536)
-    except OSError:  # on Linux, the other end is closed
-        return b""
 
 
 def test_a_table_is_aligned_and_numbers_are_grouped(
     headrace: Headrace, topic: str, environment: Mapping[str, str]
 ) -> None:
     headrace("produce", topic, "-p", "1", stdin="x\n" * 1500)
-    lines = [line.rstrip() for line in _seen(environment, "topics", "describe", topic)]
+    lines = [line.rstrip() for line in shown(environment, "topics", "describe", topic)]
     assert f"Topic        {topic}" in lines
     assert "Records      1,500" in lines
     [header] = [line for line in lines if line.startswith("Partition   ")]
@@ -94,12 +31,12 @@ def test_a_group_fits_the_terminal(headrace: Headrace, topic: str, environment: 
     headrace("produce", topic, "-p", "1", stdin="x\n" * 1500)
     group = f"{topic}-group"
     headrace("groups", "reset", group, "--to", "earliest", "--topic", topic, "--execute")
-    lines = [line.rstrip() for line in _seen(environment, "groups", "describe", group)]
+    lines = [line.rstrip() for line in shown(environment, "groups", "describe", group)]
     assert "Lag           1,500" in lines
     assert max(map(len, lines)) <= 80
     [row] = [line for line in lines if re.match(rf"{topic} +1 ", line)]
     assert re.search(r" 0 +1,500 +1,500 +\S+ m?s$", row)
-    assert _seen(environment, "groups", "delete", group, typed="y\n")[-1].endswith(f"[y/N]: Deleted group {group}")
+    assert shown(environment, "groups", "delete", group, typed="y\n")[-1].endswith(f"[y/N]: Deleted group {group}")
 
 
 @pytest.mark.parametrize("width", [80, pytest.param(120, marks=pytest.mark.slow)])
@@ -131,7 +68,7 @@ def test_long_names_of_groups_fit_the_terminal(width: int, environment: Mapping[
                 ("timeline", name, "--rebalances"),
                 ("reset", name, "--to", "latest", "--topic", topic),
             ):
-                lines = _seen(own_environment, "groups", *words, width=width)
+                lines = shown(own_environment, "groups", *words, width=width)
                 assert max(map(len, lines)) <= width, words
                 # A name is whole or shortened in the middle, and never wraps.
                 pieces = {piece.rstrip(",;:") for line in lines for piece in line.split() if len(piece) > 20}
@@ -142,10 +79,10 @@ def test_long_names_of_groups_fit_the_terminal(width: int, environment: Mapping[
 
 
 def test_deleting_asks_first(headrace: Headrace, topic: str, environment: Mapping[str, str]) -> None:
-    refused = _seen(environment, "topics", "delete", topic, typed="n\n", status=1)
+    refused = shown(environment, "topics", "delete", topic, typed="n\n", status=1)
     assert refused[0].startswith(f"Delete {topic} at ")
     assert topic in headrace("topics", "list").stdout
-    agreed = _seen(environment, "topics", "delete", topic, typed="y\n")
+    agreed = shown(environment, "topics", "delete", topic, typed="y\n")
     assert agreed[-1].endswith(f"[y/N]: Deleted topic {topic}")
     assert topic not in headrace("topics", "list").stdout
 
@@ -164,7 +101,7 @@ def test_ctrl_c_at_a_question_interrupts_the_command(
     headrace("produce", topic, stdin="a\n")
     headrace("consume", topic, "--group", topic, "--until-end")
     command = [word.format(topic=topic) for word in words]
-    seen = _seen(environment, *command, status=130, interrupt_at=b"[y/N]")
+    seen = shown(environment, *command, status=130, interrupt_at=b"[y/N]")
     assert "Traceback" not in "\n".join(seen)
     assert topic in headrace("topics", "list").stdout
     assert topic in headrace("groups", "list").stdout
@@ -172,17 +109,17 @@ def test_ctrl_c_at_a_question_interrupts_the_command(
 
 def test_colours_can_be_disabled(topic: str, environment: Mapping[str, str]) -> None:
     for name, status, style in ((topic, 0, b"\x1b[1mTopic"), (f"no-{topic}", 1, b"\x1b[1;31m")):
-        assert style in _styled(environment, "topics", "describe", name, status=status)
-        plain = _styled({**environment, "NO_COLOR": "1"}, "topics", "describe", name, status=status)
+        assert style in styled(environment, "topics", "describe", name, status=status)
+        plain = styled({**environment, "NO_COLOR": "1"}, "topics", "describe", name, status=status)
         assert style not in plain
 
 
 def test_an_unanswered_question_changes_nothing(topic: str, environment: Mapping[str, str]) -> None:
-    assert _seen(environment, "topics", "delete", topic, typed="\x04", status=1)[-1].endswith("Nothing was changed.")
+    assert shown(environment, "topics", "delete", topic, typed="\x04", status=1)[-1].endswith("Nothing was changed.")
 
 
 def test_typed_input_starts_with_instructions(headrace: Headrace, topic: str, environment: Mapping[str, str]) -> None:
-    seen = _seen(environment, "produce", topic, typed="hello\n\x04")
+    seen = shown(environment, "produce", topic, typed="hello\n\x04")
     assert seen[0] == "Type one record per line; Ctrl-D ends the input."
     assert seen[1].startswith(f"1 record (5 B) to {topic}, partition ")
     assert headrace("consume", topic, "--until-end").stdout == "hello\n"
@@ -190,12 +127,12 @@ def test_typed_input_starts_with_instructions(headrace: Headrace, topic: str, en
 
 def test_control_characters_are_escaped(headrace: Headrace, topic: str, environment: Mapping[str, str]) -> None:
     headrace("produce", topic, stdin="\x1b[2Jgone\x07\n")
-    assert _seen(environment, "consume", topic, "--until-end")[0] == "\\x1b[2Jgone\\x07"
+    assert shown(environment, "consume", topic, "--until-end")[0] == "\\x1b[2Jgone\\x07"
     assert headrace("consume", topic, "--until-end").stdout == "\x1b[2Jgone\x07\n"
 
 
 def test_errors_wrap_between_words(topic: str, environment: Mapping[str, str]) -> None:
-    lines = _seen(environment, "topics", "list", "--bootstrap", "127.0.0.1:1", status=1)
+    lines = shown(environment, "topics", "list", "--bootstrap", "127.0.0.1:1", status=1)
     assert lines[0] == "Error: nothing is listening on 127.0.0.1:1"
     assert " ".join(line.strip() for line in lines[1:]).endswith("with --bootstrap or HEADRACE_BOOTSTRAP.")
     assert all(len(line) <= 80 for line in lines)
@@ -204,6 +141,6 @@ def test_errors_wrap_between_words(topic: str, environment: Mapping[str, str]) -
 def test_a_long_list_of_transactions_fits_the_terminal(environment: Mapping[str, str], bootstrap: str) -> None:
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"{'long-' * 20}name"})
     producer.init_transactions(30)
-    header, *rows = _seen(environment, "transactions", "list", "--long", "--pattern", "long-.*")
+    header, *rows = shown(environment, "transactions", "list", "--long", "--pattern", "long-.*")
     assert header.split() == ["Transactional", "id", "Producer", "State", "Age", "Timeout", "Partitions"]
     assert [len(row) <= 80 and "…" in row for row in rows] == [True]

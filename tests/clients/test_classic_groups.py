@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from confluent_kafka import ConsumerGroupState, KafkaError, TopicPartition
 
-from tests.clients.drivers.java_driver import CONSOLE_CONSUMER, java_command
+from tests.clients.drivers.java_driver import java_command
 from tests.clients.drivers.line_process import LineProcess
 from tests.clients.members import CLASSIC, CONSUMER, QUICK_GROUPS, ContinuousProducer, Members, create_topic
 from tests.support.broker_process import BrokerProcess
+from tests.support.kafka_tools import CONSOLE_CONSUMER
 from tests.support.waiting import wait_for
 
 ONE_MEMBER = """

@@ -6,11 +6,10 @@ import pytest
 from confluent_kafka import ConsumerGroupState, ConsumerGroupType, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.clients.drivers.java_driver import CONSOLE_CONSUMER, run_tool
+from tests.clients.drivers.java_driver import run_tool
 from tests.clients.members import CONSUMER, QUICK_GROUPS, Members
 from tests.support.broker_process import BrokerProcess
-
-CONSUMER_GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+from tests.support.kafka_tools import CONSOLE_CONSUMER, CONSUMER_GROUPS
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,7 @@ from headrace.storage.log.producers.producer_snapshot import ProducerEntry, writ
 from headrace.storage.log.segment import Segment
 from headrace.types import TopicPartition
 from headrace.wire.compression import Codec
-from tests.clients.drivers.java_driver import DUMP_LOG
-from tests.support.kafka_tools import shared_tools
+from tests.support.kafka_tools import DUMP_LOG, shared_tools
 from tests.unit.storage.cleaner.compaction import Table
 from tests.unit.storage.logs import NOW, SMALL, append, open_log
 

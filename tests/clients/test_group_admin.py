@@ -17,9 +17,9 @@ from kafka.structs import OffsetAndMetadata
 from tests.clients.brokers import BrokerUnderTest
 from tests.clients.conftest import start_driver
 from tests.clients.drivers.java_driver import JavaDriver
+from tests.support.kafka_tools import CONSUMER_GROUPS
 from tests.support.waiting import wait_for
 
-CONSUMER_GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 OLD_MS = 10 * 3_600_000
 """Age of the first half of the records."""
 

@@ -12,14 +12,20 @@ from confluent_kafka.admin import AdminClient
 from tests.clients.brokers import BrokerUnderTest
 from tests.clients.conftest import start_driver
 from tests.clients.drivers.confluent_driver import ConfluentDriver
-from tests.clients.drivers.java_driver import CONSOLE_CONSUMER, DUMP_LOG, GET_OFFSETS, TOPICS, JavaDriver, run_tool
+from tests.clients.drivers.java_driver import JavaDriver, run_tool
 from tests.clients.messages import plain, with_headers
 from tests.support.broker_process import BrokerProcess
+from tests.support.kafka_tools import (
+    CONFIGS,
+    CONSOLE_CONSUMER,
+    CONSUMER_GROUPS,
+    DUMP_LOG,
+    GET_OFFSETS,
+    LOG_DIRS,
+    TOPICS,
+)
 
-CONFIGS = "kafka.admin.ConfigCommand"
-CONSUMER_GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 DELETE_RECORDS = "org.apache.kafka.tools.DeleteRecordsCommand"
-LOG_DIRS = "org.apache.kafka.tools.LogDirsCommand"
 PRODUCER_PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"
 CONSUMER_PERFORMANCE = "org.apache.kafka.tools.ConsumerPerformance"
 API_VERSIONS = "org.apache.kafka.tools.BrokerApiVersionsCommand"

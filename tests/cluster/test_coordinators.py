@@ -10,6 +10,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from headrace.coordinator.runtime.partitioner import partition_for
 from headrace.wire.apis import ApiKey
 from tests.cluster.conftest import HEADRACE, KAFKA, Cluster, leaders, wait_for_brokers
+from tests.cluster.producing import produce
 from tests.support.waiting import wait_for
 from tests.support.wire_client import WireClient
 
@@ -76,13 +77,6 @@ def consumer_of(bootstrap: str, group: str, **changed: Any) -> Consumer:
     )
 
 
-def produce(cluster: Cluster, *values: bytes) -> None:
-    producer = Producer({"bootstrap.servers": cluster.kafka.bootstrap})
-    for number, value in enumerate(values):
-        producer.produce(TOPIC, value, partition=number % 2)
-    assert producer.flush(30) == 0
-
-
 def read(consumer: Consumer, count: int) -> list[bytes]:
     values: list[bytes] = []
 
@@ -145,7 +139,7 @@ def test_both_brokers_name_the_leader_as_the_coordinator(
 @SIDES
 @COORDINATORS
 def test_members_join_and_commit_from_either_bootstrap(cluster: Cluster, side: str, coordinator: int) -> None:
-    produce(cluster, b"1", b"2")
+    produce(cluster.kafka.bootstrap, TOPIC, b"1", b"2", partitions=2)
     group = key_of(coordinator, "members")
     consumer = consumer_of(cluster.bootstraps[side], group)
     consumer.subscribe([TOPIC])
@@ -187,7 +181,7 @@ def test_offsets_are_committed_with_a_transaction(cluster: Cluster, coordinator:
     producer.init_transactions(30)
     consumer = consumer_of(cluster.kafka.bootstrap, group)
     consumer.subscribe([TOPIC])
-    produce(cluster, b"1", b"2")
+    produce(cluster.kafka.bootstrap, TOPIC, b"1", b"2", partitions=2)
     read(consumer, 2)
     producer.begin_transaction()
     positions = [TopicPartition(TOPIC, index, 2) for index in range(2)]

@@ -10,9 +10,9 @@ from headrace.wire.apis import ApiKey
 from tests.adoption.kafka import ZooKeeper
 from tests.cluster.conftest import member
 from tests.hostile import expensive
+from tests.hostile.attack import TOPIC, attack
 from tests.hostile.expensive import frame
 from tests.hostile.raw import Batch, RawConnection
-from tests.hostile.test_expensive_requests import TOPIC, attack
 from tests.support.broker_process import BrokerProcess
 from tests.support.waiting import wait_for
 

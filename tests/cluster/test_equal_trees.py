@@ -10,7 +10,8 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.adoption.kafka import ZooKeeper
-from tests.cluster.trio import CONFIGS, IDS, Trio, headrace, kafka, second_disk, tree
+from tests.cluster.trio import IDS, Trio, headrace, kafka, second_disk, tree
+from tests.support.kafka_tools import CONFIGS
 from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(1200)]

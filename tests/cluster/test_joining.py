@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
 from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
@@ -19,6 +18,7 @@ from kazoo.client import KazooClient
 
 from tests.adoption.kafka import WithZooKeeper, ZooKeeper
 from tests.cluster.conftest import HEADRACE, KAFKA, leaders, member, metadata, wait_for_brokers
+from tests.cluster.producing import produce, values_of
 from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(240)]
@@ -146,26 +146,12 @@ def test_old_message_formats_on_disk_are_refused_with_the_topic(zookeeper: ZooKe
     kafka = WithZooKeeper(tmp_path / "kafka", address, settings)
     kafka.settings |= settings
     with kafka:
-        produce(kafka.bootstrap, "ancient", 3)
+        produce(kafka.bootstrap, "ancient", b"0", b"1", b"2", idempotent=False)
         kafka.sigterm()
     error = refusal(kafka.data, address)
     assert "ancient-0" in error
     assert "message format v1" in error
     assert "copy the topic to a new one with a client" in error
-
-
-def produce(bootstrap: str, topic: str, count: int, *, partitions: int = 1) -> None:
-    failed: list[object] = []
-    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all"})
-    for number in range(count):
-        producer.produce(
-            topic,
-            b"%d" % number,
-            partition=number % partitions,
-            on_delivery=lambda error, _: failed.append(error) if error else None,
-        )
-    assert producer.flush(30) == 0
-    assert not failed
 
 
 def isr(bootstrap: str, topic: str) -> Sequence[set[int]]:
@@ -188,7 +174,7 @@ def test_brokers_with_the_protocol_of_kafka_3_4_replicate_both_ways(zookeeper: Z
         admin.create_topics([new])["both"].result(30)
         expected = {0: HEADRACE, 1: KAFKA}
         wait_for(lambda: leaders(headrace.bootstrap, "both") == expected, "leaders on both")
-        produce(headrace.bootstrap, "both", 200, partitions=2)
+        produce(headrace.bootstrap, "both", *values_of("both", 200), partitions=2)
         wait_for(lambda: isr(kafka.bootstrap, "both") == [{HEADRACE, KAFKA}] * 2, "both replicas in sync")
         wait_for(lambda: same_bytes(kafka.data, headrace.data, "both-0"), "equal logs of partition 0", timeout_s=20)
         wait_for(lambda: same_bytes(kafka.data, headrace.data, "both-1"), "equal logs of partition 1", timeout_s=20)

@@ -6,13 +6,20 @@ from collections.abc import Iterator
 import pytest
 
 from tests.adoption.kafka import zookeeper_jars
-from tests.clients.drivers.java_driver import GET_OFFSETS, TOPICS
-from tests.clients.test_kafka_tools import CONFIGS, CONSUMER_GROUPS, LOG_DIRS
-from tests.cluster.trio import ELECT, REASSIGN, Trio
+from tests.cluster.trio import Trio
 from tests.cluster.twins import Twins, directories, sizeless
 from tests.support.java_gateway import JavaGateway
 from tests.support.kafka_process import kafka_jars
-from tests.support.kafka_tools import KafkaTools
+from tests.support.kafka_tools import (
+    CONFIGS,
+    CONSUMER_GROUPS,
+    ELECT,
+    GET_OFFSETS,
+    LOG_DIRS,
+    REASSIGN,
+    TOPICS,
+    KafkaTools,
+)
 from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(580)]

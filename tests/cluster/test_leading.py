@@ -12,7 +12,7 @@ from headrace.wire.apis import ApiKey
 from headrace.wire.records import RecordData, build_batch
 from tests.adoption.kafka import WithZooKeeper, ZooKeeper
 from tests.cluster.conftest import HEADRACE, KAFKA, Cluster, leaders, member, metadata, wait_for_brokers
-from tests.cluster.test_member import produce, values_of
+from tests.cluster.producing import produce, values_of
 from tests.support.waiting import wait_for
 from tests.support.wire_client import WireClient
 

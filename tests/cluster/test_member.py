@@ -4,12 +4,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 from kazoo.client import KazooClient
 
 from headrace.wire.apis import ApiKey
 from tests.cluster.conftest import HEADRACE, KAFKA, Cluster, leaders, leave, member, metadata, wait_for_brokers
+from tests.cluster.producing import produce, values_of
 from tests.support.broker_process import BrokerProcess
 from tests.support.waiting import wait_for
 from tests.support.wire_client import WireClient
@@ -45,20 +46,6 @@ def delete(cluster: Cluster, topic: str) -> None:
     admin.delete_topics([topic])[topic].result(30)
 
 
-def produce(bootstrap: str, topic: str, *values: bytes, partitions: int = 1) -> None:
-    failed: list[object] = []
-    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
-    for number, value in enumerate(values):
-        producer.produce(
-            topic,
-            value,
-            partition=number % partitions,
-            on_delivery=lambda error, _: failed.append(error) if error else None,
-        )
-    assert producer.flush(30) == 0
-    assert not failed
-
-
 def consume(bootstrap: str, topic: str, count: int, *, partitions: int = 1) -> set[bytes]:
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "enable.auto.commit": False})
     consumer.assign([TopicPartition(topic, index, 0) for index in range(partitions)])
@@ -77,10 +64,6 @@ def _poll(consumer: Consumer, values: set[bytes]) -> int:
         assert value is not None
         values.add(value)
     return len(values)
-
-
-def values_of(prefix: str, count: int = 100) -> list[bytes]:
-    return [b"%s %d" % (prefix.encode(), number) for number in range(count)]
 
 
 def directories(cluster: Cluster, topic: str) -> list[str]:

@@ -10,15 +10,11 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss, NoNodeError, SessionExpiredError
 
 from tests.adoption.kafka import WithZooKeeper
-from tests.clients.drivers.java_driver import TOPICS as TOPIC_COMMAND
 from tests.cluster.conftest import member, metadata
 from tests.support.broker_process import BrokerProcess
-from tests.support.kafka_tools import shared_tools
+from tests.support.kafka_tools import ELECT, REASSIGN, TOPICS, shared_tools
 from tests.support.waiting import wait_for
 
-REASSIGN: Final = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
-ELECT: Final = "org.apache.kafka.tools.LeaderElectionCommand"
-CONFIGS: Final = "kafka.admin.ConfigCommand"
 IDS: Final = (1, 2, 3)
 SETTINGS: Final[Mapping[str, object]] = {
     "offsets.topic.replication.factor": 3,
@@ -156,13 +152,13 @@ class Trio:
         """Create a topic with one partition per list of replicas."""
         assignment = ",".join(":".join(map(str, brokers)) for brokers in replicas)
         settings = [argument for name, value in configs.items() for argument in ("--config", f"{name}={value}")]
-        self.run(TOPIC_COMMAND, "--create", "--topic", topic, "--replica-assignment", assignment, *settings)
+        self.run(TOPICS, "--create", "--topic", topic, "--replica-assignment", assignment, *settings)
 
     def grow(self, topic: str, *replicas: Sequence[int]) -> None:
         """Give a topic these partitions, old ones included."""
         assignment = ",".join(":".join(map(str, brokers)) for brokers in replicas)
         self.run(
-            TOPIC_COMMAND,
+            TOPICS,
             "--alter",
             "--topic",
             topic,
@@ -173,7 +169,7 @@ class Trio:
         )
 
     def delete(self, topic: str) -> None:
-        self.run(TOPIC_COMMAND, "--delete", "--topic", topic)
+        self.run(TOPICS, "--delete", "--topic", topic)
 
     def elect(self, kind: str, *topic_partition: object) -> str:
         """Elect a leader (`preferred` or `unclean`), for one partition or for all."""

@@ -11,9 +11,8 @@ from typing import Any, Final
 from confluent_kafka import Consumer, Producer
 
 from tests.adoption.kafka import ZooKeeper
-from tests.clients.drivers.java_driver import TOPICS
-from tests.cluster.trio import IDS, REASSIGN, Trio, headrace, kafka, second_disk
-from tests.support.kafka_tools import KafkaTools, Output
+from tests.cluster.trio import IDS, Trio, headrace, kafka, second_disk
+from tests.support.kafka_tools import REASSIGN, TOPICS, KafkaTools, Output
 
 _CLEANED: Final = (
     (re.compile(r"TopicId: \S{22}"), "TopicId: ID"),

@@ -14,6 +14,8 @@ from tests.support.waiting import wait_for
 from tests.support.wire_client import WireClient
 
 Message = dict[str, Any]
+Names = Callable[[], str]
+"""A generator of names: the fixture `name`."""
 UNKNOWN_ID: Final = uuid.UUID(int=0x4242_4242_4242_4242)
 
 

@@ -2,12 +2,12 @@
 
 import itertools
 import secrets
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 
 from headrace.testing import Broker
-from tests.parity.both import Both
+from tests.parity.both import Both, Names
 from tests.support.kafka_process import SETTINGS, kafka_bootstrap  # noqa: F401
 
 
@@ -27,7 +27,7 @@ def both(session_both: Both) -> Iterator[Both]:
 
 
 @pytest.fixture
-def name(request: pytest.FixtureRequest) -> Callable[[], str]:
+def name(request: pytest.FixtureRequest) -> Names:
     """A generator of topic and group names, unique across tests and runs against the same Kafka."""
     numbers = itertools.count(1)
     test = "".join(item if item.isalnum() else "-" for item in request.node.name.removeprefix("test_")).strip("-")

@@ -1,53 +1,19 @@
 """OffsetCommit, OffsetFetch and OffsetDelete."""
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from headrace.wire.apis import ApiKey
-from tests.parity.both import Both, Request, Side, every_version
-from tests.parity.test_groups import Member, join, joined, leave, member_of, sync
-
-Names = Callable[[], str]
-Offset = tuple[int, int, str | None]
-"""Partition, offset, metadata."""
+from tests.parity.both import Both, Names, Request, Side, every_version
+from tests.parity.members import commit, join, joined, leave, member_of, sync
 
 
 @pytest.fixture(scope="module")
 def topic(session_both: Both) -> str:
     return session_both.create(f"committed-{uuid.uuid4().hex[:8]}", 3)
-
-
-def commit(
-    group: str,
-    topic: str,
-    *offsets: Offset,
-    member: Member | str = "",
-    generation: int = -1,
-    instance: str | None = None,
-) -> Request:
-    def message(side: Side) -> dict[str, Any]:
-        partitions = [
-            {
-                "partition_index": partition,
-                "committed_offset": offset,
-                "committed_leader_epoch": 2,
-                "committed_metadata": metadata,
-            }
-            for partition, offset, metadata in offsets
-        ]
-        return {
-            "group_id": group,
-            "generation_id_or_member_epoch": generation,
-            "member_id": member(side) if callable(member) else member,
-            "group_instance_id": instance,
-            "retention_time": -1,
-            "topics": [{"name": topic, "topic_id": side.topic_id(topic), "partitions": partitions}],
-        }
-
-    return message
 
 
 def fetch(groups: Sequence[str], topics: Sequence[tuple[str, list[int]]] | None, *, stable: bool = False) -> Request:

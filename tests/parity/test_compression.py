@@ -13,8 +13,8 @@ from headrace.wire.apis import ApiKey
 from headrace.wire.batch import HEADER_SIZE, plain
 from headrace.wire.compression import Codec, compress
 from headrace.wire.records import RecordData, build_batch
-from tests.parity.both import Both
-from tests.parity.test_produce import Names, produce
+from tests.parity.both import Both, Names
+from tests.parity.records import produce
 
 COUNT: Final = 10_000
 

@@ -1,16 +1,14 @@
 """DescribeConfigs, IncrementalAlterConfigs, AlterConfigs and ListConfigResources."""
 
 import contextlib
-from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
 
 from headrace.wire.apis import ApiKey
-from tests.parity.both import Both, every_version
+from tests.parity.both import Both, Names, every_version
 from tests.support.waiting import wait_for
 
-Names = Callable[[], str]
 UNKNOWN, TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 0, 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
 

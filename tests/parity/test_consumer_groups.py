@@ -1,16 +1,13 @@
 """The life cycle of a consumer protocol group (KIP-848), and all refusals."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from headrace.wire.apis import ApiKey
-from tests.parity.both import Both, Request, Side, every_version
-from tests.parity.test_committed_offsets import commit
-from tests.parity.test_migration import beat, create_topic
+from tests.parity.both import Both, Names, Request, Side, every_version
+from tests.parity.members import beat, commit, create_topic
 
-Names = Callable[[], str]
 BEAT = ApiKey.CONSUMER_GROUP_HEARTBEAT
 FIRST, SECOND, THIRD, FOURTH = (f"{letter * 22}" for letter in "ABCD")
 

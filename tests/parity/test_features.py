@@ -1,13 +1,13 @@
 """UpdateFeatures: `transaction.version` is lowered and raised, and invalid updates are refused."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 import pytest
 
 from headrace.wire.apis import ApiKey
-from tests.parity.both import Both, Message, every_version
-from tests.parity.test_transactions import compare_random_requests
+from tests.parity.both import Both, Message, Names, every_version
+from tests.parity.random_transactions import compare_random_requests
 from tests.support.waiting import wait_for
 
 NAME: Final = "transaction.version"
@@ -87,7 +87,7 @@ def test_levels_are_lowered_and_raised(restored: Both, version: int) -> None:
         wait_for(lambda: len(set(levels(restored))) == 1, f"equal levels after {case}")
 
 
-def test_transactions_with_a_lowered_level(restored: Both, name: Callable[[], str]) -> None:
+def test_transactions_with_a_lowered_level(restored: Both, name: Names) -> None:
     topic = restored.create(name(), 2)
     for side in restored.sides:
         side.ask(ApiKey.UPDATE_FEATURES, 1, request(1, (NAME, 1, SAFE_DOWNGRADE)), "parity")

@@ -1,98 +1,17 @@
 """The life cycle of classic groups with dynamic and static members, and all refusals."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from headrace.wire.apis import ApiKey
-from tests.parity.both import Answers, Both, Request, Side, every_version
+from tests.parity.both import Both, Names, Side, every_version
+from tests.parity.members import heartbeat, join, joined, leave, member_of, sync
 from tests.support.waiting import wait_for
-
-Names = Callable[[], str]
-SUBSCRIPTION = b"\x00\x01\x00\x00\x00\x01\x00\x05topic\xff\xff\xff\xff\x00\x00\x00\x00"
-
-Member = Callable[[Side], str]
-"""A member's id, by broker."""
-
-
-def join(
-    group: str,
-    member: Member | str = "",
-    *,
-    instance: str | None = None,
-    protocols: tuple[str, ...] = ("range", "roundrobin"),
-    protocol_type: str = "consumer",
-    session_timeout: int = 10_000,
-    rebalance_timeout: int = 10_000,
-) -> Request:
-    return lambda side: {
-        "group_id": group,
-        "session_timeout": session_timeout,
-        "rebalance_timeout": rebalance_timeout,
-        "member_id": member(side) if callable(member) else member,
-        "group_instance_id": instance,
-        "protocol_type": protocol_type,
-        "protocols": [{"name": protocol, "metadata": SUBSCRIPTION} for protocol in protocols],
-        "reason": "a test",
-    }
-
-
-def sync(group: str, member: Member | str, generation: int, **fields: Any) -> Request:
-    def message(side: Side) -> dict[str, Any]:
-        member_id = member(side) if callable(member) else member
-        return {
-            "group_id": group,
-            "generation_id": generation,
-            "member_id": member_id,
-            "group_instance_id": None,
-            "protocol_type": "consumer",
-            "protocol_name": "range",
-            "assignments": [{"member_id": member_id, "assignment": b"assigned"}],
-            **fields,
-        }
-
-    return message
-
-
-def heartbeat(group: str, member: Member | str, generation: int, instance: str | None = None) -> Request:
-    return lambda side: {
-        "group_id": group,
-        "generation_id": generation,
-        "member_id": member(side) if callable(member) else member,
-        "group_instance_id": instance,
-    }
-
-
-def leave(group: str, *members: tuple[Member | str, str | None]) -> Request:
-    def message(side: Side) -> dict[str, Any]:
-        ids = [(member(side) if callable(member) else member, instance) for member, instance in members]
-        return {
-            "group_id": group,
-            "member_id": ids[0][0] if ids else "",
-            "members": [{"member_id": each, "group_instance_id": instance, "reason": "bye"} for each, instance in ids],
-        }
-
-    return message
 
 
 def describe(*groups: str, operations: bool = False) -> dict[str, Any]:
     return {"groups": groups, "include_authorized_operations": operations}
-
-
-def member_of(both: Both, answers: Answers) -> Member:
-    """Return the member of the answers to a join."""
-    ids = {id(both.kafka): answers.kafka["member_id"], id(both.headrace): answers.headrace["member_id"]}
-    return lambda side: ids[id(side)]
-
-
-def joined(both: Both, group: str, version: int = 9, *, on: str = "parity", instance: str | None = None) -> Answers:
-    """Join, in two requests if the member needs an id first (version 4 and later)."""
-    answers = both.ask(ApiKey.JOIN_GROUP, version, join(group, instance=instance), case="join", on=on)
-    if answers.kafka["error_code"] == "member_id_required":
-        request = join(group, member_of(both, answers), instance=instance)
-        answers = both.ask(ApiKey.JOIN_GROUP, version, request, case="join with the id", on=on)
-    return answers
 
 
 @every_version(ApiKey.JOIN_GROUP)
@@ -135,7 +54,7 @@ def test_syncing(version: int, both: Both, name: Names) -> None:
         ("no protocol type", sync(group, member, 1, protocol_type=None)),
         ("instance", sync(group, member, 1, group_instance_id="i")),
         ("good", sync(group, member, 1)),
-        ("again", sync(group, member, 1, assignments=[])),
+        ("again", sync(group, member, 1, None)),
     ):
         both.ask(ApiKey.SYNC_GROUP, version, request, case=case)
     both.ask(ApiKey.LEAVE_GROUP, 5, leave(group, (member, None)))
@@ -209,7 +128,7 @@ def test_two_members(version: int, both: Both, name: Names) -> None:
             {"member_id": two(side), "assignment": b"second"},
         ]
 
-    both.send(ApiKey.SYNC_GROUP, 5, sync(group, two, 2, assignments=[]), on="two")
+    both.send(ApiKey.SYNC_GROUP, 5, sync(group, two, 2, None), on="two")
     leading = lambda side: sync(group, one, 2, assignments=assignments(side))(side)  # type: ignore[operator]  # noqa: E731
     both.ask(ApiKey.SYNC_GROUP, 5, leading, case="leader", on="one")
     both.receive(ApiKey.SYNC_GROUP, 5, case="follower", on="two")
@@ -233,7 +152,7 @@ def test_static_members(version: int, both: Both, name: Names) -> None:
         ("old sync", ApiKey.SYNC_GROUP, 5, sync(group, old, 1, group_instance_id="i")),
         ("old join", ApiKey.JOIN_GROUP, version, join(group, old, instance="i")),
         ("old leave among others", ApiKey.LEAVE_GROUP, 3, leave(group, (old, "i"), ("stranger", "i"), ("", "j"))),
-        ("new sync", ApiKey.SYNC_GROUP, 5, sync(group, new, 1, group_instance_id="i", assignments=[])),
+        ("new sync", ApiKey.SYNC_GROUP, 5, sync(group, new, 1, None, group_instance_id="i")),
         ("new heartbeat", ApiKey.HEARTBEAT, 4, heartbeat(group, new, 1, "i")),
         ("without the instance", ApiKey.HEARTBEAT, 4, heartbeat(group, new, 1)),
         ("another instance", ApiKey.HEARTBEAT, 4, heartbeat(group, new, 1, "j")),

@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 
 from headrace.wire.apis import ApiKey
-from tests.parity.both import UNKNOWN_ID, Both, Side, every_version
-
-Names = Callable[[], str]
+from tests.parity.both import UNKNOWN_ID, Both, Names, Side, every_version
 
 
 @every_version(ApiKey.API_VERSIONS)

@@ -1,22 +1,20 @@
 """Groups that switch between the classic and the consumer protocol (KIP-848) while they have members."""
 
-from collections.abc import Callable
 from typing import Any
 
 from headrace.coordinator.groups.records.embedded import encode_assignment
 from headrace.wire.apis import ApiKey
-from tests.parity.both import Both, Request, Side
-from tests.parity.test_groups import Member, heartbeat, leave, member_of
+from tests.parity import members
+from tests.parity.both import Both, Names, Request, Side
+from tests.parity.members import CONSUMER, Member, beat, create_topic, heartbeat, leave, member_of
 from tests.support.waiting import wait_for
 
-Names = Callable[[], str]
 JOIN, SYNC, BEAT, CONSUMER_BEAT = (
     ApiKey.JOIN_GROUP,
     ApiKey.SYNC_GROUP,
     ApiKey.HEARTBEAT,
     ApiKey.CONSUMER_GROUP_HEARTBEAT,
 )
-CONSUMER = "AAAAAAAAAAAAAAAAAAAAAA"
 
 
 def subscription(topic: str, owned: tuple[int, ...] = ()) -> bytes:
@@ -26,96 +24,18 @@ def subscription(topic: str, owned: tuple[int, ...] = ()) -> bytes:
     return topics + b"\xff\xff\xff\xff" + encode_assignment(partitions, 0)[2:-4]
 
 
-def join(
-    group: str,
-    topic: str,
-    member: Member | str = "",
-    *,
-    owned: tuple[int, ...] = (),
-    instance: str | None = None,
-    protocols: tuple[str, ...] = ("cooperative-sticky", "range"),
-    metadata: bytes | None = None,
-    protocol_type: str = "consumer",
-) -> Request:
-    return lambda side: {
-        "group_id": group,
+def join(group: str, topic: str, member: Member | str = "", *, owned: tuple[int, ...] = (), **fields: Any) -> Request:
+    cooperative = {
+        "protocols": ("cooperative-sticky", "range"),
+        "metadata": subscription(topic, owned),
         "session_timeout": 30_000,
         "rebalance_timeout": 60_000,
-        "member_id": member(side) if callable(member) else member,
-        "group_instance_id": instance,
-        "protocol_type": protocol_type,
-        "protocols": [
-            {"name": name, "metadata": subscription(topic, owned) if metadata is None else metadata}
-            for name in protocols
-        ],
-        "reason": "a test",
     }
+    return members.join(group, member, **{**cooperative, **fields})
 
 
 def sync(group: str, member: Member, generation: int, assignment: bytes | None = None, **fields: Any) -> Request:
-    return lambda side: {
-        "group_id": group,
-        "generation_id": generation,
-        "member_id": member(side),
-        "group_instance_id": None,
-        "protocol_type": "consumer",
-        "protocol_name": "cooperative-sticky",
-        "assignments": [] if assignment is None else [{"member_id": member(side), "assignment": assignment}],
-        **fields,
-    }
-
-
-def beat(
-    group: str,
-    epoch: int,
-    *,
-    topics: list[str] | None = None,
-    owned: tuple[str, tuple[int, ...]] | None = None,
-    instance: str | None = None,
-    member: str = CONSUMER,
-    **fields: Any,
-) -> Request:
-    """Return a heartbeat of the consumer protocol, a full one if it has `topics`."""
-
-    def message(side: Side) -> dict[str, Any]:
-        partitions = None
-        if owned is not None:
-            topic, indexes = owned
-            partitions = [{"topic_id": side.topic_id(topic), "partitions": list(indexes)}] if indexes else []
-        elif epoch == 0:
-            partitions = []
-        return {
-            "group_id": group,
-            "member_id": member,
-            "member_epoch": epoch,
-            "instance_id": instance,
-            "rack_id": None,
-            "rebalance_timeout": 60_000 if topics is not None else -1,
-            "subscribed_topic_names": topics,
-            "subscribed_topic_regex": None,
-            "server_assignor": None,
-            "topic_partitions": partitions,
-            **fields,
-        }
-
-    return message
-
-
-def create_topic(both: Both, name: Names, partitions: int) -> str:
-    """Create a topic and wait until both coordinators know it; Kafka's learns of it after the leader."""
-    topic = both.create(name(), partitions)
-
-    def is_assigned() -> bool:
-        request = beat(name(), 0, topics=[topic])
-        answers = [side.ask(CONSUMER_BEAT, 1, _message_for(request, side), "probe") for side in both.sides]
-        return all(answer["assignment"]["topic_partitions"] for answer in answers)
-
-    wait_for(is_assigned, f"groups that read {topic}")
-    return topic
-
-
-def _message_for(request: Request, side: Side) -> dict[str, Any]:
-    return request(side) if callable(request) else request
+    return members.sync(group, member, generation, assignment, **{"protocol_name": "cooperative-sticky", **fields})
 
 
 def upgrade(both: Both, group: str, topic: str) -> Member:

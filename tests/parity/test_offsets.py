@@ -1,17 +1,13 @@
 """ListOffsets, OffsetForLeaderEpoch, DeleteRecords and DescribeLogDirs."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from headrace.wire.apis import ApiKey
 from headrace.wire.records import RecordData, build_batch
-from tests.parity.both import Both, every_version
-from tests.parity.test_fetch import START, Want, fetch
-from tests.parity.test_produce import produce
-
-Names = Callable[[], str]
+from tests.parity.both import Both, Names, every_version
+from tests.parity.records import START, Want, fetch, produce
 
 
 @pytest.fixture(scope="module")

@@ -7,27 +7,13 @@ from typing import Any
 from headrace.wire.apis import ApiKey
 from headrace.wire.compression import Codec
 from headrace.wire.records import RecordData, build_batch
-from tests.parity.both import Both, Request, Side, every_version
-
-Names = Callable[[], str]
+from tests.parity.both import Both, Names, every_version
+from tests.parity.records import produce
 
 
 def records(count: int = 3, *, key: bytes | None = b"k", timestamp: int | None = None) -> list[RecordData]:
     first = round(time.time() * 1000) if timestamp is None else timestamp
     return [RecordData(key, b"value %d" % number, first + number) for number in range(count)]
-
-
-def produce(topic: str, batches: bytes, *, partition: int = 0, acks: int = 1) -> Request:
-    def message(side: Side) -> dict[str, Any]:
-        data = {"index": partition, "records": batches}
-        return {
-            "transactional_id": None,
-            "acks": acks,
-            "timeout": 1000,
-            "topic_data": [{"name": topic, "topic_id": side.topic_id(topic), "partition_data": [data]}],
-        }
-
-    return message
 
 
 @every_version(ApiKey.PRODUCE)

@@ -2,7 +2,6 @@
 
 import itertools
 import time
-from collections.abc import Callable
 
 import pytest
 
@@ -10,11 +9,9 @@ from headrace.wire import batch as rb
 from headrace.wire.apis import ApiKey
 from headrace.wire.compression import Codec
 from headrace.wire.records import RecordData, build_batch
-from tests.parity.both import Both, Message
-from tests.parity.test_fetch import Want, fetch
-from tests.parity.test_produce import produce
+from tests.parity.both import Both, Message, Names
+from tests.parity.records import Want, fetch, produce
 
-Names = Callable[[], str]
 NOW = round(time.time() * 1000)
 HOUR = 3_600_000
 DAY = 24 * HOUR

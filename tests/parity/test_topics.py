@@ -1,15 +1,12 @@
 """CreateTopics, DeleteTopics and CreatePartitions, and all refusals."""
 
 import uuid
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from headrace.wire.apis import ApiKey
-from tests.parity.both import UNKNOWN_ID, Both, Side, every_version
-
-Names = Callable[[], str]
+from tests.parity.both import UNKNOWN_ID, Both, Names, Side, every_version
 
 
 def topic(name: str, num_partitions: int = 1, **fields: Any) -> dict[str, Any]:

@@ -5,10 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from headrace.wire.apis import ApiKey
-from tests.parity.both import Both
+from tests.parity.both import Both, Names
 from tests.parity.transactions import REQUESTS, STATES, Producer, relevant
-
-Names = Callable[[], str]
 
 IDENTITIES: dict[str, Callable[[Producer], tuple[int, int]]] = {
     "the producer": lambda producer: (producer.producer_id, producer.epoch),

@@ -9,10 +9,9 @@ import pytest
 from headrace.wire.apis import ApiKey
 from headrace.wire.batch import TRANSACTIONAL_FLAG
 from headrace.wire.records import RecordData, build_batch
-from tests.parity.both import Both, Message, Side
+from tests.parity.both import Both, Message, Names, Side
 from tests.support.waiting import wait_for
 
-Names = Callable[[], str]
 VERSION_1, VERSION_2 = 11, 12
 """Produce versions: up to 11 producers add partitions themselves, from 12 on brokers do."""
 _OWN: frozenset[str] = frozenset({"producer_id", "last_timestamp", "base_timestamp", "max_timestamp", "records"})

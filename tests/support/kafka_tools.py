@@ -11,6 +11,17 @@ from py4j.protocol import Py4JJavaError
 
 from tests.support.java_gateway import JavaGateway, shared_gateway
 
+CONFIGS: Final = "kafka.admin.ConfigCommand"
+CONSOLE_CONSUMER: Final = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+CONSOLE_PRODUCER: Final = "org.apache.kafka.tools.ConsoleProducer"
+CONSUMER_GROUPS: Final = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+DUMP_LOG: Final = "org.apache.kafka.tools.DumpLogSegments"
+ELECT: Final = "org.apache.kafka.tools.LeaderElectionCommand"
+GET_OFFSETS: Final = "org.apache.kafka.tools.GetOffsetShell"
+LOG_DIRS: Final = "org.apache.kafka.tools.LogDirsCommand"
+REASSIGN: Final = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
+TOPICS: Final = "org.apache.kafka.tools.TopicCommand"
+
 _EXIT: Final = "java.lang.IndexOutOfBoundsException"
 """Thrown by tools instead of exiting: the only exceptions that can be made of a number are the likes of this one."""
 _TRACE: Final = re.compile(r"^(.*Index out of range: \d+|\tat .*|SLF4J: .*)\n*", re.MULTILINE)

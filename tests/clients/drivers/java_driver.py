@@ -21,7 +21,7 @@ from tests.clients.drivers.contract import (
 from tests.clients.drivers.line_process import LineProcess
 from tests.clients.drivers.observer import committed_records, wait_for_commit
 from tests.support.kafka_process import shared_classes
-from tests.support.kafka_tools import shared_tools
+from tests.support.kafka_tools import CONSOLE_CONSUMER, CONSOLE_PRODUCER, GET_OFFSETS, TOPICS, shared_tools
 
 JARS: Final = Path(os.environ.get("HEADRACE_KAFKA_JARS") or Path(__file__).parents[3] / ".build" / "jars" / "kafka")
 # For a JVM that lives for a second: little compilation, no parallel garbage collection, no JVM output on stdout
@@ -33,11 +33,6 @@ JVM_OPTIONS: Final = (
     "-Xlog:all=error:stderr",
 )
 
-CONSOLE_PRODUCER: Final = "org.apache.kafka.tools.ConsoleProducer"
-CONSOLE_CONSUMER: Final = "org.apache.kafka.tools.consumer.ConsoleConsumer"
-DUMP_LOG: Final = "org.apache.kafka.tools.DumpLogSegments"
-GET_OFFSETS: Final = "org.apache.kafka.tools.GetOffsetShell"
-TOPICS: Final = "org.apache.kafka.tools.TopicCommand"
 
 NULL: Final = "NULL"
 _PRINTED: Final = ("timestamp", "partition", "offset", "headers", "key", "value")

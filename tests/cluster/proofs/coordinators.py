@@ -31,10 +31,9 @@ from tests.cluster.proofs.coordinator_load import (
     TransactionalProducer,
     Worker,
 )
+from tests.support.kafka_tools import ELECT, REASSIGN
 from tests.support.waiting import wait_for
 
-REASSIGN: Final = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
-ELECT: Final = "org.apache.kafka.tools.LeaderElectionCommand"
 INTERNAL: Final = {GROUPS: 3, TRANSACTIONS: 2}
 """Topics and their numbers of partitions, as in the settings of `member`."""
 PARTITIONS: Final = [

@@ -15,11 +15,10 @@ from confluent_kafka import KafkaError, Message, Producer
 from tests.adoption.kafka import zookeeper_jars
 from tests.cluster.proofs.rig import HEADRACE, Rig, Say, run_java
 from tests.support.kafka_process import kafka_jars
+from tests.support.kafka_tools import ELECT, REASSIGN
 
 TOPIC: Final = "moved"
 PARTITIONS: Final = 24
-_REASSIGN: Final = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
-_LEADER_ELECTION: Final = "org.apache.kafka.tools.LeaderElectionCommand"
 _VALUE_SIZE: Final = 8000
 _SETTINGS: Final = {
     "offsets.topic.replication.factor": "2",
@@ -67,7 +66,7 @@ def run(plan: Plan, base: Path, say: Say) -> dict[str, Any]:
                 say(f"{version}: {bytes_moved} bytes moved in {seconds:.0f} s, verified")
                 run_java(
                     jars,
-                    _LEADER_ELECTION,
+                    ELECT,
                     *("--bootstrap-server", rig.bootstrap, "--election-type", "preferred", "--all-topic-partitions"),
                 )
                 led = sum(state.leader == HEADRACE for state in rig.states(TOPIC).values())
@@ -142,7 +141,7 @@ class _Mover:
 
     def _run(self, *arguments: str) -> str:
         given = ("--bootstrap-server", self._rig.bootstrap, "--reassignment-json-file", str(self._plan))
-        return run_java(self._jars, _REASSIGN, *given, *arguments)
+        return run_java(self._jars, REASSIGN, *given, *arguments)
 
 
 class _Writer(threading.Thread):

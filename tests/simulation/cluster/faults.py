@@ -27,7 +27,7 @@ from headrace.replication.purgatory import Purgatory
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.storage.log.log import Log
 from tests.simulation.acts import replaced
-from tests.unit.cluster.controller.test_planted_faults import FAULTS as MACHINE_FAULTS
+from tests.unit.cluster.controller.faults import FAULTS as MACHINE_FAULTS
 
 
 def _controller_epoch_is_not_checked() -> AbstractContextManager[None]:

@@ -30,7 +30,7 @@ from headrace.types import Buffer, TopicPartition
 from headrace.wire.apis import ApiKey, request_encoder
 from headrace.wire.fetched import ENTRY, FetchLimits, encode_fetch
 from headrace.wire.records import RecordData, build_batch
-from tests.unit.broker.test_produce_transactions import Coordinator
+from tests.unit.broker.fake_coordinator import Coordinator
 
 NOW = 1_700_000_000_000
 CONFIG = LogConfig()

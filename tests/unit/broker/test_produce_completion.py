@@ -24,7 +24,7 @@ from headrace.wire.apis import ApiKey
 from headrace.wire.records import RecordData, build_batch
 from tests.support.flush_disk import Disk
 from tests.unit.broker.asking import ask
-from tests.unit.broker.test_produce_transactions import Coordinator
+from tests.unit.broker.fake_coordinator import Coordinator
 
 T = TopicPartition("t", 0)
 NOW = 1_700_000_000_000

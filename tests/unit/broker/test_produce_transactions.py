@@ -1,7 +1,6 @@
 """Verification of transactional batches with the coordinator."""
 
 import asyncio
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -14,7 +13,6 @@ from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode
 from headrace.replication.purgatory import Purgatory
 from headrace.replication.replica_manager import ReplicaManager
-from headrace.replication.verification import Verified
 from headrace.storage.dirs.log_dirs import LogDirs
 from headrace.storage.log.config import LogConfig
 from headrace.types import TopicPartition
@@ -22,40 +20,10 @@ from headrace.wire.apis import ApiKey
 from headrace.wire.batch import TRANSACTIONAL_FLAG
 from headrace.wire.records import RecordData, build_batch
 from tests.unit.broker.asking import ask
+from tests.unit.broker.fake_coordinator import Coordinator
 
 NOW = 1_700_000_000_000
 VERSION_1, VERSION_2 = 11, 12
-
-
-class Coordinator:
-    """A coordinator that records its calls and returns `results` one after another."""
-
-    def __init__(self) -> None:
-        self.results: list[ErrorCode] = []
-        self.calls: list[tuple[str, int, int, list[str], bool]] = []
-        self.is_slow = False
-        self.called = asyncio.Event()
-
-    def verify(
-        self,
-        transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
-        partitions: Sequence[TopicPartition],
-        *,
-        adds: bool,
-        client: str,
-    ) -> Any:
-        self.calls.append(
-            (transactional_id, producer_id, producer_epoch, [str(partition) for partition in partitions], adds)
-        )
-        self.called.set()
-        response: Verified = dict.fromkeys(partitions, self.results.pop(0) if self.results else ErrorCode.none)
-        return self._later(response) if self.is_slow else response
-
-    async def _later(self, response: Verified) -> Verified:
-        await asyncio.sleep(0)
-        return response
 
 
 class Broker:

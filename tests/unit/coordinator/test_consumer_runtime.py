@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from headrace.coordinator.groups.consumer.group import ConsumerGroup
-from headrace.coordinator.groups.consumer.requests import ConsumerHeartbeat, ConsumerHeartbeatResult
 from headrace.coordinator.groups.effects import Happening
 from headrace.coordinator.groups.records.classic import GroupKey
 from headrace.coordinator.groups.records.consumer import ConsumerGroupKey
@@ -16,26 +15,7 @@ from headrace.coordinator.groups.requests import Leaver
 from headrace.coordinator.groups.settings import GroupSettings
 from headrace.errors import ErrorCode, KafkaError
 from tests.unit.coordinator.memory_log import MemoryLog
-from tests.unit.coordinator.test_runtime import SETTINGS, World
-
-
-def beat(world: World, member_id: str = "a", epoch: int = 0, **changes: Any) -> ConsumerHeartbeatResult:
-    fields: dict[str, Any] = {
-        "member_id": member_id,
-        "new_member_id": "generated",
-        "epoch": epoch,
-        "instance_id": None,
-        "rack_id": None,
-        "client_id": "app",
-        "client_host": "/127.0.0.1",
-        "rebalance_timeout_ms": 60_000,
-        "topics": ("t",),
-        "regex": None,
-        "assignor": None,
-        "owned": frozenset(),
-        "provides_member_id": True,
-    }
-    return world.coordinator.consumer_heartbeat("g", ConsumerHeartbeat(**{**fields, **changes}))
+from tests.unit.coordinator.world import SETTINGS, World, beat
 
 
 def offset(world: World, member_id: str, epoch: int, *, knows_epochs: bool = True) -> list[ErrorCode]:

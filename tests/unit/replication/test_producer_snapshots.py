@@ -15,7 +15,7 @@ from headrace.storage.log.config import LogConfig
 from headrace.storage.log.producers.producer_snapshot import read_snapshot, snapshots
 from headrace.storage.log.segment_files import SNAPSHOT_SUFFIX, segment_file
 from headrace.wire.records import RecordData, build_batch
-from tests.unit.replication.test_partition import NOW, Setup
+from tests.unit.replication.partition_setup import NOW, Setup
 
 
 @pytest.fixture

@@ -7,8 +7,9 @@ from headrace.storage.files.log_file import FileSlice
 from headrace.storage.log.config import LogConfig
 from headrace.storage.log.log import Log
 from headrace.types import TopicPartition
-from headrace.wire.batch import BatchHeader, parse_header
+from headrace.wire.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, BatchHeader, parse_header
 from headrace.wire.compression import Codec
+from headrace.wire.control import Marker, encode_marker
 from headrace.wire.records import Record, RecordData, batch_headers, build_batch, iter_records
 
 NOW = 1_700_000_000_000
@@ -34,7 +35,10 @@ def batch(
 
 def append(log: Log, count: int = 1, *, now_ms: int = NOW, **options: Any) -> BatchHeader:
     """Append one batch at the end of `log`."""
-    data = batch(log.log_end_offset, count, **options)
+    return append_batch(log, batch(log.log_end_offset, count, **options), now_ms=now_ms)
+
+
+def append_batch(log: Log, data: bytes, *, now_ms: int = NOW) -> BatchHeader:
     header = parse_header(data)
     log.append(
         (data[:16], memoryview(data)[16:]),
@@ -48,6 +52,24 @@ def append(log: Log, count: int = 1, *, now_ms: int = NOW, **options: Any) -> Ba
         now_ms=now_ms,
     )
     return header
+
+
+def put(log: Log, producer_id: int, *, marker: Marker | None = None, count: int = 1, size: int = 10) -> BatchHeader:
+    """Append a batch of a transaction, or the marker that ends it."""
+    if marker is None:
+        records = [RecordData(b"k", b"v" * size, NOW)] * count
+    else:
+        records = [RecordData(*encode_marker(marker, 1), NOW)]
+    data = build_batch(
+        records,
+        base_offset=log.log_end_offset,
+        leader_epoch=0,
+        producer_id=producer_id,
+        producer_epoch=0,
+        base_sequence=0 if marker is None else -1,
+        attributes=TRANSACTIONAL_FLAG | (0 if marker is None else CONTROL_FLAG),
+    )
+    return append_batch(log, data)
 
 
 def open_log(

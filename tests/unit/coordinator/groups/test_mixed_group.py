@@ -15,8 +15,7 @@ from headrace.coordinator.groups.records.embedded import decode_assignment, enco
 from headrace.errors import ErrorCode, KafkaError
 from tests.simulation.classic_client import subscription
 from tests.unit.coordinator.memory_log import MemoryLog
-from tests.unit.coordinator.test_consumer_runtime import beat
-from tests.unit.coordinator.test_runtime import SETTINGS, World
+from tests.unit.coordinator.world import SETTINGS, World, beat
 
 ALL = [("t", index) for index in range(4)]
 ONLY_UPGRADES = replace(SETTINGS, group_consumer_migration_policy="upgrade", group_consumer_assignment_interval_ms=0)

@@ -9,8 +9,7 @@ from headrace.coordinator.groups.effects import Happening, Note
 from headrace.monitoring.groups.events import Event, event_of
 from headrace.monitoring.groups.rebalances import event_json, timeline_of
 from tests.unit.coordinator.driver import INITIAL_DELAY_MS, REBALANCE_MS, SESSION_MS, Driver
-from tests.unit.coordinator.test_consumer_runtime import beat
-from tests.unit.coordinator.test_runtime import SETTINGS, World
+from tests.unit.coordinator.world import SETTINGS, World, beat
 
 
 def events_of(group: Driver) -> list[Event]:

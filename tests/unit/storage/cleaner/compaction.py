@@ -16,10 +16,10 @@ from headrace.storage.log.config import LogConfig
 from headrace.storage.log.producers.producer_snapshot import ProducerEntry
 from headrace.storage.log.segment import Segment
 from headrace.types import TopicPartition
-from headrace.wire.batch import BatchHeader, parse_header
+from headrace.wire.batch import BatchHeader
 from headrace.wire.compression import Codec
 from headrace.wire.records import Record, RecordData, build_batch, iter_records
-from tests.unit.storage.logs import NOW
+from tests.unit.storage.logs import NOW, append_batch
 
 T = TypeVar("T")
 DAY: int = 86_400_000
@@ -110,19 +110,7 @@ class Table:
         return self.append(data)
 
     def append(self, data: bytes) -> BatchHeader:
-        header = parse_header(data)
-        self.log.append(
-            (data,),
-            len(data),
-            base_offset=header.base_offset,
-            first_last_offset=header.last_offset,
-            last_offset=header.last_offset,
-            max_timestamp=header.max_timestamp,
-            offset_of_max_timestamp=header.last_offset,
-            leader_epoch=header.partition_leader_epoch,
-            now_ms=self.now,
-        )
-        return header
+        return append_batch(self.log, data, now_ms=self.now)
 
     def compact(self, *, from_start: bool = False) -> bool:
         """Run one pass, over the whole log if `from_start`; return False if nothing needed cleaning."""
@@ -145,3 +133,21 @@ class Table:
 
     def content(self) -> bytes:
         return b"".join(segment.path.read_bytes() for segment in self.log.segments.ordered)
+
+
+def filled(directory: Path) -> Table:
+    """Write several segments with many superseded records, and an active one."""
+    table = Table(directory)
+    for place in range(24):
+        key = f"key {place * 7 % 5}"
+        table.put((key, f"value {place}" * 5), (f"{key}, once: {place}" if place % 3 == 0 else key, "v" * 20))
+        if place % 11 == 10:
+            table.put((key, None))
+    table.log.roll(NOW)
+    table.put(("active", "1"))
+    table.log.flusher.flush()
+    return table
+
+
+def newest(records: list[Record]) -> dict[bytes | None, Record]:
+    return {record.key: record for record in records}

@@ -10,8 +10,8 @@ import pytest
 
 from headrace.storage.cleaner.job import CleanedGroup, CleanedLog, CleaningJob
 from headrace.storage.log.log import Log
-from headrace.wire.records import Record, iter_records
-from tests.unit.storage.cleaner.compaction import COMPACTED, TP, InlineProcess, Table
+from headrace.wire.records import iter_records
+from tests.unit.storage.cleaner.compaction import COMPACTED, TP, InlineProcess, Table, filled, newest
 from tests.unit.storage.logs import NOW, read_all
 
 OPERATIONS = ("rename", "unlink", "open", "pwrite", "pwritev", "ftruncate", "write", "truncate", "fsync")
@@ -48,20 +48,6 @@ def states_after_each_operation(directory: Path) -> Iterator[list[State]]:
         yield states
 
 
-def filled(directory: Path) -> Table:
-    """Write several segments with many superseded records, and an active one."""
-    table = Table(directory)
-    for place in range(24):
-        key = f"key {place * 7 % 5}"
-        table.put((key, f"value {place}" * 5), (f"{key}, once: {place}" if place % 3 == 0 else key, "v" * 20))
-        if place % 11 == 10:
-            table.put((key, None))
-    table.log.roll(NOW)
-    table.put(("active", "1"))
-    table.log.flusher.flush()
-    return table
-
-
 def recovered(directory: Path, state: State, *, kernel_survived: bool) -> Log:
     directory.mkdir()
     for name, content in state.items():
@@ -76,10 +62,6 @@ def recovered(directory: Path, state: State, *, kernel_survived: bool) -> Log:
         now_ms=NOW,
         kernel_survived=kernel_survived,
     )
-
-
-def newest(records: list[Record]) -> dict[bytes | None, Record]:
-    return {record.key: record for record in records}
 
 
 @pytest.mark.parametrize("kernel_survived", [True, False])

@@ -11,7 +11,7 @@ from headrace.wire.batch import CONTROL_FLAG, DELETE_HORIZON_FLAG, TRANSACTIONAL
 from headrace.wire.control import Marker, encode_marker
 from headrace.wire.records import RecordData, build_batch
 from tests.unit.storage.cleaner.compaction import DAY, TP, Table
-from tests.unit.storage.log.indexes.test_txn_index import full_disk
+from tests.unit.storage.failing_calls import full_disk
 from tests.unit.storage.logs import NOW
 
 ABORT, COMMIT = 0, 1

@@ -15,9 +15,8 @@ from headrace.storage.cleaner.log_cleaner import RETRY_MS
 from headrace.storage.log.recovery import finish_interrupted_swaps, remove_unfinished_swaps
 from headrace.storage.log.segment import Segment
 from headrace.storage.log.segment_files import LOG_SUFFIX, SEGMENT_SUFFIXES, SWAP_SUFFIX, segment_file
-from tests.unit.storage.cleaner.compaction import Table
-from tests.unit.storage.cleaner.test_compaction_crash import filled, newest
-from tests.unit.storage.failing_call import FailingCall
+from tests.unit.storage.cleaner.compaction import Table, filled, newest
+from tests.unit.storage.failing_calls import FailingCall
 from tests.unit.storage.logs import NOW, read_all
 
 

@@ -13,9 +13,9 @@ from headrace.storage.dirs.log_move import LogMove, MoveFailedError, Plan
 from headrace.storage.log.config import LogConfig
 from headrace.storage.log.indexes.txn_index import AbortedTransaction, TransactionIndex
 from headrace.storage.log.log import Log
-from tests.unit.storage.log.indexes.test_txn_index import full_disk, without_descriptors
-from tests.unit.storage.log.producers.test_transactions import ABORT, put
-from tests.unit.storage.logs import NOW, TP, append
+from headrace.wire.control import Marker
+from tests.unit.storage.failing_calls import full_disk, without_descriptors
+from tests.unit.storage.logs import NOW, TP, append, put
 
 FIRST = AbortedTransaction(1, 0, 1, 2)
 SECOND = AbortedTransaction(1, 3, 4, 5)
@@ -30,7 +30,7 @@ class Moved:
         source = self.log.directory.parent
         target = directory / ("b" if source.name == "a" else "a")
         put(self.log, 1)
-        put(self.log, 1, marker=ABORT)
+        put(self.log, 1, marker=Marker.ABORT)
         with full_disk(0):
             self.log.note_aborted(FIRST)
         self.move = LogMove(self.log, UUID(int=1), target)
@@ -72,7 +72,7 @@ def test_a_move_takes_an_entry_along_that_was_written_late_or_never(
     assert moved.index.read() == TransactionIndex(moved.index.path).read() == [FIRST]
 
     put(moved.log, 1)
-    put(moved.log, 1, marker=ABORT)
+    put(moved.log, 1, marker=Marker.ABORT)
     moved.log.note_aborted(SECOND)
 
     assert moved.index.read() == TransactionIndex(moved.index.path).read() == [FIRST, SECOND]

@@ -14,7 +14,7 @@ from headrace.storage.files.log_file import LogFile
 from headrace.storage.log import leader_epochs
 from headrace.storage.log.log import Log
 from headrace.storage.log.segment import Segment
-from tests.unit.storage.failing_call import FailingCall
+from tests.unit.storage.failing_calls import FailingCall
 from tests.unit.storage.logs import NOW, SMALL, append, offsets, open_log, read_all
 
 DELETING: Final = replace(SMALL, retention_ms=-1, retention_bytes=2000, file_delete_delay_ms=0)

@@ -16,8 +16,7 @@ from headrace.storage.files.disk_failures import is_disk_failure
 from headrace.storage.files.log_file import LogFile
 from headrace.storage.log.log import Log
 from headrace.storage.log.segment import MAX_RELATIVE_OFFSET
-from tests.unit.storage.failing_call import FailingCall
-from tests.unit.storage.log.indexes.test_txn_index import without_descriptors
+from tests.unit.storage.failing_calls import FailingCall, without_descriptors
 from tests.unit.storage.logs import NOW, SMALL, append, batch, offsets, open_log, read_all
 
 PREALLOCATED: Final = replace(SMALL, preallocate=True)

@@ -14,7 +14,18 @@ from headrace.storage.log.timestamps import timestamp_at
 from headrace.wire.compression import Codec
 from headrace.wire.records import batch_headers
 from tests.support.examples import examples
-from tests.unit.storage.logs import NOW, SMALL, append, batch, index_content, offsets, open_log, read_all, whole_end
+from tests.unit.storage.logs import (
+    NOW,
+    SMALL,
+    append,
+    append_batch,
+    batch,
+    index_content,
+    offsets,
+    open_log,
+    read_all,
+    whole_end,
+)
 
 
 @pytest.fixture
@@ -160,18 +171,7 @@ class TestRolling:
     def test_an_offset_too_far_from_the_base_rolls_the_segment(self, log: Log) -> None:
         append(log)
         far = 2**31 + 5
-        data = batch(far)
-        log.append(
-            [data],
-            len(data),
-            base_offset=far,
-            first_last_offset=far,
-            last_offset=far,
-            max_timestamp=NOW,
-            offset_of_max_timestamp=far,
-            leader_epoch=0,
-            now_ms=NOW,
-        )
+        append_batch(log, batch(far))
         assert [item.base_offset for item in log.segments.ordered] == [0, far]
         assert offsets(read_all(log)) == [0, far]
 

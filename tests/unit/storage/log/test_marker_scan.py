@@ -8,9 +8,8 @@ from headrace.storage.log import marker_scan
 from headrace.storage.log.log import Log
 from headrace.storage.log.marker_scan import scan_markers
 from headrace.storage.log.producers.marker_counts import MarkerCounts, Range
-from headrace.wire.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, parse_header
-from headrace.wire.records import RecordData, build_batch
-from tests.unit.storage.logs import NOW, append, open_log
+from headrace.wire.control import Marker
+from tests.unit.storage.logs import append, open_log, put
 
 
 @pytest.fixture
@@ -19,31 +18,9 @@ def log(tmp_path: Path) -> Log:
     log = open_log(tmp_path)
     for _ in range(30):
         append(log, 3)
-        append_marker(log)
+        put(log, 1, marker=Marker.COMMIT)
     assert len(log.segments.ordered) > 2
     return log
-
-
-def append_marker(log: Log) -> None:
-    offset = log.log_end_offset
-    data = build_batch(
-        [RecordData(b"\0\0\0\1", b"\0" * 6, NOW)],
-        base_offset=offset,
-        producer_id=1,
-        producer_epoch=0,
-        attributes=CONTROL_FLAG | TRANSACTIONAL_FLAG,
-    )
-    log.append(
-        (data,),
-        len(data),
-        base_offset=offset,
-        first_last_offset=offset,
-        last_offset=offset,
-        max_timestamp=NOW,
-        offset_of_max_timestamp=offset,
-        leader_epoch=parse_header(data).partition_leader_epoch,
-        now_ms=NOW,
-    )
 
 
 def test_the_markers_of_a_range_are_found(log: Log) -> None:

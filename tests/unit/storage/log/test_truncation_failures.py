@@ -18,7 +18,7 @@ from headrace.storage.log.recovery import remove_segments
 from headrace.storage.log.segment import Segment
 from headrace.storage.log.state import LogState
 from tests.support.waiting import wait_for
-from tests.unit.storage.failing_call import FailingCall
+from tests.unit.storage.failing_calls import FailingCall
 from tests.unit.storage.logs import NOW, append, offsets, open_log, read_all
 
 START, END = 4, 60

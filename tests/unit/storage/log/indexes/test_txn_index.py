@@ -2,8 +2,7 @@
 
 import errno
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,37 +16,15 @@ from headrace.storage.log.indexes import txn_index
 from headrace.storage.log.indexes.txn_index import AbortedTransaction, TransactionIndex
 from headrace.storage.log.log import Log
 from headrace.storage.log.segment import Segment
+from headrace.wire.control import Marker
 from tests.support.examples import examples
-from tests.unit.storage.log.producers.test_transactions import ABORT, put
-from tests.unit.storage.logs import NOW, append, open_log
+from tests.unit.storage.failing_calls import full_disk, without_descriptors
+from tests.unit.storage.logs import NOW, append, open_log, put
 
 FIRST = AbortedTransaction(1, 0, 4, 5)
 SECOND = AbortedTransaction(2, 3, 7, 8)
 THIRD = AbortedTransaction(1, 5, 9, 10)
 ENTRY_BYTES = 34
-
-
-@contextmanager
-def without_descriptors(suffix: str = "") -> Iterator[None]:
-    """Refuse to open files whose names end with `suffix`."""
-    real = os.open
-
-    def refused(path: Any, *arguments: Any, **options: Any) -> int:
-        if os.fspath(path).endswith(suffix):
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        return real(path, *arguments, **options)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "open", refused)
-        yield
-
-
-@contextmanager
-def full_disk(free_bytes: int) -> Iterator[None]:
-    real = os.pwrite
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "pwrite", lambda file, data, at: real(file, data[:free_bytes], at))
-        yield
 
 
 def append_in_vain(index: TransactionIndex, transaction: AbortedTransaction) -> None:
@@ -112,7 +89,7 @@ def test_replacing_drops_entries_that_are_not_written_yet(tmp_path: Path, entrie
 def flushed_with_unwritten_entry(directory: Path) -> Log:
     log = open_log(directory)
     put(log, 1)
-    put(log, 1, marker=ABORT)
+    put(log, 1, marker=Marker.ABORT)
     with full_disk(0):
         log.note_aborted(AbortedTransaction(1, 0, 1, 2))
         log.flusher.flush()
@@ -159,7 +136,7 @@ def test_recovery_reads_a_segment_that_is_rolled_during_a_flush(
 
     def rolls(flusher: LogFlusher, segment: Segment) -> None:
         monkeypatch.undo()
-        put(log, 1, marker=ABORT)
+        put(log, 1, marker=Marker.ABORT)
         log.note_aborted(FIRST)
         log.roll(NOW)
         real(flusher, segment)
@@ -174,7 +151,7 @@ def test_recovery_reads_a_segment_that_is_rolled_during_a_flush(
 def test_a_segment_is_not_completed_without_its_index(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     put(log, 1)
-    put(log, 1, marker=ABORT)
+    put(log, 1, marker=Marker.ABORT)
     with without_descriptors():
         log.note_aborted(FIRST)
         with pytest.raises(KafkaError, match="Too many open files"):
@@ -186,7 +163,7 @@ def test_a_segment_is_not_completed_without_its_index(tmp_path: Path) -> None:
 def test_a_restart_restores_an_entry_that_could_not_be_written(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     put(log, 1)
-    put(log, 1, marker=ABORT)
+    put(log, 1, marker=Marker.ABORT)
     with without_descriptors():
         log.note_aborted(FIRST)
     while log.segments.active.index.count < 2:
@@ -205,7 +182,7 @@ def test_a_failed_disk_fails_the_flush(tmp_path: Path, monkeypatch: pytest.Monke
 
     log = open_log(tmp_path)
     put(log, 1)
-    put(log, 1, marker=ABORT)
+    put(log, 1, marker=Marker.ABORT)
     monkeypatch.setattr(os, "pwrite", broken)
     log.note_aborted(FIRST)
     with pytest.raises(KafkaError, match="Input/output error"):

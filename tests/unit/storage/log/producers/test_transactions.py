@@ -14,42 +14,8 @@ from headrace.storage.log.log import Log
 from headrace.storage.log.producers.open_transactions import OpenTransactions
 from headrace.storage.log.producers.producer_snapshot import ProducerEntry, write_snapshot
 from headrace.types import TopicPartition
-from headrace.wire.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, BatchHeader, parse_header
-from headrace.wire.control import Marker, encode_marker
-from headrace.wire.records import RecordData, build_batch
-from tests.unit.storage.logs import NOW, SMALL, open_log
-
-ABORT, COMMIT = 0, 1
-
-
-def put(log: Log, producer_id: int, *, marker: int | None = None, count: int = 1, size: int = 10) -> BatchHeader:
-    """Append a batch of a transaction, or the marker that ends it."""
-    if marker is None:
-        records = [RecordData(b"k", b"v" * size, NOW)] * count
-    else:
-        records = [RecordData(*encode_marker(Marker(marker), 1), NOW)]
-    data = build_batch(
-        records,
-        base_offset=log.log_end_offset,
-        leader_epoch=0,
-        producer_id=producer_id,
-        producer_epoch=0,
-        base_sequence=0 if marker is None else -1,
-        attributes=TRANSACTIONAL_FLAG | (0 if marker is None else CONTROL_FLAG),
-    )
-    header = parse_header(data)
-    log.append(
-        (data,),
-        len(data),
-        base_offset=header.base_offset,
-        first_last_offset=header.last_offset,
-        last_offset=header.last_offset,
-        max_timestamp=NOW,
-        offset_of_max_timestamp=header.last_offset,
-        leader_epoch=0,
-        now_ms=NOW,
-    )
-    return header
+from headrace.wire.control import Marker
+from tests.unit.storage.logs import NOW, SMALL, open_log, put
 
 
 def history(directory: Path) -> list[AbortedTransaction]:
@@ -58,11 +24,11 @@ def history(directory: Path) -> list[AbortedTransaction]:
     put(log, 1, count=3)  # 0 to 2
     put(log, 2)  # 3
     log.roll(NOW)
-    put(log, 1, marker=ABORT)  # 4, while the second is open
+    put(log, 1, marker=Marker.ABORT)  # 4, while the second is open
     put(log, 3)  # 5
-    put(log, 2, marker=COMMIT)  # 6
+    put(log, 2, marker=Marker.COMMIT)  # 6
     log.roll(NOW)
-    put(log, 3, marker=ABORT)  # 7
+    put(log, 3, marker=Marker.ABORT)  # 7
     put(log, 4)  # 8, and stays open
     log.close()
     return [AbortedTransaction(1, 0, 4, 3), AbortedTransaction(3, 5, 7, 8)]

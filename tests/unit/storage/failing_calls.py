@@ -1,9 +1,10 @@
-"""Fails single system calls of the storage code."""
+"""Fails system calls of the storage code: single ones, or those that need a file descriptor or space on the disk."""
 
 import errno
 import io
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, Final
 
@@ -36,3 +37,26 @@ class FailingCall:
             return call(*args, **options)
 
         return counted
+
+
+@contextmanager
+def without_descriptors(suffix: str = "") -> Iterator[None]:
+    """Refuse to open files whose names end with `suffix`."""
+    real = os.open
+
+    def refused(path: Any, *arguments: Any, **options: Any) -> int:
+        if os.fspath(path).endswith(suffix):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return real(path, *arguments, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "open", refused)
+        yield
+
+
+@contextmanager
+def full_disk(free_bytes: int) -> Iterator[None]:
+    real = os.pwrite
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "pwrite", lambda file, data, at: real(file, data[:free_bytes], at))
+        yield
