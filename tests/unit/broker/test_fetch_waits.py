@@ -444,31 +444,49 @@ async def test_over_the_limit_of_waiting_partitions_a_fetch_returns_at_once(
     assert broker.api.waiting.count == 0
 
 
-async def test_a_marker_makes_the_bytes_of_its_transaction_count(broker: Broker) -> None:
-    partition = broker.partitions[0]
+def append_in_transaction(partition: Partition, producer_id: int = 4, size: int = 1000) -> int:
+    """Append a record in a transaction, which stays open, and return the size of the batch."""
     data = build_batch(
-        [RecordData(b"k", bytes(1000), NOW)],
-        producer_id=4,
+        [RecordData(b"k", bytes(size), NOW)],
+        producer_id=producer_id,
         producer_epoch=0,
         base_sequence=0,
         attributes=TRANSACTIONAL_FLAG,
     )
-    waiting = broker.fetch(min_bytes=len(data), read_committed=True)
-    await asyncio.sleep(0)
     partition.append_as_leader(data, now_ms=NOW, guard=UNVERIFIED)
+    return len(data)
+
+
+def end_transaction(partition: Partition, producer_id: int = 4, *, commit: bool = True) -> None:
+    partition.append_marker(producer_id, 0, commit=commit, coordinator_epoch=0, now_ms=NOW)
+
+
+async def test_a_marker_makes_the_bytes_of_its_transaction_count(broker: Broker) -> None:
+    partition = broker.partitions[0]
+    waiting = broker.fetch(min_bytes=1000, read_committed=True)
+    await asyncio.sleep(0)
+    append_in_transaction(partition)
     await asyncio.sleep(0)
     assert not waiting.done()
-    partition.append_marker(4, 0, commit=True, coordinator_epoch=0, now_ms=NOW)
+    end_transaction(partition)
     response = await asyncio.wait_for(waiting, 10)
     assert response.responses[0].partitions[0].last_stable_offset == 2
 
 
+async def test_the_rest_of_an_older_segment_is_returned_even_if_later_bytes_were_counted(broker: Broker) -> None:
+    partition = broker.append(0)
+    partition.log.roll(NOW)
+    broker.append(0)
+    waiting = broker.fetch(min_bytes=100 * SIZE, read_committed=True, offsets={0: 0})
+    await turns()
+    broker.append(0)
+    append_in_transaction(partition)
+    assert sizes(await asyncio.wait_for(waiting, 10)) == {0: SIZE}
+
+
 def abort_transaction(partition: Partition) -> None:
-    data = build_batch(
-        [RecordData(b"k", b"v", NOW)], producer_id=4, producer_epoch=0, base_sequence=0, attributes=TRANSACTIONAL_FLAG
-    )
-    partition.append_as_leader(data, now_ms=NOW, guard=UNVERIFIED)
-    partition.append_marker(4, 0, commit=False, coordinator_epoch=0, now_ms=NOW)
+    append_in_transaction(partition, size=1)
+    end_transaction(partition, commit=False)
 
 
 @pytest.mark.parametrize("mode", ["at once", "in steps"])

@@ -322,6 +322,7 @@ class Fetch:
             return 0
         if isinstance(part, FileSlice) and part.file is not partition.log.segments.active.file:
             self._missing = 0  # as in Kafka: one fetch cannot read beyond a segment
+            return 0
         return part.size - (wanted.max_bytes - room)
 
     def _key(self, partition: Replica) -> PartitionKey:
