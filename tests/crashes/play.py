@@ -14,7 +14,7 @@ from headrace.types import TopicPartition
 from tests.crashes.checks import check, check_high_watermark
 from tests.crashes.disk import Disk, Files, Write, put, record
 from tests.crashes.faults import Fault
-from tests.crashes.story import Emptied, State, Story
+from tests.crashes.story import Emptied, State, Story, Truncated
 from tests.crashes.world import World, unlock
 
 POINTS: Final = 14
@@ -67,10 +67,10 @@ class Play:
         with record(self._disk, live):
             self._world.live(live, self._disk, self._random.randint(5, 40))
         shutil.rmtree(live)
-        for _ in range(POINTS):
+        for place in range(POINTS):
             last = self._random.choice((len(self._disk.journal), len(self._disk.journal), self._world.started_at))
             point = self._random.randint(first, last)
-            power_loss = self._random.random() < 0.7 or self._is_emptying(point)
+            power_loss = self._random.random() < 0.7 or (place == POINTS - 1 and self._is_truncating(point))
             torn = None if power_loss else self._disk.torn_at(point, self._random)
             left, found = self._crash(life, point, torn, power_loss=power_loss)
         if power_loss:
@@ -83,10 +83,10 @@ class Play:
         self._world.stories = {topic_partition: story for topic_partition, (story, _) in found.items()}
         return left
 
-    def _is_emptying(self, point: int) -> bool:
-        """Return True if a log is being emptied at `point`: a later power loss could then leave anything."""
+    def _is_truncating(self, point: int) -> bool:
+        """Return True if batches are being dropped at `point`: a power loss in the next life could bring them back."""
         stories = self._world.stories_at(point).values()
-        return any(isinstance(story.at(point).under_way, Emptied) for story in stories)
+        return any(isinstance(story.at(point).under_way, Emptied | Truncated) for story in stories)
 
     def _crash(
         self, life: int, point: int, torn: Write | None, *, power_loss: bool

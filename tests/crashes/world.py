@@ -362,7 +362,9 @@ class World:
         offset = followed.log_end_offset
         # The new leader may have more records of the last common epoch.
         epochs = followed.log.leader_epochs
-        epoch = max(epochs.epoch_for(offset - 1), 0) if random.random() < 0.5 else self.leader_epoch
+        common = epochs.epoch_for(offset - 1) if offset else 0
+        # An emptied log does not know the last common epoch, which may be a late one.
+        epoch = common if common >= 0 and random.random() < 0.5 else self.leader_epoch
         if epoch < epochs.latest:
             # This broker has led without appending: the leader does not know that epoch, and its own epoch ends later.
             assert followed.truncate_where_diverging(epoch, offset + 1) == offset

@@ -69,6 +69,26 @@ def test_batches_have_the_leader_epoch_and_a_correct_checksum(setup: Setup) -> N
     assert partition.end_offset_for_epoch(7) == (7, 1)
 
 
+def test_an_epoch_without_records_ends_where_the_current_one_begins(setup: Setup) -> None:
+    partition = setup.reopen(2)
+    assert [partition.end_offset_for_epoch(epoch) for epoch in (-1, 0, 1, 2, 3)] == [
+        (-1, -1),
+        (0, 0),
+        (1, 0),
+        (2, 0),
+        (-1, -1),
+    ]
+    partition.append_as_leader(batch(b"a"), now_ms=NOW)
+    partition = setup.reopen(5)
+    assert [partition.end_offset_for_epoch(epoch) for epoch in (1, 2, 4, 5, 6)] == [
+        (1, 0),
+        (2, 1),
+        (2, 1),
+        (5, 1),
+        (-1, -1),
+    ]
+
+
 @pytest.mark.parametrize(
     "changes",
     [

@@ -106,6 +106,15 @@ class LedReplica(Replica):
         self.replica_count = replica_count
         self.partition_epoch = partition_epoch
 
+    def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
+        """Return the largest epoch up to `leader_epoch` and its end offset; (-1, -1) if unknown (KIP-101, KIP-279)."""
+        epochs = self.log.leader_epochs
+        if epochs.latest < leader_epoch < self.leader_epoch:
+            # With one replica, only an append records the leader's epoch, which begins here. An unknown epoch would
+            # look like a truncation: after each restart, consumers of empty partitions would reset their positions.
+            return (epochs.latest if epochs.entries else leader_epoch), self.log_end_offset
+        return super().end_offset_for_epoch(leader_epoch)
+
     @property
     def low_watermark(self) -> int:
         """The lowest log start offset of all live replicas (KIP-107); -1 until all of them have reported theirs."""

@@ -10,6 +10,7 @@ fdatasync = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
 _MAX_READ_BYTES: Final = 256 * 1024 * 1024
 """The largest file that is read whole: the state of five million producers."""
 _COPY_BYTES: Final = 1024 * 1024
+_CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 
 
 class UnusableFileError(OSError):
@@ -97,7 +98,12 @@ def replace_file(path: Path, data: bytes, *, sync: bool = True) -> None:
     After an OSError, the file has the old content, or the new content if only the sync of the directory failed.
     """
     temporary = path.with_name(path.name + ".tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    try:
+        descriptor = os.open(temporary, _CREATE, 0o644)
+    except FileExistsError:
+        # A crash left it. If it were reused without a sync, a power failure could bring its old content back.
+        temporary.unlink()
+        descriptor = os.open(temporary, _CREATE, 0o644)
     try:
         view = memoryview(data)
         while view:

@@ -267,6 +267,27 @@ class TestTruncation:
         assert [entry.epoch for entry in log.leader_epochs.entries] == [0, 1]
         assert log.reader.max_timestamp() == (NOW + 15, 29)
 
+    def test_timestamps_of_batches_appended_with_truncated_ones_stay(self, log: Log, tmp_path: Path) -> None:
+        append(log, 3, timestamp=NOW + 50, value=b"v" * 100)
+        kept, dropped = batch(3, timestamp=NOW + 20), batch(4, timestamp=NOW + 90)
+        log.append(
+            (kept, dropped),
+            len(kept) + len(dropped),
+            base_offset=3,
+            first_last_offset=3,
+            last_offset=4,
+            max_timestamp=NOW + 90,
+            offset_of_max_timestamp=4,
+            leader_epoch=0,
+            now_ms=NOW,
+        )
+        log.truncate_to(4)
+        assert log.reader.max_timestamp() == (NOW + 52, 2)
+        assert log.reader.offset_for_timestamp(NOW + 30) == (NOW + 50, 0, 0)
+        log.segments.active.write_indexes()
+        again = open_log(tmp_path / "log", kernel_survived=True)
+        assert again.reader.max_timestamp() == (NOW + 52, 2)
+
     def test_the_recovery_point_is_not_after_the_end(self, log: Log) -> None:
         self.fill(log)
         log.flusher.flush()

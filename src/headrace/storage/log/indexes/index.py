@@ -204,6 +204,10 @@ class OffsetIndex(_Index):
         """Drop the entries at or after `offset`."""
         self._truncate(offset, 0)
 
+    def drop_last(self) -> None:
+        """Drop the last entry, if any."""
+        self._keep_first(max(self.count - 1, 0))
+
 
 class TimeIndex(_Index):
     """Maps the running maximum of the timestamps to the last offset of the batch that has it."""

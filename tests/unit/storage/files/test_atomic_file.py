@@ -1,0 +1,18 @@
+"""Files that are replaced as a whole."""
+
+import os
+from pathlib import Path
+
+from headrace.storage.files.atomic_file import replace_file
+
+
+def test_a_temporary_file_left_by_a_crash_is_not_written_again(tmp_path: Path) -> None:
+    path, temporary = tmp_path / "checkpoint", tmp_path / "checkpoint.tmp"
+    temporary.write_bytes(b"old")
+    # without a sync, a power failure could bring the old blocks of that file back under the new name
+    kept = os.open(temporary, os.O_RDONLY)
+    try:
+        replace_file(path, b"new", sync=False)
+        assert (path.read_bytes(), os.read(kept, 9), temporary.exists()) == (b"new", b"old", False)
+    finally:
+        os.close(kept)
