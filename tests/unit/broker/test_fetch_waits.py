@@ -23,9 +23,12 @@ from headrace.slices import finish
 from headrace.storage.dirs.log_dirs import LogDirs
 from headrace.storage.files.log_file import FileSlice
 from headrace.storage.log.config import LogConfig
+from headrace.storage.log.indexes.txn_index import AbortedTransaction
+from headrace.storage.log.reader import LogReader
 from headrace.types import TopicPartition
 from headrace.wire.apis import ApiKey, request_encoder, response_reader, schema
 from headrace.wire.batch import TRANSACTIONAL_FLAG
+from headrace.wire.control import Marker
 from headrace.wire.records import RecordData, build_batch
 
 NOW = 1_700_000_000_000
@@ -444,31 +447,161 @@ async def test_over_the_limit_of_waiting_partitions_a_fetch_returns_at_once(
     assert broker.api.waiting.count == 0
 
 
-async def test_a_marker_makes_the_bytes_of_its_transaction_count(broker: Broker) -> None:
-    partition = broker.partitions[0]
+def append_in_transaction(partition: Partition, producer_id: int = 4, size: int = 1000) -> int:
+    """Append a record in a transaction, which stays open, and return the size of the batch."""
     data = build_batch(
-        [RecordData(b"k", bytes(1000), NOW)],
-        producer_id=4,
+        [RecordData(b"k", bytes(size), NOW)],
+        producer_id=producer_id,
         producer_epoch=0,
         base_sequence=0,
         attributes=TRANSACTIONAL_FLAG,
     )
-    waiting = broker.fetch(min_bytes=len(data), read_committed=True)
-    await asyncio.sleep(0)
     partition.append_as_leader(data, now_ms=NOW, guard=UNVERIFIED)
+    return len(data)
+
+
+def end_transaction(partition: Partition, producer_id: int = 4, *, commit: bool = True) -> None:
+    partition.append_marker(producer_id, 0, commit=commit, coordinator_epoch=0, now_ms=NOW)
+
+
+async def test_a_marker_makes_the_bytes_of_its_transaction_count(broker: Broker) -> None:
+    partition = broker.partitions[0]
+    waiting = broker.fetch(min_bytes=1000, read_committed=True)
+    await asyncio.sleep(0)
+    append_in_transaction(partition)
     await asyncio.sleep(0)
     assert not waiting.done()
-    partition.append_marker(4, 0, commit=True, coordinator_epoch=0, now_ms=NOW)
+    end_transaction(partition)
     response = await asyncio.wait_for(waiting, 10)
     assert response.responses[0].partitions[0].last_stable_offset == 2
 
 
+@pytest.fixture
+def lookups(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The offsets for which aborted transactions have been looked up."""
+    offsets: list[int] = []
+    original = LogReader.aborted_transactions
+
+    def aborted_transactions(reader: LogReader, offset: int, part: FileSlice) -> list[AbortedTransaction]:
+        offsets.append(offset)
+        return original(reader, offset, part)
+
+    monkeypatch.setattr(LogReader, "aborted_transactions", aborted_transactions)
+    return offsets
+
+
+@pytest.mark.parametrize("earlier", [0, 2])
+async def test_appends_after_an_open_transaction_are_not_read(
+    broker: Broker, reads: list[int], lookups: list[int], earlier: int
+) -> None:
+    abort_transaction(broker.partitions[0])
+    broker.append(0, earlier)
+    append_in_transaction(broker.partitions[0], 5)
+    waiting = broker.fetch(min_bytes=100 * SIZE, read_committed=True, offsets={0: 2})
+    await turns()
+    reads.clear()
+    lookups.clear()
+    broker.append(0, 50)
+    await turns()
+    assert not waiting.done()
+    assert (reads, lookups) == ([0], [])
+
+
+async def test_bytes_count_once_they_are_before_the_last_stable_offset(broker: Broker, reads: list[int]) -> None:
+    partition = broker.partitions[0]
+    waiting = broker.fetch(min_bytes=8 * SIZE, read_committed=True, offsets={0: 0})
+    await turns()
+    append_in_transaction(partition, 4)
+    broker.append(0)
+    append_in_transaction(partition, 5)
+    broker.append(0)
+    end_transaction(partition, 4)  # the first two count
+    broker.append(0)
+    end_transaction(partition, 5)  # the next three count
+    broker.append(0)
+    append_in_transaction(partition, 6)
+    broker.append(0)
+    await turns()
+    assert not waiting.done()
+    reads.clear()
+    broker.append(0, 5)
+    await turns()
+    assert not waiting.done()
+    assert reads == []
+    end_transaction(partition, 6)
+    assert sizes(await asyncio.wait_for(waiting, 10)) == {0: partition.log.segments.active.size}
+
+
+async def test_bytes_that_an_open_transaction_hides_do_not_count(broker: Broker) -> None:
+    partition = broker.partitions[0]
+    waiting = broker.fetch(min_bytes=4 * SIZE, read_committed=True, offsets={0: 0})
+    await turns()
+    broker.append(0, 3)
+    append_in_transaction(partition)
+    broker.append(0, 5)
+    await turns()
+    assert not waiting.done()
+    end_transaction(partition)
+    assert sizes(await asyncio.wait_for(waiting, 10))[0] > 9 * SIZE
+
+
+async def test_bytes_count_if_the_last_stable_offset_moves_without_a_report_of_the_marker(broker: Broker) -> None:
+    partition = broker.partitions[0]
+    size = append_in_transaction(partition, 4)
+    append_in_transaction(partition, 5)
+    waiting = broker.fetch(min_bytes=size, read_committed=True, offsets={0: 0})
+    await turns()
+    broker.append(0)
+    assert not waiting.done()
+    # As in the replica of a follower, from which consumers may read.
+    partition.transactions.end_at(4, 2, Marker.COMMIT)
+    partition.transactions.committed_to(3)
+    broker.append(0)
+    assert sizes(await asyncio.wait_for(waiting, 10)) == {0: size}
+
+
+async def test_the_rest_of_an_older_segment_is_returned_even_if_later_bytes_were_counted(broker: Broker) -> None:
+    partition = broker.append(0)
+    partition.log.roll(NOW)
+    broker.append(0)
+    waiting = broker.fetch(min_bytes=100 * SIZE, read_committed=True, offsets={0: 0})
+    await turns()
+    broker.append(0)
+    append_in_transaction(partition)
+    assert sizes(await asyncio.wait_for(waiting, 10)) == {0: SIZE}
+
+
+async def test_a_fetch_that_has_waited_returns_the_aborted_transactions(broker: Broker) -> None:
+    partition = broker.partitions[0]
+    append_in_transaction(partition, 5)
+    waiting = broker.fetch(min_bytes=2 * SIZE, read_committed=True, offsets={0: 0})
+    await turns()
+    append_in_transaction(partition, 6)
+    broker.append(0, 5)
+    end_transaction(partition, 5, commit=False)
+    await turns()
+    assert not waiting.done()
+    end_transaction(partition, 6, commit=False)
+    [answer] = (await asyncio.wait_for(waiting, 10)).responses[0].partitions
+    assert [(one.producer_id, one.first_offset) for one in answer.aborted_transactions] == [(5, 0), (6, 1)]
+    assert len(answer.records) == partition.log.segments.active.size
+
+
+async def test_deleting_unread_records_before_an_open_transaction_ends_a_fetch(broker: Broker) -> None:
+    broker.append(0, 3)
+    append_in_transaction(broker.partitions[0])
+    waiting = broker.fetch(min_bytes=100 * SIZE, read_committed=True, offsets={0: 0})
+    await turns()
+    broker.append(0)
+    assert not waiting.done()
+    broker.partitions[0].delete_records(2)
+    [answer] = (await asyncio.wait_for(waiting, 10)).responses[0].partitions
+    assert answer.error_code == ErrorCode.offset_out_of_range
+
+
 def abort_transaction(partition: Partition) -> None:
-    data = build_batch(
-        [RecordData(b"k", b"v", NOW)], producer_id=4, producer_epoch=0, base_sequence=0, attributes=TRANSACTIONAL_FLAG
-    )
-    partition.append_as_leader(data, now_ms=NOW, guard=UNVERIFIED)
-    partition.append_marker(4, 0, commit=False, coordinator_epoch=0, now_ms=NOW)
+    append_in_transaction(partition, size=1)
+    end_transaction(partition, commit=False)
 
 
 @pytest.mark.parametrize("mode", ["at once", "in steps"])

@@ -17,12 +17,14 @@ from headrace.replication.leading.peers import Peers
 from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.replication.throttle import ReplicationThrottle
+from headrace.replication.verification import UNVERIFIED
 from headrace.server.context import ClientInfo, RawReply, RequestContext
 from headrace.storage.dirs.log_dirs import LogDirs
 from headrace.storage.files.log_file import FileSlice
 from headrace.storage.log.config import LogConfig
 from headrace.types import PartitionState, TopicPartition
 from headrace.wire.apis import ApiKey, request_encoder, response_reader, schema
+from headrace.wire.batch import TRANSACTIONAL_FLAG
 from headrace.wire.records import RecordData, build_batch
 from tests.unit.broker.asking import ask
 
@@ -92,7 +94,9 @@ class Broker:
         wait_ms: int = 0,
         session: tuple[int, int] = (0, -1),
         rack: str = "",
+        min_bytes: int = 1,
         max_bytes: int = 50 << 20,
+        read_committed: bool = False,
     ) -> asyncio.Task[Any]:
         """Send a Fetch, and return a task for its response."""
         partitions = [
@@ -109,9 +113,9 @@ class Broker:
         fields = {
             "replica_state": {"replica_id": replica, "replica_epoch": -1},
             "max_wait": wait_ms,
-            "min_bytes": 1,
+            "min_bytes": min_bytes,
             "max_bytes": max_bytes,
-            "isolation_level": 0,
+            "isolation_level": int(read_committed),
             "session_id": session[0],
             "session_epoch": session[1],
             "topics": [{"topic_id": TOPIC_ID, "partitions": partitions}] if partitions else [],
@@ -172,6 +176,21 @@ async def test_the_second_read_of_a_request_moves_nothing(broker: Broker) -> Non
     broker.append(0)
     assert len(only(await waiting).records) == len(RECORD)
     assert broker.partitions[0].high_watermark == 0
+
+
+async def test_records_of_open_transactions_count_for_followers_of_any_isolation_level(broker: Broker) -> None:
+    data = build_batch(
+        [RecordData(b"k", b"v", NOW)], producer_id=4, producer_epoch=0, base_sequence=0, attributes=TRANSACTIONAL_FLAG
+    )
+    broker.partitions[0].append_as_leader(data, now_ms=NOW, guard=UNVERIFIED)
+    waiting = broker.fetch({0: 1}, min_bytes=3 * len(RECORD), wait_ms=60_000, read_committed=True)
+    await turns()
+    broker.append(0)
+    broker.append(0)
+    await turns()
+    assert not waiting.done()
+    broker.append(0)
+    assert len(only(await asyncio.wait_for(waiting, 10)).records) == 3 * len(RECORD)
 
 
 async def test_a_follower_is_woken_by_the_append(broker: Broker) -> None:

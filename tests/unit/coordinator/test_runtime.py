@@ -1,6 +1,5 @@
 import logging
 import time
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +7,7 @@ from struct import pack
 
 import pytest
 
+from headrace import slices
 from headrace.clock import now_ms
 from headrace.coordinator.group_coordinator import GroupCoordinator
 from headrace.coordinator.groups.effects import Happening
@@ -18,6 +18,7 @@ from headrace.coordinator.groups.requests import (
     Leaver,
 )
 from headrace.coordinator.groups.settings import GroupSettings
+from headrace.coordinator.groups.state import shard as shard_module
 from headrace.errors import ErrorCode, KafkaError
 from headrace.wire.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, parse_header
 from headrace.wire.compression import Codec
@@ -303,15 +304,116 @@ def test_a_timer_whose_records_cannot_be_written_is_retried(
     assert not world.coordinator.classic_group("unlucky").membership.pending_joins
 
 
-def test_expiry_skips_shards_that_have_resigned(world: World) -> None:
-    world.join()
-    world.loop.now += 600
-    world.coordinator._expiry.check(deque(world.coordinator._shards.loaded()))
-    stored = len(world.log.stored)
-    shards = deque(world.coordinator._shards.loaded())
+@pytest.fixture
+def expiry_in_steps(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
+    """A coordinator with five expired offsets. A check of expiry handles one of them in each turn."""
+    monkeypatch.setattr(slices, "SLICE_S", 0)
+    monkeypatch.setattr(shard_module, "_EXAMINED_AT_ONCE", 1)
+    expired = [("t", partition, CommittedOffset(5, -1, "", 0)) for partition in range(5)]
+    world.coordinator.commit_offsets("g", "", None, -1, expired)
+    world.loop.now += SETTINGS.offsets_retention_check_interval_ms / 1000
+    return world
+
+
+def partitions_of(world: World) -> set[int]:
+    return set(world.coordinator.committed_offsets("g").get("t", {}))
+
+
+def run_until(world: World, partitions: set[int]) -> None:
+    """Run single turns of the event loop until only these partitions have offsets."""
+    while partitions_of(world) != partitions:
+        assert partitions < partitions_of(world)
+        world.loop.step()
+
+
+def test_expired_offsets_are_removed_in_slices(expiry_in_steps: World) -> None:
+    world = expiry_in_steps
+    turns = 0
+    while list(world.coordinator.groups()):
+        before, stored = partitions_of(world), len(world.log.stored)
+        world.loop.step()
+        turns += 1
+        assert len(before - partitions_of(world)) <= 1
+        assert len(world.log.stored) - stored <= 1
+    assert turns > 2 * 5
+    assert [key for key, _ in world.log.records()[5:]] == [*(OffsetKey("g", "t", p) for p in range(5)), GroupKey("g")]
+
+
+def test_expiry_keeps_offsets_that_are_committed_while_it_runs(expiry_in_steps: World) -> None:
+    world = expiry_in_steps
+    run_until(world, {2, 3, 4})
+    renewed = CommittedOffset(6, -1, "", now_ms())
+    world.coordinator.commit_offsets("g", "", None, -1, [("t", 3, renewed)])
+    world.loop.advance(0)
+    assert partitions_of(world) == {3}
+    assert set(world.restarted().coordinator.committed_offsets("g")["t"]) == {3}
+
+
+def test_expiry_keeps_the_offsets_of_a_group_that_gets_members_while_it_runs(expiry_in_steps: World) -> None:
+    world = expiry_in_steps
+    run_until(world, {2, 3, 4})
+    member_id = world.join().result.member_id
+    world.join(member_id)
+    world.loop.advance(0)
+    assert partitions_of(world) == {2, 3, 4}
+
+
+def test_a_failed_write_ends_the_expiry_of_a_shard(expiry_in_steps: World, caplog: pytest.LogCaptureFixture) -> None:
+    world = expiry_in_steps
+    run_until(world, {2, 3, 4})
+    world.log.error = KafkaError(ErrorCode.kafka_storage_error)
+    world.loop.advance(0)
+    assert caplog.text.count("cannot remove expired offsets, will retry") == 1
+    assert partitions_of(world) == {2, 3, 4}
+    assert set(world.restarted().coordinator.committed_offsets("g")["t"]) == {2, 3, 4}
+
+    world.log.error = None
+    world.loop.advance(600)
+    assert not list(world.coordinator.groups())
+
+
+@pytest.mark.parametrize("turns", [0, 1, 4, 9])
+def test_expiry_ends_when_its_shard_resigns(expiry_in_steps: World, turns: int) -> None:
+    world = expiry_in_steps
+    for _ in range(turns):
+        world.loop.step()
     world.coordinator.resigned(0)
-    world.coordinator._expiry.check(shards)
+    stored = len(world.log.stored)
+    world.loop.advance(0)
     assert len(world.log.stored) == stored
+    assert world.coordinator.expiring_offsets() == {}
+
+    world.coordinator.elected(0, MemoryLog(list(world.log.stored)))
+    world.loop.advance(600)
+    assert not list(world.coordinator.groups())
+
+
+def test_expiry_skips_shards_that_resign_before_their_turn(
+    expiry_in_steps: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = expiry_in_steps
+    monkeypatch.setattr(shard_module, "_EXAMINED_AT_ONCE", 2)
+    other = MemoryLog([build_batch([RecordData(*encode(OffsetKey("h", "t", 0), CommittedOffset(5, -1, "", 0)), 0)])])
+    world.coordinator.elected(1, other)
+    world.loop.step()
+    assert partitions_of(world), "the first shard has its turn"
+    world.coordinator.resigned(1)
+    world.loop.advance(0)
+    assert not list(world.coordinator.groups())
+    assert len(other.stored) == 1
+    assert "Group h" not in caplog.text
+
+
+def test_a_failing_check_of_expiry_does_not_affect_later_ones(
+    expiry_in_steps: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = expiry_in_steps
+    with monkeypatch.context() as patched:
+        patched.setattr(world.coordinator.group("g"), "offset_kept_from", lambda _: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            world.loop.step()
+    world.loop.advance(600)
+    assert not list(world.coordinator.groups())
 
 
 def test_a_pending_member_times_out(world: World) -> None:

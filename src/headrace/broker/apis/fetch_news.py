@@ -4,10 +4,12 @@ A partition of a session is either in its `ready` set or watched here. If no fet
 removed after the first change, so the session of a disconnected client costs at most one call per partition.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from weakref import ref
 
+from headrace.broker.apis.fetch_answers import Answered
 from headrace.broker.fetch_session import FetchPartition, FetchSession
+from headrace.errors import ErrorCode
 from headrace.replication.leading.led_replica import LedReplica
 from headrace.replication.replica import Replica
 
@@ -34,6 +36,33 @@ class SessionNews:
         elif isinstance(partition, LedReplica):
             partition.log_growth.add(self._appended)
             partition.growth.add(self._committed)
+
+    def remember(self, changed: Iterable[Answered], *, is_cut: bool) -> None:
+        """Store a reply's offsets in the session. `is_cut`: the reply's byte limit may have cut off records."""
+        for wanted, error, partition, part, diverging, _ in changed:
+            if error is not ErrorCode.none or diverging is not None:
+                # The next reply must contain the partition, to report the end of the error or the high watermark.
+                wanted.last_high_watermark = -1
+            elif partition is not None:
+                wanted.last_high_watermark = partition.high_watermark
+                wanted.last_log_start_offset = partition.log.state.log_start_offset
+            if part is not None and is_cut:
+                self._session.served(wanted)
+
+    def settle(self, read: Iterable[Answered], *, read_committed: bool) -> None:
+        """Watch the partitions that have nothing left to read, so that the next request skips them."""
+        for wanted, error, partition, part, diverging, _ in read:
+            if part is not None or partition is None or error is not ErrorCode.none or diverging is not None:
+                continue
+            if wanted.preferred_replica >= 0:
+                continue
+            if self._follower is None:
+                end = partition.visible_end(read_committed=read_committed)
+            else:
+                end = partition.log_end_offset
+            if wanted.fetch_offset >= end and wanted.last_high_watermark == partition.high_watermark:
+                self.watch(wanted, partition)
+                self._session.ready.pop(wanted, None)
 
     def unwatch(self, wanted: FetchPartition) -> None:
         partition = wanted.watched()

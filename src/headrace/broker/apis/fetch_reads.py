@@ -87,10 +87,12 @@ class FetchReads:
         min_one_batch: bool,
         rack: str = "",
         may_follow: bool = False,
+        with_aborted: bool = True,
     ) -> Answered:
         """Return the available data of a partition for a consumer in `rack`, or the error.
 
-        `may_follow`: the consumer supports reading from followers (KIP-392).
+        `may_follow`: the consumer supports reading from followers (KIP-392). `with_aborted`: look up the aborted
+        transactions for read_committed, which a reply needs, but not the size of the data.
         """
         partition: Replica | None = None
         try:
@@ -108,7 +110,7 @@ class FetchReads:
                 read_committed=read_committed,
                 min_one_batch=min_one_batch,
             )
-            if read_committed and part is not None:
+            if read_committed and part is not None and with_aborted:
                 aborted = partition.log.reader.aborted_transactions(wanted.fetch_offset, part)
                 return wanted, ErrorCode.none, partition, part, None, aborted
         except KafkaError as error:

@@ -48,6 +48,7 @@ class Reads(Protocol):
         min_one_batch: bool,
         rack: str = "",
         may_follow: bool = False,
+        with_aborted: bool = True,
     ) -> Answered: ...
 
     def read_as_follower(
@@ -71,6 +72,7 @@ class Fetch:
     __slots__ = (
         "_answered",
         "_api",
+        "_bounds",
         "_bytes",
         "_client",
         "_follower",
@@ -170,7 +172,9 @@ class Fetch:
             if error is not ErrorCode.none or diverging is not None or wanted.preferred_replica >= 0:
                 self._has_error = True
 
-    def _read_one(self, wanted: FetchPartition, max_bytes: int, *, is_new: bool, min_one_batch: bool) -> Answered:
+    def _read_one(
+        self, wanted: FetchPartition, max_bytes: int, *, is_new: bool, min_one_batch: bool, with_aborted: bool = True
+    ) -> Answered:
         if self._follower is None:
             return self._api.read(
                 wanted,
@@ -179,6 +183,7 @@ class Fetch:
                 min_one_batch=min_one_batch,
                 rack=self._rack,
                 may_follow=self._version >= _RACKS,
+                with_aborted=with_aborted,
             )
         return self._api.read_as_follower(wanted, max_bytes, self._follower, is_new=is_new, min_one_batch=min_one_batch)
 
@@ -260,6 +265,8 @@ class Fetch:
         self._is_queued = False
         # The unused part of each partition's limit; partitions without data are missing.
         self._room: dict[Replica, int] = {}
+        # The stable bounds of each partition when `_read_growth` last read it.
+        self._bounds: dict[Replica, tuple[int, int]] = {}
         self._watched: list[Replica] = []
 
     def _watch(self, some: Iterable[Answered]) -> None:
@@ -302,7 +309,11 @@ class Fetch:
             if wanted is None:
                 return  # another request has changed the session
             room = wanted.max_bytes
-        if size == UNKNOWN_SIZE or (self._read_committed and partition.transactions.first_offset is not None):
+        if size == UNKNOWN_SIZE:
+            size = self._read_growth(partition, room)
+        elif self._read_committed and partition.transactions.first_offset is not None and self._follower is None:
+            if self._bounds.get(partition) == _stable_bounds(partition):
+                return  # a read would find the same
             size = self._read_growth(partition, room)
         size = min(size, room)
         self._room[partition] = room - size
@@ -315,13 +326,17 @@ class Fetch:
         wanted = self._session.partitions.get(self._key(partition))
         if wanted is None:
             return 0
-        _, error, _, part, diverging, _ = self._read_one(wanted, wanted.max_bytes, is_new=False, min_one_batch=True)
+        self._bounds[partition] = _stable_bounds(partition)
+        _, error, _, part, diverging, _ = self._read_one(
+            wanted, wanted.max_bytes, is_new=False, min_one_batch=True, with_aborted=False
+        )
         if error is not ErrorCode.none or diverging is not None:
             self._missing = 0
         if part is None:
             return 0
         if isinstance(part, FileSlice) and part.file is not partition.log.segments.active.file:
             self._missing = 0  # as in Kafka: one fetch cannot read beyond a segment
+            return 0
         return part.size - (wanted.max_bytes - room)
 
     def _key(self, partition: Replica) -> PartitionKey:
@@ -368,9 +383,9 @@ class Fetch:
         if self._follower is not None:
             self._api.sent(changed)
         if self._news is not None:
-            self._remember(changed)
+            self._news.remember(changed, is_cut=self._is_cut)
             if self._has_idle:
-                self._settle(self._answered)
+                self._news.settle(self._answered, read_committed=self._read_committed)
         return encode(
             changed,
             self._session.session_id,
@@ -390,8 +405,8 @@ class Fetch:
             read = self._answered[start : start + AT_ONCE]
             some = [answered for answered in read if self._has_changed(answered)]
             if self._news is not None:
-                self._remember(some)
-                self._settle(read)
+                self._news.remember(some, is_cut=self._is_cut)
+                self._news.settle(read, read_committed=self._read_committed)
             changed += some
             yield
         if self._follower is not None:
@@ -406,35 +421,6 @@ class Fetch:
             )
         )
 
-    def _remember(self, changed: list[Answered]) -> None:
-        """Store the reply's offsets in the session."""
-        for wanted, error, partition, part, diverging, _ in changed:
-            if error is not ErrorCode.none or diverging is not None:
-                # The next reply must contain the partition, to report the end of the error or the high watermark.
-                wanted.last_high_watermark = -1
-            elif partition is not None:
-                wanted.last_high_watermark = partition.high_watermark
-                wanted.last_log_start_offset = partition.log.state.log_start_offset
-            if part is not None and self._is_cut:
-                self._session.served(wanted)
-
-    def _settle(self, read: list[Answered]) -> None:
-        """Watch the partitions that have nothing left to read, so that the next request skips them."""
-        assert self._news is not None
-        session = self._session
-        for wanted, error, partition, part, diverging, _ in read:
-            if part is not None or partition is None or error is not ErrorCode.none or diverging is not None:
-                continue
-            if wanted.preferred_replica >= 0:
-                continue
-            if self._follower is None:
-                end = partition.visible_end(read_committed=self._read_committed)
-            else:
-                end = partition.log_end_offset
-            if wanted.fetch_offset >= end and wanted.last_high_watermark == partition.high_watermark:
-                self._news.watch(wanted, partition)
-                session.ready.pop(wanted, None)
-
     def _has_changed(self, answered: Answered) -> bool:
         wanted, error, partition, part, diverging, _ = answered
         return (
@@ -447,3 +433,8 @@ class Fetch:
             or partition.high_watermark != wanted.last_high_watermark
             or partition.log_start_offset != wanted.last_log_start_offset
         )
+
+
+def _stable_bounds(partition: Replica) -> tuple[int, int]:
+    """Return the offsets between which a read_committed consumer can read."""
+    return partition.log.state.log_start_offset, partition.last_stable_offset

@@ -8,6 +8,7 @@ from headrace.coordinator.groups.records.classic import (
 from headrace.coordinator.groups.records.codec import WrittenRecords
 from headrace.coordinator.groups.records.offsets import CommittedOffset, OffsetKey
 from headrace.coordinator.groups.settings import GroupSettings
+from headrace.coordinator.groups.state import shard as shard_module
 from headrace.coordinator.groups.state.shard import GroupShard
 from headrace.errors import ErrorCode, KafkaError
 from tests.unit.coordinator.driver import subscription
@@ -36,9 +37,11 @@ class World:
         self.apply(result.records, producer_id)
 
     def expire(self) -> set[object]:
-        decision = self.shard.decide_expiry(self.now)
-        self.apply(decision)
-        return {key for key, _ in decision}
+        expired: set[object] = set()
+        for decision in self.shard.decide_expiry(self.now):
+            self.apply(decision)
+            expired.update(key for key, _ in decision)
+        return expired
 
     def offset(self, topic: str = "t", partition: int = 0) -> int | None:
         committed = self.shard.offsets.get("g", topic, partition)
@@ -125,6 +128,85 @@ def test_the_clients_retention_time_overrides_the_setting(world: World) -> None:
 def test_an_empty_group_without_offsets_expires_at_once(world: World) -> None:
     world.group()
     assert world.expire() == {GroupKey("g")}
+
+
+@pytest.fixture
+def one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every decision of expiry examine a single offset or group."""
+    monkeypatch.setattr(shard_module, "_EXAMINED_AT_ONCE", 1)
+
+
+def test_no_decision_of_expiry_examines_more_than_the_limit(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard_module, "_EXAMINED_AT_ONCE", 4)
+    for partition in range(10):
+        world.commit("t", partition)
+    world.now += RETENTION_MS
+    found = list(world.shard.expiring(world.now))
+    assert found == [{}, {}, {"g": world.now}]
+    sizes = []
+    for decision in world.shard.decide_expiry(world.now):
+        world.apply(decision)
+        sizes.append(len(decision))
+    assert sizes == [4, 4, 3]
+    assert "g" not in world.shard.groups
+
+
+@pytest.mark.usefixtures("one_at_a_time")
+def test_expiry_keeps_an_offset_that_is_committed_between_two_decisions(world: World) -> None:
+    world.commit("t", 0)
+    world.commit("t", 1)
+    world.now += RETENTION_MS
+    decisions = world.shard.decide_expiry(world.now)
+    world.apply(next(decisions))
+    world.commit("t", 1, offset=2)
+    world.commit("new", 0)
+    assert list(decisions) == [[], []]
+    assert (world.offset("t", 0), world.offset("t", 1), world.offset("new")) == (None, 2, 1)
+    assert "g" in world.shard.groups
+
+
+@pytest.mark.usefixtures("one_at_a_time")
+def test_expiry_keeps_the_offsets_of_a_group_that_gets_members_between_two_decisions(world: World) -> None:
+    world.commit("t", 0)
+    world.commit("t", 1)
+    world.now += RETENTION_MS
+    decisions = world.shard.decide_expiry(world.now)
+    world.apply(next(decisions))
+    world.group(member("t"))
+    assert list(decisions) == [[], []]
+
+
+@pytest.mark.usefixtures("one_at_a_time")
+def test_expiry_keeps_an_offset_that_a_transaction_may_change_since_the_last_decision(world: World) -> None:
+    world.commit("t", 0)
+    world.commit("t", 1)
+    world.now += RETENTION_MS
+    decisions = world.shard.decide_expiry(world.now)
+    world.apply(next(decisions))
+    world.commit("t", 1, offset=2, producer_id=7)
+    assert list(decisions) == [[], []]
+
+
+@pytest.mark.usefixtures("one_at_a_time")
+def test_expiry_ignores_groups_that_are_deleted_between_two_decisions(world: World) -> None:
+    world.commit("t", 0)
+    world.commit("t", 1)
+    world.now += RETENTION_MS
+    decisions, warnings = world.shard.decide_expiry(world.now), world.shard.expiring(world.now)
+    assert next(warnings) == {}
+    world.apply(next(decisions))
+    world.apply(world.shard.delete("g").records)
+    assert list(decisions) == [[], []]
+    assert list(warnings) == [{}, {}]
+
+
+@pytest.mark.usefixtures("one_at_a_time")
+def test_expiry_keeps_a_group_whose_tombstones_were_not_written(world: World) -> None:
+    world.commit("t", 0)
+    world.now += RETENTION_MS
+    decisions = world.shard.decide_expiry(world.now)
+    assert next(decisions) == [(OffsetKey("g", "t", 0), None)]
+    assert list(decisions) == [[]]
 
 
 def test_deleting_a_group_removes_its_offsets(world: World) -> None:

@@ -32,6 +32,11 @@ class Offsets:
     def get(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:
         return self.of_group(group_id).get(topic, {}).get(partition)
 
+    def has_more_than(self, count: int, group_id: str) -> bool:
+        """Return True if the group has more than `count` committed offsets. Costs at most `count` steps."""
+        topics = self.of_group(group_id)
+        return len(topics) > count or sum(map(len, topics.values())) > count
+
     def has_pending(self, key: OffsetKey) -> bool:
         """Return True if an open transaction would change this offset (`require_stable`, KIP-447)."""
         return key in self._producers.get(key.group_id, ())

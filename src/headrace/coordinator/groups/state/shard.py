@@ -5,6 +5,8 @@ tombstone. Only `replay` and `end_transaction` change offsets, and only `replay`
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Final
 
 from headrace.coordinator.groups.effects import (
     Effect,
@@ -39,6 +41,9 @@ from headrace.coordinator.groups.subscriptions import Topics
 from headrace.coordinator.runtime.results import Result
 from headrace.errors import ErrorCode, KafkaError
 from headrace.types import new_tuple
+
+_EXAMINED_AT_ONCE: Final = 200
+"""Maximum number of offsets and groups that a check of expiry examines without a pause."""
 
 
 class GroupShard:
@@ -105,41 +110,74 @@ class GroupShard:
         """Return tombstones for the group's offsets of deleted topics."""
         return [(key, None) for key in self.offsets.keys_of_topics(topics, group_id)]
 
-    def decide_expiry(self, now_ms: int) -> WrittenRecords:
-        """Return tombstones for expired offsets, and for empty groups without offsets (KIP-211)."""
-        decision: WrittenRecords = []
-        for group in self.groups.values():
-            all_expired = True
-            for key, offset in self._offsets_of(group.group_id):
-                if self._is_expired(group, key, offset, now_ms):
+    def decide_expiry(self, now_ms: int) -> Iterator[WrittenRecords]:
+        """Yield tombstones for expired offsets, and for empty groups without offsets (KIP-211), in small decisions.
+
+        The shard may change between two decisions. A decision is valid until then: write and replay it at once.
+        """
+        for some in self._expirable():
+            decision: WrittenRecords = []
+            expired = 0  # offsets of the current group in this decision
+            for group_id, key in some:
+                group = self.groups.get(group_id)
+                if key is None:
+                    if group is not None and group.is_empty and not self._keeps(group_id, expired):
+                        decision += group.tombstones()
+                    expired = 0
+                elif group is not None and self._is_expired(group, key, now_ms):
                     decision.append((key, None))
-                else:
-                    all_expired = False
-            if all_expired and group.is_empty and not self.offsets.has_open_transaction(group.group_id):
-                decision += group.tombstones()
-        return decision
+                    expired += 1
+            yield decision
 
-    def expiring(self, until_ms: int) -> dict[str, int]:
-        """Return the groups with offsets that expire by `until_ms`, and their earliest expiry (ms)."""
-        out: dict[str, int] = {}
-        for group in self.groups.values():
-            times = [self._expires_at(group, key, offset) for key, offset in self._offsets_of(group.group_id)]
-            first = min((time for time in times if time is not None), default=None)
-            if first is not None and first <= until_ms:
-                out[group.group_id] = first
-        return out
+    def expiring(self, until_ms: int) -> Iterator[dict[str, int]]:
+        """Yield the groups with offsets that expire by `until_ms`, and their earliest expiry (ms), in small parts.
 
-    def _offsets_of(self, group_id: str) -> Iterator[tuple[OffsetKey, CommittedOffset]]:
-        for topic, partitions in self.offsets.of_group(group_id).items():
-            for partition, offset in partitions.items():
-                yield OffsetKey(group_id, topic, partition), offset
+        The shard may change between two parts.
+        """
+        first: int | None = None
+        for some in self._expirable():
+            found: dict[str, int] = {}
+            for group_id, key in some:
+                group = self.groups.get(group_id)
+                if key is None:
+                    if group is not None and first is not None:
+                        found[group_id] = first
+                    first = None
+                elif group is not None:
+                    at_ms = self._expires_at(group, key)
+                    if at_ms is not None and at_ms <= until_ms and (first is None or at_ms < first):
+                        first = at_ms
+            yield found
 
-    def _is_expired(self, group: Group, key: OffsetKey, offset: CommittedOffset, now_ms: int) -> bool:
-        expires_at = self._expires_at(group, key, offset)
+    def _expirable(self) -> Iterator[list[tuple[str, OffsetKey | None]]]:
+        """Yield the id of every group with the keys of its offsets, then with None; in short lists.
+
+        The shard may change meanwhile, so that a group or an offset in a later list no longer exists.
+        """
+        expirable = self._each_expirable()
+        while some := list(islice(expirable, _EXAMINED_AT_ONCE)):
+            yield some
+
+    def _each_expirable(self) -> Iterator[tuple[str, OffsetKey | None]]:
+        for group_id in list(self.groups):
+            for topic in list(self.offsets.of_group(group_id)):
+                for partition in list(self.offsets.of_group(group_id).get(topic, ())):
+                    yield group_id, OffsetKey(group_id, topic, partition)
+            yield group_id, None
+
+    def _keeps(self, group_id: str, expired: int) -> bool:
+        """Return True if the group has an open transaction, or other offsets than the `expired` ones."""
+        return self.offsets.has_open_transaction(group_id) or self.offsets.has_more_than(expired, group_id)
+
+    def _is_expired(self, group: Group, key: OffsetKey, now_ms: int) -> bool:
+        expires_at = self._expires_at(group, key)
         return expires_at is not None and now_ms >= expires_at
 
-    def _expires_at(self, group: Group, key: OffsetKey, offset: CommittedOffset) -> int | None:
-        """Return the offset's expiry (ms); None while it must be kept."""
+    def _expires_at(self, group: Group, key: OffsetKey) -> int | None:
+        """Return the offset's expiry (ms); None while it must be kept, and if it does not exist."""
+        offset = self.offsets.get(*key)
+        if offset is None:
+            return None
         kept_from = group.offset_kept_from(offset.commit_timestamp)
         if kept_from is None or group.is_subscribed_to(key.topic) or self.offsets.has_pending(key):
             return None
