@@ -393,7 +393,8 @@ class _Recorder:
     def _unlink(self, original: Callable[..., None], path: Any, *, dir_fd: int | None = None) -> None:
         original(path, dir_fd=dir_fd)
         spot = self._spot(path, dir_fd)
-        if spot is not None:
+        # copies of damaged files are not in the journal: they are written without `os`
+        if spot is not None and spot[1] in self._disk.tree[spot[0]]:
             self._disk.rename_at(spot[0], (spot[1], None))
 
     _rmdir = _unlink
