@@ -477,7 +477,7 @@ async def test_a_truncation_that_fails_before_any_change_is_repeated(
     partition = broker.partition()
     partition.append_fetched(memoryview(batch(0) + batch(1)), NOW)
     broker.fetcher.follow([partition])
-    failing = {"begins": "remove_unfinished_swaps", "deletes": "remove_segments"}[stage]
+    failing = {"begins": "remove_unfinished_swaps", "deletes": "drop_segments"}[stage]
 
     def fail(*_: object) -> None:
         monkeypatch.undo()
