@@ -268,6 +268,32 @@ def test_a_read_includes_its_aborted_transactions(tmp_path: Path) -> None:
     assert aborted_in(4, 8, max_bytes=1) == [first]
 
 
+@pytest.mark.parametrize("damaged", range(30))
+def test_a_read_before_damage_includes_its_aborted_transactions(tmp_path: Path, damaged: int) -> None:
+    log = open_log(tmp_path)
+    for number in range(30):
+        put(log, 1 + number % 2, marker=None if number % 3 else ABORT)
+    log.close()
+    log = open_log(tmp_path)
+    expected = aborted(log)
+    assert len(expected) == 9
+    assert [segment.index.count > 2 for segment in log.segments.ordered] == [True, False]
+    segment = log.segments.ordered[log.segments.floor(damaged)]
+    position = next(position for position, header in segment.headers() if header.base_offset == damaged)
+    with segment.path.open("r+b") as file:
+        file.seek(position + 16)
+        file.write(b"\x09")
+    for offset in range(damaged):
+        for upto in range(offset + 1, 31):
+            log.segments.forget_positions()
+            part = log.reader.read(offset, 10_000, upto_offset=upto)
+            assert part is not None
+            end = min(upto, damaged) if log.segments.floor(offset) == log.segments.floor(damaged) else upto
+            found = log.reader.aborted_transactions(offset, part)
+            needed = [entry for entry in expected if entry.last_offset >= offset and entry.first_offset < end]
+            assert [entry for entry in found if entry.first_offset < end] == needed, (offset, upto)
+
+
 def test_snapshots_contain_open_transactions_of_expired_producers_too() -> None:
     known = ProducerEntry(1, 0, 4, 20, 0, NOW, 1, 17)
     transactions = OpenTransactions([known, ProducerEntry(2, 0, 4, 30, 0, NOW, 1, -1)])
