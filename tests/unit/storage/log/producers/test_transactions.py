@@ -16,7 +16,7 @@ from headrace.storage.log.producers.producer_snapshot import ProducerEntry, writ
 from headrace.types import TopicPartition
 from headrace.wire.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, BatchHeader, parse_header
 from headrace.wire.control import Marker, encode_marker
-from headrace.wire.records import RecordData, build_batch
+from headrace.wire.records import RecordData, batch_headers, build_batch
 from tests.unit.storage.logs import NOW, SMALL, open_log
 
 ABORT, COMMIT = 0, 1
@@ -185,6 +185,97 @@ def test_a_damaged_offset_does_not_get_into_a_restored_index(tmp_path: Path, cap
     log = open_log(tmp_path, clean=True)
     assert aborted(log) == [AbortedTransaction(3, 5, 7, 8)]
     assert "read_committed consumers may get records of aborted transactions" in caplog.text
+
+
+def damage(directory: Path, offset: int, position: int = -1) -> None:
+    """Change one byte of the batch at `offset`, by default the last one."""
+    paths = sorted(directory.glob("*.log"))
+    path = next(path for path in reversed(paths) if int(path.stem) <= offset)
+    content = bytearray(path.read_bytes())
+    found = next((at, header) for at, header in batch_headers(bytes(content)) if header.base_offset == offset)
+    content[found[0] + position % found[1].size] ^= 0x80
+    path.write_bytes(content)
+
+
+def long_history(directory: Path) -> list[AbortedTransaction]:
+    """Write four segments, and return their index entries. The second and third begin at the offsets 5 and 9."""
+    log = open_log(directory)
+    put(log, 1, count=3)  # 0 to 2
+    put(log, 2, size=100)  # 3
+    put(log, 3)  # 4, as small as a marker
+    log.roll(NOW)
+    put(log, 1, marker=ABORT)  # 5
+    put(log, 2, marker=ABORT)  # 6
+    put(log, 4)  # 7
+    put(log, 4, marker=ABORT)  # 8
+    log.roll(NOW)
+    put(log, 3, marker=ABORT)  # 9
+    put(log, 4)  # 10
+    put(log, 4, marker=ABORT)  # 11
+    log.roll(NOW)
+    put(log, 5)  # 12
+    log.close()
+    open_log(directory).close()
+    return [
+        AbortedTransaction(1, 0, 5, 3),
+        AbortedTransaction(2, 3, 6, 4),
+        AbortedTransaction(4, 7, 8, 4),
+        AbortedTransaction(3, 4, 9, 10),
+        AbortedTransaction(4, 10, 11, 12),
+    ]
+
+
+def open_without_indexes(directory: Path) -> Log:
+    """Open the log of `long_history`, after the indexes of the second and third segment were lost."""
+    for base_offset in (5, 9):
+        for suffix in ("txnindex", "index"):
+            (directory / f"{base_offset:020}.{suffix}").unlink()
+    return open_log(directory, clean=True)
+
+
+@pytest.mark.parametrize("damaged", [(0,), (3,), (0, 3)])
+def test_damaged_records_do_not_hide_the_aborted_transactions_after_them(
+    tmp_path: Path, damaged: tuple[int, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = long_history(tmp_path)
+    for offset in damaged:
+        damage(tmp_path, offset)
+    assert aborted(open_without_indexes(tmp_path)) == expected
+    assert caplog.text.count("its header shows where the next batch begins") == len(damaged)
+    assert "may get records of aborted" not in caplog.text
+
+
+@pytest.mark.parametrize("has_snapshot", [False, True])
+@pytest.mark.parametrize("damaged", [4, 6, 7])
+def test_after_a_marker_may_be_lost_only_transactions_that_begin_later_are_certain(
+    tmp_path: Path, damaged: int, has_snapshot: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, _, small, later, last = long_history(tmp_path)
+    if has_snapshot:
+        write_snapshot(tmp_path, 9, [ProducerEntry(3, 0, 0, 4, 0, NOW, 1, 4).packed()])
+    damage(tmp_path, damaged)
+    found = aborted(open_without_indexes(tmp_path))
+    assert found == [
+        *[first][: damaged > 5],
+        *[AbortedTransaction(2, 3, 6, 4)][: damaged > 6],
+        *[small._replace(last_stable_offset=9)][: damaged < 7],
+        *[later][:has_snapshot],
+        last,
+    ]
+    assert caplog.text.count("read_committed consumers may get records of aborted transactions") == 1
+
+
+@pytest.mark.parametrize("damaged", [0, 3, 4])
+def test_damage_before_a_snapshot_does_not_matter(
+    tmp_path: Path, damaged: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = long_history(tmp_path)
+    opened = [ProducerEntry(1, 0, 0, 2, 0, NOW, 1, 0), ProducerEntry(2, 0, 0, 3, 0, NOW, 1, 3)]
+    write_snapshot(tmp_path, 4, [entry.packed() for entry in opened])
+    damage(tmp_path, damaged)
+    found = aborted(open_without_indexes(tmp_path))
+    assert (found == expected) is (damaged < 4)
+    assert ("may get records of aborted" in caplog.text) is (damaged == 4)
 
 
 @pytest.mark.parametrize("position", range(8))
