@@ -282,7 +282,7 @@ class Segment:
         """Return the offset after the first batch that ends at or after `position`."""
         end_offset = self.base_offset
         for start, header in self.headers(self.index.position_before(position)):
-            end_offset = header.next_offset
+            end_offset = max(end_offset, header.next_offset)
             if start + header.size >= position:
                 break
         return end_offset

@@ -278,6 +278,15 @@ def test_damage_before_a_snapshot_does_not_matter(
     assert ("may get records of aborted" in caplog.text) is (damaged == 4)
 
 
+def test_an_aborted_transaction_is_found_although_the_offset_of_the_last_batch_is_damaged(tmp_path: Path) -> None:
+    first, _ = history(tmp_path)
+    log = open_log(tmp_path)
+    damage(tmp_path, 3, 0)
+    part = log.reader.read(0, 10_000, upto_offset=9)
+    assert part is not None
+    assert log.reader.aborted_transactions(0, part) == [first]
+
+
 @pytest.mark.parametrize("position", range(8))
 def test_a_damaged_base_offset_does_not_stop_the_start(tmp_path: Path, position: int) -> None:
     history(tmp_path)
