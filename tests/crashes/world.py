@@ -363,7 +363,9 @@ class World:
         offset = followed.log_end_offset
         # The new leader may have more records of the last common epoch.
         epochs = followed.log.leader_epochs
-        epoch = max(epochs.epoch_for(offset - 1), 0) if random.random() < 0.5 else self.leader_epoch
+        epoch = epochs.epoch_for(offset - 1) if random.random() < 0.5 else self.leader_epoch
+        if epoch < 0:  # unknown, because the log starts at its end; earlier batches may have a later epoch than 0
+            epoch = self.leader_epoch
         if epoch < epochs.latest:
             # This broker has led without appending: the leader does not know that epoch, and its own epoch ends later.
             assert followed.truncate_where_diverging(epoch, offset + 1) == offset
