@@ -317,6 +317,7 @@ class World:
         epochs = followed.log.leader_epochs
         epoch = epochs.epoch_for(offset - 1 if offset > followed.log.segments.first_offset else offset)
         with self._step(topic_partition, Truncated(offset)):
+            followed.prepare_truncation(offset)
             assert followed.truncate_where_diverging(epoch, offset) == offset, f"{epochs.entries}: {epoch}, {offset}"
         # A leader never writes different records under an earlier leader's epoch.
         self.leader_epoch += 1
@@ -362,9 +363,9 @@ class World:
         offset = followed.log_end_offset
         # The new leader may have more records of the last common epoch.
         epochs = followed.log.leader_epochs
-        common = epochs.epoch_for(offset - 1) if offset else 0
-        # An emptied log does not know the last common epoch, which may be a late one.
-        epoch = common if common >= 0 and random.random() < 0.5 else self.leader_epoch
+        epoch = epochs.epoch_for(offset - 1) if random.random() < 0.5 else self.leader_epoch
+        if epoch < 0:  # unknown, because the log starts at its end; earlier batches may have a later epoch than 0
+            epoch = self.leader_epoch
         if epoch < epochs.latest:
             # This broker has led without appending: the leader does not know that epoch, and its own epoch ends later.
             assert followed.truncate_where_diverging(epoch, offset + 1) == offset

@@ -1,8 +1,10 @@
 """A partition on this broker, led or followed, as its readers see it."""
 
 import logging
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
+from weakref import WeakMethod
 
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.growth import Growth
@@ -16,7 +18,8 @@ from headrace.types import TopicPartition
 log = logging.getLogger(__name__)
 
 
-class OpenedLog(NamedTuple):
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+class OpenedLog:
     """A log that is open, and belongs to no partition yet, perhaps because its leader is dead."""
 
     log: Log
@@ -27,6 +30,13 @@ class OpenedLog(NamedTuple):
     """The last checkpointed high watermark."""
     configured: int = 0
     """`ReplicaManager._reconfigurations` when the log's config was read; -1 if the config may be older."""
+
+    def __post_init__(self) -> None:
+        self.log.state.producers_writer = WeakMethod(self.write_producer_snapshot)
+
+    def write_producer_snapshot(self, offset: int) -> None:
+        """Do the same as `Replica.write_producer_snapshot`."""
+        snapshot_producers(self, offset)
 
 
 class Replica:

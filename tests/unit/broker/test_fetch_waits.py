@@ -447,13 +447,13 @@ async def test_over_the_limit_of_waiting_partitions_a_fetch_returns_at_once(
     assert broker.api.waiting.count == 0
 
 
-def append_in_transaction(partition: Partition, producer_id: int = 4, size: int = 1000) -> int:
+def append_in_transaction(partition: Partition, producer_id: int = 4, size: int = 1000, sequence: int = 0) -> int:
     """Append a record in a transaction, which stays open, and return the size of the batch."""
     data = build_batch(
         [RecordData(b"k", bytes(size), NOW)],
         producer_id=producer_id,
         producer_epoch=0,
-        base_sequence=0,
+        base_sequence=sequence,
         attributes=TRANSACTIONAL_FLAG,
     )
     partition.append_as_leader(data, now_ms=NOW, guard=UNVERIFIED)
@@ -605,25 +605,49 @@ def abort_transaction(partition: Partition) -> None:
 
 
 @pytest.mark.parametrize("mode", ["at once", "in steps"])
-async def test_damage_found_while_looking_up_aborted_transactions_fails_only_its_partition(
-    broker: Broker, mode: str, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
+async def test_an_unreadable_transaction_index_fails_only_its_partition(
+    broker: Broker, mode: str, request: pytest.FixtureRequest
 ) -> None:
     if mode == "in steps":
         request.getfixturevalue("in_steps")
-    abort_transaction(broker.partitions[0])
-    broker.append(0, 3)
-    abort_transaction(broker.partitions[1])
-    path = broker.partitions[0].log.segments.active.path
-    with path.open("r+b") as file:
-        file.seek(path.stat().st_size - SIZE + 16)
-        file.write(b"\x09")  # the version of the last batch
+    for partition in broker.partitions[:2]:
+        abort_transaction(partition)
+    path = broker.partitions[0].log.segments.active.txn_index.path
+    path.unlink()
+    path.mkdir()
 
     for _ in range(2):
         response = await broker.fetch(read_committed=True, offsets={0: 0, 1: 0}, wait_ms=0)
         damaged, healthy = response.responses[0].partitions
-        assert (damaged.error_code, damaged.records) == (ErrorCode.corrupt_message, b"")
+        assert (damaged.error_code, damaged.records) == (ErrorCode.kafka_storage_error, b"")
         assert (healthy.error_code, len(healthy.aborted_transactions)) == (ErrorCode.none, 1)
         assert healthy.records
-    assert caplog.text.count("the file is damaged") == 1
     damaged = (await broker.fetch(offsets={0: 0}, wait_ms=0)).responses[0].partitions[0]
     assert damaged.error_code == ErrorCode.none
+
+
+@pytest.mark.parametrize("has_open_transaction", [False, True])
+async def test_records_before_a_damaged_batch_are_read_with_their_aborted_transactions(
+    broker: Broker, has_open_transaction: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    partition = broker.partitions[0]
+    abort_transaction(partition)
+    broker.append(0, 3)
+    path = partition.log.segments.active.path
+    size = path.stat().st_size
+    if has_open_transaction:
+        broker.append(0)  # the last stable offset is after the damage
+        append_in_transaction(partition, sequence=1)
+    with path.open("r+b") as file:
+        file.seek(size - SIZE + 16)
+        file.write(b"\x09")  # the version of the batch at offset 4
+    partition.log.segments.forget_positions()
+
+    response = await broker.fetch(read_committed=True, offsets={0: 0}, wait_ms=0)
+    read = response.responses[0].partitions[0]
+    assert (read.error_code, len(read.aborted_transactions)) == (ErrorCode.none, 1)
+    assert read.records.startswith(path.read_bytes()[: size - SIZE])
+    assert "the file is damaged" not in caplog.text
+    damaged = (await broker.fetch(read_committed=True, offsets={0: 4}, wait_ms=0)).responses[0].partitions[0]
+    assert (damaged.error_code, damaged.records) == (ErrorCode.corrupt_message, b"")
+    assert caplog.text.count("the file is damaged") == 1

@@ -11,11 +11,13 @@ from headrace.errors import ErrorCode, KafkaError
 from headrace.replication import producer_snapshots
 from headrace.replication.producer_recovery import recover_producers
 from headrace.replication.producer_snapshots import ProducerSnapshots
+from headrace.replication.replica_manager import ReplicaManager
+from headrace.storage.dirs.log_dirs import LogDirs
 from headrace.storage.log.config import LogConfig
 from headrace.storage.log.producers.producer_snapshot import read_snapshot, snapshots
 from headrace.storage.log.segment_files import SNAPSHOT_SUFFIX, segment_file
 from headrace.wire.records import RecordData, build_batch
-from tests.unit.replication.partition_setup import NOW, Setup
+from tests.unit.replication.partition_setup import NOW, TOPIC_ID, TP, Setup
 
 
 @pytest.fixture
@@ -161,3 +163,25 @@ def test_a_snapshot_from_before_the_first_record_is_not_used(tmp_path: Path) -> 
         path.unlink()
     segment_file(again.partition.log.directory, 1, SNAPSHOT_SUFFIX).write_bytes(outdated)
     assert recover_producers(again.partition.log, 4)[0].snapshot() == []
+
+
+def test_producers_are_known_after_retention_has_deleted_all_records_of_a_log_that_waits_for_a_leader(
+    tmp_path: Path,
+) -> None:
+    setup = Setup(tmp_path / "data")
+    write(setup, 0)
+    setup.reopen()
+    write(setup, 1, 3)
+    setup.replicas.checkpoint()
+    shutil.copytree(setup.directory, setup.directory.parent / "waiting")
+    waiting = ReplicaManager(LogDirs.open([setup.directory.parent / "waiting"], broker_id=0), lambda _: LogConfig())
+    waiting.open(TP, TOPIC_ID, is_new=False)
+    waiting.apply_retention()
+    shutil.copytree(setup.directory.parent / "waiting", setup.directory.parent / "copy")
+    again = Setup(setup.directory.parent / "copy")
+    assert again.partition.log_start_offset == 4
+    with pytest.raises(KafkaError) as caught:
+        write(again, 7)
+    assert caught.value.code is ErrorCode.out_of_order_sequence_number
+    write(again, 4)
+    assert again.partition.log_end_offset == 5

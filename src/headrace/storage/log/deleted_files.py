@@ -14,24 +14,30 @@ log = logging.getLogger(__name__)
 class DeletedFiles:
     """The files of dropped segments, to be removed after `file.delete.delay.ms`. False if there are none."""
 
-    __slots__ = ("_failure", "_queue", "_state")
+    __slots__ = ("_failure", "_queue", "_state", "_undated")
 
     def __init__(self, state: LogState) -> None:
         self._state = state
         self._queue: deque[tuple[int, list[str]]] = deque()
+        self._undated: deque[list[str]] = deque()
         self._failure: str | None = None
         """The reason of the last failure, which is logged once."""
 
     def __bool__(self) -> bool:
-        return bool(self._queue)
+        return bool(self._queue or self._undated)
 
-    def add(self, files: Sequence[Path], now_ms: int) -> None:
-        """Schedule files in the log's directory for removal."""
-        self._queue.append((now_ms + self._state.config.file_delete_delay_ms, [path.name for path in files]))
+    def add(self, files: Sequence[Path], now_ms: int | None = None) -> None:
+        """Schedule files in the log's directory for removal. Without `now_ms`, the delay begins at the next check."""
+        names = [path.name for path in files]
+        if now_ms is None:
+            self._undated.append(names)
+        else:
+            self._queue.append((now_ms + self._state.config.file_delete_delay_ms, names))
 
     def clear(self) -> None:
         """Forget the files, which are in a directory that the log no longer uses."""
         self._queue.clear()
+        self._undated.clear()
 
     def remove_due(self, now_ms: int) -> None:
         """Remove the files that are due; those that cannot be removed stay due.
@@ -59,6 +65,9 @@ class DeletedFiles:
     def _take_due(self, now_ms: int) -> list[tuple[int, list[str]]]:
         taken: list[tuple[int, list[str]]] = []
         with suppress(IndexError):  # until it is empty; another thread may do the same
+            while True:
+                self._queue.append((now_ms + self._state.config.file_delete_delay_ms, self._undated.popleft()))
+        with suppress(IndexError):
             while True:
                 due, names = self._queue.popleft()
                 if due > now_ms:

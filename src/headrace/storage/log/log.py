@@ -23,7 +23,7 @@ from headrace.storage.log.leader_epochs import EpochEntry, LeaderEpochs, read_en
 from headrace.storage.log.producers.producer_snapshot import remove_snapshots, remove_stray_snapshots
 from headrace.storage.log.producers.txn_recovery import restore_transaction_indexes
 from headrace.storage.log.reader import LogReader
-from headrace.storage.log.recovery import Loading, load_segments, remove_segments, remove_unfinished_swaps
+from headrace.storage.log.recovery import Loading, drop_segments, load_segments, remove_unfinished_swaps
 from headrace.storage.log.retention import expired_segments
 from headrace.storage.log.segment import MAX_RELATIVE_OFFSET, Segment
 from headrace.storage.log.segment_files import SNAPSHOT_SUFFIX, SWAP_SUFFIX, segment_file
@@ -258,7 +258,7 @@ class Log:
         kept = self.segments.floor(offset) + 1
         self._begin_truncation(offset, self.segments.ordered[kept - 1])
         with self.state.truncating():
-            remove_segments(self.directory, self.segments.ordered[kept:])
+            self.deleted_files.add(drop_segments(self.directory, self.segments.ordered[kept:]))
             self.segments.replace(self.segments.ordered[:kept])
             end_offset = self.segments.active.truncate(offset)
             # a power failure must not bring the old data back after newly written batches
@@ -269,7 +269,7 @@ class Log:
         """Delete everything, and continue at `offset`. Raises KafkaError(kafka_storage_error)."""
         self._begin_truncation(min(offset, self.segments.first_offset))
         with self.state.truncating():
-            remove_segments(self.directory, self.segments.ordered)
+            self.deleted_files.add(drop_segments(self.directory, self.segments.ordered))
             remove_snapshots(self.directory)
             now_ms = self.segments.active.created_ms
             self.segments.replace([Segment.create(self.directory, offset, now_ms=now_ms, config=self.config)])
@@ -286,7 +286,7 @@ class Log:
                 offset = min(offset, found[1].base_offset)
             with self.flusher.truncating_to(offset) as recovery_point:
                 remove_unfinished_swaps(state.directory)
-                if offset < recovery_point:
+                if offset < max(recovery_point, log_start_offset):
                     # recovery does not check data before the recovery point, so save it before that data is rewritten
                     state.log_start_offset = min(state.log_start_offset, offset)
                     self.save_bounds(self)

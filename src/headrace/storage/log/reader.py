@@ -51,7 +51,7 @@ class LogReader:
                 return None
             segment, position = found
             if upto_offset < end_offset:
-                limit = _limit_in(segment, segments, upto_offset)
+                limit = _limit_in(segment, position, segments, upto_offset)
             else:
                 limit = segment.size
                 if segment is segments.ordered[-1]:
@@ -112,7 +112,17 @@ class LogReader:
             raise state.storage_error("read transactions of", error) from error
 
 
-def _limit_in(segment: Segment, segments: Segments, upto_offset: int) -> int:
-    """Return the end position in `segment` of a read up to `upto_offset`."""
-    found = segments.locate(upto_offset)
+def _limit_in(segment: Segment, position: int, segments: Segments, upto_offset: int) -> int:
+    """Return the end position in `segment` of a read from `position` up to `upto_offset`.
+
+    Batches before a damaged one can be read. Raises KafkaError as `Segment.find` does if there are none.
+    """
+    try:
+        found = segments.locate(upto_offset)
+    except KafkaError:
+        is_last = segments.ordered[segments.floor(upto_offset)] is segment
+        limit = segment.readable_end(upto_offset) if is_last else segment.size
+        if limit <= position:
+            raise
+        return limit
     return found[1] if found is not None and found[0] is segment else segment.size

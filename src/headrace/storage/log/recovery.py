@@ -177,7 +177,7 @@ def _set_aside(directory: Path, segments: Sequence[Segment], reason: str) -> Non
             aside = _name_aside(segment)
             segment.path.rename(aside)
             log.error("%s %s: it was removed, and its %d bytes are in %s", segment.path, reason, segment.size, aside)
-    remove_segments(directory, segments)
+    _remove_segments(directory, segments)
 
 
 def _name_aside(segment: Segment) -> Path:
@@ -202,7 +202,7 @@ def _without_failed_rolls(directory: Path, segments: Sequence[Segment]) -> list[
                 segment.path,
                 kept[-1].path,
             )
-            remove_segments(directory, [segment])
+            _remove_segments(directory, [segment])
         else:
             kept.append(segment)
     return kept
@@ -341,17 +341,24 @@ def rebuild(
     return Rebuilt(torn, end_offset)
 
 
-def remove_segments(directory: Path, segments: Sequence[Segment]) -> None:
-    """Remove segments from the end of a log, and sync the directory. Raises OSError.
+def drop_segments(directory: Path, segments: Sequence[Segment]) -> list[Path]:
+    """Rename the files of segments from the end of a log to `.deleted`, sync the directory, and return the new names.
 
-    Remove the last one first, so that a crash leaves no gap.
+    Rename the last one first, so that a crash leaves no gap. The removal of large files may take long; it can wait,
+    because a start never loads them. Raises OSError.
     """
+    renamed = []
     for segment in reversed(segments):
-        for path in segment.mark_deleted():
-            path.unlink()
+        renamed += segment.mark_deleted()
         segment_file(directory, segment.base_offset, SNAPSHOT_SUFFIX).unlink(missing_ok=True)
     if segments:
         sync_directory(directory)
+    return renamed
+
+
+def _remove_segments(directory: Path, segments: Sequence[Segment]) -> None:
+    for path in drop_segments(directory, segments):
+        path.unlink()
 
 
 def finish_interrupted_swaps(directory: Path) -> None:

@@ -270,11 +270,19 @@ class Segment:
             raise damage_error(self.path, self.size, offset)
         return None
 
+    def readable_end(self, offset: int) -> int:
+        """Return the position after the last readable batch before `offset`, which `find` cannot find."""
+        end = self.index.lookup(offset)
+        with suppress(KafkaError):
+            for position, header in self.headers(end):
+                end = position + header.size
+        return end
+
     def end_offset_at(self, position: int) -> int:
         """Return the offset after the first batch that ends at or after `position`."""
         end_offset = self.base_offset
         for start, header in self.headers(self.index.position_before(position)):
-            end_offset = header.next_offset
+            end_offset = max(end_offset, header.next_offset)
             if start + header.size >= position:
                 break
         return end_offset

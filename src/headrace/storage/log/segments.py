@@ -3,6 +3,7 @@
 import logging
 from bisect import bisect_right
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final
 
 from headrace.errors import ErrorCode, KafkaError
@@ -137,7 +138,7 @@ class Segments:
         if not any(segment.txn_index.exists for segment in segments):
             return []
         holder = self.locate(offset)
-        upper_bound = end_offset if holder is None else holder[0].end_offset_at(part.position + part.size)
+        upper_bound = end_offset if holder is None else self._end_of(holder[0], offset, part, end_offset)
         aborted: list[AbortedTransaction] = []
         for segment in segments:
             found, is_complete = segment.txn_index.aborted_between(offset, upper_bound)
@@ -145,3 +146,18 @@ class Segments:
             if is_complete:
                 break
         return aborted
+
+    def _end_of(self, segment: Segment, offset: int, part: FileSlice, end_offset: int) -> int:
+        """Return the offset after the last batch in `part`, which was read for `offset` from `segment`.
+
+        If it is damaged, return a later offset from an index, as Kafka always does: consumers ignore transactions that
+        begin after the part, and need those in the undamaged batches.
+        """
+        end = part.position + part.size
+        with suppress(KafkaError):
+            found = segment.end_offset_at(end)
+            if found > offset:  # no checksum covers the offset of a batch
+                return found
+        indexed = segment.index.offset_from(end)
+        later = (base for base in self._bases if base > segment.base_offset)
+        return next(later, end_offset) if indexed is None else indexed

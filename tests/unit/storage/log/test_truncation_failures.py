@@ -14,8 +14,9 @@ from headrace.errors import ErrorCode, KafkaError
 from headrace.storage.files.disk_failures import is_disk_failure
 from headrace.storage.log.leader_epochs import LeaderEpochs
 from headrace.storage.log.log import Log
-from headrace.storage.log.recovery import remove_segments
+from headrace.storage.log.recovery import drop_segments
 from headrace.storage.log.segment import Segment
+from headrace.storage.log.segment_files import DELETED_SUFFIX
 from headrace.storage.log.state import LogState
 from tests.support.waiting import wait_for
 from tests.unit.storage.failing_calls import FailingCall
@@ -66,7 +67,7 @@ def content(log: Log) -> tuple[Any, ...]:
         offsets(read_all(log)),
         log.leader_epochs.entries,
         log.reader.max_timestamp(),
-        sorted(path.name for path in log.directory.iterdir()),
+        sorted(path.name for path in log.directory.iterdir() if path.suffix != DELETED_SUFFIX),
     )
 
 
@@ -81,6 +82,20 @@ def test_the_whole_batch_that_contains_the_offset_is_checked_by_the_next_recover
     log.truncate_to(31)
     assert log.log_end_offset == 30
     assert saved == [(30, min(log_start_offset, 30))]
+
+
+@pytest.mark.parametrize(("log_start_offset", "expected"), [(START, []), (31, [(30, 30)])])
+def test_bounds_that_were_saved_before_a_truncation_are_saved_again_only_if_the_log_start_changes(
+    log_start_offset: int, expected: list[tuple[int, int]], tmp_path: Path
+) -> None:
+    log = filled(tmp_path / "log")
+    log.advance_log_start(log_start_offset)
+    saved: list[tuple[int, int]] = []
+    log.save_bounds = lambda changed: saved.append((changed.flusher.recovery_point_to_save, changed.log_start_offset))
+    assert log.flusher.lower_to(30)
+    assert not log.flusher.lower_to(30)
+    log.truncate_to(31)
+    assert saved == expected
 
 
 @pytest.mark.parametrize("truncate", TRUNCATIONS.values(), ids=TRUNCATIONS.keys())
@@ -145,13 +160,14 @@ def test_a_flush_ignores_files_that_a_truncation_has_just_deleted(
         assert deleted.wait(10)
         sync(segment)
 
-    def removing(directory: Path, segments: Sequence[Segment]) -> None:
-        remove_segments(directory, segments)
+    def removing(directory: Path, segments: Sequence[Segment]) -> list[Path]:
+        dropped = drop_segments(directory, segments)
         deleted.set()
         flush.result(10)  # while the log still lists the deleted segments
+        return dropped
 
     monkeypatch.setattr(Segment, "sync_indexes", slow)
-    monkeypatch.setattr("headrace.storage.log.log.remove_segments", removing)
+    monkeypatch.setattr("headrace.storage.log.log.drop_segments", removing)
     with ThreadPoolExecutor(1) as threads:
         flush = threads.submit(log.flusher.flush)
         assert began.wait(10)
@@ -174,13 +190,14 @@ def test_a_flush_that_begins_after_files_were_deleted_ignores_them(
 ) -> None:
     log = unflushed(tmp_path / "log")
 
-    def removing(directory: Path, segments: Sequence[Segment]) -> None:
+    def removing(directory: Path, segments: Sequence[Segment]) -> list[Path]:
         for segment in segments:
             segment.close_file()
-        remove_segments(directory, segments)
+        dropped = drop_segments(directory, segments)
         log.flusher.flush()  # while the log still lists the deleted segments
+        return dropped
 
-    monkeypatch.setattr("headrace.storage.log.log.remove_segments", removing)
+    monkeypatch.setattr("headrace.storage.log.log.drop_segments", removing)
     log.truncate_to(2)
 
 
@@ -190,6 +207,22 @@ def failing_code(truncate: Callable[[Log], None], log: Log) -> ErrorCode | None:
     except KafkaError as error:
         return error.code
     return None
+
+
+@pytest.mark.parametrize("truncate", TRUNCATIONS.values(), ids=TRUNCATIONS.keys())
+def test_a_truncation_leaves_the_removal_of_segments_to_another_thread(
+    truncate: Callable[[Log], None], tmp_path: Path
+) -> None:
+    log = filled(tmp_path / "log")
+    files = {path.stat().st_ino for path in log.directory.glob("*.log")}
+    truncate(log)
+    assert {path.stat().st_ino for path in log.directory.iterdir()} >= files
+    now_ms = NOW
+    for _ in range(2):
+        log.deleted_files.remove_due(now_ms)
+        now_ms += log.config.file_delete_delay_ms
+    assert not log.deleted_files
+    assert not list(log.directory.glob("*.deleted"))
 
 
 @pytest.mark.parametrize("offset", [8, 25])

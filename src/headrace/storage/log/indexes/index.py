@@ -103,6 +103,12 @@ class _Index:
             raise CorruptIndexError(f"{self.path} {what}")
         return data
 
+    def _at(self, slot: int) -> tuple[int, int]:
+        if slot < self._stored:
+            return self._read(slot, 1)[0]
+        entry: tuple[int, int] = self._entry.unpack_from(self._tail, (slot - self._stored) * self._entry.size)
+        return entry
+
     def _floor(self, target: int, field: int) -> tuple[int, tuple[int, int]] | None:
         """Return the slot and content of the last entry whose `field` is at most `target`, or None."""
         # a copy: a thread may search while the tail is written and emptied
@@ -195,10 +201,13 @@ class OffsetIndex(_Index):
         slot = (0 if floor is None else floor[0] + 1) - count
         if slot < 0:
             return 0, -slot
-        if slot < self._stored:
-            return self._read(slot, 1)[0][1], 0
-        entry: tuple[int, int] = self._entry.unpack_from(self._tail, (slot - self._stored) * self._entry.size)
-        return entry[1], 0
+        return self._at(slot)[1], 0
+
+    def offset_from(self, position: int) -> int | None:
+        """Return the offset of the first entry at or after `position`, or None."""
+        floor = self._floor(position - 1, 1)
+        slot = 0 if floor is None else floor[0] + 1
+        return self.base_offset + self._at(slot)[0] if slot < self.count else None
 
     def truncate(self, offset: int) -> None:
         """Drop the entries at or after `offset`."""

@@ -15,6 +15,7 @@ from headrace.storage.log.producers.open_transactions import OpenTransactions
 from headrace.storage.log.producers.producer_snapshot import ProducerEntry, write_snapshot
 from headrace.types import TopicPartition
 from headrace.wire.control import Marker
+from headrace.wire.records import batch_headers
 from tests.unit.storage.logs import NOW, SMALL, open_log, put
 
 
@@ -153,6 +154,106 @@ def test_a_damaged_offset_does_not_get_into_a_restored_index(tmp_path: Path, cap
     assert "read_committed consumers may get records of aborted transactions" in caplog.text
 
 
+def damage(directory: Path, offset: int, position: int = -1) -> None:
+    """Change one byte of the batch at `offset`, by default the last one."""
+    paths = sorted(directory.glob("*.log"))
+    path = next(path for path in reversed(paths) if int(path.stem) <= offset)
+    content = bytearray(path.read_bytes())
+    found = next((at, header) for at, header in batch_headers(bytes(content)) if header.base_offset == offset)
+    content[found[0] + position % found[1].size] ^= 0x80
+    path.write_bytes(content)
+
+
+def long_history(directory: Path) -> list[AbortedTransaction]:
+    """Write four segments, and return their index entries. The second and third begin at the offsets 5 and 9."""
+    log = open_log(directory)
+    put(log, 1, count=3)  # 0 to 2
+    put(log, 2, size=100)  # 3
+    put(log, 3)  # 4, as small as a marker
+    log.roll(NOW)
+    put(log, 1, marker=Marker.ABORT)  # 5
+    put(log, 2, marker=Marker.ABORT)  # 6
+    put(log, 4)  # 7
+    put(log, 4, marker=Marker.ABORT)  # 8
+    log.roll(NOW)
+    put(log, 3, marker=Marker.ABORT)  # 9
+    put(log, 4)  # 10
+    put(log, 4, marker=Marker.ABORT)  # 11
+    log.roll(NOW)
+    put(log, 5)  # 12
+    log.close()
+    open_log(directory).close()
+    return [
+        AbortedTransaction(1, 0, 5, 3),
+        AbortedTransaction(2, 3, 6, 4),
+        AbortedTransaction(4, 7, 8, 4),
+        AbortedTransaction(3, 4, 9, 10),
+        AbortedTransaction(4, 10, 11, 12),
+    ]
+
+
+def open_without_indexes(directory: Path) -> Log:
+    """Open the log of `long_history`, after the indexes of the second and third segment were lost."""
+    for base_offset in (5, 9):
+        for suffix in ("txnindex", "index"):
+            (directory / f"{base_offset:020}.{suffix}").unlink()
+    return open_log(directory, clean=True)
+
+
+@pytest.mark.parametrize("damaged", [(0,), (3,), (0, 3)])
+def test_damaged_records_do_not_hide_the_aborted_transactions_after_them(
+    tmp_path: Path, damaged: tuple[int, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = long_history(tmp_path)
+    for offset in damaged:
+        damage(tmp_path, offset)
+    assert aborted(open_without_indexes(tmp_path)) == expected
+    assert caplog.text.count("its header shows where the next batch begins") == len(damaged)
+    assert "may get records of aborted" not in caplog.text
+
+
+@pytest.mark.parametrize("has_snapshot", [False, True])
+@pytest.mark.parametrize("damaged", [4, 6, 7])
+def test_after_a_marker_may_be_lost_only_transactions_that_begin_later_are_certain(
+    tmp_path: Path, damaged: int, has_snapshot: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, _, small, later, last = long_history(tmp_path)
+    if has_snapshot:
+        write_snapshot(tmp_path, 9, [ProducerEntry(3, 0, 0, 4, 0, NOW, 1, 4).packed()])
+    damage(tmp_path, damaged)
+    found = aborted(open_without_indexes(tmp_path))
+    assert found == [
+        *[first][: damaged > 5],
+        *[AbortedTransaction(2, 3, 6, 4)][: damaged > 6],
+        *[small._replace(last_stable_offset=9)][: damaged < 7],
+        *[later][:has_snapshot],
+        last,
+    ]
+    assert caplog.text.count("read_committed consumers may get records of aborted transactions") == 1
+
+
+@pytest.mark.parametrize("damaged", [0, 3, 4])
+def test_damage_before_a_snapshot_does_not_matter(
+    tmp_path: Path, damaged: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = long_history(tmp_path)
+    opened = [ProducerEntry(1, 0, 0, 2, 0, NOW, 1, 0), ProducerEntry(2, 0, 0, 3, 0, NOW, 1, 3)]
+    write_snapshot(tmp_path, 4, [entry.packed() for entry in opened])
+    damage(tmp_path, damaged)
+    found = aborted(open_without_indexes(tmp_path))
+    assert (found == expected) is (damaged < 4)
+    assert ("may get records of aborted" in caplog.text) is (damaged == 4)
+
+
+def test_an_aborted_transaction_is_found_although_the_offset_of_the_last_batch_is_damaged(tmp_path: Path) -> None:
+    first, _ = history(tmp_path)
+    log = open_log(tmp_path)
+    damage(tmp_path, 3, 0)
+    part = log.reader.read(0, 10_000, upto_offset=9)
+    assert part is not None
+    assert log.reader.aborted_transactions(0, part) == [first]
+
+
 @pytest.mark.parametrize("position", range(8))
 def test_a_damaged_base_offset_does_not_stop_the_start(tmp_path: Path, position: int) -> None:
     history(tmp_path)
@@ -232,6 +333,32 @@ def test_a_read_includes_its_aborted_transactions(tmp_path: Path) -> None:
     assert aborted_in(5, 8) == [second]
     assert aborted_in(8, 9) == []
     assert aborted_in(4, 8, max_bytes=1) == [first]
+
+
+@pytest.mark.parametrize("damaged", range(30))
+def test_a_read_before_damage_includes_its_aborted_transactions(tmp_path: Path, damaged: int) -> None:
+    log = open_log(tmp_path)
+    for number in range(30):
+        put(log, 1 + number % 2, marker=None if number % 3 else Marker.ABORT)
+    log.close()
+    log = open_log(tmp_path)
+    expected = aborted(log)
+    assert len(expected) == 9
+    assert [segment.index.count > 2 for segment in log.segments.ordered] == [True, False]
+    segment = log.segments.ordered[log.segments.floor(damaged)]
+    position = next(position for position, header in segment.headers() if header.base_offset == damaged)
+    with segment.path.open("r+b") as file:
+        file.seek(position + 16)
+        file.write(b"\x09")
+    for offset in range(damaged):
+        for upto in range(offset + 1, 31):
+            log.segments.forget_positions()
+            part = log.reader.read(offset, 10_000, upto_offset=upto)
+            assert part is not None
+            end = min(upto, damaged) if log.segments.floor(offset) == log.segments.floor(damaged) else upto
+            found = log.reader.aborted_transactions(offset, part)
+            needed = [entry for entry in expected if entry.last_offset >= offset and entry.first_offset < end]
+            assert [entry for entry in found if entry.first_offset < end] == needed, (offset, upto)
 
 
 def test_snapshots_contain_open_transactions_of_expired_producers_too() -> None:
