@@ -8,12 +8,14 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from confluent_kafka import Consumer, ConsumerGroupState, IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import ConsumerGroupTopicPartitions as GroupPartitions
-from confluent_kafka.admin import ConsumerGroupDescription, OffsetSpec
+from confluent_kafka.admin import OffsetSpec
 
+from headrace.cli import group_descriptions
 from headrace.cli.cluster import REQUEST_TIMEOUT_S, Cluster, Offsets, client_config
 from headrace.cli.failures import CommandError, refused
+from headrace.cli.group_descriptions import Description
 from headrace.cli.python_admin import python_admin
 
 Place = tuple[str, int]
@@ -22,7 +24,6 @@ Place = tuple[str, int]
 STATES = ("Empty", "Stable", "PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling", "Dead")
 TYPES = ("classic", "consumer", "share", "streams")
 _AGE_TIMEOUT_S = 5.0
-_GROUPS_A_REQUEST = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,21 +59,13 @@ def list_groups(cluster: Cluster, states: Iterable[str] = (), types: Iterable[st
     )
 
 
-def describe_groups(cluster: Cluster, names: Sequence[str]) -> dict[str, ConsumerGroupDescription]:
-    """Describe the groups among `names` that exist."""
+def describe_groups(cluster: Cluster, names: Sequence[str]) -> dict[str, Description]:
+    """Describe the groups among `names` that exist. Raises CommandError if one of them cannot be described."""
     found = {}
-    for start in range(0, len(names), _GROUPS_A_REQUEST):
-        asked = list(names[start : start + _GROUPS_A_REQUEST])
-        futures = cluster.admin.describe_consumer_groups(asked, request_timeout=REQUEST_TIMEOUT_S)
-        for name, future in futures.items():
-            try:
-                description = future.result()
-            except KafkaException as error:
-                if error.args[0].name() == "GROUP_ID_NOT_FOUND":
-                    continue
-                raise refused(error.args[0], cluster.bootstrap, f"describing group '{name}'") from None
-            if description.state is not ConsumerGroupState.DEAD:
-                found[name] = description
+    for name, description in group_descriptions.describe(cluster, names).items():
+        if isinstance(description, CommandError):
+            raise description
+        found[name] = description
     return found
 
 
@@ -87,6 +80,8 @@ def missing_group(cluster: Cluster, name: str) -> CommandError:
 
 def committed(cluster: Cluster, group: str) -> dict[Place, int]:
     """Return the group's committed offsets."""
+    if not group:
+        raise CommandError("the client library does not list the offsets of the group with the empty name")
     futures = cluster.admin.list_consumer_group_offsets([GroupPartitions(group)], request_timeout=REQUEST_TIMEOUT_S)
     try:
         found = cluster.answer(futures[group], f"listing the offsets of group '{group}'")

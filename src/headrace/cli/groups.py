@@ -93,7 +93,13 @@ def list_groups(
 
     entries = group_calls.list_groups(cluster, state or (), type or ())
     reset = group_report.assumed_reset(cluster, None, assume_reset) if lag else ""
-    summaries = group_report.summaries(cluster, entries, reset) if lag else {}
+    summaries, errors = group_report.summaries(cluster, entries, reset) if lag else ({}, {})
+    if errors:
+        number = output.count(len(errors), "group")
+        first = next(iter(errors.values()))
+        output.warn(
+            f"Members or lag of {number} unknown, shown as '-': {first.what}{' and others' * (len(errors) > 1)}"
+        )
     if json:
         shown = []
         for entry in entries:
