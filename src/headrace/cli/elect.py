@@ -59,7 +59,7 @@ def elect(
     from headrace.cli.placement.requests import PREFERRED, UNCLEAN, read_state
 
     cluster = Cluster.connect(bootstrap)
-    state = read_state(cluster, sizes=False)
+    state = read_state(cluster, sizes=False, needs_moves=False)
     _check_selection(state, selection, bootstrap)
     planned = [
         elections.preview(state, partition, unclean=unclean)

@@ -52,7 +52,7 @@ def show_cluster(
     cluster = Cluster.connect(bootstrap)
     if watch:
         _watch(cluster)
-    state = read_state(cluster, sizes=not quiet)
+    state = read_state(cluster, sizes=not quiet, needs_moves=False)
     if json:
         output.print_json(overview_tables.as_json(state))
     elif not quiet:
@@ -70,7 +70,7 @@ def _watch(cluster: "Cluster") -> None:
         state: State | None = None
         problem = ""
         try:
-            state = read_state(cluster)
+            state = read_state(cluster, needs_moves=False)
         except CommandError as error:
             # A broker may be restarting: keep trying.
             problem = error.what

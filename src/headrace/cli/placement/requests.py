@@ -31,8 +31,12 @@ class Refusal(NamedTuple):
     description: str
 
 
-def read_state(cluster: Cluster, *, sizes: bool = True) -> State:
-    """Return the brokers, partitions and reassignments and, with `sizes`, the sizes of replicas and disks."""
+def read_state(cluster: Cluster, *, sizes: bool = True, needs_moves: bool = True) -> State:
+    """Return the brokers, partitions and reassignments and, with `sizes`, the sizes of replicas and disks.
+
+    Only the controller knows the reassignments. While there is none, wait for one, and raise CommandError after
+    REQUEST_TIMEOUT_S; without `needs_moves`, return a state without reassignments.
+    """
     with python_admin(cluster, "describing the cluster") as admin:
         described = admin.describe_cluster()
         topics = [topic for topic in admin.describe_topics() if not topic["error_code"]]
@@ -48,8 +52,7 @@ def read_state(cluster: Cluster, *, sizes: bool = True) -> State:
         )
         for broker in sorted(described["brokers"], key=lambda broker: int(broker["broker_id"]))
     }
-    # Without a controller, the cluster can be described, but no reassignments can be listed.
-    reassigned = {} if controller is None else _reassignments(cluster)
+    reassigned = {} if controller is None and not needs_moves else _reassignments(cluster)
     partitions = sorted(
         (_partition(topic["name"], partition, reassigned) for topic in topics for partition in topic["partitions"]),
         key=lambda partition: partition.place,

@@ -125,9 +125,22 @@ def test_a_broker_that_does_not_describe_its_disks_is_shown_without(admin: Admin
 
 def test_without_a_controller_the_cluster_is_still_shown(admin: Admin) -> None:
     admin.controllers = [-1]
-    state = requests.read_state(CLUSTER)
+    state = requests.read_state(CLUSTER, needs_moves=False)
     assert state.controller is None
     assert not state.is_healthy
+
+
+def test_moves_are_not_taken_for_ended_while_there_is_no_controller(admin: Admin) -> None:
+    admin.controllers = [-1, -1, 2]
+    moving = {"replicas": [3, 2, 1], "adding_replicas": [3], "removing_replicas": [2]}
+    admin.answers["list_partition_reassignments"] = [{TopicPartition("t", 0): moving}]
+    assert [partition.target for partition in requests.read_state(CLUSTER, sizes=False).moving] == [(3, 1)]
+
+
+def test_moves_that_no_controller_lists_are_an_error(admin: Admin) -> None:
+    admin.controllers = [-1]
+    with pytest.raises(CommandError, match="listing reassignments: the cluster has no controller"):
+        requests.read_state(CLUSTER, sizes=False)
 
 
 @pytest.mark.parametrize(
