@@ -381,6 +381,27 @@ def test_a_group_that_is_not_of_ordinary_consumers_is_described_and_deleted(
     assert other not in headrace("groups", "list").stdout
 
 
+def commit_raw(bootstrap: str, group: str, topic: str) -> None:
+    """Commit an offset for a group whose name client libraries refuse."""
+    partition = {"partition_index": 0, "committed_offset": 1, "committed_metadata": "", "committed_leader_epoch": -1}
+    request = {
+        "group_id": group,
+        "generation_id": -1,
+        "generation_id_or_member_epoch": -1,
+        "member_id": "",
+        "group_instance_id": None,
+        "topics": [{"name": topic, "partitions": [partition]}],
+    }
+    with WireClient(bootstrap) as client:
+        client.ask(ApiKey.FIND_COORDINATOR, 0, {"key": "any"})  # creates the topic of offsets
+
+        def committed() -> bool:
+            [answered] = client.ask(ApiKey.OFFSET_COMMIT, 7, request)["topics"]
+            return bool(answered["partitions"][0]["error_code"] == "none")
+
+        wait_for(committed, "a committed offset")
+
+
 def test_a_group_that_clients_cannot_describe_does_not_hide_the_others(
     headrace: Headrace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -388,23 +409,22 @@ def test_a_group_that_clients_cannot_describe_does_not_hide_the_others(
         monkeypatch.setenv("HEADRACE_BOOTSTRAP", broker.bootstrap)
         headrace("produce", "t", "--create", stdin="x\n" * 4)
         commit(broker.bootstrap, "fine", TopicPartition("t", 0, 1))
-        with WireClient(broker.bootstrap) as client:
-            partition = {"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}
-            partition["committed_leader_epoch"] = -1
-            client.ask(
-                ApiKey.OFFSET_COMMIT,
-                7,
-                {
-                    "group_id": "",
-                    "generation_id": -1,
-                    "generation_id_or_member_epoch": -1,
-                    "member_id": "",
-                    "group_instance_id": None,
-                    "topics": [{"name": "t", "partitions": [partition]}],
-                },
-            )
+        commit_raw(broker.bootstrap, "", "t")
         result = headrace("groups", "list", "--lag")
     unnamed, fine = result.stdout.splitlines()[1:]
     assert unnamed == "\tclassic\tEmpty\t-\t-\t-\t-"
     assert fine.startswith("fine\tclassic\tEmpty\t0\t3\t")
     assert result.stderr.startswith("Members or lag of 1 group unknown, shown as '-': describing group '': ")
+
+
+def test_the_name_of_a_group_cannot_pass_for_another_group(headrace: Headrace, bootstrap: str, topic: str) -> None:
+    forged = f"{topic}\ty\n{topic}-foo\tclassic\tEmpty"
+    escaped = forged.replace("\t", r"\t").replace("\n", r"\n")
+    commit_raw(bootstrap, forged, topic)
+    rows = headrace("groups", "list").stdout.splitlines()
+    assert [row for row in rows if topic in row] == [f"{escaped}\tclassic\tEmpty"]
+    refused = headrace("groups", "delete", escaped, "--yes", status=1).stderr
+    assert "`headrace groups list --json` shows it exactly" in " ".join(refused.split())
+    assert forged in {entry["name"] for entry in json.loads(headrace("groups", "list", "--json").stdout)}
+    headrace("groups", "delete", forged, "--yes")
+    assert topic not in headrace("groups", "list").stdout

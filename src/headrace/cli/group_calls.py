@@ -17,6 +17,7 @@ from headrace.cli.cluster import REQUEST_TIMEOUT_S, Cluster, Offsets, client_con
 from headrace.cli.failures import CommandError, refused
 from headrace.cli.group_descriptions import Description
 from headrace.cli.python_admin import python_admin
+from headrace.wording import in_one_line
 
 Place = tuple[str, int]
 """Topic and partition."""
@@ -71,17 +72,22 @@ def describe_groups(cluster: Cluster, names: Sequence[str]) -> dict[str, Descrip
 
 def missing_group(cluster: Cluster, name: str) -> CommandError:
     """Return the error for a group that does not exist, with a similar name if one is known."""
-    near = difflib.get_close_matches(name, [group.name for group in list_groups(cluster)], n=1, cutoff=0.6)
+    known = [group.name for group in list_groups(cluster)]
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    what = f"group '{name}' does not exist at {cluster.bootstrap}"
+    if name in map(in_one_line, known):
+        return CommandError(
+            what, "A similar name has control characters: `headrace groups list --json` shows it exactly."
+        )
     hint = f"Did you mean '{near[0]}'? " if near else ""
-    return CommandError(
-        f"group '{name}' does not exist at {cluster.bootstrap}", f"{hint}`headrace groups list` shows all groups."
-    )
+    return CommandError(what, f"{hint}`headrace groups list` shows all groups.")
 
 
 def committed(cluster: Cluster, group: str) -> dict[Place, int]:
     """Return the group's committed offsets."""
-    if not group:
-        raise CommandError("the client library does not list the offsets of the group with the empty name")
+    if not group or "\0" in group:
+        name = in_one_line(group)
+        raise CommandError(f"the client library cannot list the offsets of a group with the name '{name}'")
     futures = cluster.admin.list_consumer_group_offsets([GroupPartitions(group)], request_timeout=REQUEST_TIMEOUT_S)
     try:
         found = cluster.answer(futures[group], f"listing the offsets of group '{group}'")

@@ -53,9 +53,10 @@ def describe(cluster: Cluster, names: Sequence[str]) -> dict[str, Description | 
     Raises NoReplyError.
     """
     found: dict[str, Description | CommandError] = {}
-    others = []
+    others = [name for name in names if "\0" in name]  # librdkafka would describe the group named up to the NUL
+    names = [name for name in names if name not in others]
     for start in range(0, len(names), _A_REQUEST):
-        asked = list(names[start : start + _A_REQUEST])
+        asked = names[start : start + _A_REQUEST]
         futures = cluster.admin.describe_consumer_groups(asked, request_timeout=REQUEST_TIMEOUT_S)
         for name, future in futures.items():
             try:

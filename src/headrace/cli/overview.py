@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace import wording
 from headrace.cli import output
 from headrace.cli.failures import UNHEALTHY, usage_error
 from headrace.cli.help_pages import examples
@@ -76,7 +77,7 @@ def _watch(cluster: "Cluster") -> None:
             problem = error.what
         output.write_lines(f"{_CLEAR}{time.strftime('%H:%M:%S')}   Ctrl-C to stop", "")
         if state is None:
-            output.write_lines(problem)
+            output.write_lines(wording.escaped(problem))
         else:
             overview_tables.print_state(state)
         time.sleep(_EVERY_S)

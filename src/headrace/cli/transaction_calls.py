@@ -10,7 +10,7 @@ from typing import TypeVar
 from headrace.cli.cluster import Cluster
 from headrace.cli.failures import CommandError
 from headrace.cli.python_admin import python_admin, until_coordinated
-from headrace.wording import listed
+from headrace.wording import in_one_line, listed
 
 T = TypeVar("T")
 
@@ -261,11 +261,13 @@ def missing_id(cluster: Cluster, transactional_id: str) -> CommandError:
     """Return the error for a transactional id that does not exist, with a similar id as a suggestion."""
     known = [transaction.transactional_id for transaction in list_transactions(cluster)]
     near = difflib.get_close_matches(transactional_id, known, n=1, cutoff=0.6)
+    what = f"transactional id '{transactional_id}' does not exist at {cluster.bootstrap}"
+    if transactional_id in map(in_one_line, known):
+        return CommandError(
+            what, "A similar id has control characters: `headrace transactions list --json` shows it exactly."
+        )
     hint = f"Did you mean '{near[0]}'? " if near else ""
-    return CommandError(
-        f"transactional id '{transactional_id}' does not exist at {cluster.bootstrap}",
-        f"{hint}`headrace transactions list` shows all ids; unused ids expire.",
-    )
+    return CommandError(what, f"{hint}`headrace transactions list` shows all ids; unused ids expire.")
 
 
 def _chunks(items: Sequence[T]) -> Iterator[Sequence[T]]:

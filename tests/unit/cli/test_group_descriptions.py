@@ -19,6 +19,7 @@ def cluster(errors: dict[str, int]) -> Cluster:
     """A cluster whose groups confluent-kafka cannot describe."""
 
     def describe_consumer_groups(names: Sequence[str], **_: object) -> dict[str, Future[Any]]:
+        assert not any("\0" in name for name in names)
         futures: dict[str, Future[Any]] = {name: Future() for name in names}
         for name, future in futures.items():
             future.set_exception(KafkaException(KafkaError(errors[name])))
@@ -70,6 +71,7 @@ def test_groups_that_confluent_kafka_cannot_describe(monkeypatch: pytest.MonkeyP
         of("consumers", "consumer", ASSIGNED),
         of("custom", "consumer", b"\0\1zzz"),
         of("not text", "consumer", ASSIGNED.replace(b"t", b"\xff")),
+        of("a\0b", "consumer", ASSIGNED),
         of("gone", "connect", b"", state="Dead"),
         of("secret", "connect", b"", error=30),
     ]
@@ -85,7 +87,13 @@ def test_groups_that_confluent_kafka_cannot_describe(monkeypatch: pytest.MonkeyP
     secret = found.pop("secret")
     assert isinstance(secret, CommandError)
     assert secret.what.startswith("describing group 'secret': ")
-    places: dict[str, tuple[Any, ...]] = {"workers": (), "consumers": (("t", 7),), "custom": (), "not text": ()}
+    places: dict[str, tuple[Any, ...]] = {
+        "workers": (),
+        "consumers": (("t", 7),),
+        "a\0b": (("t", 7),),
+        "custom": (),
+        "not text": (),
+    }
     assert found == {
         name: Description("p", Coordinator(2, "h", 2), [Member("m", "c", "/h", None, owned)])
         for name, owned in places.items()
