@@ -374,7 +374,7 @@ def delete_offsets(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Delete a group's committed offsets for the given topics, to which no member may be subscribed."""
-    from headrace.cli.offset_plan import missing_places, parse_selection
+    from headrace.cli.offset_plan import missing_place, parse_selection
 
     selection = parse_selection(topics, "TOPIC")
     _check_consent(yes)
@@ -384,10 +384,10 @@ def delete_offsets(
     committed = group_calls.committed(cluster, group)
     if not committed and group not in group_calls.describe_groups(cluster, [group]):
         raise group_calls.missing_group(cluster, group)
-    missing = missing_places(selection, committed)
-    if missing:
+    missing = missing_place(selection, committed)
+    if missing is not None:
         raise CommandError(
-            f"group '{group}' has no offset for {missing[0]}", f"`headrace groups describe {group}` shows its offsets."
+            f"group '{group}' has no offset for {missing}", f"`headrace groups describe {group}` shows its offsets."
         )
     places = [place for place in committed if selection.takes(place)]
     if not yes:

@@ -355,9 +355,10 @@ def _selection(texts: Sequence[str], argument: str) -> "Selection":
 
 def _one_place(text: str) -> "Place":
     topic, partitions = next(iter(_selection([text], "TOPIC:PARTITION").topics.items()))
-    if partitions is None or len(partitions) != 1:
+    partition = None if partitions is None else partitions.only
+    if partition is None:
         raise usage_error(f"'{text}' does not name exactly one partition", "For example orders:3.")
-    return topic, next(iter(partitions))
+    return topic, partition
 
 
 def _duration_ms(text: str) -> int:
