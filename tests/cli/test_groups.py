@@ -414,7 +414,7 @@ def test_a_group_that_clients_cannot_describe_does_not_hide_the_others(
     unnamed, fine = result.stdout.splitlines()[1:]
     assert unnamed == "\tclassic\tEmpty\t-\t-\t-\t-"
     assert fine.startswith("fine\tclassic\tEmpty\t0\t3\t")
-    assert result.stderr.startswith("Members or lag of 1 group unknown, shown as '-': describing group '': ")
+    assert result.stderr.startswith("Members or lag unknown (shown as '-'): describing group '': ")
 
 
 def test_the_name_of_a_group_cannot_pass_for_another_group(headrace: Headrace, bootstrap: str, topic: str) -> None:

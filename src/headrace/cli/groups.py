@@ -95,11 +95,9 @@ def list_groups(
     reset = group_report.assumed_reset(cluster, None, assume_reset) if lag else ""
     summaries, errors = group_report.summaries(cluster, entries, reset) if lag else ({}, {})
     if errors:
-        number = output.count(len(errors), "group")
-        first = next(iter(errors.values()))
-        output.warn(
-            f"Members or lag of {number} unknown, shown as '-': {first.what}{' and others' * (len(errors) > 1)}"
-        )
+        first = next(iter(errors.values())).what
+        more = f"; also unknown: {output.count(len(errors) - 1, 'other group')}" if len(errors) > 1 else ""
+        output.warn(f"Members or lag unknown (shown as '-'): {first}{more}")
     if json:
         shown = []
         for entry in entries:

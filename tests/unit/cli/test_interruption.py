@@ -1,5 +1,5 @@
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -8,7 +8,8 @@ from headrace.cli.interruption import Interruption, stop_signals
 
 
 @contextmanager
-def hang_ups(handler: int) -> Iterator[None]:
+def hang_ups(handler: int | Callable[..., None]) -> Iterator[None]:
+    """Handle SIGHUP, whose default is to end this process, in this way."""
     before = signal.signal(signal.SIGHUP, handler)
     try:
         yield
@@ -26,7 +27,7 @@ def test_the_first_signal_is_noted_and_the_second_interrupts(number: signal.Sign
 
 
 def test_a_closed_terminal_is_noted_even_if_it_hangs_up_twice() -> None:
-    with hang_ups(signal.SIG_DFL), Interruption() as interruption:
+    with hang_ups(lambda *_: None), Interruption() as interruption:
         signal.raise_signal(signal.SIGHUP)
         signal.raise_signal(signal.SIGHUP)
         assert interruption.asked
@@ -42,7 +43,7 @@ def test_nohup_keeps_a_command_running() -> None:
 
 
 def test_earlier_signal_handlers_are_restored() -> None:
-    with hang_ups(signal.SIG_DFL):
+    with hang_ups(lambda *_: None):
         for number in stop_signals():
             before = signal.getsignal(number)
             with Interruption():

@@ -83,8 +83,8 @@ def test_an_unusable_certificate_is_reported_before_spark_starts(
         run.run(deployment.load(path), {"archive": archive})
 
 
-@pytest.mark.parametrize(("handler", "stops"), [(signal.SIG_DFL, True), (signal.SIG_IGN, False)])
-def test_a_closed_terminal_stops_the_jobs_unless_nohup_ignores_it(handler: int, stops: bool) -> None:
+@pytest.mark.parametrize(("handler", "stops"), [(lambda *_: None, True), (signal.SIG_IGN, False)])
+def test_a_closed_terminal_stops_the_jobs_unless_nohup_ignores_it(handler: Any, stops: bool) -> None:
     before = signal.signal(signal.SIGHUP, handler)
     try:
         with run._until_signal() as stopping:
