@@ -7,6 +7,7 @@ from typing import Final
 
 _SHOWN: Final = 3
 _CONTROLS: Final = re.compile("[\x7f-\x9f]")
+_ALL_CONTROLS: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
 
 
 def count(number: int, noun: str, plural: str | None = None) -> str:
@@ -38,10 +39,15 @@ def printable(text: str) -> str:
 
 
 def escaped(text: str) -> str:
-    r"""Return `text` with escapes such as \x1b for characters that do not print, except line feeds."""
+    r"""Return `text` with escapes such as \x1b for characters that do not print, except line feeds and spaces."""
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
+    return "".join(c if c.isprintable() or c in "\n\u00a0" else ascii(c)[1:-1] for c in text)
+
+
+def in_one_line(text: str) -> str:
+    r"""Return `text` with escapes such as \x1b, \t and \n for control characters; others are unchanged."""
+    return _ALL_CONTROLS.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 def without_controls(json_text: str) -> str:

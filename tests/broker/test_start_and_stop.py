@@ -84,7 +84,7 @@ def test_startup_is_fast_and_small(command: list[str], tmp_path: Path) -> None:
     assert max(sizes) < START_MEGABYTES
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_it_prints_its_address_and_stops_on_a_signal(command: list[str], tmp_path: Path, number: int) -> None:
     with running(command) as process:
         assert process.stdout is not None

@@ -11,9 +11,11 @@ from confluent_kafka import Consumer, TopicPartition
 
 from headrace.cli.cluster import Cluster
 from headrace.testing import Broker
+from headrace.wire.apis import ApiKey
 from tests.cli.conftest import Headrace
 from tests.support.ports import free_port
 from tests.support.waiting import wait_for
+from tests.support.wire_client import WireClient
 
 
 @pytest.fixture
@@ -337,3 +339,92 @@ def test_the_http_listener_is_found_in_broker_settings(headrace: Headrace, monke
         headrace("topics", "create", "t")
         headrace("groups", "reset", "g", "--to", "end", "--topic", "t", "--execute")
         assert describe(headrace, "g")["rebalances"] == []
+
+
+@contextmanager
+def joined(bootstrap: str, group: str, protocol_type: str) -> Iterator[None]:
+    """A member of the group whose metadata and assignment are not those of a consumer."""
+    with WireClient(bootstrap, "worker") as client:
+        join = {
+            "group_id": group,
+            "session_timeout": 30_000,
+            "rebalance_timeout": 30_000,
+            "member_id": "",
+            "protocol_type": protocol_type,
+            "protocols": [{"name": "mine", "metadata": b"\0\1abc"}],
+        }
+        answer = client.ask(ApiKey.JOIN_GROUP, 3, join)
+        who = {"group_id": group, "member_id": answer["member_id"]}
+        assignments = [{"member_id": answer["member_id"], "assignment": b"\0\1zzz"}]
+        client.ask(ApiKey.SYNC_GROUP, 2, {**who, "generation_id": answer["generation_id"], "assignments": assignments})
+        yield
+        client.ask(ApiKey.LEAVE_GROUP, 1, who)
+
+
+@pytest.mark.parametrize("protocol_type", ["connect", "consumer"])
+def test_a_group_that_is_not_of_ordinary_consumers_is_described_and_deleted(
+    headrace: Headrace, bootstrap: str, group: str, topic: str, protocol_type: str
+) -> None:
+    other = f"{topic}-{protocol_type}"
+    with joined(bootstrap, other, protocol_type):
+        rows = headrace("groups", "list", "--lag").stdout.splitlines()
+        assert f"{other}\tclassic\tStable\t1\t-\t-\t0" in rows
+        assert any(row.startswith(f"{group}\tclassic\tEmpty\t0\t11\t") for row in rows)
+        described = describe(headrace, other)
+        [who] = described["members"]
+        assert (described["assignor"], who["client_id"], who["partitions"]) == ("mine", "worker", {})
+        to_start = ("groups", "reset", other, "--to", "earliest", "--topic", topic)
+        assert "once the group's 1 member has stopped" in " ".join(headrace(*to_start).stderr.split())
+        assert "worker at" in headrace(*to_start, "--execute", status=1).stderr
+    assert f"{other}\tclassic\tEmpty\t0\t-\t-\t0" in headrace("groups", "list", "--lag").stdout.splitlines()
+    headrace("groups", "delete", other, "--yes")
+    assert other not in headrace("groups", "list").stdout
+
+
+def commit_raw(bootstrap: str, group: str, topic: str) -> None:
+    """Commit an offset for a group whose name client libraries refuse."""
+    partition = {"partition_index": 0, "committed_offset": 1, "committed_metadata": "", "committed_leader_epoch": -1}
+    request = {
+        "group_id": group,
+        "generation_id": -1,
+        "generation_id_or_member_epoch": -1,
+        "member_id": "",
+        "group_instance_id": None,
+        "topics": [{"name": topic, "partitions": [partition]}],
+    }
+    with WireClient(bootstrap) as client:
+        client.ask(ApiKey.FIND_COORDINATOR, 0, {"key": "any"})  # creates the topic of offsets
+
+        def committed() -> bool:
+            [answered] = client.ask(ApiKey.OFFSET_COMMIT, 7, request)["topics"]
+            return bool(answered["partitions"][0]["error_code"] == "none")
+
+        wait_for(committed, "a committed offset")
+
+
+def test_a_group_that_clients_cannot_describe_does_not_hide_the_others(
+    headrace: Headrace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Broker() as broker:
+        monkeypatch.setenv("HEADRACE_BOOTSTRAP", broker.bootstrap)
+        headrace("produce", "t", "--create", stdin="x\n" * 4)
+        commit(broker.bootstrap, "fine", TopicPartition("t", 0, 1))
+        commit_raw(broker.bootstrap, "", "t")
+        result = headrace("groups", "list", "--lag")
+    unnamed, fine = result.stdout.splitlines()[1:]
+    assert unnamed == "\tclassic\tEmpty\t-\t-\t-\t-"
+    assert fine.startswith("fine\tclassic\tEmpty\t0\t3\t")
+    assert result.stderr.startswith("Members or lag unknown (shown as '-'): describing group '': ")
+
+
+def test_the_name_of_a_group_cannot_pass_for_another_group(headrace: Headrace, bootstrap: str, topic: str) -> None:
+    forged = f"{topic}\ty\n{topic}-foo\tclassic\tEmpty"
+    escaped = forged.replace("\t", r"\t").replace("\n", r"\n")
+    commit_raw(bootstrap, forged, topic)
+    rows = headrace("groups", "list").stdout.splitlines()
+    assert [row for row in rows if topic in row] == [f"{escaped}\tclassic\tEmpty"]
+    refused = headrace("groups", "delete", escaped, "--yes", status=1).stderr
+    assert "`headrace groups list --json` shows it exactly" in " ".join(refused.split())
+    assert forged in {entry["name"] for entry in json.loads(headrace("groups", "list", "--json").stdout)}
+    headrace("groups", "delete", forged, "--yes")
+    assert topic not in headrace("groups", "list").stdout

@@ -199,6 +199,12 @@ def test_an_abort_warns_if_the_transaction_is_not_hanging(headrace: Headrace, to
     assert f"its coordinator will end it ('{topic}', Ongoing)" in result.stderr
 
 
+def test_an_abort_of_a_producer_that_does_not_exist_is_refused(headrace: Headrace, topic: str) -> None:
+    abort = ("transactions", "abort", f"{topic}:0", "--producer-id", "5", "--producer-epoch", "0", "--yes")
+    assert f"producer 5 has no open transaction in {topic}:0" in headrace(*abort, status=1).stderr
+    assert producers(headrace, topic) == []
+
+
 def test_an_abort_with_a_stale_epoch_is_refused(headrace: Headrace, topic: str, hanging: int) -> None:
     abort = ("transactions", "abort", f"{topic}:0", "--producer-id", str(hanging), "--producer-epoch")
     headrace(*abort, "3", "--yes")

@@ -59,7 +59,7 @@ def elect(
     from headrace.cli.placement.requests import PREFERRED, UNCLEAN, read_state
 
     cluster = Cluster.connect(bootstrap)
-    state = read_state(cluster, sizes=False)
+    state = read_state(cluster, sizes=False, needs_moves=False)
     _check_selection(state, selection, bootstrap)
     planned = [
         elections.preview(state, partition, unclean=unclean)
@@ -107,5 +107,6 @@ def _check_selection(state: "State", selection: "Selection", bootstrap: str) -> 
         known = {number for name, number in state.partitions if name == topic}
         if not known:
             raise missing_topic(topic, bootstrap, {name for name, _ in state.partitions})
-        for number in sorted((numbers or frozenset()) - known):
-            raise missing_partition(topic, number, max(known))
+        missing = None if numbers is None else numbers.first_missing(known)
+        if missing is not None:
+            raise missing_partition(topic, missing, max(known))

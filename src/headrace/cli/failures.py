@@ -26,6 +26,10 @@ class CommandError(Exception):
         self.exit_code = exit_code
 
 
+class NoReplyError(CommandError):
+    """No broker replied. A separate class, so that callers can tell it from an error of one group or topic."""
+
+
 def usage_error(what: str, hint: str | None = None) -> CommandError:
     """Return the error for invalid options, or for options that cannot be combined (exit code 2)."""
     return CommandError(what, hint, USAGE)
@@ -56,7 +60,7 @@ def refused(error: "KafkaError", bootstrap: str, doing: str) -> CommandError:
     name = error.name().lstrip("_")
     hint = _HINTS.get(name)
     if name in ("TIMED_OUT", "TRANSPORT", "ALL_BROKERS_DOWN", "MSG_TIMED_OUT", "TIMED_OUT_QUEUE"):
-        return CommandError(
+        return NoReplyError(
             f"{doing}: no reply from {bootstrap}",
             hint or "Is it a Kafka broker, and are the addresses it advertises reachable from here?",
         )

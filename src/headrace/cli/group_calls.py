@@ -8,13 +8,16 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from confluent_kafka import Consumer, ConsumerGroupState, IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import ConsumerGroupTopicPartitions as GroupPartitions
-from confluent_kafka.admin import ConsumerGroupDescription, OffsetSpec
+from confluent_kafka.admin import OffsetSpec
 
+from headrace.cli import group_descriptions
 from headrace.cli.cluster import REQUEST_TIMEOUT_S, Cluster, Offsets, client_config
 from headrace.cli.failures import CommandError, refused
+from headrace.cli.group_descriptions import Description
 from headrace.cli.python_admin import python_admin
+from headrace.wording import in_one_line
 
 Place = tuple[str, int]
 """Topic and partition."""
@@ -22,7 +25,6 @@ Place = tuple[str, int]
 STATES = ("Empty", "Stable", "PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling", "Dead")
 TYPES = ("classic", "consumer", "share", "streams")
 _AGE_TIMEOUT_S = 5.0
-_GROUPS_A_REQUEST = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,35 +60,34 @@ def list_groups(cluster: Cluster, states: Iterable[str] = (), types: Iterable[st
     )
 
 
-def describe_groups(cluster: Cluster, names: Sequence[str]) -> dict[str, ConsumerGroupDescription]:
-    """Describe the groups among `names` that exist."""
+def describe_groups(cluster: Cluster, names: Sequence[str]) -> dict[str, Description]:
+    """Describe the groups among `names` that exist. Raises CommandError if one of them cannot be described."""
     found = {}
-    for start in range(0, len(names), _GROUPS_A_REQUEST):
-        asked = list(names[start : start + _GROUPS_A_REQUEST])
-        futures = cluster.admin.describe_consumer_groups(asked, request_timeout=REQUEST_TIMEOUT_S)
-        for name, future in futures.items():
-            try:
-                description = future.result()
-            except KafkaException as error:
-                if error.args[0].name() == "GROUP_ID_NOT_FOUND":
-                    continue
-                raise refused(error.args[0], cluster.bootstrap, f"describing group '{name}'") from None
-            if description.state is not ConsumerGroupState.DEAD:
-                found[name] = description
+    for name, description in group_descriptions.describe(cluster, names).items():
+        if isinstance(description, CommandError):
+            raise description
+        found[name] = description
     return found
 
 
 def missing_group(cluster: Cluster, name: str) -> CommandError:
     """Return the error for a group that does not exist, with a similar name if one is known."""
-    near = difflib.get_close_matches(name, [group.name for group in list_groups(cluster)], n=1, cutoff=0.6)
+    known = [group.name for group in list_groups(cluster)]
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    what = f"group '{name}' does not exist at {cluster.bootstrap}"
+    if name in map(in_one_line, known):
+        return CommandError(
+            what, "A similar name has control characters: `headrace groups list --json` shows it exactly."
+        )
     hint = f"Did you mean '{near[0]}'? " if near else ""
-    return CommandError(
-        f"group '{name}' does not exist at {cluster.bootstrap}", f"{hint}`headrace groups list` shows all groups."
-    )
+    return CommandError(what, f"{hint}`headrace groups list` shows all groups.")
 
 
 def committed(cluster: Cluster, group: str) -> dict[Place, int]:
     """Return the group's committed offsets."""
+    if not group or "\0" in group:
+        name = in_one_line(group)
+        raise CommandError(f"the client library cannot list the offsets of a group with the name '{name}'")
     futures = cluster.admin.list_consumer_group_offsets([GroupPartitions(group)], request_timeout=REQUEST_TIMEOUT_S)
     try:
         found = cluster.answer(futures[group], f"listing the offsets of group '{group}'")

@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Sequence
 from datetime import datetime
 
+from headrace import wording
 from headrace.cli import output
 from headrace.cli.output import Cell, Column
 
@@ -74,6 +75,7 @@ def _shares(room: int, wishes: Sequence[int], least: Sequence[int]) -> list[int]
 def _cut(cell: Cell, column: Column, width: int) -> Cell:
     if not isinstance(cell, str):
         return cell
+    cell = wording.in_one_line(cell)
     if isinstance(column, Name):
         return shortened(cell, width)
     words = " ".join(_shortened_word(word, width) for word in cell.split(" "))
@@ -89,7 +91,7 @@ def _shortened_word(word: str, width: int) -> str:
 
 
 def _length(cell: Cell) -> int:
-    return 1 if cell is None else len(f"{cell:,}" if isinstance(cell, int) else cell)
+    return 1 if cell is None else len(f"{cell:,}" if isinstance(cell, int) else wording.in_one_line(cell))
 
 
 def seconds(duration: float | None, on_terminal: bool) -> Cell:

@@ -5,10 +5,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from headrace import clock
-from headrace.cli import group_calls
+from headrace.cli import group_calls, group_descriptions
 from headrace.cli.cluster import Cluster, Offsets
-from headrace.cli.failures import CommandError
+from headrace.cli.failures import CommandError, NoReplyError
 from headrace.cli.group_calls import GroupEntry, Place
+from headrace.cli.group_descriptions import Description
 from headrace.cli.http_side import HttpSide, broker_setting, http_side
 
 DAY_MS = 86_400_000
@@ -148,13 +149,13 @@ def assumed_reset(cluster: Cluster, broker_id: int | None, reset: str | None) ->
     return (broker_setting(cluster, known[0], _RESET_SETTING) if known else None) or EARLIEST
 
 
-def _members(description: Any, seen: Mapping[str, Any] | None) -> list[MemberReport]:
+def _members(description: Description, seen: Mapping[str, Any] | None) -> list[MemberReport]:
     waited_for = {item["member_id"]: item["is_waited_for"] for item in seen["member_list"]} if seen else {}
     reports = []
     for member in description.members:
         partitions: dict[str, list[int]] = {}
-        for topic_partition in member.assignment.topic_partitions if member.assignment else ():
-            partitions.setdefault(topic_partition.topic, []).append(topic_partition.partition)
+        for topic, partition in member.places:
+            partitions.setdefault(topic, []).append(partition)
         reports.append(
             MemberReport(
                 member.member_id,
@@ -280,21 +281,47 @@ def _rebalances(side: HttpSide, group: str, count: int) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class GroupSummary:
+    """Members and lag of a group; None if unknown."""
+
     members: int | None
     lag: int | None
     lag_seconds: float | None
-    partitions_not_committed: int
+    partitions_not_committed: int | None
 
 
-def summaries(cluster: Cluster, entries: Sequence[GroupEntry], reset: str) -> dict[str, GroupSummary]:
-    """Count the members and measure the lag of groups, with Kafka requests."""
-    described = group_calls.describe_groups(cluster, [entry.name for entry in entries])
-    committed = {entry.name: group_calls.committed(cluster, entry.name) for entry in entries}
+def summaries(
+    cluster: Cluster, entries: Sequence[GroupEntry], reset: str
+) -> tuple[dict[str, GroupSummary], dict[str, CommandError]]:
+    """Count the members and measure the lag of groups, with Kafka requests.
+
+    Also return an error for each group that cannot be described or has no known offsets. Raises NoReplyError,
+    and CommandError if a request about partitions fails.
+    """
+    described: dict[str, Description] = {}
+    committed: dict[str, dict[Place, int]] = {}
+    errors: dict[str, CommandError] = {}
+    for name, description in group_descriptions.describe(cluster, [entry.name for entry in entries]).items():
+        if isinstance(description, CommandError):
+            errors[name] = description
+        else:
+            described[name] = description
+    for entry in entries:
+        try:
+            committed[entry.name] = group_calls.committed(cluster, entry.name)
+        except NoReplyError:
+            raise
+        except CommandError as error:
+            errors.setdefault(entry.name, error)
     assigned = {name: _owners(_members(description, None)).keys() for name, description in described.items()}
     places = {place for found in (*committed.values(), *assigned.values()) for place in found}
     bounds = group_calls.bounds(cluster, places, committed_only=True)
     found = {}
     for entry in entries:
+        group = described.get(entry.name)
+        members = None if group is None else len(group.members)
+        if entry.name not in committed:
+            found[entry.name] = GroupSummary(members, None, None, None)
+            continue
         positions = _positions(committed[entry.name], assigned.get(entry.name, ()), bounds, reset)
         unread = group_calls.read_on(cluster, _unread(positions, bounds))
         lags = [
@@ -306,11 +333,10 @@ def summaries(cluster: Cluster, entries: Sequence[GroupEntry], reset: str) -> di
         now_ms = clock.now_ms()
         oldest = min(times.values(), default=None)
         age = 0.0 if lags and not any(lags) else None if oldest is None else max(now_ms - oldest, 0) / 1000
-        members = described.get(entry.name)
         found[entry.name] = GroupSummary(
-            len(members.members) if members else None,
+            members,
             sum(lags) if lags else None,
             age,
-            len(positions.keys() - committed[entry.name].keys()),
+            None if group is None else len(positions.keys() - committed[entry.name].keys()),
         )
-    return found
+    return found, errors

@@ -6,7 +6,7 @@ from headrace.cli import group_calls, output
 from headrace.cli.cluster import Cluster, Offsets
 from headrace.cli.failures import CommandError
 from headrace.cli.group_layout import Name, print_table
-from headrace.cli.offset_plan import Place, Selection, Step, missing_places, plan, read_offsets
+from headrace.cli.offset_plan import Place, Selection, Step, missing_place, plan, read_offsets
 from headrace.cli.output import Column
 from headrace.cli.positions import Position, Start, parse_position
 from headrace.clock import now_ms
@@ -43,9 +43,9 @@ def steps(
         places = {place for place in given if selection.takes(place)}
     elif selection.topics:
         known = {(name, number) for name in selection.topics for number in cluster.partitions(name)}
-        missing = missing_places(selection, known)
-        if missing:
-            raise CommandError(f"{missing[0]} does not exist", "`headrace topics describe TOPIC` shows its partitions.")
+        missing = missing_place(selection, known)
+        if missing is not None:
+            raise CommandError(f"{missing} does not exist", "`headrace topics describe TOPIC` shows its partitions.")
         places = {place for place in known if selection.takes(place)}
     else:
         places = set(current)

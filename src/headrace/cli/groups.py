@@ -93,7 +93,11 @@ def list_groups(
 
     entries = group_calls.list_groups(cluster, state or (), type or ())
     reset = group_report.assumed_reset(cluster, None, assume_reset) if lag else ""
-    summaries = group_report.summaries(cluster, entries, reset) if lag else {}
+    summaries, errors = group_report.summaries(cluster, entries, reset) if lag else ({}, {})
+    if errors:
+        first = next(iter(errors.values())).what
+        more = f"; also unknown: {output.count(len(errors) - 1, 'other group')}" if len(errors) > 1 else ""
+        output.warn(f"Members or lag unknown (shown as '-'): {first}{more}")
     if json:
         shown = []
         for entry in entries:
@@ -368,7 +372,7 @@ def delete_offsets(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Delete a group's committed offsets for the given topics, to which no member may be subscribed."""
-    from headrace.cli.offset_plan import missing_places, parse_selection
+    from headrace.cli.offset_plan import missing_place, parse_selection
 
     selection = parse_selection(topics, "TOPIC")
     _check_consent(yes)
@@ -378,10 +382,10 @@ def delete_offsets(
     committed = group_calls.committed(cluster, group)
     if not committed and group not in group_calls.describe_groups(cluster, [group]):
         raise group_calls.missing_group(cluster, group)
-    missing = missing_places(selection, committed)
-    if missing:
+    missing = missing_place(selection, committed)
+    if missing is not None:
         raise CommandError(
-            f"group '{group}' has no offset for {missing[0]}", f"`headrace groups describe {group}` shows its offsets."
+            f"group '{group}' has no offset for {missing}", f"`headrace groups describe {group}` shows its offsets."
         )
     places = [place for place in committed if selection.takes(place)]
     if not yes:

@@ -96,9 +96,10 @@ def partitions(cluster: Cluster, selection: Selection, broker: int | None) -> tu
     places, leaderless = [], []
     for topic in cluster.describe(list(selection.topics) or cluster.topic_names()):
         numbers = {partition.id for partition in topic.partitions}
-        missing = sorted((selection.topics.get(topic.name) or frozenset()) - numbers)
-        if missing:
-            raise missing_partition(topic.name, missing[0], len(numbers) - 1)
+        selected = selection.topics.get(topic.name)
+        missing = None if selected is None else selected.first_missing(numbers)
+        if missing is not None:
+            raise missing_partition(topic.name, missing, len(numbers) - 1)
         for partition in topic.partitions:
             place = topic.name, partition.id
             if not selection.takes(place):

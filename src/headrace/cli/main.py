@@ -30,6 +30,7 @@ from headrace.cli import (
 )
 from headrace.cli.failures import FAILED, INTERRUPTED, CommandError
 from headrace.cli.help_pages import Command, Group, examples
+from headrace.cli.interruption import stop_signals
 
 
 def _version(asked: bool) -> None:
@@ -196,7 +197,8 @@ def start(
 
 def run() -> int:
     """Run the command line of this process. Raises SystemExit with the exit code."""
-    # `timeout 5 headrace consume ...` and service managers send SIGTERM: exit as after Ctrl-C.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # `timeout 5 headrace consume ...` and service managers send SIGTERM, closed terminals SIGHUP: exit as after Ctrl-C.
+    for number in stop_signals():
+        signal.signal(number, signal.default_int_handler)
     app(prog_name="headrace")
     return 0

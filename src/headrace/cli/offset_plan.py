@@ -3,10 +3,10 @@
 import csv
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from headrace.cli.cluster import Offsets
 from headrace.cli.failures import CommandError, usage_error
@@ -15,6 +15,9 @@ from headrace.wording import is_utf8, printable
 _JSON_HINT: Final = (
     'For example [{"topic": "orders", "partition": 0, "offset": 42}], or the output of `headrace groups reset --json`.'
 )
+
+MAX_PARTITION: Final = 2**31 - 1
+_SHOWN_DIGITS: Final = 20
 
 Place = tuple[str, int]
 
@@ -32,25 +35,59 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
+class Numbers:
+    """Numbers of partitions, as ranges: users may give huge ones."""
+
+    ranges: tuple[range, ...]
+    """Sorted, without overlaps."""
+
+    def __contains__(self, number: object) -> bool:
+        return any(number in each for each in self.ranges)
+
+    def __or__(self, other: "Numbers") -> "Numbers":
+        return _merged([*self.ranges, *other.ranges])
+
+    @property
+    def only(self) -> int | None:
+        """The number if there is exactly one."""
+        first = next(iter(self.ranges), range(0))
+        return first[0] if len(self.ranges) == 1 and len(first) == 1 else None
+
+    def first_missing(self, known: Collection[int]) -> int | None:
+        """Return the lowest of the numbers that is not among `known`."""
+        return next((number for each in self.ranges for number in each if number not in known), None)
+
+
+def _merged(ranges: Iterable[range]) -> Numbers:
+    merged: list[range] = []
+    for each in sorted(filter(None, ranges), key=lambda each: each.start):
+        if merged and each.start <= merged[-1].stop:
+            merged[-1] = range(merged[-1].start, max(each.stop, merged[-1].stop))
+        else:
+            merged.append(each)
+    return Numbers(tuple(merged))
+
+
+@dataclass(frozen=True, slots=True)
 class Selection:
     """The selected topics and their selected partitions; None means all partitions."""
 
-    topics: Mapping[str, frozenset[int] | None]
+    topics: Mapping[str, Numbers | None]
 
     def takes(self, place: Place) -> bool:
         """Return True if the partition is selected; an empty selection selects all partitions."""
         if not self.topics:
             return True
-        partitions = self.topics.get(place[0], frozenset())
+        partitions = self.topics.get(place[0], Numbers(()))
         return partitions is None or place[1] in partitions
 
 
 def parse_selection(texts: Sequence[str], option: str) -> Selection:
     """Parse 'orders', 'orders:0,2' or 'orders:0-3'. Raises CommandError."""
-    topics: dict[str, frozenset[int] | None] = {}
+    topics: dict[str, Numbers | None] = {}
     for text in texts:
         topic, colon, numbers = text.partition(":")
-        if not topic or (colon and not re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", numbers)):
+        if not topic or (colon and not re.fullmatch(r"[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*", numbers)):
             raise usage_error(
                 f"{option}: '{text}' is not TOPIC or TOPIC:PARTITIONS",
                 "Examples: 'orders', 'orders:0,2', 'orders:0-3'.",
@@ -58,13 +95,22 @@ def parse_selection(texts: Sequence[str], option: str) -> Selection:
         if not colon:
             topics[topic] = None
             continue
-        found: set[int] = set()
+        ranges = []
         for part in numbers.split(","):
             first, _, last = part.partition("-")
-            found.update(range(int(first), int(last or first) + 1))
-        known = topics.get(topic, frozenset())
-        topics[topic] = None if known is None else known | found
+            ranges.append(range(_number(first, option), _number(last or first, option) + 1))
+        known = topics.get(topic, Numbers(()))
+        topics[topic] = None if known is None else known | Numbers(tuple(ranges))
     return Selection(topics)
+
+
+def _number(digits: str, option: str) -> int:
+    # Python refuses to convert thousands of digits.
+    significant = digits.lstrip("0")
+    if len(significant) > len(str(MAX_PARTITION)) or int(significant or "0") > MAX_PARTITION:
+        shown = digits if len(digits) <= _SHOWN_DIGITS else f"{digits[:_SHOWN_DIGITS]}..."
+        raise usage_error(f"{option}: {shown} is not a partition", f"The highest possible number is {MAX_PARTITION}.")
+    return int(digits)
 
 
 def plan(current: Mapping[Place, int], bounds: Mapping[Place, Offsets], wanted: Mapping[Place, int]) -> list[Step]:
@@ -101,7 +147,7 @@ def _from_json(text: str, path: str) -> dict[str, dict[Place, int]]:
             number += 1
             new = entry["new"] if "new" in entry else entry["offset"]
             group = str(document.get("group", "")) if isinstance(document, dict) else str(entry.get("group", ""))
-            offsets.setdefault(group, {})[str(entry["topic"]), int(entry["partition"])] = int(new)
+            offsets.setdefault(group, {})[str(entry["topic"]), _partition(entry["partition"])] = int(new)
     except (json.JSONDecodeError, RecursionError) as error:
         raise CommandError(f"{path} is not JSON: {error}", _JSON_HINT) from None
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -127,7 +173,7 @@ def _from_lines(text: str, path: str) -> dict[str, dict[Place, int]]:
         named = len(row) == 4 and place_of_new == -1
         group, rest = (row[0], row[1:]) if named else ("", row)
         try:
-            offsets.setdefault(group, {})[rest[0], int(rest[1])] = int(rest[2:][place_of_new])
+            offsets.setdefault(group, {})[rest[0], _partition(rest[1])] = int(rest[2:][place_of_new])
         except (ValueError, IndexError):
             raise CommandError(
                 f"{path}, line {number}: expected 'topic,partition,offset', not '{lines[number - 1]}'",
@@ -136,13 +182,21 @@ def _from_lines(text: str, path: str) -> dict[str, dict[Place, int]]:
     return offsets
 
 
-def missing_places(selection: Selection, known: Collection[Place]) -> list[str]:
-    """Return the selected topics and partitions that are not among `known`, as text."""
-    missing = []
+def _partition(value: Any) -> int:
+    """Return the number of a partition. Raises ValueError or TypeError."""
+    number = int(value)
+    if not 0 <= number <= MAX_PARTITION:
+        raise ValueError(f"{number} is not a partition")
+    return number
+
+
+def missing_place(selection: Selection, known: Collection[Place]) -> str | None:
+    """Return a selected topic or partition that is not among `known`, as text; None if none is missing."""
     for topic, partitions in selection.topics.items():
         existing = {partition for name, partition in known if name == topic}
         if not existing:
-            missing.append(f"topic '{topic}'")
-        elif partitions is not None:
-            missing += (f"partition {partition} of topic '{topic}'" for partition in sorted(partitions - existing))
-    return missing
+            return f"topic '{topic}'"
+        missing = None if partitions is None else partitions.first_missing(existing)
+        if missing is not None:
+            return f"partition {missing} of topic '{topic}'"
+    return None

@@ -46,10 +46,15 @@ def stdout_is_terminal() -> bool:
 
 
 def print_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], *, aligned: bool = False) -> None:
-    """Print to standard output; None is shown as '-'. An `aligned` table is aligned in a pipe too."""
+    """Print to standard output; None is shown as '-'. An `aligned` table is aligned in a pipe too.
+
+    In a pipe, control characters in cells are escaped: a name with a tab or a line feed would look like other cells.
+    """
     if not stdout_is_terminal() and not aligned:
         write_lines("\t".join([column.title.lower().replace(" ", "_") for column in columns]))
-        write_lines(*("\t".join("-" if cell is None else str(cell) for cell in row) for row in rows))
+        write_lines(
+            *("\t".join("-" if cell is None else wording.in_one_line(str(cell)) for cell in row) for row in rows)
+        )
         return
     from rich.console import Console
     from rich.table import Table
@@ -69,7 +74,7 @@ def print_pairs(pairs: Sequence[tuple[str, Cell]]) -> None:
     on_terminal = stdout_is_terminal()
     width = max(len(name) for name, _ in pairs)
     for name, cell in pairs:
-        value = "-" if cell is None else _shown(cell) if on_terminal else str(cell)
+        value = "-" if cell is None else _shown(cell) if on_terminal else wording.in_one_line(str(cell))
         title = f"\x1b[1m{name:<{width}}\x1b[0m" if _is_styled(sys.stdout) else f"{name:<{width}}"
         write_lines(f"{title}   {value}" if on_terminal else f"{name.lower()}\t{value}")
 
@@ -117,22 +122,32 @@ def discard(stream: IO[str]) -> None:
 
 
 def tell(text: str) -> None:
-    """Print a message to standard error; drop it if the write fails."""
+    """Print a message of one line to standard error, with escapes for control characters."""
+    _print_error(_message(text))
+
+
+def warn(text: str) -> None:
+    """Print a longer message to standard error, wrapped between words."""
+    _print_error(_folded(_message(text)))
+
+
+def tell_error(what: str, hint: str | None) -> None:
+    mark = "\x1b[1;31mError:\x1b[0m" if _is_styled(sys.stderr) else "Error:"
+    error = _folded(f"{mark} {wording.escaped(what)}")
+    _print_error(error + (f"\n{_folded(wording.escaped(hint))}" if hint else ""))
+
+
+def _message(text: str) -> str:
+    return wording.escaped(wording.in_one_line(text))
+
+
+def _print_error(text: str) -> None:
+    """Print to standard error; drop the text if the write fails."""
     try:
         sys.stderr.write(text + "\n")
         sys.stderr.flush()
     except OSError:
         discard(sys.stderr)
-
-
-def warn(text: str) -> None:
-    """Print a longer message to standard error, wrapped between words."""
-    tell(_folded(text))
-
-
-def tell_error(what: str, hint: str | None) -> None:
-    mark = "\x1b[1;31mError:\x1b[0m" if _is_styled(sys.stderr) else "Error:"
-    tell(_folded(f"{mark} {wording.escaped(what)}") + (f"\n{_folded(wording.escaped(hint))}" if hint else ""))
 
 
 def size(number: int) -> str:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace import wording
 from headrace.cli import output
 from headrace.cli.failures import UNHEALTHY, usage_error
 from headrace.cli.help_pages import examples
@@ -52,7 +53,7 @@ def show_cluster(
     cluster = Cluster.connect(bootstrap)
     if watch:
         _watch(cluster)
-    state = read_state(cluster, sizes=not quiet)
+    state = read_state(cluster, sizes=not quiet, needs_moves=False)
     if json:
         output.print_json(overview_tables.as_json(state))
     elif not quiet:
@@ -70,13 +71,13 @@ def _watch(cluster: "Cluster") -> None:
         state: State | None = None
         problem = ""
         try:
-            state = read_state(cluster)
+            state = read_state(cluster, needs_moves=False)
         except CommandError as error:
             # A broker may be restarting: keep trying.
             problem = error.what
         output.write_lines(f"{_CLEAR}{time.strftime('%H:%M:%S')}   Ctrl-C to stop", "")
         if state is None:
-            output.write_lines(problem)
+            output.write_lines(wording.escaped(problem))
         else:
             overview_tables.print_state(state)
         time.sleep(_EVERY_S)

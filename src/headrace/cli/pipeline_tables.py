@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headrace import wording
 from headrace.cli import output, pipeline_options, pipeline_session
 from headrace.cli.failures import CommandError, usage_error
 from headrace.cli.group_layout import Prose, print_table
@@ -249,8 +250,9 @@ def _print_trace(reached: "Sequence[Reached]") -> None:
             notes = ["not in the table: the watermark has not passed the row yet, or the record came too late"]
         name = each.table or f"topic {each.topic}"
         title = f"{name} ({', '.join(notes)})" if notes else name
-        output.write_lines(*([""] if number else []), title)
-        output.write_lines(*(f"  {name:<{width}}   {value}" for name, value in _shown(each).items()))
+        output.write_lines(*([""] if number else []), wording.escaped(title))
+        fields = (f"  {name:<{width}}   {value}" for name, value in _shown(each).items())
+        output.write_lines(*map(wording.escaped, fields))
 
 
 def _shown(reached: "Reached") -> dict[str, Any]:

@@ -6,11 +6,11 @@ import logging
 import os
 import resource
 import select
-import signal
 import sys
 from typing import TYPE_CHECKING, Final
 
 from headrace import __version__
+from headrace.cli.interruption import stop_signals
 from headrace.cli.start_args import StartOptions
 from headrace.config import BrokerConfig, ConfigError, load
 from headrace.errors import KafkaError
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 def run(options: StartOptions) -> int:
-    """Serve until SIGTERM or Ctrl-C. Return the exit code: 0, or 1 with the reason on stderr if it cannot start."""
+    """Serve until a signal ends it. Return the exit code: 0, or 1 with the reason on stderr if it cannot start."""
     gc.disable()  # start-up creates no garbage; the node enables the collector once it serves
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     try:
@@ -136,7 +136,7 @@ async def _serve(config: BrokerConfig, *, until_eof: bool) -> None:
 
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in stop_signals():
         loop.add_signal_handler(number, stopped.set)
     if until_eof:
         _stop_at_eof(loop, stopped)

@@ -10,7 +10,7 @@ from typing import TypeVar
 from headrace.cli.cluster import Cluster
 from headrace.cli.failures import CommandError
 from headrace.cli.python_admin import python_admin, until_coordinated
-from headrace.wording import listed
+from headrace.wording import in_one_line, listed
 
 T = TypeVar("T")
 
@@ -33,8 +33,8 @@ _A_REQUEST = 500
 _PARTITION = re.compile(r"TopicPartition\(topic='(?P<topic>[^']+)', partition=(?P<partition>\d+)\)")
 
 
-class CannotListError(CommandError):
-    """The brokers do not support ListTransactions, which Apache Kafka has since version 3.0."""
+class TooOldError(CommandError):
+    """The brokers do not support ListTransactions or DescribeProducers, which Apache Kafka has since version 3.0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ def list_transactions(
         except UnsupportedVersionError:
             # The filters by state and producer id are as old as the request.
             if pattern is None and longer_than_ms is None:
-                raise CannotListError(
+                raise TooOldError(
                     f"the brokers at {cluster.bootstrap} cannot list transactions",
                     "This needs Apache Kafka 3.0 or later.",
                 ) from None
@@ -166,9 +166,12 @@ def describe_transactions(cluster: Cluster, ids: Sequence[str]) -> dict[str, Tra
 def describe_producers(
     cluster: Cluster, places: Collection[Place], broker: int | None = None
 ) -> dict[Place, list[Producer]]:
-    """Return the producers of each partition, from its leader or from the replica on `broker`."""
+    """Return the producers of each partition, from its leader or from the replica on `broker`.
+
+    Raises TooOldError.
+    """
     from kafka import TopicPartition
-    from kafka.errors import NotLeaderForPartitionError, UnknownTopicOrPartitionError
+    from kafka.errors import NotLeaderForPartitionError, UnknownTopicOrPartitionError, UnsupportedVersionError
 
     found: dict[Place, list[Producer]] = {}
     with python_admin(cluster, "describing producers") as admin:
@@ -176,6 +179,11 @@ def describe_producers(
             partitions = [TopicPartition(*place) for place in asked]
             try:
                 answers = admin.describe_producers(partitions, broker_id=broker)
+            except UnsupportedVersionError:
+                raise TooOldError(
+                    f"the brokers at {cluster.bootstrap} cannot describe producers",
+                    "This needs Apache Kafka 3.0 or later.",
+                ) from None
             except (NotLeaderForPartitionError, UnknownTopicOrPartitionError) as error:
                 where = "the leader" if broker is None else f"broker {broker}"
                 raise CommandError(
@@ -228,7 +236,7 @@ def start_offsets(cluster: Cluster, transactions: Collection[Transaction]) -> Ma
 def holder(cluster: Cluster, place: Place, producer_id: int) -> Transaction | None:
     """Return the producer's transaction whose coordinator will write a marker to the partition, or None.
 
-    Raises CannotListError if the brokers are too old to tell.
+    Raises TooOldError if the brokers are too old to tell.
     """
     listings = list_transactions(cluster, producer_ids=[producer_id])
     described = describe_transactions(cluster, [listing.transactional_id for listing in listings])
@@ -261,11 +269,13 @@ def missing_id(cluster: Cluster, transactional_id: str) -> CommandError:
     """Return the error for a transactional id that does not exist, with a similar id as a suggestion."""
     known = [transaction.transactional_id for transaction in list_transactions(cluster)]
     near = difflib.get_close_matches(transactional_id, known, n=1, cutoff=0.6)
+    what = f"transactional id '{transactional_id}' does not exist at {cluster.bootstrap}"
+    if transactional_id in map(in_one_line, known):
+        return CommandError(
+            what, "A similar id has control characters: `headrace transactions list --json` shows it exactly."
+        )
     hint = f"Did you mean '{near[0]}'? " if near else ""
-    return CommandError(
-        f"transactional id '{transactional_id}' does not exist at {cluster.bootstrap}",
-        f"{hint}`headrace transactions list` shows all ids; unused ids expire.",
-    )
+    return CommandError(what, f"{hint}`headrace transactions list` shows all ids; unused ids expire.")
 
 
 def _chunks(items: Sequence[T]) -> Iterator[Sequence[T]]:

@@ -319,10 +319,12 @@ def abort(
         coordinator_epoch = found.coordinator_epoch or 0
     assert producer_id is not None
     assert producer_epoch is not None
+    if start_offset is None:
+        _check_is_open(cluster, (topic, partition), producer_id, producer_epoch)
     known = None
     try:
         known = transaction_calls.holder(cluster, (topic, partition), producer_id)
-    except transaction_calls.CannotListError as error:
+    except transaction_calls.TooOldError as error:
         # Older brokers can abort it nevertheless.
         if not quiet:
             output.warn(f"Cannot check whether this transaction is hanging: {error.what}. {error.hint}")
@@ -355,9 +357,10 @@ def _selection(texts: Sequence[str], argument: str) -> "Selection":
 
 def _one_place(text: str) -> "Place":
     topic, partitions = next(iter(_selection([text], "TOPIC:PARTITION").topics.items()))
-    if partitions is None or len(partitions) != 1:
+    partition = None if partitions is None else partitions.only
+    if partition is None:
         raise usage_error(f"'{text}' does not name exactly one partition", "For example orders:3.")
-    return topic, next(iter(partitions))
+    return topic, partition
 
 
 def _duration_ms(text: str) -> int:
@@ -397,3 +400,23 @@ def _beginning_at(cluster: "Cluster", place: "Place", offset: int) -> "Producer"
     else:
         hint = "No transaction is open in this partition."
     raise CommandError(f"no open transaction begins at offset {offset} of {topic}:{partition}", hint)
+
+
+def _check_is_open(cluster: "Cluster", place: "Place", producer_id: int, epoch: int) -> None:
+    """Raise CommandError if the producer has no open transaction in the partition: the leader would accept any marker.
+
+    Older brokers cannot tell. The leader itself refuses an epoch that is out of date.
+    """
+    from headrace.cli import transaction_calls
+
+    try:
+        producers = transaction_calls.describe_producers(cluster, [place])[place]
+    except transaction_calls.TooOldError:
+        return
+    found = next((producer for producer in producers if producer.producer_id == producer_id), None)
+    if found is None or (found.start_offset is None and found.epoch <= epoch):
+        where = f"{place[0]}:{place[1]}"
+        raise CommandError(
+            f"producer {producer_id} has no open transaction in {where}",
+            f"`headrace transactions describe-producers {where}` shows producers and their open transactions.",
+        )

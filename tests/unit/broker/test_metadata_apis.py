@@ -88,6 +88,19 @@ async def test_a_broker_without_metadata_answers_once_it_has_some(cluster: Clust
     assert [topic.name for topic in reply.topics] == ["t"]
 
 
+async def test_a_broker_without_metadata_describes_the_cluster_once_it_knows_the_controller(cluster: Cluster) -> None:
+    cache = MetadataCache()
+    routes = MetadataApis(cache, cluster.admin, BrokerConfig()).routes()
+    request = {"include_cluster_authorized_operations": False}
+    answer = asyncio.ensure_future(ask(routes, CLUSTER, 0, request))
+    await asyncio.sleep(0)
+    assert not answer.done()
+    brokers = tuple(cluster.cache.image.brokers.values())
+    await cache.apply(UpdateMetadata(1, 1, brokers, (), ()))
+    reply = await answer
+    assert (reply.controller_id, len(reply.brokers)) == (1, len(brokers))
+
+
 async def test_a_broker_that_starts_waits_for_the_topics_that_there_are(cluster: Cluster) -> None:
     """A new controller sends the brokers first, and topics with elections before the others."""
     cache, image = MetadataCache(), cluster.cache.image

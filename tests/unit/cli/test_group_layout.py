@@ -22,6 +22,10 @@ def test_a_table_that_fits_is_unchanged() -> None:
     assert fitted(COLUMNS, rows, 80) == rows
 
 
+def test_a_name_with_a_line_feed_looks_like_one_row() -> None:
+    assert fitted([Name("Group"), Column("State")], [["a\nb\x1b", "Stable"]], 80) == [["a\\nb\\x1b", "Stable"]]
+
+
 def test_sentences_wrap_between_words_and_their_ids_are_shortened() -> None:
     [[time, generation, member, event, reason]] = fitted(
         COLUMNS, [["09:30:00", 1, MEMBER, "is preparing to rebalance", f"adding member {MEMBER}; it said so"]], 80

@@ -1,8 +1,20 @@
 import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
-from headrace.cli.interruption import Interruption
+from headrace.cli.interruption import Interruption, stop_signals
+
+
+@contextmanager
+def hang_ups(handler: int | Callable[..., None]) -> Iterator[None]:
+    """Handle SIGHUP, whose default is to end this process, in this way."""
+    before = signal.signal(signal.SIGHUP, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -14,8 +26,26 @@ def test_the_first_signal_is_noted_and_the_second_interrupts(number: signal.Sign
             signal.raise_signal(number)
 
 
+def test_a_closed_terminal_is_noted_even_if_it_hangs_up_twice() -> None:
+    with hang_ups(lambda *_: None), Interruption() as interruption:
+        signal.raise_signal(signal.SIGHUP)
+        signal.raise_signal(signal.SIGHUP)
+        assert interruption.asked
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_nohup_keeps_a_command_running() -> None:
+    with hang_ups(signal.SIG_IGN), Interruption() as interruption:
+        assert signal.SIGHUP not in stop_signals()
+        signal.raise_signal(signal.SIGHUP)
+        assert not interruption.asked
+
+
 def test_earlier_signal_handlers_are_restored() -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    with Interruption():
-        assert signal.getsignal(signal.SIGTERM) != before
-    assert signal.getsignal(signal.SIGTERM) == before
+    with hang_ups(lambda *_: None):
+        for number in stop_signals():
+            before = signal.getsignal(number)
+            with Interruption():
+                assert signal.getsignal(number) != before
+            assert signal.getsignal(number) == before

@@ -1,8 +1,10 @@
 import json
+import re
 
 import pytest
 
 from headrace.cli import output
+from headrace.cli.group_layout import moment
 from headrace.cli.output import Column
 
 
@@ -73,6 +75,34 @@ def test_names_cannot_control_the_terminal(capsys: pytest.CaptureFixture[str], m
     output.tell_error(f"group '{forged}' failed", None)
     captured = capsys.readouterr()
     assert (captured.out + captured.err).count("a\\x1b]0;title\\x07\\x85") == 3
+
+
+def test_messages_cannot_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    for say in (output.tell, output.warn):
+        say("id 'a\x1b[2J\x9b\u202e\nDeleted group b'")
+        assert capsys.readouterr().err == r"id 'a\x1b[2J\x9b\u202e\nDeleted group b'" + "\n"
+
+
+def test_names_cannot_forge_rows_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    forged = "x\ty\nfoo\tclassic\x1b\x85"
+    output.print_table([Column("Group"), Column("Type")], [[forged, "classic"], ["café\u00a0\u202e", "a\\tb"]])
+    output.print_pairs([("Group", forged)])
+    escaped = r"x\ty\nfoo\tclassic\x1b\x85"
+    assert capsys.readouterr().out.split("\n") == [
+        "group\ttype",
+        f"{escaped}\tclassic",
+        "café\u00a0\u202e\ta\\tb",
+        f"group\t{escaped}",
+        "",
+    ]
+
+
+def test_dates_and_times_on_a_terminal_are_separated_by_a_space(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output, "stdout_is_terminal", lambda: True)
+    output.print_pairs([("Started", moment(1_763_719_200_123, on_terminal=True))])
+    assert re.fullmatch(r"Started   \d\d-\d\d\xa0\d\d:\d\d:\d\d\n", capsys.readouterr().out)
 
 
 def test_json_contains_no_commands_for_terminals(capsys: pytest.CaptureFixture[str]) -> None:

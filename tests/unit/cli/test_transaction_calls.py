@@ -14,6 +14,7 @@ from headrace.cli import transaction_calls
 from headrace.cli.cluster import Cluster
 from headrace.cli.failures import CommandError
 from headrace.cli.main import app
+from headrace.cli.transaction_calls import Producer
 
 REFUSED = f"DescribeProducersRequest failed for {TopicPartition('t', 7)}: None"
 NINE = [("t", number) for number in range(9)]
@@ -22,12 +23,12 @@ OLD: Any = SimpleNamespace(bootstrap="b:1", partitions=lambda *_: [0])
 
 @contextmanager
 def old_admin(*_: object) -> Iterator[Any]:
-    """The admin client for brokers without the requested version of ListTransactions."""
+    """The admin client for brokers without DescribeProducers and the requested version of ListTransactions."""
 
-    def list_transactions(**_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise IncompatibleBrokerVersion("ListTransactionsRequest")
 
-    yield SimpleNamespace(list_transactions=list_transactions)
+    yield SimpleNamespace(list_transactions=refuse, describe_producers=refuse)
 
 
 @pytest.mark.parametrize(
@@ -99,3 +100,37 @@ def test_a_transaction_is_aborted_on_brokers_that_cannot_list_it(quiet: bool, mo
     assert result.exit_code == 0
     assert aborted == [(("t", 0), 7, 2, 0)]
     assert ("whether this transaction is hanging" in result.stderr) == (not quiet)
+
+
+def test_the_start_offset_is_unknown_on_brokers_that_cannot_describe_producers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transaction_calls, "python_admin", old_admin)
+    monkeypatch.setattr(Cluster, "connect", lambda _: OLD)
+    words = ["transactions", "abort", "t:0", "--start-offset", "5", "--yes", "--bootstrap", "b:1"]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 1
+    assert "the brokers at b:1 cannot describe producers\nThis needs Apache Kafka 3.0" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("producer_id", "epoch", "is_aborted"),
+    [
+        (5, 2, False),  # has not written to the partition
+        (6, 2, False),  # has no open transaction
+        (7, 2, True),
+        (6, 1, True),  # left to the leader, which refuses an epoch that is out of date
+    ],
+)
+def test_a_producer_without_an_open_transaction_is_not_aborted(
+    producer_id: int, epoch: int, is_aborted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producers = [Producer(6, 2, 0, 9, 0, None), Producer(7, 2, 0, 9, 0, 3)]
+    aborted: list[Any] = []
+    monkeypatch.setattr(transaction_calls, "describe_producers", lambda *_: {("t", 0): producers})
+    monkeypatch.setattr(transaction_calls, "holder", lambda *_: None)
+    monkeypatch.setattr(transaction_calls, "abort", lambda _, *given: aborted.append(given))
+    monkeypatch.setattr(Cluster, "connect", lambda _: OLD)
+    line = f"transactions abort t:0 --producer-id {producer_id} --producer-epoch {epoch} --yes --bootstrap b:1"
+    result = CliRunner().invoke(app, line.split())
+    assert bool(aborted) == is_aborted
+    assert result.exit_code == (0 if is_aborted else 1)
+    assert (f"producer {producer_id} has no open transaction in t:0" in result.stderr) != is_aborted

@@ -1,3 +1,4 @@
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -80,3 +81,15 @@ def test_an_unusable_certificate_is_reported_before_spark_starts(
     archive = replace(SESSIONS, name="archive", source=Topic())
     with pytest.raises(PipelineError, match=r"ssl\.ca\.location: cannot read .*missing\.pem"):
         run.run(deployment.load(path), {"archive": archive})
+
+
+@pytest.mark.parametrize(("handler", "stops"), [(lambda *_: None, True), (signal.SIG_IGN, False)])
+def test_a_closed_terminal_stops_the_jobs_unless_nohup_ignores_it(handler: Any, stops: bool) -> None:
+    before = signal.signal(signal.SIGHUP, handler)
+    try:
+        with run._until_signal() as stopping:
+            signal.raise_signal(signal.SIGHUP)
+            assert stopping.is_set() == stops
+        assert signal.getsignal(signal.SIGHUP) == handler
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -73,6 +73,11 @@ class MetadataApis:
         return self._metadata(context, request, key)
 
     async def _when_known(self, context: RequestContext, request: Request) -> Reply:
+        await self._wait_until_known()
+        reply = await finish(self._metadata(context, request, None))
+        return await reply if isinstance(reply, Awaitable) else reply
+
+    async def _wait_until_known(self) -> None:
         """Wait for the controller's first metadata. Raises InvalidRequestError if no brokers arrive in time.
 
         After a reply without brokers, librdkafka forgets all brokers and stops working. KafkaJS does not retry after
@@ -87,8 +92,6 @@ class MetadataApis:
                     f"the controller has not sent metadata to this broker within {_FIRST_METADATA_S:g} s of the request"
                 ) from None
             self._cache.await_topics(())  # the missing topics were deleted meanwhile
-        reply = await finish(self._metadata(context, request, None))
-        return await reply if isinstance(reply, Awaitable) else reply
 
     def _key(self, context: RequestContext, request: Request) -> Hashable | None:
         """Return everything that the reply depends on besides the image; None if the reply is not cached."""
@@ -142,7 +145,7 @@ class MetadataApis:
             return self._create_and_answer(context, request, wanted, missing)
         return _raw((yield from self._describe(context, request, image, wanted)))
 
-    def describe_cluster(self, context: RequestContext, request: Request) -> Reply:
+    def describe_cluster(self, context: RequestContext, request: Request) -> Answer:
         """Return brokers, controller and cluster id. Controller endpoints are unsupported: this is not KRaft."""
         endpoint_type = getattr(request, "endpoint_type", _BROKERS)
         if endpoint_type == _CONTROLLERS:
@@ -154,6 +157,15 @@ class MetadataApis:
             raise KafkaError(
                 ErrorCode.unsupported_endpoint_type, f"Unsupported endpoint type {endpoint_type}: use 1 (brokers)."
             )
+        if not self._cache.is_complete:
+            return self._cluster_when_known(context, request)
+        return self._cluster(context, request)
+
+    async def _cluster_when_known(self, context: RequestContext, request: Request) -> Reply:
+        await self._wait_until_known()
+        return self._cluster(context, request)
+
+    def _cluster(self, context: RequestContext, request: Request) -> Reply:
         image = self._cache.image
         return {
             "endpoint_type": _BROKERS,

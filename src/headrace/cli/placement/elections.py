@@ -44,7 +44,7 @@ def hold(cluster: Cluster, election: int, planned: Sequence[Election]) -> list[E
     refused = requests.elect(cluster, election, asked) if asked else {}
     deadline = time.monotonic() + _SETTLED_S
     while True:
-        state = requests.read_state(cluster, sizes=False)
+        state = requests.read_state(cluster, sizes=False, needs_moves=False)
         results = [_result(state, one, refused) if one.place in asked else one for one in planned]
         if all(one.state != FAILED or one.place in refused for one in results) or time.monotonic() > deadline:
             return results

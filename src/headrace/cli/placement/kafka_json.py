@@ -1,14 +1,19 @@
 """The JSON format of Kafka's `kafka-reassign-partitions`. Pure."""
 
 import json
+import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from headrace.cli.failures import CommandError
 from headrace.cli.placement.state import Place
 
 _ANY: Final = "any"
 """Log directory of a replica for which the broker chooses one."""
+_MAX_NUMBER: Final = 2**31 - 1
+_TOPIC: Final = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
+"""Names that Kafka allows. Client libraries fail for other names, such as those with NUL."""
+_SHOWN: Final = 40
 _HINT: Final = "Use a plan from `headrace reassign plan --output FILE` or Kafka's kafka-reassign-partitions."
 
 
@@ -43,13 +48,21 @@ def parsed(text: str, name: str) -> dict[Place, tuple[int, ...]]:
     return found
 
 
+def _is_number(value: Any) -> TypeGuard[int]:
+    """Return True for a number that partitions and brokers may have."""
+    return type(value) is int and 0 <= value <= _MAX_NUMBER
+
+
 def _entry(entry: Any, where: str) -> tuple[Place, tuple[int, ...]]:
     if not isinstance(entry, dict):
         raise CommandError(f"{where} is not a JSON object", _HINT)
     topic, partition, replicas = entry.get("topic"), entry.get("partition"), entry.get("replicas")
-    if not isinstance(topic, str) or not topic or type(partition) is not int or partition < 0:
-        raise CommandError(f"{where} needs a topic name and a partition number of at least 0", _HINT)
-    valid = isinstance(replicas, list) and all(type(broker) is int and broker >= 0 for broker in replicas)
+    if not isinstance(topic, str) or not topic or not _is_number(partition):
+        raise CommandError(f"{where} needs a topic name and a partition number from 0 to {_MAX_NUMBER}", _HINT)
+    if not _TOPIC.fullmatch(topic):
+        shown = topic if len(topic) <= _SHOWN else f"{topic[:_SHOWN]}..."
+        raise CommandError(f"{where}: '{shown}' cannot be the name of a topic", _HINT)
+    valid = isinstance(replicas, list) and all(map(_is_number, replicas))
     if not replicas or not valid:
         raise CommandError(f"{where} ({topic}:{partition}) needs a non-empty list of broker ids as replicas", _HINT)
     if len(set(replicas)) < len(replicas):

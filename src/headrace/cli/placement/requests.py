@@ -31,8 +31,12 @@ class Refusal(NamedTuple):
     description: str
 
 
-def read_state(cluster: Cluster, *, sizes: bool = True) -> State:
-    """Return the brokers, partitions and reassignments and, with `sizes`, the sizes of replicas and disks."""
+def read_state(cluster: Cluster, *, sizes: bool = True, needs_moves: bool = True) -> State:
+    """Return the brokers, partitions and reassignments and, with `sizes`, the sizes of replicas and disks.
+
+    Only the controller knows the reassignments. While there is none, wait for one, and raise CommandError after
+    REQUEST_TIMEOUT_S; without `needs_moves`, return a state without reassignments.
+    """
     with python_admin(cluster, "describing the cluster") as admin:
         described = admin.describe_cluster()
         topics = [topic for topic in admin.describe_topics() if not topic["error_code"]]
@@ -48,8 +52,7 @@ def read_state(cluster: Cluster, *, sizes: bool = True) -> State:
         )
         for broker in sorted(described["brokers"], key=lambda broker: int(broker["broker_id"]))
     }
-    # Without a controller, the cluster can be described, but no reassignments can be listed.
-    reassigned = {} if controller is None else _reassignments(cluster)
+    reassigned = {} if controller is None and not needs_moves else _reassignments(cluster)
     partitions = sorted(
         (_partition(topic["name"], partition, reassigned) for topic in topics for partition in topic["partitions"]),
         key=lambda partition: partition.place,
@@ -72,11 +75,12 @@ def reassign(cluster: Cluster, targets: Mapping[Place, Sequence[int] | None]) ->
     refused: dict[Place, Refusal] = {}
     for asked in _chunks(sorted(targets)):
         wanted = {TopicPartition(*place): targets[place] for place in asked}
+        is_repeatable = None not in wanted.values()  # a second cancellation has nothing to cancel
         answers: dict[Any, Any] = _ask_controller(
             cluster,
-            "reassigning partitions",
+            "reassigning partitions" if is_repeatable else "cancelling moves",
             methodcaller("alter_partition_reassignments", wanted),
-            is_repeatable=None not in wanted.values(),  # a second cancellation has nothing to cancel
+            is_repeatable=is_repeatable,
         )
         refused |= {
             (place.topic, place.partition): Refusal(error.message, error.description)
@@ -145,9 +149,10 @@ def _change(cluster: Cluster, resource: ConfigResource) -> None:
 def _ask_controller(cluster: Cluster, doing: str, ask: Callable[[Any], T], *, is_repeatable: bool = True) -> T:
     """Return the controller's reply. Retry while the controller changes or is missing, or replies too slowly.
 
-    After a timeout, the controller may have carried out the request. Repeat it only if `is_repeatable`, that is, if the
-    second reply is the same. Raises CommandError if there is no controller for REQUEST_TIMEOUT_S, if a busy one has not
-    replied within 60 s, or after the first timeout of a request that is not repeatable.
+    After a timeout or a lost connection, the controller may have carried out the request. Repeat it only if
+    `is_repeatable`, that is, if the second reply is the same. Raises CommandError if there is no controller for
+    REQUEST_TIMEOUT_S, if a busy one has not replied within 60 s, or if a request that is not repeatable may have been
+    carried out.
     """
     from kafka.errors import (
         KafkaConnectionError,
@@ -162,16 +167,26 @@ def _ask_controller(cluster: Cluster, doing: str, ask: Callable[[Any], T], *, is
         # A new client for every attempt, because a client caches the controller.
         with python_admin(cluster, doing) as admin:
             if admin.describe_cluster()["controller_id"] >= 0:
+                is_sent = False  # stays False for a repeatable request
                 try:
+                    if not is_repeatable:
+                        # If the client cannot connect to the controller, a request without effect fails.
+                        admin.list_partition_reassignments()
+                        is_sent = True
                     return ask(admin)
                 except RequestTimedOutError:
-                    if not is_repeatable or time.monotonic() > began + _BUSY_S:
+                    if is_sent or time.monotonic() > began + _BUSY_S:
                         raise
                     missing_since = time.monotonic()
                     continue
+                except KafkaConnectionError:
+                    if is_sent:
+                        raise CommandError(
+                            f"{doing}: the connection to the controller was lost before it replied",
+                            "It may have carried out the request: check with `headrace cluster` before you try again.",
+                        ) from None
                 # RuntimeError is how kafka-python reports a second NOT_CONTROLLER.
                 except (
-                    KafkaConnectionError,
                     NodeNotReadyError,
                     NotControllerError,
                     UnknownBrokerIdError,

@@ -36,7 +36,7 @@ from headrace.pipeline.spec.params import seconds_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 log = logging.getLogger(__name__)
 
@@ -201,13 +201,14 @@ def _check_writable(files: Files, places: Iterable[str]) -> None:
 
 @contextmanager
 def _until_signal() -> Iterator[threading.Event]:
-    """Yield an event that Ctrl-C and SIGTERM set. Restore the handlers at the end."""
+    """Yield an event that Ctrl-C, SIGTERM and, unless it is ignored, SIGHUP set. Restore the handlers at the end."""
     stopping = threading.Event()
-    before = [signal.signal(number, lambda *_: stopping.set()) for number in _SIGNALS]
+    numbers = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = [signal.signal(number, lambda *_: stopping.set()) for number in numbers]
     try:
         yield stopping
     finally:
-        for number, handler in zip(_SIGNALS, before, strict=True):
+        for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)
 
 

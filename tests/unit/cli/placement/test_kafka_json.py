@@ -13,6 +13,7 @@ KAFKAS = (
 )
 """As Kafka's tool prints it; `log_dirs` is optional."""
 ENTRY = '{"topic": "t", "partition": 0, "replicas": [1]}'
+ENTRIES = f'{{"partitions": [{ENTRY}]}}'
 
 
 def test_kafkas_file_is_read() -> None:
@@ -20,7 +21,7 @@ def test_kafkas_file_is_read() -> None:
 
 
 def test_a_written_file_is_read_back() -> None:
-    replicas = {("orders", 1): (3, 1), ("é", 0): (2,)}
+    replicas = {("orders", 1): (3, 1), ("a.b_c", 0): (2,)}
     assert parsed(written(replicas), "plan.json") == replicas
 
 
@@ -49,6 +50,13 @@ def test_a_plan_without_moves_is_json_too() -> None:
         ('{"partitions": [{"topic": "t", "partition": 0, "replicas": [1, 1]}]}', "names a broker twice"),
         ('{"partitions": [{"topic": "t", "partition": 0, "replicas": [1], "log_dirs": ["/a"]}]}', "does not support"),
         (f'{{"partitions": [{ENTRY}, {ENTRY}]}}', "t:0 twice"),
+        (ENTRIES.replace("0", str(2**31)), "entry 1 needs a topic name and a partition number from 0 to 2147483647"),
+        (ENTRIES.replace("0", "9" * 5000), "plan.json is not JSON"),
+        (ENTRIES.replace("[1]", f"[{2**31}]"), "non-empty list of broker ids"),
+        (ENTRIES.replace('"t"', r'"\ud800"'), "entry 1: '\ud800' cannot be the name of a topic"),
+        (ENTRIES.replace('"t"', r'"t\u0000x"'), "entry 1: 't\0x' cannot be the name of a topic"),
+        (ENTRIES.replace('"t"', '".."'), r"entry 1: '\.\.' cannot be the name of a topic"),
+        (ENTRIES.replace('"t"', f'"{"x" * 300}"'), f"entry 1: '{'x' * 40}...' cannot be the name of a topic"),
     ],
 )
 def test_an_invalid_file_is_refused(text: str, problem: str) -> None:

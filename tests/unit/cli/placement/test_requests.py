@@ -125,9 +125,22 @@ def test_a_broker_that_does_not_describe_its_disks_is_shown_without(admin: Admin
 
 def test_without_a_controller_the_cluster_is_still_shown(admin: Admin) -> None:
     admin.controllers = [-1]
-    state = requests.read_state(CLUSTER)
+    state = requests.read_state(CLUSTER, needs_moves=False)
     assert state.controller is None
     assert not state.is_healthy
+
+
+def test_moves_are_not_taken_for_ended_while_there_is_no_controller(admin: Admin) -> None:
+    admin.controllers = [-1, -1, 2]
+    moving = {"replicas": [3, 2, 1], "adding_replicas": [3], "removing_replicas": [2]}
+    admin.answers["list_partition_reassignments"] = [{TopicPartition("t", 0): moving}]
+    assert [partition.target for partition in requests.read_state(CLUSTER, sizes=False).moving] == [(3, 1)]
+
+
+def test_moves_that_no_controller_lists_are_an_error(admin: Admin) -> None:
+    admin.controllers = [-1]
+    with pytest.raises(CommandError, match="listing reassignments: the cluster has no controller"):
+        requests.read_state(CLUSTER, sizes=False)
 
 
 @pytest.mark.parametrize(
@@ -167,6 +180,35 @@ def test_a_cancellation_that_may_have_been_carried_out_is_not_repeated(admin: Ad
     admin.answers["alter_partition_reassignments"] = [RequestTimedOutError(), {TopicPartition("t", 0): None}]
     with pytest.raises(RequestTimedOutError):
         requests.reassign(CLUSTER, {("t", 0): None})
+
+
+@pytest.mark.parametrize("request_name", ["alter_partition_reassignments", "elect_leaders"])
+def test_a_request_is_not_repeated_if_it_was_sent_before_the_connection_was_lost(
+    admin: Admin, request_name: str
+) -> None:
+    admin.answers[request_name] = [KafkaConnectionError("socket disconnected"), {TopicPartition("t", 0): None}]
+    doing = "cancelling moves" if request_name == "alter_partition_reassignments" else "electing leaders"
+    with pytest.raises(CommandError, match=f"{doing}: the connection to the controller was lost before it replied"):
+        send(request_name)
+
+
+@pytest.mark.parametrize("request_name", ["alter_partition_reassignments", "elect_leaders"])
+@pytest.mark.parametrize("failure", [KafkaConnectionError("unable to connect"), RequestTimedOutError()])
+def test_a_request_that_was_not_sent_goes_to_the_next_controller(
+    admin: Admin, request_name: str, failure: Exception
+) -> None:
+    admin.answers["list_partition_reassignments"] = [failure, {}]
+    admin.answers["alter_partition_reassignments"] = [{TopicPartition("t", 0): None}]
+    admin.answers["elect_leaders"] = [SimpleNamespace(error_code=0, replica_election_results=[])]
+    assert send(request_name) == {}
+    assert [name for name, *_ in admin.calls].count(request_name) == 1
+
+
+def send(request_name: str) -> dict[Any, Any]:
+    """Cancel a move or elect a leader: requests whose second reply would differ."""
+    if request_name == "elect_leaders":
+        return requests.elect(CLUSTER, requests.PREFERRED, [("t", 0)])
+    return requests.reassign(CLUSTER, {("t", 0): None})
 
 
 def test_a_request_waits_for_a_controller(admin: Admin) -> None:
@@ -210,7 +252,7 @@ def test_refused_elections_have_the_brokers_reason(admin: Admin) -> None:
     refused = requests.elect(CLUSTER, requests.PREFERRED, [("t", 1), ("t", 0)])
 
     assert refused == {("t", 1): requests.Refusal("PREFERRED_LEADER_NOT_AVAILABLE", "it is gone")}
-    assert admin.calls == [("elect_leaders", requests.PREFERRED, {"t": [0, 1]})]
+    assert admin.calls[-1] == ("elect_leaders", requests.PREFERRED, {"t": [0, 1]})
 
 
 def test_many_partitions_are_split_into_requests(admin: Admin) -> None:
