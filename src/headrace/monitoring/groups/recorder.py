@@ -19,7 +19,7 @@ from headrace.coordinator.groups.effects import Happening, Note
 from headrace.coordinator.groups.group import Group
 from headrace.coordinator.groups.subscriptions import Topics
 from headrace.errors import KafkaError
-from headrace.monitoring.groups.events import Event, event_of
+from headrace.monitoring.groups.events import MAX_NAME, Event, event_of
 from headrace.monitoring.groups.sampler import GroupSampler, Reset, Wanted, learn, look_up_times, scan
 from headrace.monitoring.groups.store import HistoryStore
 from headrace.replication.replica import Replica
@@ -38,6 +38,8 @@ _MAX_EVENTS: Final = 20_000
 _FIRST_PAUSE_S: Final = 1.0
 _PRUNE_INTERVAL_S: Final = 60.0
 _TOUCH_INTERVAL_S: Final = 3600.0
+_STOP_S: Final = 5.0
+"""Maximum time to wait, when the broker stops, for the thread to finish its work and to write the last events."""
 
 
 class GroupHistory:
@@ -72,16 +74,22 @@ class GroupHistory:
         self._task = self._loop.create_task(self._run())
 
     async def stop(self) -> None:
-        """Write the remaining events, and close the file."""
+        """Write the remaining events, and close the file. If that takes too long, give up with a warning."""
         if self._write_handle is not None:
             self._write_handle.cancel()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        if self._events:
-            await self.in_thread(lambda: self.store.write_events(self._take_events()))
-        await self.in_thread(self.store.close)
-        self._thread.shutdown()
+        self.store.stop()
+        try:
+            async with asyncio.timeout(_STOP_S):
+                if self._events:
+                    await self.in_thread(lambda: self.store.write_events(self._take_events()))
+                await self.in_thread(self.store.close)
+        except TimeoutError:
+            log.warning("The history of groups was still busy after %.0f s: its last events are lost", _STOP_S)
+            self.store.interrupt()
+        self._thread.shutdown(wait=False, cancel_futures=True)
 
     def observe(self, group_id: str, note: Note, at_ms: int) -> None:
         """Record an event of a group."""
@@ -89,6 +97,8 @@ class GroupHistory:
             self.rebalances[group_id] = self.rebalances.get(group_id, 0) + 1
         elif note.what is Happening.DELETED:
             self.rebalances.pop(group_id, None)
+        if len(group_id) > MAX_NAME:
+            return
         if len(self._events) >= _MAX_EVENTS:
             self.events_lost += 1
             return

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from headrace.clock import now_ms
-from headrace.monitoring.groups.events import Event
+from headrace.monitoring.groups import pruning
+from headrace.monitoring.groups.events import MAX_NAME, Event
 
 if TYPE_CHECKING:
     import sqlite3
@@ -23,19 +24,16 @@ T = TypeVar("T")
 
 _VERSION: Final = 1
 _PAGE_BYTES: Final = 4096
-_EVENT_BYTES: Final = 400
-"""Generous estimate of the size of an event."""
-_EVENT_SHARE: Final = 4
-"""Events may use 1/4 of the space."""
-_NO_ID: Final = 2**62
-_MERGES_PER_STEP: Final = 200
+_ROW_BYTES: Final = 20
+_MAX_LOCAL_BYTES: Final = 950
+"""A longer row of a sample continues in pages of its own."""
 _VACUUM_PAGES: Final = 2000
 _NOT_DAMAGED: Final = frozenset({3, 5, 6, 7, 8, 9, 10, 13, 14})
 """SQLite's codes of errors without damage: PERM, BUSY, LOCKED, NOMEM, READONLY, INTERRUPT, IOERR, FULL, CANTOPEN."""
 _RAW, _DEFLATED = b"\x00", b"\x01"
 _SCHEMA: Final = """
 CREATE TABLE series (
-    id INTEGER PRIMARY KEY, group_id TEXT NOT NULL, topic TEXT NOT NULL, seen_ms INTEGER NOT NULL,
+    id INTEGER PRIMARY KEY AUTOINCREMENT, group_id TEXT NOT NULL, topic TEXT NOT NULL, seen_ms INTEGER NOT NULL,
     UNIQUE (group_id, topic)
 );
 CREATE TABLE tick (at_ms INTEGER PRIMARY KEY);
@@ -58,6 +56,13 @@ class Samples(NamedTuple):
     changes: list[tuple[int, bytes]]
 
 
+class _Fitting(NamedTuple):
+    """Changes that fit into the file, compressed, and the space that they need."""
+
+    rows: list[tuple[str, str, bytes]]
+    size: int
+
+
 class HistoryStore:
     """The history in the file `path`, limited to `max_bytes` and `retention_ms`."""
 
@@ -68,6 +73,7 @@ class HistoryStore:
         self._connection: sqlite3.Connection | None = None
         self._ids: dict[tuple[str, str], int] = {}
         self._warned_at = 0.0
+        self._is_stopping = False
         self.events_lost = 0
         self.resets = 0
         """Number of damaged files replaced."""
@@ -82,25 +88,32 @@ class HistoryStore:
             columns = "group_id, at_ms, what, generation, member_id, instance_id, client_id, client_host, reason"
             database.executemany(f"INSERT INTO event ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
+        self._make_room(min(len(rows) * pruning.EVENT_BYTES, self._max_bytes // pruning.SHARE))
         if self._write(insert):
             return True
         self.events_lost += len(rows)
         return False
 
     def write_sample(self, at_ms: int, changes: Iterable[tuple[str, str, bytes]]) -> bool:
-        """Add a sample: group, topic and data of all changes since the last one. Fails like `write_events`."""
-        rows = list(changes)
+        """Add a sample: group, topic and data of all changes since the last one. Fails like `write_events`.
+
+        Changes for which the file has no room are logged and skipped.
+        """
+        wanted = list(changes)
+        fitting: list[_Fitting] = []
+        if not self._write(lambda database: fitting.append(self._fitting(database, wanted))):
+            return False
+        rows, size = fitting[-1]
 
         def insert(database: "sqlite3.Connection") -> None:
             database.execute("INSERT OR IGNORE INTO tick VALUES (?)", (at_ms,))
             database.executemany(
                 "INSERT OR REPLACE INTO sample VALUES (?, ?, ?)",
-                [
-                    (at_ms, self._series(database, group_id, topic, at_ms), _packed(data))
-                    for group_id, topic, data in rows
-                ],
+                [(at_ms, self._series(database, group_id, topic, at_ms), data) for group_id, topic, data in rows],
             )
 
+        # Pages are not always full.
+        self._make_room(size * 5 // 4)
         return self._write(insert)
 
     def touch(self, live: Iterable[tuple[str, str]], now_ms: int) -> None:
@@ -111,21 +124,64 @@ class HistoryStore:
     def prune(self, now_ms: int) -> None:
         """Delete expired data, and thin out old samples if the file is too large."""
         oldest = now_ms - self._retention_ms
+        max_events = self._max_bytes // pruning.SHARE // pruning.EVENT_BYTES
 
         def expire(database: "sqlite3.Connection") -> None:
-            for table in ("sample", "tick"):
-                database.execute(f"DELETE FROM {table} WHERE at_ms < ?", (oldest,))
-            first = database.execute("SELECT id FROM event WHERE at_ms >= ? ORDER BY id LIMIT 1", (oldest,)).fetchone()
-            database.execute("DELETE FROM event WHERE id < ?", (_NO_ID if first is None else first[0],))
-            kept_events = self._max_bytes // _EVENT_SHARE // _EVENT_BYTES
-            database.execute("DELETE FROM event WHERE id <= (SELECT max(id) FROM event) - ?", (kept_events,))
-            if database.execute("DELETE FROM series WHERE seen_ms < ?", (oldest,)).rowcount:
+            if pruning.expire(database, oldest, max_events):
                 self._ids.clear()
 
         self._write(expire)
-        while self._used() > self._max_bytes * 8 // 10 and self._write(self._thin):
-            pass
+        self._make_room(0)
         self._write(lambda database: database.execute(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})").fetchall())
+
+    def stop(self) -> None:
+        """End pruning early. Call it from any thread."""
+        self._is_stopping = True
+
+    def interrupt(self) -> None:
+        """Make the current statement fail. Call it from any thread."""
+        if self._connection is not None:
+            self._connection.interrupt()
+
+    def _make_room(self, size: int) -> None:
+        """Free space if the file is too large, or has no room for `size` more bytes."""
+        target = self._max_bytes * 8 // 10 - size
+        if self._used() <= (self._max_bytes - size if size else target):
+            return
+        for free in pruning.ways_to_free(self._max_bytes):
+            while self._used() > target and not self._is_stopping and self._frees(free):
+                pass
+        self._ids.clear()
+
+    def _frees(self, free: "Callable[[sqlite3.Connection], bool]") -> bool:
+        freed: list[bool] = []
+        return self._write(lambda database: freed.append(free(database))) and freed[-1]
+
+    def _fitting(self, database: "sqlite3.Connection", changes: Iterable[tuple[str, str, bytes]]) -> _Fitting:
+        """Compress the changes for which the file has room. Log the number of others."""
+        share = self._max_bytes // pruning.SHARE
+        rows: list[tuple[str, str, bytes]] = []
+        size = new = names = skipped = 0
+        for group_id, topic, data in changes:
+            if len(group_id) > MAX_NAME:
+                continue
+            new_names = 0
+            if self._id(database, group_id, topic) is None:
+                names = names or pruning.size_of_series(database)
+                new_names = pruning.series_size(group_id, topic)
+            packed = _packed(data)
+            needed = _space(packed)
+            if (new_names and names + new_names > share) or size + needed > share:
+                skipped += 1
+                continue
+            names += new_names
+            size += needed
+            rows.append((group_id, topic, packed))
+            new += new_names
+        if skipped:
+            advice = "increase headrace.group.history.max.bytes"
+            self._warn("The history of groups in %s has no room for %s more states: %s", self._path, skipped, advice)
+        return _Fitting(rows, size + new)
 
     # Reading
 
@@ -165,9 +221,7 @@ class HistoryStore:
                     "SELECT at_ms FROM tick WHERE at_ms BETWEEN ? AND ? ORDER BY at_ms", (from_ms, to_ms)
                 )
             ]
-            series = database.execute(
-                "SELECT id FROM series WHERE group_id = ? AND topic = ?", (group_id, topic)
-            ).fetchone()
+            series = self._id(database, group_id, topic)
             if series is None:
                 return Samples(ticks, [])
             # Samples are ordered by time, so that writing and expiring touch few pages. Reading takes a probe per tick.
@@ -175,9 +229,9 @@ class HistoryStore:
                 "SELECT sample.at_ms, sample.data FROM tick CROSS JOIN sample"
                 " ON sample.at_ms = tick.at_ms AND sample.series = ? WHERE tick.at_ms"
             )
-            before = database.execute(f"{probe} < ? ORDER BY tick.at_ms DESC LIMIT 1", (series[0], from_ms)).fetchall()
+            before = database.execute(f"{probe} < ? ORDER BY tick.at_ms DESC LIMIT 1", (series, from_ms)).fetchall()
             within = database.execute(
-                f"{probe} BETWEEN ? AND ? ORDER BY tick.at_ms", (series[0], from_ms, to_ms)
+                f"{probe} BETWEEN ? AND ? ORDER BY tick.at_ms", (series, from_ms, to_ms)
             ).fetchall()
             return Samples(ticks, [(at_ms, _unpacked(data)) for at_ms, data in (*before, *within)])
 
@@ -223,18 +277,25 @@ class HistoryStore:
             database.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
         database.execute(f"PRAGMA max_page_count = {self._max_bytes // _PAGE_BYTES}")
 
+    def _id(self, database: "sqlite3.Connection", group_id: str, topic: str) -> int | None:
+        found = self._ids.get((group_id, topic))
+        if found is None:
+            query = "SELECT id FROM series WHERE group_id = ? AND topic = ?"
+            (found,) = database.execute(query, (group_id, topic)).fetchone() or (None,)
+        return found
+
     def _series(self, database: "sqlite3.Connection", group_id: str, topic: str, now_ms: int) -> int:
         found = self._ids.get((group_id, topic))
         if found is None:
-            key = (group_id, topic)
             database.execute(
                 "INSERT INTO series (group_id, topic, seen_ms) VALUES (?, ?, ?)"
                 " ON CONFLICT DO UPDATE SET seen_ms = excluded.seen_ms",
-                (*key, now_ms),
+                (group_id, topic, now_ms),
             )
-            (found,) = database.execute("SELECT id FROM series WHERE group_id = ? AND topic = ?", key).fetchone()
-            self._ids[key] = found
-        return int(found)
+            found = self._id(database, group_id, topic)
+            assert found is not None
+            self._ids[group_id, topic] = found
+        return found
 
     def _used(self) -> int:
         def count(database: "sqlite3.Connection") -> int:
@@ -243,19 +304,6 @@ class HistoryStore:
             return int(pages - free) * _PAGE_BYTES
 
         return self._run(count, 0)
-
-    def _thin(self, database: "sqlite3.Connection") -> None:
-        """Merge the closest pairs of samples in the older half: changes move to the later sample of a pair."""
-        ticks = [row[0] for row in database.execute("SELECT at_ms FROM tick ORDER BY at_ms")]
-        older = ticks[: len(ticks) // 2 & ~1]
-        if not older:
-            database.execute("DELETE FROM sample WHERE at_ms <= ?", (ticks[0] if ticks else 0,))
-            database.execute("DELETE FROM event WHERE id <= (SELECT (min(id) + max(id)) / 2 FROM event)")
-            return
-        for earlier, later in _closest(older):
-            database.execute("UPDATE OR IGNORE sample SET at_ms = ? WHERE at_ms = ?", (later, earlier))
-            database.execute("DELETE FROM sample WHERE at_ms = ?", (earlier,))
-            database.execute("DELETE FROM tick WHERE at_ms = ?", (earlier,))
 
     # Failures
 
@@ -317,15 +365,15 @@ class HistoryStore:
             log.warning(message, *details)
 
 
-def _closest(ticks: list[int]) -> list[tuple[int, int]]:
-    """Return the pairs of adjacent samples that one step merges: those closest in time."""
-    pairs = sorted(zip(ticks[::2], ticks[1::2], strict=True), key=lambda pair: pair[1] - pair[0])
-    return pairs[: min(_MERGES_PER_STEP, len(pairs) // 4 + 1)]
-
-
 def _packed(data: bytes) -> bytes:
     deflated = zlib.compress(data, 1)
     return _DEFLATED + deflated if len(deflated) < len(data) else _RAW + data
+
+
+def _space(packed: bytes) -> int:
+    """Return the space that a row of a sample needs, at most."""
+    more = -(-len(packed) // _PAGE_BYTES) * _PAGE_BYTES if len(packed) > _MAX_LOCAL_BYTES else 0
+    return min(len(packed), _MAX_LOCAL_BYTES) + _ROW_BYTES + more
 
 
 def _unpacked(data: bytes) -> bytes:

@@ -1,4 +1,5 @@
 import random
+from array import array
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -146,17 +147,127 @@ def test_a_damaged_file_is_moved_away_and_replaced(path: Path, damage: str, capl
 
 
 def test_a_full_disk_leaves_a_gap_and_is_logged_once(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    store = open_store(path, MEGABYTE)
+    store = open_store(path)
     noise = random.Random(0).randbytes(25_000)
-    results = [store.write_sample(NOW + place, [("g", "t", noise)]) for place in range(60)]
-    assert results[0]
+    assert store.write_sample(NOW, [("g", "t", noise)])
+    store._database().execute("PRAGMA max_page_count = 20")
+    results = [store.write_sample(NOW + place, [("g", "t", noise)]) for place in range(1, 60)]
     assert not results[-1]
     assert caplog.text.count("Cannot read or write") == 1
     assert not store.write_events([event()] * 10_000)
     assert store.events_lost == 10_000
-    store.prune(NOW)
+    store._database().execute("PRAGMA max_page_count = 10000")
     assert store.write_sample(NOW + 100, [("g", "t", b"again")])
+    assert store.samples("g", "t", NOW, NOW).changes == [(NOW, noise)]
     store.close()
+
+
+def state(number: int) -> bytes:
+    """The state of a group in a partition: each number's is different."""
+    return array("q", [number, number + 1, NOW]).tobytes()
+
+
+def write_groups(store: HistoryStore, count: int, name: str, *, first: int = 0) -> bool:
+    """Write a sample with `count` new groups."""
+    rows = [(f"{number}-{name}", "orders", state(number)) for number in range(first, first + count)]
+    return store.write_sample(NOW + first, rows)
+
+
+def test_the_names_of_many_groups_do_not_fill_the_file(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = open_store(path, MEGABYTE)
+    for first in range(0, 6000, 500):
+        assert write_groups(store, 500, "g" * 80, first=first)
+        store.prune(NOW)
+    assert 1000 < len(store.series()) < 2000
+    assert "has no room for" in caplog.text
+    # Known groups still have a history.
+    assert store.write_sample(NOW + 9999, [(f"0-{'g' * 80}", "orders", b"later")])
+    assert store.samples(f"0-{'g' * 80}", "orders", NOW + 9999, NOW + 9999).changes[-1] == (NOW + 9999, b"later")
+    assert store.size() <= MEGABYTE * 8 // 10
+    store.close()
+
+
+def test_pruning_ends_in_a_file_that_is_full_of_names(path: Path) -> None:
+    store = open_store(path, 16 * MEGABYTE)
+    for first in range(0, 6000, 500):
+        write_groups(store, 500, "g" * 300, first=first)
+    assert store.size() > 2 * MEGABYTE
+    gone = [f"{number}-{'g' * 300}" for number in range(1000)]
+    store.touch([(group, "orders") for group, _ in store.series() if group not in gone], NOW + HOUR)
+    store.close()
+    store = open_store(path, MEGABYTE)
+    store.prune(NOW + HOUR)
+    assert store.size() <= MEGABYTE * 8 // 10
+    # The groups that disappeared the longest ago are deleted first.
+    left = {group for group, _ in store.series()}
+    assert left
+    assert not left.intersection(gone)
+    assert store.write_sample(NOW + HOUR, [("later", "orders", state(1))])
+    store.close()
+
+
+def test_pruning_ends_if_the_latest_states_alone_are_too_large(path: Path) -> None:
+    store = open_store(path, 16 * MEGABYTE)
+    noise = random.Random(0)
+    for number in range(40):
+        assert store.write_sample(NOW + number, [(f"g{number}", "t", noise.randbytes(50_000))])
+    store.close()
+    store = open_store(path, MEGABYTE)
+    store.prune(NOW)
+    assert store.size() <= MEGABYTE * 8 // 10
+    assert store.write_sample(NOW + 99, [("later", "t", b"fits")])
+    assert ("later", "t") in store.series()
+    store.close()
+
+
+def test_a_sample_larger_than_the_free_space_makes_room(path: Path) -> None:
+    store = open_store(path, MEGABYTE)
+    noise = random.Random(0)
+    for place in range(60):
+        assert store.write_sample(NOW + place, [("g", "t", noise.randbytes(25_000)), ("h", "t", noise.randbytes(9000))])
+    assert store.samples("g", "t", NOW + 59, NOW + 59).changes[-1][0] == NOW + 59
+    assert len(store.samples("g", "t", NOW, NOW + 59).ticks) > 5
+    store.close()
+
+
+def test_a_sample_that_cannot_fit_is_written_in_part(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = open_store(path, MEGABYTE)
+    noise = random.Random(0)
+    rows = [(f"g{number}", "t", noise.randbytes(20_000)) for number in range(60)]
+    for place in range(5):
+        assert store.write_sample(NOW + place, rows)
+    assert 5 <= len(store.series()) < 60
+    assert "has no room for" in caplog.text
+    store.close()
+
+
+def test_large_events_use_at_most_a_quarter_of_a_full_file(path: Path) -> None:
+    store = open_store(path, MEGABYTE)
+    for place in range(30):
+        store.write_events(event(NOW + place)._replace(reason="r" * 500, client_id="c" * 500) for _ in range(20))
+        assert store.write_sample(NOW + place, [("g", "t", random.Random(place).randbytes(25_000))])
+    store.prune(NOW)
+    assert store.size() <= MEGABYTE * 8 // 10
+    assert 50 < len(store.events("g", NOW, NOW + 99, 9999)) < 300
+    assert len(store.samples("g", "t", NOW, NOW + 99).ticks) > 5
+    store.close()
+
+
+def test_pruning_ends_early_when_the_broker_stops(path: Path) -> None:
+    store = open_store(path, 16 * MEGABYTE)
+    for place in range(100):
+        assert store.write_sample(NOW + place, [("g", "t", random.Random(place).randbytes(25_000))])
+    store.close()
+    store = open_store(path, MEGABYTE)
+    store.stop()
+    store.prune(NOW)
+    assert store.size() > MEGABYTE
+    store.close()
+
+
+def test_groups_with_too_long_names_have_no_history(store: HistoryStore) -> None:
+    assert store.write_sample(NOW, [("g" * 501, "t", b"a"), ("g" * 500, "t", b"b")])
+    assert store.series() == [("g" * 500, "t")]
 
 
 def test_a_missing_directory_does_not_stop_the_broker(tmp_path: Path) -> None:

@@ -1,0 +1,59 @@
+"""Events on their way to the file, and the end of the history's thread."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.coordinator.groups.effects import Happening, Note
+from headrace.monitoring.groups import recorder
+from headrace.monitoring.groups.recorder import GroupHistory
+
+NOW = 1_700_000_000_000
+
+
+@pytest.fixture
+async def history(tmp_path: Path) -> GroupHistory:
+    return GroupHistory(tmp_path / "history.db", interval_ms=1000, retention_ms=10**9, max_bytes=10**8)
+
+
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    """What a thread waits for, as for a disk that hangs."""
+    gate = threading.Event()
+    yield gate
+    gate.set()
+
+
+def joined(member_id: str = "m") -> Note:
+    return Note(what=Happening.JOINED, generation=1, member_id=member_id)
+
+
+async def test_a_busy_thread_does_not_stop_the_broker_from_stopping(
+    history: GroupHistory, gate: threading.Event, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(recorder, "_STOP_S", 0.01)
+    busy = history._thread.submit(gate.wait)
+    history.observe("g", joined(), NOW)
+    await history.stop()
+    assert not busy.done()
+    assert "still busy" in caplog.text
+
+
+async def test_stopping_ends_pruning(history: GroupHistory) -> None:
+    await history.stop()
+    assert history.store._is_stopping
+
+
+async def test_long_names_are_shortened_and_long_group_ids_have_no_history(history: GroupHistory) -> None:
+    history.observe("g" * 501, joined(), NOW)
+    history.observe("g", joined("client" * 100 + "-unique"), NOW)
+    await history.flush()
+    assert history.store.events("g" * 501, 0, NOW, 9) == []
+    (event,) = history.store.events("g", 0, NOW, 9)
+    assert len(event.member_id) == 500
+    assert event.member_id.startswith("client")
+    assert event.member_id.endswith("-unique")
+    assert history.events_lost == 0
+    await history.stop()
