@@ -273,8 +273,11 @@ def _is_known(offset: int, time_ms: int) -> bool:
     return offset < 0 or time_ms >= 0
 
 
-def from_bytes(data: bytes) -> list[Standing]:
-    """Parse the data of `as_bytes`, which has neither starts nor rates. Return [] if it is truncated."""
+def from_bytes(data: bytes, only: int | None = None) -> list[Standing]:
+    """Parse the data of `as_bytes`, of all partitions or one. It has neither starts nor rates.
+
+    Return [] if it is truncated.
+    """
     if len(data) % _PARTITION_BYTES:
         return []
     values = array("q")
@@ -291,6 +294,6 @@ def from_bytes(data: bytes) -> list[Standing]:
             None,
             _ASSUMED - offset if offset <= _ASSUMED else UNKNOWN,
         )
-        for partition, offset in enumerate(values[:count])
-        if offset != UNKNOWN
+        for partition in (range(count) if only is None else range(count)[only : only + 1])
+        if (offset := values[partition]) != UNKNOWN
     ]

@@ -23,6 +23,7 @@ from headrace.monitoring.groups.events import MAX_NAME, Event, event_of
 from headrace.monitoring.groups.sampler import GroupSampler, Reset, Wanted, learn, look_up_times, scan
 from headrace.monitoring.groups.store import HistoryStore
 from headrace.replication.replica import Replica
+from headrace.slices import Steps, run_slice
 
 log = logging.getLogger(__name__)
 
@@ -138,6 +139,13 @@ class GroupHistory:
     async def in_thread(self, work: Callable[[], T]) -> T:
         """Run `work`, which blocks on the disk, in the history's thread. Calls run one after another."""
         return await self._loop.run_in_executor(self._thread, work)
+
+    async def steps_in_thread(self, steps: Steps[T]) -> T:
+        """Run long work in the history's thread, in slices: other work gets its turn in between."""
+        while True:
+            done = await self.in_thread(lambda: run_slice(steps))
+            if done is not None:
+                return done.result
 
     async def _look_up_times(self, wanted: list[Wanted]) -> None:
         if wanted:

@@ -1,25 +1,21 @@
 """JSON routes about groups: list, details, samples, timeline (docs/watching-groups.md)."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from http import HTTPStatus
-from itertools import pairwise
 from typing import Any, Final
 
 from headrace.clock import now_ms
 from headrace.coordinator.groups.group import Group
 from headrace.errors import ErrorCode, KafkaError
-from headrace.monitoring.groups.progress import from_bytes
+from headrace.monitoring.groups.points import Wanted, series_of
 from headrace.monitoring.groups.rebalances import event_json, timeline_of
 from headrace.monitoring.groups.recorder import GroupHistory
 from headrace.monitoring.groups.standing import Standing, Total, combined, total_of
-from headrace.monitoring.groups.store import Samples
 from headrace.monitoring.http import HttpError, HttpServer, Query
 
 HOUR_MS: Final = 3_600_000
-MAX_POINTS: Final = 10_000
-"""Maximum number of points in a reply, but at least two for each partition: longer series are thinned out."""
 MAX_EVENTS: Final = 5000
 _DEFAULT_EVENTS: Final = 500
 _GROUPS_PER_SLICE: Final = 50
@@ -82,23 +78,16 @@ class GroupRoutes:
         _check(query, {"group", "topic", "partition", "from", "to"})
         group_id = _required(query, "group")
         start, end = _time_range(query)
-        only = _number(query, "partition", -1)
-        store = self._history.store
-        topics = (
-            [query["topic"]] if "topic" in query else await self._history.in_thread(lambda: store.topics_of(group_id))
-        )
-        samples = await self._history.in_thread(
-            lambda: {topic: store.samples(group_id, topic, start, end) for topic in topics}
-        )
-        series = [item for topic, found in samples.items() for item in _series(topic, found, start, only)]
-        most = max(MAX_POINTS // max(len(series), 1), 2)
+        partition = _number(query, "partition", 0) if "partition" in query else None
+        wanted = Wanted(group_id, query.get("topic"), partition, start, end)
+        series = await self._history.steps_in_thread(series_of(self._history.store, wanted))
         return {
             "group": group_id,
             "from_ms": start,
             "to_ms": end,
             "assumed_reset": self._history.sampler.assumed_reset,
             "columns": ["time_ms", "committed", "end", "lag", "lag_seconds", "pace", "counted_from"],
-            "series": [{**item, "points": _thin(item["points"], most)} for item in series],
+            "series": series,
         }
 
     async def timeline(self, query: Query) -> object:
@@ -173,47 +162,6 @@ def _standing(standing: Standing, now: int) -> dict[str, Any]:
         "trend": str(standing.trend),
         "catches_up_in_seconds": _rounded(standing.catches_up_in),
     }
-
-
-def _series(topic: str, samples: Samples, start: int, only: int) -> Iterable[dict[str, Any]]:
-    """Yield a list of points for each partition, with a point for each sample."""
-    states: list[Standing] = []
-    points: dict[int, list[list[Any]]] = {}
-    changes = iter(samples.changes)
-    change = next(changes, None)
-    for tick in sorted({*samples.ticks, *(at for at, _ in samples.changes if at >= start)}):
-        while change is not None and change[0] <= tick:
-            states = from_bytes(change[1])
-            change = next(changes, None)
-        for state in states:
-            if only in (-1, state.partition):
-                points.setdefault(state.partition, []).append(
-                    [
-                        tick,
-                        state.committed if state.is_committed else None,
-                        state.end if state.end >= 0 else None,
-                        state.lag,
-                        state.lag_seconds(tick),
-                        None,
-                        state.position,
-                    ]
-                )
-    for partition in sorted(points):
-        yield {"topic": topic, "partition": partition, "points": points[partition]}
-
-
-def _thin(points: list[list[Any]], most: int) -> list[list[Any]]:
-    """Return at most `most` evenly spaced points, including the last one.
-
-    Stores in each point the pace since the kept point before it.
-    """
-    step = -(-len(points) // most)
-    kept = points[::-1][::step][::-1]
-    for before, point in pairwise(kept):
-        passed_ms = point[0] - before[0]
-        if passed_ms > 0 and None not in (before[1], point[1]) and point[1] >= before[1]:
-            point[5] = _rounded((point[1] - before[1]) * 1000 / passed_ms)
-    return kept
 
 
 def _time_range(query: Query) -> tuple[int, int]:

@@ -49,11 +49,11 @@ CREATE INDEX event_of_group ON event (group_id, id);
 """
 
 
-class Samples(NamedTuple):
-    """Samples of one group and topic: the times of all samples, and the changes."""
+class Change(NamedTuple):
+    """A state of a group and topic that a sample has recorded; empty data means that it ended."""
 
-    ticks: list[int]
-    changes: list[tuple[int, bytes]]
+    at_ms: int
+    data: bytes
 
 
 class _Fitting(NamedTuple):
@@ -211,31 +211,42 @@ class HistoryStore:
 
         return self._run(select, [])
 
-    def samples(self, group_id: str, topic: str, from_ms: int, to_ms: int) -> Samples:
-        """Return the samples between the two times, and the last change before them."""
+    def ticks(self, from_ms: int, to_ms: int, most: int) -> list[int]:
+        """Return the times of at most `most` evenly spaced samples between the two times, including the last one."""
 
-        def select(database: "sqlite3.Connection") -> Samples:
-            ticks = [
-                row[0]
-                for row in database.execute(
-                    "SELECT at_ms FROM tick WHERE at_ms BETWEEN ? AND ? ORDER BY at_ms", (from_ms, to_ms)
-                )
-            ]
-            series = self._id(database, group_id, topic)
-            if series is None:
-                return Samples(ticks, [])
-            # Samples are ordered by time, so that writing and expiring touch few pages. Reading takes a probe per tick.
-            probe = (
-                "SELECT sample.at_ms, sample.data FROM tick CROSS JOIN sample"
-                " ON sample.at_ms = tick.at_ms AND sample.series = ? WHERE tick.at_ms"
+        def select(database: "sqlite3.Connection") -> list[int]:
+            range_ = "FROM tick WHERE at_ms BETWEEN ? AND ?"
+            (count,) = database.execute(f"SELECT count(*) {range_}", (from_ms, to_ms)).fetchone()
+            step = max(-(-count // most), 1)
+            rows = database.execute(
+                f"SELECT at_ms FROM (SELECT at_ms, row_number() OVER (ORDER BY at_ms DESC) AS place {range_})"
+                " WHERE (place - 1) % ? = 0 ORDER BY at_ms",
+                (from_ms, to_ms, step),
             )
-            before = database.execute(f"{probe} < ? ORDER BY tick.at_ms DESC LIMIT 1", (series, from_ms)).fetchall()
-            within = database.execute(
-                f"{probe} BETWEEN ? AND ? ORDER BY tick.at_ms", (series, from_ms, to_ms)
-            ).fetchall()
-            return Samples(ticks, [(at_ms, _unpacked(data)) for at_ms, data in (*before, *within)])
+            return [row[0] for row in rows]
 
-        return self._run(select, Samples([], []))
+        return self._run(select, [])
+
+    def last_change(self, group_id: str, topic: str, after_ms: int, to_ms: int) -> Change | None:
+        """Return the last change later than `after_ms` and not later than `to_ms`."""
+        return self._change(group_id, topic, (after_ms + 1, to_ms), "DESC")
+
+    def first_change(self, group_id: str, topic: str, from_ms: int, to_ms: int) -> Change | None:
+        """Return the first change between the two times."""
+        return self._change(group_id, topic, (from_ms, to_ms), "ASC")
+
+    def _change(self, group_id: str, topic: str, between: tuple[int, int], order: str) -> Change | None:
+        def select(database: "sqlite3.Connection") -> Change | None:
+            # Samples are ordered by time, so that writing and expiring touch few pages. Reading takes a probe per tick.
+            row = database.execute(
+                "SELECT tick.at_ms, sample.data FROM tick CROSS JOIN sample"
+                " ON sample.at_ms = tick.at_ms AND sample.series = ?"
+                f" WHERE tick.at_ms BETWEEN ? AND ? ORDER BY tick.at_ms {order} LIMIT 1",
+                (self._id(database, group_id, topic), *between),
+            ).fetchone()
+            return None if row is None else Change(row[0], _unpacked(row[1]))
+
+        return self._run(select, None)
 
     def size(self) -> int:
         return self._used()

@@ -1,14 +1,23 @@
 """Events on their way to the file, and the end of the history's thread."""
 
+import asyncio
 import threading
+from array import array
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headrace.coordinator.groups.effects import Happening, Note
-from headrace.monitoring.groups import recorder
+from headrace.monitoring.groups import points, recorder
+from headrace.monitoring.groups.progress import from_bytes
 from headrace.monitoring.groups.recorder import GroupHistory
+from headrace.monitoring.groups.routes import GroupRoutes
+from headrace.monitoring.groups.sampler import GroupSampler
+from headrace.monitoring.groups.standing import Standing
+from headrace.slices import Steps
+from tests.unit.coordinator.fake_topics import FakeTopics
 
 NOW = 1_700_000_000_000
 
@@ -56,4 +65,34 @@ async def test_long_names_are_shortened_and_long_group_ids_have_no_history(histo
     assert event.member_id.startswith("client")
     assert event.member_id.endswith("-unique")
     assert history.events_lost == 0
+    await history.stop()
+
+
+async def test_long_work_in_the_thread_lets_other_work_run_in_between(history: GroupHistory) -> None:
+    is_done = threading.Event()
+
+    def steps() -> Steps[str]:
+        while not is_done.is_set():
+            yield
+        return "done"
+
+    answer, _ = await asyncio.gather(history.steps_in_thread(steps()), history.in_thread(is_done.set))
+    assert answer == "done"
+    await history.stop()
+
+
+async def test_the_event_loop_reads_no_history(history: GroupHistory, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = set()
+
+    def traced(data: bytes, only: int | None) -> list[Standing]:
+        threads.add(threading.current_thread())
+        return from_bytes(data, only)
+
+    monkeypatch.setattr(points, "from_bytes", traced)
+    history.sampler = GroupSampler(list, FakeTopics(), lambda _topic, _index: None)
+    assert history.store.write_sample(NOW, [("g", "t", array("q", [40, 100, NOW]).tobytes())])
+    answer: Any = await GroupRoutes(history).history({"group": "g", "from": "0"})
+    assert answer["series"] == [{"topic": "t", "partition": 0, "points": [[NOW, 40, 100, 60, 0.0, None, 40]]}]
+    assert threads
+    assert threading.main_thread() not in threads
     await history.stop()

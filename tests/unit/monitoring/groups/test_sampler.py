@@ -28,6 +28,7 @@ from headrace.storage.log.producers.open_transactions import OpenTransactions
 from headrace.types import TopicPartition
 from tests.unit.coordinator.fake_topics import FakeTopics
 from tests.unit.coordinator.memory_log import MemoryLog
+from tests.unit.monitoring.groups.stored import samples
 from tests.unit.storage.logs import NOW, append, open_log
 
 SETTINGS = GroupSettings(offsets_topic_num_partitions=1, group_initial_rebalance_delay_ms=0)
@@ -304,7 +305,7 @@ async def test_samples_are_taken_at_the_interval(path: Path, coordinator: GroupC
     commit(coordinator, "g", 55)
     history.start(coordinator, topics, topics.partition)
     while True:
-        taken = await history.in_thread(lambda: history.store.samples("g", "t", 0, 2**60))
+        taken = await history.in_thread(lambda: samples(history.store, "g", "t", 0, 2**60))
         if len(taken.ticks) >= 2:
             break
         await asyncio.sleep(0.01)

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from headrace.monitoring.groups.events import Event
-from headrace.monitoring.groups.store import HistoryStore, Samples
+from headrace.monitoring.groups.store import HistoryStore
+from tests.unit.monitoring.groups.stored import Samples, samples
 
 NOW = 1_700_000_000_000
 HOUR = 3_600_000
@@ -44,11 +45,11 @@ def test_events_of_one_group_are_returned_in_order_of_time(store: HistoryStore) 
 def test_samples_are_returned_with_the_change_before_them(store: HistoryStore) -> None:
     for place, data in enumerate((b"a", b"b", None, b"d")):
         store.write_sample(NOW + place, [] if data is None else [("g", "t", data)])
-    assert store.samples("g", "t", NOW, NOW + 9) == Samples(
+    assert samples(store, "g", "t", NOW, NOW + 9) == Samples(
         [NOW, NOW + 1, NOW + 2, NOW + 3], [(NOW, b"a"), (NOW + 1, b"b"), (NOW + 3, b"d")]
     )
-    assert store.samples("g", "t", NOW + 2, NOW + 2) == Samples([NOW + 2], [(NOW + 1, b"b")])
-    assert store.samples("g", "other", NOW, NOW + 1) == Samples([NOW, NOW + 1], [])
+    assert samples(store, "g", "t", NOW + 2, NOW + 2) == Samples([NOW + 2], [(NOW + 1, b"b")])
+    assert samples(store, "g", "other", NOW, NOW + 1) == Samples([NOW, NOW + 1], [])
     assert store.topics_of("g") == ["t"]
 
 
@@ -57,7 +58,7 @@ def test_written_data_survives_a_crash(store: HistoryStore, path: Path) -> None:
     store.write_events([event()])
     # The first store is not closed, as after a SIGKILL.
     again = open_store(path)
-    assert again.samples("g", "t", NOW, NOW).changes == [(NOW, b"a" * 1000)]
+    assert samples(again, "g", "t", NOW, NOW).changes == [(NOW, b"a" * 1000)]
     assert again.events("g", NOW, NOW, 1) == [event()]
     again.close()
 
@@ -67,10 +68,10 @@ def test_data_older_than_the_retention_is_removed(store: HistoryStore) -> None:
         store.write_sample(NOW + place * HOUR, [("g", "t", b"%d" % place)])
         store.write_events([event(NOW + place * HOUR)])
     store.prune(NOW + 26 * HOUR)
-    assert store.samples("g", "t", NOW, NOW + 9 * HOUR).ticks == [NOW + 2 * HOUR, NOW + 3 * HOUR]
+    assert samples(store, "g", "t", NOW, NOW + 9 * HOUR).ticks == [NOW + 2 * HOUR, NOW + 3 * HOUR]
     assert len(store.events("g", NOW, NOW + 9 * HOUR, 100)) == 2
     store.prune(NOW + 99 * HOUR)
-    assert store.samples("g", "t", NOW, NOW + 9 * HOUR) == Samples([], [])
+    assert samples(store, "g", "t", NOW, NOW + 9 * HOUR) == Samples([], [])
     assert store.events("g", NOW, NOW + 9 * HOUR, 100) == []
     assert store.series() == []
 
@@ -83,7 +84,7 @@ def test_a_file_over_its_limit_keeps_the_whole_period_at_lower_resolution(path: 
             store.prune(NOW)
     store.prune(NOW)
     assert store.size() <= MEGABYTE
-    ticks = store.samples("g1", "t", NOW, NOW + 9999).ticks
+    ticks = samples(store, "g1", "t", NOW, NOW + 9999).ticks
     assert ticks[0] < NOW + 75
     assert ticks[-1] == NOW + 749
     assert 100 < len(ticks) < 600
@@ -101,7 +102,7 @@ def test_thinning_keeps_the_last_state_of_an_unchanged_series(path: Path) -> Non
         assert store.write_sample(NOW + place, [(f"g{number}", "t", NOISE) for number in range(4)])
         if place % 50 == 0:
             store.prune(NOW)
-    assert store.samples("still", "t", NOW + 990, NOW + 999).changes[0][1] == b"last"
+    assert samples(store, "still", "t", NOW + 990, NOW + 999).changes[0][1] == b"last"
     store.close()
 
 
@@ -139,7 +140,7 @@ def test_a_damaged_file_is_moved_away_and_replaced(path: Path, damage: str, capl
     for _ in range(3):
         store.write_sample(NOW + 1000, [("g", "t", b"new")])
         store.prune(NOW)
-    assert store.samples("g", "t", NOW + 1000, NOW + 1000).changes == [(NOW + 1000, b"new")]
+    assert samples(store, "g", "t", NOW + 1000, NOW + 1000).changes == [(NOW + 1000, b"new")]
     assert store.resets == 1
     assert "renaming it to" in caplog.text
     assert list(path.parent.glob("*.damaged-*"))
@@ -158,7 +159,7 @@ def test_a_full_disk_leaves_a_gap_and_is_logged_once(path: Path, caplog: pytest.
     assert store.events_lost == 10_000
     store._database().execute("PRAGMA max_page_count = 10000")
     assert store.write_sample(NOW + 100, [("g", "t", b"again")])
-    assert store.samples("g", "t", NOW, NOW).changes == [(NOW, noise)]
+    assert samples(store, "g", "t", NOW, NOW).changes == [(NOW, noise)]
     store.close()
 
 
@@ -182,7 +183,7 @@ def test_the_names_of_many_groups_do_not_fill_the_file(path: Path, caplog: pytes
     assert "has no room for" in caplog.text
     # Known groups still have a history.
     assert store.write_sample(NOW + 9999, [(f"0-{'g' * 80}", "orders", b"later")])
-    assert store.samples(f"0-{'g' * 80}", "orders", NOW + 9999, NOW + 9999).changes[-1] == (NOW + 9999, b"later")
+    assert samples(store, f"0-{'g' * 80}", "orders", NOW + 9999, NOW + 9999).changes[-1] == (NOW + 9999, b"later")
     assert store.size() <= MEGABYTE * 8 // 10
     store.close()
 
@@ -225,8 +226,8 @@ def test_a_sample_larger_than_the_free_space_makes_room(path: Path) -> None:
     noise = random.Random(0)
     for place in range(60):
         assert store.write_sample(NOW + place, [("g", "t", noise.randbytes(25_000)), ("h", "t", noise.randbytes(9000))])
-    assert store.samples("g", "t", NOW + 59, NOW + 59).changes[-1][0] == NOW + 59
-    assert len(store.samples("g", "t", NOW, NOW + 59).ticks) > 5
+    assert samples(store, "g", "t", NOW + 59, NOW + 59).changes[-1][0] == NOW + 59
+    assert len(samples(store, "g", "t", NOW, NOW + 59).ticks) > 5
     store.close()
 
 
@@ -249,7 +250,7 @@ def test_large_events_use_at_most_a_quarter_of_a_full_file(path: Path) -> None:
     store.prune(NOW)
     assert store.size() <= MEGABYTE * 8 // 10
     assert 50 < len(store.events("g", NOW, NOW + 99, 9999)) < 300
-    assert len(store.samples("g", "t", NOW, NOW + 99).ticks) > 5
+    assert len(samples(store, "g", "t", NOW, NOW + 99).ticks) > 5
     store.close()
 
 
