@@ -33,14 +33,34 @@ def size_of_series(database: "sqlite3.Connection") -> int:
     return int(database.execute(f"SELECT total({size}) FROM series").fetchone()[0])
 
 
-def expire(database: "sqlite3.Connection", oldest: int, max_events: int) -> bool:
-    """Delete data older than `oldest`, and the oldest of too many events. Return True if series were deleted."""
-    for table in ("sample", "tick"):
-        database.execute(f"DELETE FROM {table} WHERE at_ms < ?", (oldest,))
+def expire(database: "sqlite3.Connection", oldest: int, max_events: int, slack_ms: int = 0) -> bool:
+    """Delete data older than `oldest`, and the oldest of too many events. Return True if series were deleted.
+
+    Samples are deleted once the oldest of them is older by `slack_ms`.
+    """
+    (first_tick,) = database.execute("SELECT min(at_ms) FROM tick").fetchone()
+    if first_tick is not None and first_tick < oldest - slack_ms:
+        _expire_samples(database, oldest)
     first = database.execute("SELECT id FROM event WHERE at_ms >= ? ORDER BY id LIMIT 1", (oldest,)).fetchone()
     database.execute("DELETE FROM event WHERE id < ?", (_NO_ID if first is None else first[0],))
     database.execute("DELETE FROM event WHERE id <= (SELECT max(id) FROM event) - ?", (max_events,))
     return database.execute("DELETE FROM series WHERE seen_ms < ?", (oldest,)).rowcount > 0
+
+
+def _expire_samples(database: "sqlite3.Connection", oldest: int) -> None:
+    """Delete samples older than `oldest`. The last state of each live series moves to the first sample that is kept."""
+    (kept,) = database.execute("SELECT min(at_ms) FROM tick WHERE at_ms >= ?", (oldest,)).fetchone()
+    if kept is not None:
+        is_live = "(SELECT seen_ms FROM series AS live WHERE live.id = sample.series) >= ?"
+        # A later state has moved already: that of an earlier sample is ignored.
+        for (at_ms,) in database.execute(
+            "SELECT at_ms FROM tick WHERE at_ms < ? ORDER BY at_ms DESC", (oldest,)
+        ).fetchall():
+            database.execute(
+                f"UPDATE OR IGNORE sample SET at_ms = ? WHERE at_ms = ? AND {is_live}", (kept, at_ms, oldest)
+            )
+    for table in ("sample", "tick"):
+        database.execute(f"DELETE FROM {table} WHERE at_ms < ?", (oldest,))
 
 
 def ways_to_free(max_bytes: int) -> "Sequence[Callable[[sqlite3.Connection], bool]]":

@@ -27,6 +27,8 @@ _PAGE_BYTES: Final = 4096
 _ROW_BYTES: Final = 20
 _MAX_LOCAL_BYTES: Final = 950
 """A longer row of a sample continues in pages of its own."""
+_SLACK: Final = 64
+"""Samples may be kept for 1/64 of the retention longer, because moving the states of idle groups costs writes."""
 _VACUUM_PAGES: Final = 2000
 _NOT_DAMAGED: Final = frozenset({3, 5, 6, 7, 8, 9, 10, 13, 14})
 """SQLite's codes of errors without damage: PERM, BUSY, LOCKED, NOMEM, READONLY, INTERRUPT, IOERR, FULL, CANTOPEN."""
@@ -118,8 +120,9 @@ class HistoryStore:
 
     def touch(self, live: Iterable[tuple[str, str]], now_ms: int) -> None:
         """Record that these groups and topics still exist, so that `prune` keeps them."""
-        ids = [(now_ms, self._ids[key]) for key in live if key in self._ids]
-        self._write(lambda database: database.executemany("UPDATE series SET seen_ms = ? WHERE id = ?", ids))
+        rows = [(now_ms, *key) for key in live]
+        query = "UPDATE series SET seen_ms = ? WHERE group_id = ? AND topic = ?"
+        self._write(lambda database: database.executemany(query, rows))
 
     def prune(self, now_ms: int) -> None:
         """Delete expired data, and thin out old samples if the file is too large."""
@@ -127,7 +130,7 @@ class HistoryStore:
         max_events = self._max_bytes // pruning.SHARE // pruning.EVENT_BYTES
 
         def expire(database: "sqlite3.Connection") -> None:
-            if pruning.expire(database, oldest, max_events):
+            if pruning.expire(database, oldest, max_events, self._retention_ms // _SLACK):
                 self._ids.clear()
 
         self._write(expire)

@@ -76,6 +76,46 @@ def test_data_older_than_the_retention_is_removed(store: HistoryStore) -> None:
     assert store.series() == []
 
 
+def test_a_stuck_group_stays_in_the_history_after_the_retention(store: HistoryStore) -> None:
+    store.write_sample(NOW, [("stuck", "t", b"earlier"), ("gone", "t", b"last")])
+    store.write_sample(NOW + HOUR, [("stuck", "t", b"last")])
+    for hour in range(2, 40):
+        store.write_sample(NOW + hour * HOUR, [("busy", "t", b"%d" % hour)])
+        store.touch([("stuck", "t"), ("busy", "t")], NOW + hour * HOUR)
+        store.prune(NOW + hour * HOUR)
+    end = NOW + 39 * HOUR
+    ticks, changes = samples(store, "stuck", "t", 0, end)
+    assert changes == [(end - 24 * HOUR, b"last")]
+    assert ticks == [end - hours * HOUR for hours in range(24, -1, -1)]
+    assert samples(store, "busy", "t", 0, end).changes[0] == (end - 24 * HOUR, b"15")
+    assert sorted(store.series()) == [("busy", "t"), ("stuck", "t")]
+    assert samples(store, "gone", "t", 0, end).changes == []
+
+
+def test_live_groups_are_kept_after_a_failure(store: HistoryStore) -> None:
+    store.write_sample(NOW, [("stuck", "t", b"last")])
+    store._database().execute("PRAGMA max_page_count = 1")
+    assert not store.write_events([event(NOW)] * 1000)
+    store._database().execute("PRAGMA max_page_count = 1000")
+    store.write_sample(NOW + 30 * HOUR, [])
+    store.touch([("stuck", "t")], NOW + 30 * HOUR)
+    store.prune(NOW + 30 * HOUR)
+    assert store.series() == [("stuck", "t")]
+    assert samples(store, "stuck", "t", 0, NOW + 30 * HOUR).changes == [(NOW + 30 * HOUR, b"last")]
+
+
+def test_the_states_of_idle_groups_are_not_rewritten_for_each_expired_sample(store: HistoryStore) -> None:
+    minute = HOUR // 60
+    store.write_sample(NOW, [("stuck", "t", b"last")])
+    for place in range(1, 24 * 60 + 20):
+        store.write_sample(NOW + place * minute, [])
+    store.touch([("stuck", "t")], NOW + 24 * HOUR)
+    store.prune(NOW + 24 * HOUR + 19 * minute)
+    assert samples(store, "stuck", "t", 0, NOW + HOUR).changes == [(NOW, b"last")]
+    store.prune(NOW + 24 * HOUR + 40 * minute)
+    assert samples(store, "stuck", "t", 0, NOW + HOUR).changes == [(NOW + 40 * minute, b"last")]
+
+
 def test_a_file_over_its_limit_keeps_the_whole_period_at_lower_resolution(path: Path) -> None:
     store = open_store(path, MEGABYTE)
     for place in range(750):
