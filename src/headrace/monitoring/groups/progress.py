@@ -209,30 +209,27 @@ class GroupProgress:
         rates = self._paces(now_ms), topic.rates.all(topic.ends, now_ms)
         self.total = summed(cast("Iterator[Row]", zip_longest(*columns, *rates, fillvalue=UNKNOWN)))
 
-    def standings(self, topic: TopicProgress, now_ms: int) -> list[Standing]:
-        """Return the group's progress in every partition that it reads."""
-        paces = self._paces(now_ms)
-        out = []
-        for partition, position in enumerate(self.positions):
+    def standings(self, topic: TopicProgress, now_ms: int) -> Iterator[Standing]:
+        """Yield the group's progress in every partition that it reads, as of the first one."""
+        committed, positions, markers, times = self.committed, self.positions, self.markers, self.times
+        starts, ends, paces = topic.starts, topic.ends, self._paces(now_ms)
+        for partition, position in enumerate(positions):
             if position < 0:
                 continue
-            known = partition < len(topic.ends)
-            end = topic.ends[partition] if known else UNKNOWN
-            offset, pace = self.committed[partition], paces[partition]
-            out.append(
-                Standing(
-                    partition,
-                    offset,
-                    topic.starts[partition] if known else UNKNOWN,
-                    end,
-                    self.times[partition],
-                    None if pace < 0 else pace,
-                    topic.rates.of(partition, end, now_ms),
-                    UNKNOWN if offset >= 0 else position,
-                    self.markers[partition] if self.markers is not None else 0,
-                )
+            known = partition < len(ends)
+            end = ends[partition] if known else UNKNOWN
+            offset, pace = committed[partition], paces[partition]
+            yield Standing(
+                partition,
+                offset,
+                starts[partition] if known else UNKNOWN,
+                end,
+                times[partition],
+                None if pace < 0 else pace,
+                topic.rates.of(partition, end, now_ms),
+                UNKNOWN if offset >= 0 else position,
+                markers[partition] if markers is not None else 0,
             )
-        return out
 
     def _paces(self, now_ms: int) -> list[float]:
         """Return the rate of each partition's committed offset: -1 if unknown, 0 if nothing has been committed."""

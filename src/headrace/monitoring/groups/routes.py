@@ -1,9 +1,10 @@
 """JSON routes about groups: list, details, samples, timeline (docs/watching-groups.md)."""
 
 import asyncio
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from http import HTTPStatus
+from operator import itemgetter
 from typing import Any, Final
 
 from headrace.clock import now_ms
@@ -14,10 +15,12 @@ from headrace.monitoring.groups.rebalances import event_json, timeline_of
 from headrace.monitoring.groups.recorder import GroupHistory
 from headrace.monitoring.groups.standing import Standing, Total, combined, total_of
 from headrace.monitoring.http import HttpError, HttpServer, Query
+from headrace.slices import Steps, chunks, finish
 
 HOUR_MS: Final = 3_600_000
 MAX_EVENTS: Final = 5000
 _DEFAULT_EVENTS: Final = 500
+_PARTITIONS_PER_STEP: Final = 200
 _GROUPS_PER_SLICE: Final = 50
 """Number of groups to summarize before yielding to the event loop."""
 
@@ -54,23 +57,14 @@ class GroupRoutes:
         await self._history.refresh(group)
         now = now_ms()
         standings = self._history.sampler.standings(group.group_id, now)
-        members = group.members_seen()
-        owners = {
-            (topic, partition): member.member_id
-            for member in members
-            for topic, partitions in member.partitions.items()
-            for partition in partitions
-        }
+        members, owners = await finish(_members(group))
+        totals, partitions = await finish(_partitions(standings, owners, now))
         return {
             "time_ms": now,
             "assumed_reset": self._history.sampler.assumed_reset,
-            **self._summary(group, {topic: total_of(found) for topic, found in standings.items()}, now),
-            "member_list": [asdict(member) for member in members],
-            "partitions": [
-                {"topic": topic, **_standing(standing, now), "member_id": owners.get((topic, standing.partition))}
-                for topic, found in sorted(standings.items())
-                for standing in found
-            ],
+            **self._summary(group, totals, now),
+            "member_list": members,
+            "partitions": partitions,
         }
 
     async def history(self, query: Query) -> object:
@@ -99,15 +93,19 @@ class GroupRoutes:
         if not 1 <= limit <= MAX_EVENTS:
             raise HttpError(HTTPStatus.BAD_REQUEST, f"limit must be from 1 to {MAX_EVENTS}")
         await self._history.flush()
-        events = await self._history.in_thread(lambda: self._history.store.events(group_id, start, end, limit))
-        timeline = timeline_of(events)
-        return {
-            "group": group_id,
-            "from_ms": start,
-            "to_ms": end,
-            "events": [event_json(event, timeline.clients) for event in events],
-            "rebalances": timeline.as_json(),
-        }
+
+        def read() -> dict[str, Any]:
+            events = self._history.store.events(group_id, start, end, limit)
+            timeline = timeline_of(events)
+            return {
+                "group": group_id,
+                "from_ms": start,
+                "to_ms": end,
+                "events": [event_json(event, timeline.clients) for event in events],
+                "rebalances": timeline.as_json(),
+            }
+
+        return await self._history.in_thread(read)
 
     def _group(self, query: Query) -> Group:
         group_id = _required(query, "group")
@@ -131,6 +129,39 @@ class GroupRoutes:
             "rebalances": self._history.rebalances.get(group.group_id, 0),
             **_totals(combined(list(totals.values())), now),
         }
+
+
+def _members(group: Group) -> Steps[tuple[list[dict[str, Any]], dict[tuple[str, int], str]]]:
+    """Return the members, and the member that owns each partition."""
+    members: list[dict[str, Any]] = []
+    owners: dict[tuple[str, int], str] = {}
+    for member in group.members_seen():
+        yield
+        members.append({item.name: getattr(member, item.name) for item in fields(member)})
+        for topic, partitions in member.partitions.items():
+            for some in chunks(partitions, _PARTITIONS_PER_STEP):
+                yield
+                owners.update(((topic, partition), member.member_id) for partition in some)
+    return members, owners
+
+
+def _partitions(
+    standings: Mapping[str, Iterable[Standing]], owners: Mapping[tuple[str, int], str], now: int
+) -> Steps[tuple[dict[str, Total], list[dict[str, Any]]]]:
+    """Return the total of each topic, and the progress in each partition."""
+    totals: dict[str, Total] = {}
+    rows: list[dict[str, Any]] = []
+    for topic, found in sorted(standings.items(), key=itemgetter(0)):
+        parts = []
+        for some in chunks(found, _PARTITIONS_PER_STEP):
+            parts.append(total_of(some))
+            rows += (
+                {"topic": topic, **_standing(standing, now), "member_id": owners.get((topic, standing.partition))}
+                for standing in some
+            )
+            yield
+        totals[topic] = combined(parts) if parts else Total()
+    return totals, rows
 
 
 def _totals(total: Total, now: int) -> dict[str, Any]:
