@@ -35,7 +35,7 @@ _PAUSE_S: Final = 0.002
 _EVENT_DELAY_S: Final = 1.0
 """Delay before events are written. A crash loses at most the events of this time."""
 _MAX_EVENTS: Final = 20_000
-"""Maximum number of events in memory; further events are counted and dropped."""
+"""Maximum number of events that wait for the thread; further events are counted and dropped."""
 _FIRST_PAUSE_S: Final = 1.0
 _PRUNE_INTERVAL_S: Final = 60.0
 _TOUCH_INTERVAL_S: Final = 3600.0
@@ -62,6 +62,8 @@ class GroupHistory:
         self._loop = asyncio.get_running_loop()
         self._events: deque[Event] = deque()
         self._write_handle: asyncio.TimerHandle | None = None
+        self._write: asyncio.Task[None] | None = None
+        """The write in progress. There is only one at a time: meanwhile, events wait in `_events`, up to the limit."""
         self._task: asyncio.Task[None] | None = None
         self.rebalances: dict[str, int] = {}
         """Number of rebalances that began since the broker started, by group."""
@@ -84,12 +86,14 @@ class GroupHistory:
         self.store.stop()
         try:
             async with asyncio.timeout(_STOP_S):
-                if self._events:
-                    await self.in_thread(lambda: self.store.write_events(self._take_events()))
+                await self.flush()
                 await self.in_thread(self.store.close)
         except TimeoutError:
             log.warning("The history of groups was still busy after %.0f s: its last events are lost", _STOP_S)
             self.store.interrupt()
+            self._events.clear()
+            if self._write is not None:
+                self._write.cancel()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def observe(self, group_id: str, note: Note, at_ms: int) -> None:
@@ -104,13 +108,15 @@ class GroupHistory:
             self.events_lost += 1
             return
         self._events.append(event_of(group_id, note, at_ms))
-        if self._write_handle is None:
-            self._write_handle = self._loop.call_later(_EVENT_DELAY_S, self._write_events)
+        self._write_soon()
 
     async def flush(self) -> None:
-        """Write all buffered events to the file."""
-        events = self._take_events()
-        await self.in_thread(lambda: events and self.store.write_events(events))
+        """Write all buffered events to the file. Cancelling this does not cancel the write."""
+        if self._write is not None:
+            await asyncio.shield(self._write)
+        self._start_write()
+        if self._write is not None:
+            await asyncio.shield(self._write)
 
     async def refresh(self, group: Group) -> None:
         wanted: list[Wanted] = []
@@ -189,15 +195,27 @@ class GroupHistory:
         existing = {group.group_id for group, _ in self.coordinator.groups_with_offsets()}
         self.rebalances = {name: count for name, count in self.rebalances.items() if name in existing}
 
-    def _write_events(self) -> None:
-        self._write_handle = None
-        events = self._take_events()
-        self._thread.submit(self.store.write_events, events)
+    def _write_soon(self) -> None:
+        if self._write_handle is None and self._write is None:
+            self._write_handle = self._loop.call_later(_EVENT_DELAY_S, self._start_write)
 
-    def _take_events(self) -> list[Event]:
-        events = list(self._events)
-        self._events.clear()
-        return events
+    def _start_write(self) -> None:
+        """Write the buffered events, unless a write is in progress."""
+        if self._write_handle is not None:
+            self._write_handle.cancel()
+            self._write_handle = None
+        if self._events and self._write is None:
+            events = list(self._events)
+            self._events.clear()
+            self._write = self._loop.create_task(self._write_events(events))
+
+    async def _write_events(self, events: list[Event]) -> None:
+        try:
+            await self.in_thread(lambda: self.store.write_events(events))
+        finally:
+            self._write = None
+            if self._events:
+                self._write_soon()
 
 
 def _set_times(found: Iterable[tuple[Wanted, int]]) -> Iterator[None]:

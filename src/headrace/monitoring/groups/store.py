@@ -8,6 +8,7 @@ import logging
 import time
 import zlib
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
@@ -143,8 +144,11 @@ class HistoryStore:
 
     def interrupt(self) -> None:
         """Make the current statement fail. Call it from any thread."""
+        import sqlite3
+
         if self._connection is not None:
-            self._connection.interrupt()
+            with suppress(sqlite3.ProgrammingError):  # it is being closed
+                self._connection.interrupt()
 
     def _make_room(self, size: int) -> None:
         """Free space if the file is too large, or has no room for `size` more bytes."""

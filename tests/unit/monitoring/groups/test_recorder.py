@@ -1,6 +1,7 @@
 """Events on their way to the file, and the end of the history's thread."""
 
 import asyncio
+import sqlite3
 import threading
 from array import array
 from collections.abc import Iterator
@@ -48,6 +49,68 @@ async def test_a_busy_thread_does_not_stop_the_broker_from_stopping(
     await history.stop()
     assert not busy.done()
     assert "still busy" in caplog.text
+
+
+async def test_events_wait_for_a_busy_thread_up_to_the_limit(
+    history: GroupHistory, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "_MAX_EVENTS", 100)
+    monkeypatch.setattr(recorder, "_EVENT_DELAY_S", 0)
+    history._thread.submit(gate.wait)
+    for number in range(1000):
+        history.observe("g", joined(f"m{number}"), NOW)
+        if number % 50 == 49:
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+    assert 700 < history.events_lost < 900
+    gate.set()
+    await history.flush()
+    stored = history.store.events("g", 0, NOW, 9999)
+    assert len(stored) == 1000 - history.events_lost
+    # Later events are written, too.
+    history.observe("g", joined("later"), NOW)
+    await history.stop()
+    assert history.store.events("g", 0, NOW, 1)[0].member_id == "later"
+    history.store.close()
+
+
+async def test_a_cancelled_flush_loses_no_events(history: GroupHistory, gate: threading.Event) -> None:
+    history._thread.submit(gate.wait)
+    history.observe("g", joined(), NOW)
+    flush = asyncio.create_task(history.flush())
+    await asyncio.sleep(0)
+    flush.cancel()
+    await asyncio.gather(flush, return_exceptions=True)
+    gate.set()
+    await history.flush()
+    assert len(history.store.events("g", 0, NOW, 9)) == 1
+    await history.stop()
+
+
+async def test_a_statement_that_runs_for_long_ends_when_the_broker_stops(
+    history: GroupHistory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "_STOP_S", 0.01)
+    has_started = threading.Event()
+
+    def endless(database: sqlite3.Connection) -> None:
+        database.create_function("started", 0, has_started.set)
+        query = (
+            "WITH RECURSIVE n(x) AS (SELECT ifnull(started(), 1) UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n"
+        )
+        database.execute(query).fetchall()
+
+    busy = asyncio.get_running_loop().run_in_executor(history._thread, lambda: history.store._write(endless))
+    await asyncio.to_thread(has_started.wait)
+    await history.stop()
+    assert not await busy
+
+
+async def test_a_connection_that_is_being_closed_is_not_interrupted(history: GroupHistory) -> None:
+    history.store._database().close()
+    history.store.interrupt()
+    history.store.close()
+    await history.stop()
 
 
 async def test_stopping_ends_pruning(history: GroupHistory) -> None:
