@@ -287,7 +287,10 @@ class _Families(PrometheusCollector):
 
 
 def _exposition(families: Iterable[Family], accept: str) -> _Answer:
-    encode, content_type = choose_encoder(accept)
+    try:
+        encode, content_type = choose_encoder(accept)
+    except (TypeError, ValueError):  # it cannot compare the version, for example a quoted one
+        encode, content_type = choose_encoder("")
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Families(families))
     return _Answer(encode(registry), content_type)

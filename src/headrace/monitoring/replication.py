@@ -45,7 +45,7 @@ class _Led(NamedTuple):
 
     topic_partition: TopicPartition
     missing: int
-    """Replicas that are not in sync."""
+    """Replicas that are not in sync. As in Kafka, the replicas that a reassignment is adding do not count."""
     spare: int
     """Number of in-sync replicas above min.insync.replicas; negative if there are too few."""
 
@@ -55,7 +55,7 @@ def replica_manager(replicas: ReplicaManager) -> Iterable[Family]:
     led = [
         _Led(
             partition.topic_partition,
-            partition.replica_count - partition.isr_size,
+            partition.replica_count - partition.adding_count - partition.isr_size,
             partition.isr_size - min(partition.log.config.min_insync_replicas, partition.replica_count),
         )
         for partition in replicas.partitions()
@@ -66,7 +66,7 @@ def replica_manager(replicas: ReplicaManager) -> Iterable[Family]:
         ("leadercount", "Partitions that this broker leads.", len(led)),
         (
             "underreplicatedpartitions",
-            "Led partitions with replicas that are not in sync.",
+            "Led partitions with replicas that are not in sync, except those that a reassignment is adding.",
             sum(item.missing > 0 for item in led),
         ),
         (
@@ -85,7 +85,7 @@ def replica_manager(replicas: ReplicaManager) -> Iterable[Family]:
         yield gauge(f"kafka_server_replicamanager_{name}", explanation, value)
     yield Family(
         "kafka_cluster_partition_underreplicated",
-        "1 for a led partition with replicas that are not in sync.",
+        "1 for a led partition with replicas that are not in sync, except those that a reassignment is adding.",
         partial(_ones, [item.topic_partition for item in led if item.missing > 0]),
     )
     yield Family(

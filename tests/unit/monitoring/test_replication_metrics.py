@@ -85,6 +85,16 @@ def test_partitions_with_missing_replicas_are_under_replicated(replicas: Replica
     assert named == [({"topic": "t", "partition": "1"}, 1), ({"topic": "t", "partition": "2"}, 1)]
 
 
+def test_replicas_that_a_reassignment_is_adding_need_not_be_in_sync(replicas: ReplicaManager) -> None:
+    names = ("underreplicatedpartitions", "underminisrpartitioncount", "atminisrpartitioncount")
+    for isr, expected in (((1, 2), [1, 1, 1]), ((1, 2, 3), [1, 1, 0]), ((1,), [2, 2, 0])):
+        moving = PartitionState("t", T_ID, 1, OWN, 0, (1, 2, 3, 4), isr, is_new=False, adding_replicas=(3, 4))
+        replicas.lead(moving)
+        assert [managed(replicas, name) for name in names] == expected
+    replicas.lead(PartitionState("t", T_ID, 1, OWN, 0, (1, 2, 3, 4), (1, 2, 3), is_new=False))
+    assert managed(replicas, "underreplicatedpartitions") == 2
+
+
 def test_partitions_below_min_isr_differ_from_those_at_it(replicas: ReplicaManager) -> None:
     assert managed(replicas, "underminisrpartitioncount") == 1
     assert managed(replicas, "atminisrpartitioncount") == 1

@@ -32,6 +32,7 @@ class State(NamedTuple):
     partition_epoch: int = 0
     replicas: tuple[int, ...] = (1, 2, 3)
     isr: tuple[int, ...] = (1, 2, 3)
+    adding_replicas: tuple[int, ...] = ()
 
 
 class Setup:

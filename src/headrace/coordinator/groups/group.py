@@ -1,6 +1,6 @@
 """The common interface of groups of both protocols. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, TypeAlias
@@ -71,7 +71,8 @@ class Group(Protocol):
     @property
     def size(self) -> int: ...
 
-    def members_seen(self) -> list[MemberView]: ...
+    def members_seen(self) -> Iterator[MemberView]:
+        """Yield views of all members. The group may change in between."""
 
     def reads(self) -> Reads:
         """Return the subscribed topics, and the partitions of other topics that a client-side assignor assigned."""

@@ -1,8 +1,11 @@
 """Events in a group's timeline. Pure."""
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from headrace.coordinator.groups.effects import Happening, Note
+
+MAX_NAME: Final = 500
+"""Groups with longer names have no history. Longer names and reasons of members are shortened."""
 
 
 class Event(NamedTuple):
@@ -30,9 +33,17 @@ def event_of(group_id: str, note: Note, at_ms: int) -> Event:
         at_ms,
         note.what.name,
         note.generation,
-        note.member_id,
-        note.instance_id,
-        note.client_id,
+        _shortened(note.member_id),
+        None if note.instance_id is None else _shortened(note.instance_id),
+        _shortened(note.client_id),
         note.client_host,
-        note.reason,
+        _shortened(note.reason),
     )
+
+
+def _shortened(text: str) -> str:
+    """Shorten a long text in the middle: the end of a member id is unique."""
+    if len(text) <= MAX_NAME:
+        return text
+    half = MAX_NAME // 2
+    return f"{text[: half - 1]}…{text[-half:]}"

@@ -209,30 +209,27 @@ class GroupProgress:
         rates = self._paces(now_ms), topic.rates.all(topic.ends, now_ms)
         self.total = summed(cast("Iterator[Row]", zip_longest(*columns, *rates, fillvalue=UNKNOWN)))
 
-    def standings(self, topic: TopicProgress, now_ms: int) -> list[Standing]:
-        """Return the group's progress in every partition that it reads."""
-        paces = self._paces(now_ms)
-        out = []
-        for partition, position in enumerate(self.positions):
+    def standings(self, topic: TopicProgress, now_ms: int) -> Iterator[Standing]:
+        """Yield the group's progress in every partition that it reads, as of the first one."""
+        committed, positions, markers, times = self.committed, self.positions, self.markers, self.times
+        starts, ends, paces = topic.starts, topic.ends, self._paces(now_ms)
+        for partition, position in enumerate(positions):
             if position < 0:
                 continue
-            known = partition < len(topic.ends)
-            end = topic.ends[partition] if known else UNKNOWN
-            offset, pace = self.committed[partition], paces[partition]
-            out.append(
-                Standing(
-                    partition,
-                    offset,
-                    topic.starts[partition] if known else UNKNOWN,
-                    end,
-                    self.times[partition],
-                    None if pace < 0 else pace,
-                    topic.rates.of(partition, end, now_ms),
-                    UNKNOWN if offset >= 0 else position,
-                    self.markers[partition] if self.markers is not None else 0,
-                )
+            known = partition < len(ends)
+            end = ends[partition] if known else UNKNOWN
+            offset, pace = committed[partition], paces[partition]
+            yield Standing(
+                partition,
+                offset,
+                starts[partition] if known else UNKNOWN,
+                end,
+                times[partition],
+                None if pace < 0 else pace,
+                topic.rates.of(partition, end, now_ms),
+                UNKNOWN if offset >= 0 else position,
+                markers[partition] if markers is not None else 0,
             )
-        return out
 
     def _paces(self, now_ms: int) -> list[float]:
         """Return the rate of each partition's committed offset: -1 if unknown, 0 if nothing has been committed."""
@@ -273,8 +270,11 @@ def _is_known(offset: int, time_ms: int) -> bool:
     return offset < 0 or time_ms >= 0
 
 
-def from_bytes(data: bytes) -> list[Standing]:
-    """Parse the data of `as_bytes`, which has neither starts nor rates. Return [] if it is truncated."""
+def from_bytes(data: bytes, only: int | None = None) -> list[Standing]:
+    """Parse the data of `as_bytes`, of all partitions or one. It has neither starts nor rates.
+
+    Return [] if it is truncated.
+    """
     if len(data) % _PARTITION_BYTES:
         return []
     values = array("q")
@@ -291,6 +291,6 @@ def from_bytes(data: bytes) -> list[Standing]:
             None,
             _ASSUMED - offset if offset <= _ASSUMED else UNKNOWN,
         )
-        for partition, offset in enumerate(values[:count])
-        if offset != UNKNOWN
+        for partition in (range(count) if only is None else range(count)[only : only + 1])
+        if (offset := values[partition]) != UNKNOWN
     ]

@@ -63,7 +63,8 @@ class Rebalance:
     phases: list[_Phase]
     outcome: str = "in progress"
     ended_ms: int | None = None
-    members: dict[str, list[str]] = field(default_factory=lambda: {name: [] for name in set(_OF_MEMBERS.values())})
+    members: dict[str, dict[str, None]] = field(default_factory=lambda: {name: {} for name in _OF_MEMBERS.values()})
+    """Members by what they did, in order of time."""
 
     def as_json(self, clients: dict[str, Event]) -> dict[str, Any]:
         return {
@@ -133,8 +134,7 @@ class Timeline:
         kind = None if event.happening is None else _OF_MEMBERS.get(event.happening)
         if rebalance is None or kind is None:
             return
-        if event.member_id not in rebalance.members[kind]:
-            rebalance.members[kind].append(event.member_id)
+        rebalance.members[kind].setdefault(event.member_id)
 
     def _on_joined(self, event: Event) -> None:
         self._arrived_ms[event.member_id] = event.at_ms

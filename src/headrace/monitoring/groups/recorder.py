@@ -19,10 +19,11 @@ from headrace.coordinator.groups.effects import Happening, Note
 from headrace.coordinator.groups.group import Group
 from headrace.coordinator.groups.subscriptions import Topics
 from headrace.errors import KafkaError
-from headrace.monitoring.groups.events import Event, event_of
+from headrace.monitoring.groups.events import MAX_NAME, Event, event_of
 from headrace.monitoring.groups.sampler import GroupSampler, Reset, Wanted, learn, look_up_times, scan
 from headrace.monitoring.groups.store import HistoryStore
 from headrace.replication.replica import Replica
+from headrace.slices import Steps, run_slice
 
 log = logging.getLogger(__name__)
 
@@ -34,10 +35,12 @@ _PAUSE_S: Final = 0.002
 _EVENT_DELAY_S: Final = 1.0
 """Delay before events are written. A crash loses at most the events of this time."""
 _MAX_EVENTS: Final = 20_000
-"""Maximum number of events in memory; further events are counted and dropped."""
+"""Maximum number of events that wait for the thread; further events are counted and dropped."""
 _FIRST_PAUSE_S: Final = 1.0
 _PRUNE_INTERVAL_S: Final = 60.0
 _TOUCH_INTERVAL_S: Final = 3600.0
+_STOP_S: Final = 5.0
+"""Maximum time to wait, when the broker stops, for the thread to finish its work and to write the last events."""
 
 
 class GroupHistory:
@@ -59,6 +62,8 @@ class GroupHistory:
         self._loop = asyncio.get_running_loop()
         self._events: deque[Event] = deque()
         self._write_handle: asyncio.TimerHandle | None = None
+        self._write: asyncio.Task[None] | None = None
+        """The write in progress. There is only one at a time: meanwhile, events wait in `_events`, up to the limit."""
         self._task: asyncio.Task[None] | None = None
         self.rebalances: dict[str, int] = {}
         """Number of rebalances that began since the broker started, by group."""
@@ -72,16 +77,24 @@ class GroupHistory:
         self._task = self._loop.create_task(self._run())
 
     async def stop(self) -> None:
-        """Write the remaining events, and close the file."""
+        """Write the remaining events, and close the file. If that takes too long, give up with a warning."""
         if self._write_handle is not None:
             self._write_handle.cancel()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        if self._events:
-            await self.in_thread(lambda: self.store.write_events(self._take_events()))
-        await self.in_thread(self.store.close)
-        self._thread.shutdown()
+        self.store.stop()
+        try:
+            async with asyncio.timeout(_STOP_S):
+                await self.flush()
+                await self.in_thread(self.store.close)
+        except TimeoutError:
+            log.warning("The history of groups was still busy after %.0f s: its last events are lost", _STOP_S)
+            self.store.interrupt()
+            self._events.clear()
+            if self._write is not None:
+                self._write.cancel()
+        self._thread.shutdown(wait=False, cancel_futures=True)
 
     def observe(self, group_id: str, note: Note, at_ms: int) -> None:
         """Record an event of a group."""
@@ -89,17 +102,21 @@ class GroupHistory:
             self.rebalances[group_id] = self.rebalances.get(group_id, 0) + 1
         elif note.what is Happening.DELETED:
             self.rebalances.pop(group_id, None)
+        if len(group_id) > MAX_NAME:
+            return
         if len(self._events) >= _MAX_EVENTS:
             self.events_lost += 1
             return
         self._events.append(event_of(group_id, note, at_ms))
-        if self._write_handle is None:
-            self._write_handle = self._loop.call_later(_EVENT_DELAY_S, self._write_events)
+        self._write_soon()
 
     async def flush(self) -> None:
-        """Write all buffered events to the file."""
-        events = self._take_events()
-        await self.in_thread(lambda: events and self.store.write_events(events))
+        """Write all buffered events to the file. Cancelling this does not cancel the write."""
+        if self._write is not None:
+            await asyncio.shield(self._write)
+        self._start_write()
+        if self._write is not None:
+            await asyncio.shield(self._write)
 
     async def refresh(self, group: Group) -> None:
         wanted: list[Wanted] = []
@@ -128,6 +145,13 @@ class GroupHistory:
     async def in_thread(self, work: Callable[[], T]) -> T:
         """Run `work`, which blocks on the disk, in the history's thread. Calls run one after another."""
         return await self._loop.run_in_executor(self._thread, work)
+
+    async def steps_in_thread(self, steps: Steps[T]) -> T:
+        """Run long work in the history's thread, in slices: other work gets its turn in between."""
+        while True:
+            done = await self.in_thread(lambda: run_slice(steps))
+            if done is not None:
+                return done.result
 
     async def _look_up_times(self, wanted: list[Wanted]) -> None:
         if wanted:
@@ -171,15 +195,27 @@ class GroupHistory:
         existing = {group.group_id for group, _ in self.coordinator.groups_with_offsets()}
         self.rebalances = {name: count for name, count in self.rebalances.items() if name in existing}
 
-    def _write_events(self) -> None:
-        self._write_handle = None
-        events = self._take_events()
-        self._thread.submit(self.store.write_events, events)
+    def _write_soon(self) -> None:
+        if self._write_handle is None and self._write is None:
+            self._write_handle = self._loop.call_later(_EVENT_DELAY_S, self._start_write)
 
-    def _take_events(self) -> list[Event]:
-        events = list(self._events)
-        self._events.clear()
-        return events
+    def _start_write(self) -> None:
+        """Write the buffered events, unless a write is in progress."""
+        if self._write_handle is not None:
+            self._write_handle.cancel()
+            self._write_handle = None
+        if self._events and self._write is None:
+            events = list(self._events)
+            self._events.clear()
+            self._write = self._loop.create_task(self._write_events(events))
+
+    async def _write_events(self, events: list[Event]) -> None:
+        try:
+            await self.in_thread(lambda: self.store.write_events(events))
+        finally:
+            self._write = None
+            if self._events:
+                self._write_soon()
 
 
 def _set_times(found: Iterable[tuple[Wanted, int]]) -> Iterator[None]:

@@ -2,26 +2,25 @@
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import fields
 from http import HTTPStatus
-from itertools import pairwise
+from operator import itemgetter
 from typing import Any, Final
 
 from headrace.clock import now_ms
 from headrace.coordinator.groups.group import Group
 from headrace.errors import ErrorCode, KafkaError
-from headrace.monitoring.groups.progress import from_bytes
+from headrace.monitoring.groups.points import Wanted, series_of
 from headrace.monitoring.groups.rebalances import event_json, timeline_of
 from headrace.monitoring.groups.recorder import GroupHistory
 from headrace.monitoring.groups.standing import Standing, Total, combined, total_of
-from headrace.monitoring.groups.store import Samples
 from headrace.monitoring.http import HttpError, HttpServer, Query
+from headrace.slices import Steps, chunks, finish
 
 HOUR_MS: Final = 3_600_000
-MAX_POINTS: Final = 10_000
-"""Maximum number of points in a reply, but at least two for each partition: longer series are thinned out."""
 MAX_EVENTS: Final = 5000
 _DEFAULT_EVENTS: Final = 500
+_PARTITIONS_PER_STEP: Final = 200
 _GROUPS_PER_SLICE: Final = 50
 """Number of groups to summarize before yielding to the event loop."""
 
@@ -58,23 +57,14 @@ class GroupRoutes:
         await self._history.refresh(group)
         now = now_ms()
         standings = self._history.sampler.standings(group.group_id, now)
-        members = group.members_seen()
-        owners = {
-            (topic, partition): member.member_id
-            for member in members
-            for topic, partitions in member.partitions.items()
-            for partition in partitions
-        }
+        members, owners = await finish(_members(group))
+        totals, partitions = await finish(_partitions(standings, owners, now))
         return {
             "time_ms": now,
             "assumed_reset": self._history.sampler.assumed_reset,
-            **self._summary(group, {topic: total_of(found) for topic, found in standings.items()}, now),
-            "member_list": [asdict(member) for member in members],
-            "partitions": [
-                {"topic": topic, **_standing(standing, now), "member_id": owners.get((topic, standing.partition))}
-                for topic, found in sorted(standings.items())
-                for standing in found
-            ],
+            **self._summary(group, totals, now),
+            "member_list": members,
+            "partitions": partitions,
         }
 
     async def history(self, query: Query) -> object:
@@ -82,23 +72,16 @@ class GroupRoutes:
         _check(query, {"group", "topic", "partition", "from", "to"})
         group_id = _required(query, "group")
         start, end = _time_range(query)
-        only = _number(query, "partition", -1)
-        store = self._history.store
-        topics = (
-            [query["topic"]] if "topic" in query else await self._history.in_thread(lambda: store.topics_of(group_id))
-        )
-        samples = await self._history.in_thread(
-            lambda: {topic: store.samples(group_id, topic, start, end) for topic in topics}
-        )
-        series = [item for topic, found in samples.items() for item in _series(topic, found, start, only)]
-        most = max(MAX_POINTS // max(len(series), 1), 2)
+        partition = _number(query, "partition", 0) if "partition" in query else None
+        wanted = Wanted(group_id, query.get("topic"), partition, start, end)
+        series = await self._history.steps_in_thread(series_of(self._history.store, wanted))
         return {
             "group": group_id,
             "from_ms": start,
             "to_ms": end,
             "assumed_reset": self._history.sampler.assumed_reset,
             "columns": ["time_ms", "committed", "end", "lag", "lag_seconds", "pace", "counted_from"],
-            "series": [{**item, "points": _thin(item["points"], most)} for item in series],
+            "series": series,
         }
 
     async def timeline(self, query: Query) -> object:
@@ -110,15 +93,19 @@ class GroupRoutes:
         if not 1 <= limit <= MAX_EVENTS:
             raise HttpError(HTTPStatus.BAD_REQUEST, f"limit must be from 1 to {MAX_EVENTS}")
         await self._history.flush()
-        events = await self._history.in_thread(lambda: self._history.store.events(group_id, start, end, limit))
-        timeline = timeline_of(events)
-        return {
-            "group": group_id,
-            "from_ms": start,
-            "to_ms": end,
-            "events": [event_json(event, timeline.clients) for event in events],
-            "rebalances": timeline.as_json(),
-        }
+
+        def read() -> dict[str, Any]:
+            events = self._history.store.events(group_id, start, end, limit)
+            timeline = timeline_of(events)
+            return {
+                "group": group_id,
+                "from_ms": start,
+                "to_ms": end,
+                "events": [event_json(event, timeline.clients) for event in events],
+                "rebalances": timeline.as_json(),
+            }
+
+        return await self._history.in_thread(read)
 
     def _group(self, query: Query) -> Group:
         group_id = _required(query, "group")
@@ -142,6 +129,39 @@ class GroupRoutes:
             "rebalances": self._history.rebalances.get(group.group_id, 0),
             **_totals(combined(list(totals.values())), now),
         }
+
+
+def _members(group: Group) -> Steps[tuple[list[dict[str, Any]], dict[tuple[str, int], str]]]:
+    """Return the members, and the member that owns each partition."""
+    members: list[dict[str, Any]] = []
+    owners: dict[tuple[str, int], str] = {}
+    for member in group.members_seen():
+        yield
+        members.append({item.name: getattr(member, item.name) for item in fields(member)})
+        for topic, partitions in member.partitions.items():
+            for some in chunks(partitions, _PARTITIONS_PER_STEP):
+                yield
+                owners.update(((topic, partition), member.member_id) for partition in some)
+    return members, owners
+
+
+def _partitions(
+    standings: Mapping[str, Iterable[Standing]], owners: Mapping[tuple[str, int], str], now: int
+) -> Steps[tuple[dict[str, Total], list[dict[str, Any]]]]:
+    """Return the total of each topic, and the progress in each partition."""
+    totals: dict[str, Total] = {}
+    rows: list[dict[str, Any]] = []
+    for topic, found in sorted(standings.items(), key=itemgetter(0)):
+        parts = []
+        for some in chunks(found, _PARTITIONS_PER_STEP):
+            parts.append(total_of(some))
+            rows += (
+                {"topic": topic, **_standing(standing, now), "member_id": owners.get((topic, standing.partition))}
+                for standing in some
+            )
+            yield
+        totals[topic] = combined(parts) if parts else Total()
+    return totals, rows
 
 
 def _totals(total: Total, now: int) -> dict[str, Any]:
@@ -173,47 +193,6 @@ def _standing(standing: Standing, now: int) -> dict[str, Any]:
         "trend": str(standing.trend),
         "catches_up_in_seconds": _rounded(standing.catches_up_in),
     }
-
-
-def _series(topic: str, samples: Samples, start: int, only: int) -> Iterable[dict[str, Any]]:
-    """Yield a list of points for each partition, with a point for each sample."""
-    states: list[Standing] = []
-    points: dict[int, list[list[Any]]] = {}
-    changes = iter(samples.changes)
-    change = next(changes, None)
-    for tick in sorted({*samples.ticks, *(at for at, _ in samples.changes if at >= start)}):
-        while change is not None and change[0] <= tick:
-            states = from_bytes(change[1])
-            change = next(changes, None)
-        for state in states:
-            if only in (-1, state.partition):
-                points.setdefault(state.partition, []).append(
-                    [
-                        tick,
-                        state.committed if state.is_committed else None,
-                        state.end if state.end >= 0 else None,
-                        state.lag,
-                        state.lag_seconds(tick),
-                        None,
-                        state.position,
-                    ]
-                )
-    for partition in sorted(points):
-        yield {"topic": topic, "partition": partition, "points": points[partition]}
-
-
-def _thin(points: list[list[Any]], most: int) -> list[list[Any]]:
-    """Return at most `most` evenly spaced points, including the last one.
-
-    Stores in each point the pace since the kept point before it.
-    """
-    step = -(-len(points) // most)
-    kept = points[::-1][::step][::-1]
-    for before, point in pairwise(kept):
-        passed_ms = point[0] - before[0]
-        if passed_ms > 0 and None not in (before[1], point[1]) and point[1] >= before[1]:
-            point[5] = _rounded((point[1] - before[1]) * 1000 / passed_ms)
-    return kept
 
 
 def _time_range(query: Query) -> tuple[int, int]:

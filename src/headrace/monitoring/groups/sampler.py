@@ -100,8 +100,8 @@ class GroupSampler:
         yield from self._update(group, offsets, fresh, now_ms, wanted)
         self._topics.update(fresh)
 
-    def standings(self, group_id: str, now_ms: int) -> dict[str, list[Standing]]:
-        """Return the group's standings by topic, as of the latest sweep."""
+    def standings(self, group_id: str, now_ms: int) -> dict[str, Iterator[Standing]]:
+        """Return the group's standings by topic, as of the latest sweep. They are computed as they are read."""
         return {
             topic: progress.standings(self._topics[topic], now_ms)
             for topic, progress in self._progress.get(group_id, {}).items()

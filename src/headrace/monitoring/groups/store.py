@@ -8,11 +8,13 @@ import logging
 import time
 import zlib
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from headrace.clock import now_ms
-from headrace.monitoring.groups.events import Event
+from headrace.monitoring.groups import pruning
+from headrace.monitoring.groups.events import MAX_NAME, Event
 
 if TYPE_CHECKING:
     import sqlite3
@@ -23,19 +25,18 @@ T = TypeVar("T")
 
 _VERSION: Final = 1
 _PAGE_BYTES: Final = 4096
-_EVENT_BYTES: Final = 400
-"""Generous estimate of the size of an event."""
-_EVENT_SHARE: Final = 4
-"""Events may use 1/4 of the space."""
-_NO_ID: Final = 2**62
-_MERGES_PER_STEP: Final = 200
+_ROW_BYTES: Final = 20
+_MAX_LOCAL_BYTES: Final = 950
+"""A longer row of a sample continues in pages of its own."""
+_SLACK: Final = 64
+"""Samples may be kept for 1/64 of the retention longer, because moving the states of idle groups costs writes."""
 _VACUUM_PAGES: Final = 2000
 _NOT_DAMAGED: Final = frozenset({3, 5, 6, 7, 8, 9, 10, 13, 14})
 """SQLite's codes of errors without damage: PERM, BUSY, LOCKED, NOMEM, READONLY, INTERRUPT, IOERR, FULL, CANTOPEN."""
 _RAW, _DEFLATED = b"\x00", b"\x01"
 _SCHEMA: Final = """
 CREATE TABLE series (
-    id INTEGER PRIMARY KEY, group_id TEXT NOT NULL, topic TEXT NOT NULL, seen_ms INTEGER NOT NULL,
+    id INTEGER PRIMARY KEY AUTOINCREMENT, group_id TEXT NOT NULL, topic TEXT NOT NULL, seen_ms INTEGER NOT NULL,
     UNIQUE (group_id, topic)
 );
 CREATE TABLE tick (at_ms INTEGER PRIMARY KEY);
@@ -51,11 +52,18 @@ CREATE INDEX event_of_group ON event (group_id, id);
 """
 
 
-class Samples(NamedTuple):
-    """Samples of one group and topic: the times of all samples, and the changes."""
+class Change(NamedTuple):
+    """A state of a group and topic that a sample has recorded; empty data means that it ended."""
 
-    ticks: list[int]
-    changes: list[tuple[int, bytes]]
+    at_ms: int
+    data: bytes
+
+
+class _Fitting(NamedTuple):
+    """Changes that fit into the file, compressed, and the space that they need."""
+
+    rows: list[tuple[str, str, bytes]]
+    size: int
 
 
 class HistoryStore:
@@ -68,6 +76,7 @@ class HistoryStore:
         self._connection: sqlite3.Connection | None = None
         self._ids: dict[tuple[str, str], int] = {}
         self._warned_at = 0.0
+        self._is_stopping = False
         self.events_lost = 0
         self.resets = 0
         """Number of damaged files replaced."""
@@ -82,50 +91,104 @@ class HistoryStore:
             columns = "group_id, at_ms, what, generation, member_id, instance_id, client_id, client_host, reason"
             database.executemany(f"INSERT INTO event ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
+        self._make_room(min(len(rows) * pruning.EVENT_BYTES, self._max_bytes // pruning.SHARE))
         if self._write(insert):
             return True
         self.events_lost += len(rows)
         return False
 
     def write_sample(self, at_ms: int, changes: Iterable[tuple[str, str, bytes]]) -> bool:
-        """Add a sample: group, topic and data of all changes since the last one. Fails like `write_events`."""
-        rows = list(changes)
+        """Add a sample: group, topic and data of all changes since the last one. Fails like `write_events`.
+
+        Changes for which the file has no room are logged and skipped.
+        """
+        wanted = list(changes)
+        fitting: list[_Fitting] = []
+        if not self._write(lambda database: fitting.append(self._fitting(database, wanted))):
+            return False
+        rows, size = fitting[-1]
 
         def insert(database: "sqlite3.Connection") -> None:
             database.execute("INSERT OR IGNORE INTO tick VALUES (?)", (at_ms,))
             database.executemany(
                 "INSERT OR REPLACE INTO sample VALUES (?, ?, ?)",
-                [
-                    (at_ms, self._series(database, group_id, topic, at_ms), _packed(data))
-                    for group_id, topic, data in rows
-                ],
+                [(at_ms, self._series(database, group_id, topic, at_ms), data) for group_id, topic, data in rows],
             )
 
+        # Pages are not always full.
+        self._make_room(size * 5 // 4)
         return self._write(insert)
 
     def touch(self, live: Iterable[tuple[str, str]], now_ms: int) -> None:
         """Record that these groups and topics still exist, so that `prune` keeps them."""
-        ids = [(now_ms, self._ids[key]) for key in live if key in self._ids]
-        self._write(lambda database: database.executemany("UPDATE series SET seen_ms = ? WHERE id = ?", ids))
+        rows = [(now_ms, *key) for key in live]
+        query = "UPDATE series SET seen_ms = ? WHERE group_id = ? AND topic = ?"
+        self._write(lambda database: database.executemany(query, rows))
 
     def prune(self, now_ms: int) -> None:
         """Delete expired data, and thin out old samples if the file is too large."""
         oldest = now_ms - self._retention_ms
+        max_events = self._max_bytes // pruning.SHARE // pruning.EVENT_BYTES
 
         def expire(database: "sqlite3.Connection") -> None:
-            for table in ("sample", "tick"):
-                database.execute(f"DELETE FROM {table} WHERE at_ms < ?", (oldest,))
-            first = database.execute("SELECT id FROM event WHERE at_ms >= ? ORDER BY id LIMIT 1", (oldest,)).fetchone()
-            database.execute("DELETE FROM event WHERE id < ?", (_NO_ID if first is None else first[0],))
-            kept_events = self._max_bytes // _EVENT_SHARE // _EVENT_BYTES
-            database.execute("DELETE FROM event WHERE id <= (SELECT max(id) FROM event) - ?", (kept_events,))
-            if database.execute("DELETE FROM series WHERE seen_ms < ?", (oldest,)).rowcount:
+            if pruning.expire(database, oldest, max_events, self._retention_ms // _SLACK):
                 self._ids.clear()
 
         self._write(expire)
-        while self._used() > self._max_bytes * 8 // 10 and self._write(self._thin):
-            pass
+        self._make_room(0)
         self._write(lambda database: database.execute(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})").fetchall())
+
+    def stop(self) -> None:
+        """End pruning early. Call it from any thread."""
+        self._is_stopping = True
+
+    def interrupt(self) -> None:
+        """Make the current statement fail. Call it from any thread."""
+        import sqlite3
+
+        if self._connection is not None:
+            with suppress(sqlite3.ProgrammingError):  # it is being closed
+                self._connection.interrupt()
+
+    def _make_room(self, size: int) -> None:
+        """Free space if the file is too large, or has no room for `size` more bytes."""
+        target = self._max_bytes * 8 // 10 - size
+        if self._used() <= (self._max_bytes - size if size else target):
+            return
+        for free in pruning.ways_to_free(self._max_bytes):
+            while self._used() > target and not self._is_stopping and self._frees(free):
+                pass
+        self._ids.clear()
+
+    def _frees(self, free: "Callable[[sqlite3.Connection], bool]") -> bool:
+        freed: list[bool] = []
+        return self._write(lambda database: freed.append(free(database))) and freed[-1]
+
+    def _fitting(self, database: "sqlite3.Connection", changes: Iterable[tuple[str, str, bytes]]) -> _Fitting:
+        """Compress the changes for which the file has room. Log the number of others."""
+        share = self._max_bytes // pruning.SHARE
+        rows: list[tuple[str, str, bytes]] = []
+        size = new = names = skipped = 0
+        for group_id, topic, data in changes:
+            if len(group_id) > MAX_NAME:
+                continue
+            new_names = 0
+            if self._id(database, group_id, topic) is None:
+                names = names or pruning.size_of_series(database)
+                new_names = pruning.series_size(group_id, topic)
+            packed = _packed(data)
+            needed = _space(packed)
+            if (new_names and names + new_names > share) or size + needed > share:
+                skipped += 1
+                continue
+            names += new_names
+            size += needed
+            rows.append((group_id, topic, packed))
+            new += new_names
+        if skipped:
+            advice = "increase headrace.group.history.max.bytes"
+            self._warn("The history of groups in %s has no room for %s more states: %s", self._path, skipped, advice)
+        return _Fitting(rows, size + new)
 
     # Reading
 
@@ -155,33 +218,42 @@ class HistoryStore:
 
         return self._run(select, [])
 
-    def samples(self, group_id: str, topic: str, from_ms: int, to_ms: int) -> Samples:
-        """Return the samples between the two times, and the last change before them."""
+    def ticks(self, from_ms: int, to_ms: int, most: int) -> list[int]:
+        """Return the times of at most `most` evenly spaced samples between the two times, including the last one."""
 
-        def select(database: "sqlite3.Connection") -> Samples:
-            ticks = [
-                row[0]
-                for row in database.execute(
-                    "SELECT at_ms FROM tick WHERE at_ms BETWEEN ? AND ? ORDER BY at_ms", (from_ms, to_ms)
-                )
-            ]
-            series = database.execute(
-                "SELECT id FROM series WHERE group_id = ? AND topic = ?", (group_id, topic)
-            ).fetchone()
-            if series is None:
-                return Samples(ticks, [])
-            # Samples are ordered by time, so that writing and expiring touch few pages. Reading takes a probe per tick.
-            probe = (
-                "SELECT sample.at_ms, sample.data FROM tick CROSS JOIN sample"
-                " ON sample.at_ms = tick.at_ms AND sample.series = ? WHERE tick.at_ms"
+        def select(database: "sqlite3.Connection") -> list[int]:
+            range_ = "FROM tick WHERE at_ms BETWEEN ? AND ?"
+            (count,) = database.execute(f"SELECT count(*) {range_}", (from_ms, to_ms)).fetchone()
+            step = max(-(-count // most), 1)
+            rows = database.execute(
+                f"SELECT at_ms FROM (SELECT at_ms, row_number() OVER (ORDER BY at_ms DESC) AS place {range_})"
+                " WHERE (place - 1) % ? = 0 ORDER BY at_ms",
+                (from_ms, to_ms, step),
             )
-            before = database.execute(f"{probe} < ? ORDER BY tick.at_ms DESC LIMIT 1", (series[0], from_ms)).fetchall()
-            within = database.execute(
-                f"{probe} BETWEEN ? AND ? ORDER BY tick.at_ms", (series[0], from_ms, to_ms)
-            ).fetchall()
-            return Samples(ticks, [(at_ms, _unpacked(data)) for at_ms, data in (*before, *within)])
+            return [row[0] for row in rows]
 
-        return self._run(select, Samples([], []))
+        return self._run(select, [])
+
+    def last_change(self, group_id: str, topic: str, after_ms: int, to_ms: int) -> Change | None:
+        """Return the last change later than `after_ms` and not later than `to_ms`."""
+        return self._change(group_id, topic, (after_ms + 1, to_ms), "DESC")
+
+    def first_change(self, group_id: str, topic: str, from_ms: int, to_ms: int) -> Change | None:
+        """Return the first change between the two times."""
+        return self._change(group_id, topic, (from_ms, to_ms), "ASC")
+
+    def _change(self, group_id: str, topic: str, between: tuple[int, int], order: str) -> Change | None:
+        def select(database: "sqlite3.Connection") -> Change | None:
+            # Samples are ordered by time, so that writing and expiring touch few pages. Reading takes a probe per tick.
+            row = database.execute(
+                "SELECT tick.at_ms, sample.data FROM tick CROSS JOIN sample"
+                " ON sample.at_ms = tick.at_ms AND sample.series = ?"
+                f" WHERE tick.at_ms BETWEEN ? AND ? ORDER BY tick.at_ms {order} LIMIT 1",
+                (self._id(database, group_id, topic), *between),
+            ).fetchone()
+            return None if row is None else Change(row[0], _unpacked(row[1]))
+
+        return self._run(select, None)
 
     def size(self) -> int:
         return self._used()
@@ -223,18 +295,25 @@ class HistoryStore:
             database.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
         database.execute(f"PRAGMA max_page_count = {self._max_bytes // _PAGE_BYTES}")
 
+    def _id(self, database: "sqlite3.Connection", group_id: str, topic: str) -> int | None:
+        found = self._ids.get((group_id, topic))
+        if found is None:
+            query = "SELECT id FROM series WHERE group_id = ? AND topic = ?"
+            (found,) = database.execute(query, (group_id, topic)).fetchone() or (None,)
+        return found
+
     def _series(self, database: "sqlite3.Connection", group_id: str, topic: str, now_ms: int) -> int:
         found = self._ids.get((group_id, topic))
         if found is None:
-            key = (group_id, topic)
             database.execute(
                 "INSERT INTO series (group_id, topic, seen_ms) VALUES (?, ?, ?)"
                 " ON CONFLICT DO UPDATE SET seen_ms = excluded.seen_ms",
-                (*key, now_ms),
+                (group_id, topic, now_ms),
             )
-            (found,) = database.execute("SELECT id FROM series WHERE group_id = ? AND topic = ?", key).fetchone()
-            self._ids[key] = found
-        return int(found)
+            found = self._id(database, group_id, topic)
+            assert found is not None
+            self._ids[group_id, topic] = found
+        return found
 
     def _used(self) -> int:
         def count(database: "sqlite3.Connection") -> int:
@@ -243,19 +322,6 @@ class HistoryStore:
             return int(pages - free) * _PAGE_BYTES
 
         return self._run(count, 0)
-
-    def _thin(self, database: "sqlite3.Connection") -> None:
-        """Merge the closest pairs of samples in the older half: changes move to the later sample of a pair."""
-        ticks = [row[0] for row in database.execute("SELECT at_ms FROM tick ORDER BY at_ms")]
-        older = ticks[: len(ticks) // 2 & ~1]
-        if not older:
-            database.execute("DELETE FROM sample WHERE at_ms <= ?", (ticks[0] if ticks else 0,))
-            database.execute("DELETE FROM event WHERE id <= (SELECT (min(id) + max(id)) / 2 FROM event)")
-            return
-        for earlier, later in _closest(older):
-            database.execute("UPDATE OR IGNORE sample SET at_ms = ? WHERE at_ms = ?", (later, earlier))
-            database.execute("DELETE FROM sample WHERE at_ms = ?", (earlier,))
-            database.execute("DELETE FROM tick WHERE at_ms = ?", (earlier,))
 
     # Failures
 
@@ -317,15 +383,15 @@ class HistoryStore:
             log.warning(message, *details)
 
 
-def _closest(ticks: list[int]) -> list[tuple[int, int]]:
-    """Return the pairs of adjacent samples that one step merges: those closest in time."""
-    pairs = sorted(zip(ticks[::2], ticks[1::2], strict=True), key=lambda pair: pair[1] - pair[0])
-    return pairs[: min(_MERGES_PER_STEP, len(pairs) // 4 + 1)]
-
-
 def _packed(data: bytes) -> bytes:
     deflated = zlib.compress(data, 1)
     return _DEFLATED + deflated if len(deflated) < len(data) else _RAW + data
+
+
+def _space(packed: bytes) -> int:
+    """Return the space that a row of a sample needs, at most."""
+    more = -(-len(packed) // _PAGE_BYTES) * _PAGE_BYTES if len(packed) > _MAX_LOCAL_BYTES else 0
+    return min(len(packed), _MAX_LOCAL_BYTES) + _ROW_BYTES + more
 
 
 def _unpacked(data: bytes) -> bytes:

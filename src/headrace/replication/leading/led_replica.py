@@ -21,6 +21,7 @@ class LedReplica(Replica):
     """The leader's replica of a partition. Until `lead` is called, it counts as the only replica."""
 
     __slots__ = (
+        "adding_count",
         "awaits_flush",
         "completions",
         "followers",
@@ -55,6 +56,8 @@ class LedReplica(Replica):
         self.isr_size = 1
         self.replicas: tuple[int, ...] = ()
         self.replica_count = 1
+        self.adding_count = 0
+        """Number of replicas that a reassignment is adding."""
         self.partition_epoch = -1
         """Version of the partition's state at the controller; -1 before `lead`."""
         self.followers: Followers | None = None
@@ -77,6 +80,7 @@ class LedReplica(Replica):
         self.leader_epoch = state.leader_epoch
         self.partition_epoch = state.partition_epoch
         self.replicas = tuple(state.replicas)
+        self.adding_count = len(state.adding_replicas)
         own_end = self.high_watermark if self.awaits_flush else self.log_end_offset
         # After a reassignment to this broker alone, the ISR still has the removed replicas, which might be elected.
         if len(self.replicas) > 1 or not set(state.isr) <= set(self.replicas):

@@ -37,6 +37,7 @@ class State(NamedTuple):
     partition_epoch: int = 0
     replicas: tuple[int, ...] = (1, 2)
     isr: tuple[int, ...] = (1, 2)
+    adding_replicas: tuple[int, ...] = ()
 
 
 class Setup:

@@ -83,9 +83,9 @@ def test_rates_cover_the_last_minute() -> None:
 def test_the_rate_is_unknown_after_one_sample_or_a_reset() -> None:
     topic = TopicProgress([0], [1000], NOW)
     group = GroupProgress(committed(500), NOW)
-    assert group.standings(topic, NOW)[0].pace is None
+    assert next(group.standings(topic, NOW)).pace is None
     group.update(committed(100), topic)
-    assert group.standings(topic, NOW + 15_000)[0].pace is None
+    assert next(group.standings(topic, NOW + 15_000)).pace is None
 
 
 def test_only_new_positions_are_looked_up() -> None:
@@ -137,7 +137,7 @@ def test_a_member_that_never_commits_is_stalled() -> None:
     topic = TopicProgress([0], [100], NOW)
     group = GroupProgress(committed(-1), NOW)
     group.update(committed(-1), topic, committed(0))
-    assert group.standings(topic, NOW)[0].trend is Trend.UNKNOWN
+    assert next(group.standings(topic, NOW)).trend is Trend.UNKNOWN
     (each,) = group.standings(topic, NOW + 15_000)
     assert (each.lag, each.pace, each.trend) == (100, 0.0, Trend.STALLED)
     group.sum_up(topic, NOW + 15_000)
@@ -193,7 +193,7 @@ def test_the_total_equals_that_of_the_partitions(
             group.set_time(partition, offset, NOW - partition)
     group.rates.note(offsets, now)
     group.sum_up(topic, now)
-    standings = group.standings(topic, now)
+    standings = list(group.standings(topic, now))
     assert len(standings) == sum(position >= 0 for position in positions)
     for expected in (total_of(standings), combined([total_of([item]) for item in standings])):
         assert group.total._replace(pace=0, arrival=0, catches_up_in=0) == expected._replace(

@@ -168,3 +168,25 @@ def test_every_event_is_documented() -> None:
 def test_unknown_events_keep_their_name() -> None:
     unknown = Event("g", 1, "SOMETHING_NEW", 1, "", None, "", "", "")
     assert event_json(unknown, timeline_of([unknown]).clients)["text"] == "something_new"
+
+
+class Id(str):
+    """A member id that counts how often ids are compared."""
+
+    __slots__ = ()
+    compared = 0
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        Id.compared += 1
+        return str.__eq__(self, other)
+
+
+def test_the_time_for_a_rebalance_of_many_members_is_linear() -> None:
+    began = as_event(Note(what=Happening.REBALANCING, generation=1), 0)
+    joined = as_event(Note(what=Happening.JOINED, generation=1), 0)
+    numbers = [*range(1000), 5, 6]
+    events = [joined._replace(member_id=Id(f"m{number}"), at_ms=place) for place, number in enumerate(numbers, 1)]
+    (rebalance,) = rebalances_of([began, *events])
+    assert ids(rebalance["joined"]) == [f"m{number}" for number in range(1000)]
+    assert Id.compared < 20_000

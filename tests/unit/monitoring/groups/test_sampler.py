@@ -28,6 +28,7 @@ from headrace.storage.log.producers.open_transactions import OpenTransactions
 from headrace.types import TopicPartition
 from tests.unit.coordinator.fake_topics import FakeTopics
 from tests.unit.coordinator.memory_log import MemoryLog
+from tests.unit.monitoring.groups.stored import samples
 from tests.unit.storage.logs import NOW, append, open_log
 
 SETTINGS = GroupSettings(offsets_topic_num_partitions=1, group_initial_rebalance_delay_ms=0)
@@ -189,11 +190,11 @@ async def test_a_failed_lookup_is_repeated(
         segment._file = None
         segment.path.rename(segment.path.with_suffix(".away"))
     assert sweep(sampler) == 1
-    assert sampler.standings("g", NOW)["t"][0].lag_seconds(NOW) is None
+    assert next(sampler.standings("g", NOW)["t"]).lag_seconds(NOW) is None
     for segment in topics.logs[0].segments.ordered:
         segment.path.with_suffix(".away").rename(segment.path)
     assert sweep(sampler) == 1
-    assert sampler.standings("g", NOW + 20_000)["t"][0].lag_seconds(NOW + 20_000) == 14.95
+    assert next(sampler.standings("g", NOW + 20_000)["t"]).lag_seconds(NOW + 20_000) == 14.95
 
 
 def member(coordinator: GroupCoordinator, group_id: str = "g", topics: tuple[str, ...] = ("t",)) -> None:
@@ -214,7 +215,7 @@ async def test_assigned_partitions_count_without_a_commit(
     total = sampler.totals("g")
     assert (total["t"].lag, total["t"].not_committed, list(total)) == (200, 2, ["t"])
     sweep(sampler, NOW + 40_000)
-    assert sampler.standings("g", NOW + 40_000)["t"][0].trend is Trend.STALLED
+    assert next(sampler.standings("g", NOW + 40_000)["t"]).trend is Trend.STALLED
     append(topics.logs[1], 50)
     sweep(sampler, NOW + 50_000)
     assert [standing.lag for standing in sampler.standings("g", NOW)["t"]] == [100, 150]
@@ -304,7 +305,7 @@ async def test_samples_are_taken_at_the_interval(path: Path, coordinator: GroupC
     commit(coordinator, "g", 55)
     history.start(coordinator, topics, topics.partition)
     while True:
-        taken = await history.in_thread(lambda: history.store.samples("g", "t", 0, 2**60))
+        taken = await history.in_thread(lambda: samples(history.store, "g", "t", 0, 2**60))
         if len(taken.ticks) >= 2:
             break
         await asyncio.sleep(0.01)
@@ -339,6 +340,6 @@ async def test_sampling_one_group_during_a_sweep_does_not_affect_others(
         pass
     for _ in steps:
         pass
-    assert [sampler.standings(name, NOW)["t"][0].lag for name in ("a", "b")] == [100, 100]
+    assert [next(sampler.standings(name, NOW)["t"]).lag for name in ("a", "b")] == [100, 100]
     changed(sampler)
     assert [sampler.totals(name)["t"].lag for name in ("a", "b")] == [180, 180]

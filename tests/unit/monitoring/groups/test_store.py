@@ -1,11 +1,13 @@
 import random
+from array import array
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from headrace.monitoring.groups.events import Event
-from headrace.monitoring.groups.store import HistoryStore, Samples
+from headrace.monitoring.groups.store import HistoryStore
+from tests.unit.monitoring.groups.stored import Samples, samples
 
 NOW = 1_700_000_000_000
 HOUR = 3_600_000
@@ -43,11 +45,11 @@ def test_events_of_one_group_are_returned_in_order_of_time(store: HistoryStore) 
 def test_samples_are_returned_with_the_change_before_them(store: HistoryStore) -> None:
     for place, data in enumerate((b"a", b"b", None, b"d")):
         store.write_sample(NOW + place, [] if data is None else [("g", "t", data)])
-    assert store.samples("g", "t", NOW, NOW + 9) == Samples(
+    assert samples(store, "g", "t", NOW, NOW + 9) == Samples(
         [NOW, NOW + 1, NOW + 2, NOW + 3], [(NOW, b"a"), (NOW + 1, b"b"), (NOW + 3, b"d")]
     )
-    assert store.samples("g", "t", NOW + 2, NOW + 2) == Samples([NOW + 2], [(NOW + 1, b"b")])
-    assert store.samples("g", "other", NOW, NOW + 1) == Samples([NOW, NOW + 1], [])
+    assert samples(store, "g", "t", NOW + 2, NOW + 2) == Samples([NOW + 2], [(NOW + 1, b"b")])
+    assert samples(store, "g", "other", NOW, NOW + 1) == Samples([NOW, NOW + 1], [])
     assert store.topics_of("g") == ["t"]
 
 
@@ -56,7 +58,7 @@ def test_written_data_survives_a_crash(store: HistoryStore, path: Path) -> None:
     store.write_events([event()])
     # The first store is not closed, as after a SIGKILL.
     again = open_store(path)
-    assert again.samples("g", "t", NOW, NOW).changes == [(NOW, b"a" * 1000)]
+    assert samples(again, "g", "t", NOW, NOW).changes == [(NOW, b"a" * 1000)]
     assert again.events("g", NOW, NOW, 1) == [event()]
     again.close()
 
@@ -66,12 +68,52 @@ def test_data_older_than_the_retention_is_removed(store: HistoryStore) -> None:
         store.write_sample(NOW + place * HOUR, [("g", "t", b"%d" % place)])
         store.write_events([event(NOW + place * HOUR)])
     store.prune(NOW + 26 * HOUR)
-    assert store.samples("g", "t", NOW, NOW + 9 * HOUR).ticks == [NOW + 2 * HOUR, NOW + 3 * HOUR]
+    assert samples(store, "g", "t", NOW, NOW + 9 * HOUR).ticks == [NOW + 2 * HOUR, NOW + 3 * HOUR]
     assert len(store.events("g", NOW, NOW + 9 * HOUR, 100)) == 2
     store.prune(NOW + 99 * HOUR)
-    assert store.samples("g", "t", NOW, NOW + 9 * HOUR) == Samples([], [])
+    assert samples(store, "g", "t", NOW, NOW + 9 * HOUR) == Samples([], [])
     assert store.events("g", NOW, NOW + 9 * HOUR, 100) == []
     assert store.series() == []
+
+
+def test_a_stuck_group_stays_in_the_history_after_the_retention(store: HistoryStore) -> None:
+    store.write_sample(NOW, [("stuck", "t", b"earlier"), ("gone", "t", b"last")])
+    store.write_sample(NOW + HOUR, [("stuck", "t", b"last")])
+    for hour in range(2, 40):
+        store.write_sample(NOW + hour * HOUR, [("busy", "t", b"%d" % hour)])
+        store.touch([("stuck", "t"), ("busy", "t")], NOW + hour * HOUR)
+        store.prune(NOW + hour * HOUR)
+    end = NOW + 39 * HOUR
+    ticks, changes = samples(store, "stuck", "t", 0, end)
+    assert changes == [(end - 24 * HOUR, b"last")]
+    assert ticks == [end - hours * HOUR for hours in range(24, -1, -1)]
+    assert samples(store, "busy", "t", 0, end).changes[0] == (end - 24 * HOUR, b"15")
+    assert sorted(store.series()) == [("busy", "t"), ("stuck", "t")]
+    assert samples(store, "gone", "t", 0, end).changes == []
+
+
+def test_live_groups_are_kept_after_a_failure(store: HistoryStore) -> None:
+    store.write_sample(NOW, [("stuck", "t", b"last")])
+    store._database().execute("PRAGMA max_page_count = 1")
+    assert not store.write_events([event(NOW)] * 1000)
+    store._database().execute("PRAGMA max_page_count = 1000")
+    store.write_sample(NOW + 30 * HOUR, [])
+    store.touch([("stuck", "t")], NOW + 30 * HOUR)
+    store.prune(NOW + 30 * HOUR)
+    assert store.series() == [("stuck", "t")]
+    assert samples(store, "stuck", "t", 0, NOW + 30 * HOUR).changes == [(NOW + 30 * HOUR, b"last")]
+
+
+def test_the_states_of_idle_groups_are_not_rewritten_for_each_expired_sample(store: HistoryStore) -> None:
+    minute = HOUR // 60
+    store.write_sample(NOW, [("stuck", "t", b"last")])
+    for place in range(1, 24 * 60 + 20):
+        store.write_sample(NOW + place * minute, [])
+    store.touch([("stuck", "t")], NOW + 24 * HOUR)
+    store.prune(NOW + 24 * HOUR + 19 * minute)
+    assert samples(store, "stuck", "t", 0, NOW + HOUR).changes == [(NOW, b"last")]
+    store.prune(NOW + 24 * HOUR + 40 * minute)
+    assert samples(store, "stuck", "t", 0, NOW + HOUR).changes == [(NOW + 40 * minute, b"last")]
 
 
 def test_a_file_over_its_limit_keeps_the_whole_period_at_lower_resolution(path: Path) -> None:
@@ -82,7 +124,7 @@ def test_a_file_over_its_limit_keeps_the_whole_period_at_lower_resolution(path: 
             store.prune(NOW)
     store.prune(NOW)
     assert store.size() <= MEGABYTE
-    ticks = store.samples("g1", "t", NOW, NOW + 9999).ticks
+    ticks = samples(store, "g1", "t", NOW, NOW + 9999).ticks
     assert ticks[0] < NOW + 75
     assert ticks[-1] == NOW + 749
     assert 100 < len(ticks) < 600
@@ -100,7 +142,7 @@ def test_thinning_keeps_the_last_state_of_an_unchanged_series(path: Path) -> Non
         assert store.write_sample(NOW + place, [(f"g{number}", "t", NOISE) for number in range(4)])
         if place % 50 == 0:
             store.prune(NOW)
-    assert store.samples("still", "t", NOW + 990, NOW + 999).changes[0][1] == b"last"
+    assert samples(store, "still", "t", NOW + 990, NOW + 999).changes[0][1] == b"last"
     store.close()
 
 
@@ -138,7 +180,7 @@ def test_a_damaged_file_is_moved_away_and_replaced(path: Path, damage: str, capl
     for _ in range(3):
         store.write_sample(NOW + 1000, [("g", "t", b"new")])
         store.prune(NOW)
-    assert store.samples("g", "t", NOW + 1000, NOW + 1000).changes == [(NOW + 1000, b"new")]
+    assert samples(store, "g", "t", NOW + 1000, NOW + 1000).changes == [(NOW + 1000, b"new")]
     assert store.resets == 1
     assert "renaming it to" in caplog.text
     assert list(path.parent.glob("*.damaged-*"))
@@ -146,17 +188,127 @@ def test_a_damaged_file_is_moved_away_and_replaced(path: Path, damage: str, capl
 
 
 def test_a_full_disk_leaves_a_gap_and_is_logged_once(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    store = open_store(path, MEGABYTE)
+    store = open_store(path)
     noise = random.Random(0).randbytes(25_000)
-    results = [store.write_sample(NOW + place, [("g", "t", noise)]) for place in range(60)]
-    assert results[0]
+    assert store.write_sample(NOW, [("g", "t", noise)])
+    store._database().execute("PRAGMA max_page_count = 20")
+    results = [store.write_sample(NOW + place, [("g", "t", noise)]) for place in range(1, 60)]
     assert not results[-1]
     assert caplog.text.count("Cannot read or write") == 1
     assert not store.write_events([event()] * 10_000)
     assert store.events_lost == 10_000
-    store.prune(NOW)
+    store._database().execute("PRAGMA max_page_count = 10000")
     assert store.write_sample(NOW + 100, [("g", "t", b"again")])
+    assert samples(store, "g", "t", NOW, NOW).changes == [(NOW, noise)]
     store.close()
+
+
+def state(number: int) -> bytes:
+    """The state of a group in a partition: each number's is different."""
+    return array("q", [number, number + 1, NOW]).tobytes()
+
+
+def write_groups(store: HistoryStore, count: int, name: str, *, first: int = 0) -> bool:
+    """Write a sample with `count` new groups."""
+    rows = [(f"{number}-{name}", "orders", state(number)) for number in range(first, first + count)]
+    return store.write_sample(NOW + first, rows)
+
+
+def test_the_names_of_many_groups_do_not_fill_the_file(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = open_store(path, MEGABYTE)
+    for first in range(0, 6000, 500):
+        assert write_groups(store, 500, "g" * 80, first=first)
+        store.prune(NOW)
+    assert 1000 < len(store.series()) < 2000
+    assert "has no room for" in caplog.text
+    # Known groups still have a history.
+    assert store.write_sample(NOW + 9999, [(f"0-{'g' * 80}", "orders", b"later")])
+    assert samples(store, f"0-{'g' * 80}", "orders", NOW + 9999, NOW + 9999).changes[-1] == (NOW + 9999, b"later")
+    assert store.size() <= MEGABYTE * 8 // 10
+    store.close()
+
+
+def test_pruning_ends_in_a_file_that_is_full_of_names(path: Path) -> None:
+    store = open_store(path, 16 * MEGABYTE)
+    for first in range(0, 6000, 500):
+        write_groups(store, 500, "g" * 300, first=first)
+    assert store.size() > 2 * MEGABYTE
+    gone = [f"{number}-{'g' * 300}" for number in range(1000)]
+    store.touch([(group, "orders") for group, _ in store.series() if group not in gone], NOW + HOUR)
+    store.close()
+    store = open_store(path, MEGABYTE)
+    store.prune(NOW + HOUR)
+    assert store.size() <= MEGABYTE * 8 // 10
+    # The groups that disappeared the longest ago are deleted first.
+    left = {group for group, _ in store.series()}
+    assert left
+    assert not left.intersection(gone)
+    assert store.write_sample(NOW + HOUR, [("later", "orders", state(1))])
+    store.close()
+
+
+def test_pruning_ends_if_the_latest_states_alone_are_too_large(path: Path) -> None:
+    store = open_store(path, 16 * MEGABYTE)
+    noise = random.Random(0)
+    for number in range(40):
+        assert store.write_sample(NOW + number, [(f"g{number}", "t", noise.randbytes(50_000))])
+    store.close()
+    store = open_store(path, MEGABYTE)
+    store.prune(NOW)
+    assert store.size() <= MEGABYTE * 8 // 10
+    assert store.write_sample(NOW + 99, [("later", "t", b"fits")])
+    assert ("later", "t") in store.series()
+    store.close()
+
+
+def test_a_sample_larger_than_the_free_space_makes_room(path: Path) -> None:
+    store = open_store(path, MEGABYTE)
+    noise = random.Random(0)
+    for place in range(60):
+        assert store.write_sample(NOW + place, [("g", "t", noise.randbytes(25_000)), ("h", "t", noise.randbytes(9000))])
+    assert samples(store, "g", "t", NOW + 59, NOW + 59).changes[-1][0] == NOW + 59
+    assert len(samples(store, "g", "t", NOW, NOW + 59).ticks) > 5
+    store.close()
+
+
+def test_a_sample_that_cannot_fit_is_written_in_part(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = open_store(path, MEGABYTE)
+    noise = random.Random(0)
+    rows = [(f"g{number}", "t", noise.randbytes(20_000)) for number in range(60)]
+    for place in range(5):
+        assert store.write_sample(NOW + place, rows)
+    assert 5 <= len(store.series()) < 60
+    assert "has no room for" in caplog.text
+    store.close()
+
+
+def test_large_events_use_at_most_a_quarter_of_a_full_file(path: Path) -> None:
+    store = open_store(path, MEGABYTE)
+    for place in range(30):
+        store.write_events(event(NOW + place)._replace(reason="r" * 500, client_id="c" * 500) for _ in range(20))
+        assert store.write_sample(NOW + place, [("g", "t", random.Random(place).randbytes(25_000))])
+    store.prune(NOW)
+    assert store.size() <= MEGABYTE * 8 // 10
+    assert 50 < len(store.events("g", NOW, NOW + 99, 9999)) < 300
+    assert len(samples(store, "g", "t", NOW, NOW + 99).ticks) > 5
+    store.close()
+
+
+def test_pruning_ends_early_when_the_broker_stops(path: Path) -> None:
+    store = open_store(path, 16 * MEGABYTE)
+    for place in range(100):
+        assert store.write_sample(NOW + place, [("g", "t", random.Random(place).randbytes(25_000))])
+    store.close()
+    store = open_store(path, MEGABYTE)
+    store.stop()
+    store.prune(NOW)
+    assert store.size() > MEGABYTE
+    store.close()
+
+
+def test_groups_with_too_long_names_have_no_history(store: HistoryStore) -> None:
+    assert store.write_sample(NOW, [("g" * 501, "t", b"a"), ("g" * 500, "t", b"b")])
+    assert store.series() == [("g" * 500, "t")]
 
 
 def test_a_missing_directory_does_not_stop_the_broker(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ class State(NamedTuple):
     partition_epoch: int
     isr: tuple[int, ...]
     replicas: tuple[int, ...] = BROKERS
+    adding_replicas: tuple[int, ...] = ()
 
 
 class Record(NamedTuple):

@@ -15,6 +15,7 @@ class Leadership(NamedTuple):
     partition_epoch: int = 10
     replicas: tuple[int, ...] = (1, 2, 3)
     isr: tuple[int, ...] = (1, 2, 3)
+    adding_replicas: tuple[int, ...] = ()
 
 
 class Leader:

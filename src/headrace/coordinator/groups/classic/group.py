@@ -9,7 +9,7 @@ completes -> sync, parked until the leader's assignment is written -> heartbeats
 member (KIP-345): when it joins again, it keeps its assignment, and its old member id is fenced.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from headrace.coordinator.groups.classic.joining import Joining
 from headrace.coordinator.groups.classic.membership import ClassicMember, Membership
@@ -208,7 +208,7 @@ class ClassicGroup:
     def tombstones(self) -> WrittenRecords:
         return [(GroupKey(self.group_id), None)]
 
-    def members_seen(self) -> list[MemberView]:
+    def members_seen(self) -> Iterator[MemberView]:
         return views_of(self._rebalance)
 
     def reads(self) -> Reads:

@@ -1,6 +1,6 @@
 """Views of a classic group's members and assignments, in the form that both protocols share. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from headrace.coordinator.groups.classic.rebalance import Rebalance
 from headrace.coordinator.groups.classic.states import GroupState
@@ -21,38 +21,33 @@ def reads_of(group: Rebalance) -> Reads:
     return reads
 
 
-def views_of(group: Rebalance) -> list[MemberView]:
-    """Return the members in the order in which they joined, then pending ones."""
-    membership = group.membership
-    views = []
-    for member in membership.members.values():
-        if group.state is GroupState.PREPARING_REBALANCE:
+def views_of(group: Rebalance) -> Iterator[MemberView]:
+    """Yield the members in the order in which they joined, then pending ones, as of the first one."""
+    membership, state = group.membership, group.state
+    pending = list(membership.pending_joins.items())
+    for member in list(membership.members.values()):
+        if state is GroupState.PREPARING_REBALANCE:
             is_waited_for = member.awaiting_join is None
-        elif group.state is GroupState.COMPLETING_REBALANCE:
+        elif state is GroupState.COMPLETING_REBALANCE:
             is_waited_for = member.member_id == membership.leader_id
         else:
             is_waited_for = member.member_id in membership.pending_syncs
-        views.append(
-            MemberView(
-                member_id=member.member_id,
-                instance_id=member.instance_id,
-                client_id=member.client_id,
-                host=member.client_host.removeprefix("/"),
-                is_waited_for=is_waited_for,
-                partitions=_assigned(member.assignment) if group.is_consumer else {},
-            )
+        yield MemberView(
+            member_id=member.member_id,
+            instance_id=member.instance_id,
+            client_id=member.client_id,
+            host=member.client_host.removeprefix("/"),
+            is_waited_for=is_waited_for,
+            partitions=_assigned(member.assignment) if group.is_consumer else {},
         )
-    for member_id, (client_id, host) in membership.pending_joins.items():
-        views.append(
-            MemberView(
-                member_id=member_id,
-                instance_id=None,
-                client_id=client_id,
-                host=host.removeprefix("/"),
-                is_waited_for=group.state is GroupState.PREPARING_REBALANCE,
-            )
+    for member_id, (client_id, host) in pending:
+        yield MemberView(
+            member_id=member_id,
+            instance_id=None,
+            client_id=client_id,
+            host=host.removeprefix("/"),
+            is_waited_for=state is GroupState.PREPARING_REBALANCE,
         )
-    return views
 
 
 def _assigned(assignment: bytes) -> Mapping[str, Sequence[int]]:

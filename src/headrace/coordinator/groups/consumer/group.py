@@ -6,7 +6,7 @@ been computed. A member's epoch follows when it has revoked the partitions that 
 get new partitions, once they are free.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from headrace.coordinator.groups.consumer.classic_members import ClassicMembers
@@ -201,9 +201,9 @@ class ConsumerGroup:
     def tombstones(self) -> WrittenRecords:
         return [*self.known.tombstones()]
 
-    def members_seen(self) -> list[MemberView]:
-        return [
-            MemberView(
+    def members_seen(self) -> Iterator[MemberView]:
+        for member in list(self.known.members.values()):
+            yield MemberView(
                 member_id=member.member_id,
                 instance_id=member.instance_id,
                 client_id=member.client_id,
@@ -211,8 +211,6 @@ class ConsumerGroup:
                 is_waited_for=not member.is_reconciled_to(self.known.assignment_epoch),
                 partitions=with_names(member.assigned, self._topics),
             )
-            for member in self.known.members.values()
-        ]
 
     def reads(self) -> Reads:
         """Return the subscribed topics; the broker assigns no others."""
