@@ -1,6 +1,7 @@
 """Read the state of producers and their transactions from a log: at start, and for a truncation."""
 
 import logging
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from headrace.errors import KafkaError
@@ -86,6 +87,9 @@ def _from_snapshot(opened: Log, end_offset: int) -> Steps[tuple[ProducerState, O
             entries = read_snapshot(path)
         except (CorruptSnapshotError, OSError) as error:
             log.warning("%s: %s. Using an older producer snapshot, or the log", opened.topic_partition, error)
+            if isinstance(error, CorruptSnapshotError):
+                with suppress(OSError):
+                    path.unlink()  # retention must not rely on it
             continue
         for some in chunks(entries, _ENTRIES_A_STEP):
             state.restore(some)

@@ -13,7 +13,7 @@ from headrace.replication.appends import Completions, OfflineError
 from headrace.replication.leading.peers import Peers
 from headrace.replication.partition import Partition
 from headrace.replication.producer_recovery import recover_producers
-from headrace.replication.replica import OpenedLog, Replica, snapshot_producers
+from headrace.replication.replica import OpenedLog, Replica
 from headrace.slices import Steps
 from headrace.storage.dirs.log_dirs import LogDirs
 from headrace.storage.log.config import LogConfig
@@ -420,7 +420,7 @@ class ReplicaManager:
         for partition in self._with_waiting():
             # Even without producers: without a snapshot, a start reads the headers of the whole log.
             if end_offset := partition.log.log_end_offset:
-                snapshot_producers(partition, end_offset)
+                partition.log.state.write_producer_snapshot(end_offset)
         self.log_dirs.close(self._high_watermarks())
         self._partitions.clear()
         self._followed.clear()

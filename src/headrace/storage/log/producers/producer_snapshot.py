@@ -17,6 +17,8 @@ from headrace.wire.checksum import crc32c
 _VERSION: Final = 1
 _HEAD: Final = Struct(">hIi")
 _CRC_END: Final = 6
+EMPTY_SIZE: Final = _HEAD.size
+"""The size in bytes of a snapshot without producers."""
 ENTRY: Final = Struct(">qhiqiqiq")
 """The fields of `ProducerEntry`, in order."""
 
