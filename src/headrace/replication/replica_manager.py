@@ -244,6 +244,7 @@ class ReplicaManager:
         opened = self._opened.pop(topic_partition)
         if opened.configured != self._reconfigurations:
             opened.log.configure(self._config_of(topic_partition.topic))
+        self._note_flush_ms(opened.log.config)
         return opened
 
     def _unfollow(self, topic_partition: TopicPartition) -> "FollowedPartition | None":
@@ -397,15 +398,16 @@ class ReplicaManager:
         if self.shortest_flush_ms == _NEVER_MS:
             return
         now = now_ms()
-        shortest = _NEVER_MS
-        for partition in self.hosted():
-            shortest = min(shortest, partition.log.config.flush_ms)
+        self.shortest_flush_ms = _NEVER_MS  # before the slow flushes: other threads may note a shorter time meanwhile
+        hosted = self.hosted()
+        for partition in hosted:
+            self._note_flush_ms(partition.log.config)
+        for partition in hosted:
             if partition.log.flusher.flush_due(now):
                 try:
                     partition.log.flusher.flush(now)
                 except KafkaError as error:
                     log.error("A flush that was due by flush.ms failed: %s", error)
-        self.shortest_flush_ms = max(shortest, _SHORTEST_FLUSH_MS)
 
     def checkpoint(self) -> None:
         """Write recovery points, log start offsets and high watermarks. Waits for the disk: call it in a thread.
