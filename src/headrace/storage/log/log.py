@@ -350,8 +350,8 @@ class Log:
                 dropped += 1
             remove_snapshots(self.directory, self.segments.first_offset)
         finally:
-            self.flusher.restored(ordered[dropped : len(oldest)])
             self.segments.replace(ordered[dropped:])
+            self.flusher.restored(ordered[dropped : len(oldest)])
             try:
                 # after the renames, because unlike them it may fail on a full disk; a start derives it from the files
                 self.advance_log_start(self.segments.first_offset)
