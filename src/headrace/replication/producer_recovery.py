@@ -77,9 +77,8 @@ def _from_snapshot(opened: Log, end_offset: int) -> Steps[tuple[ProducerState, O
 
     Without a snapshot, return the offset of the first segment. Snapshots before that offset are outdated.
     """
-    state = ProducerState()
     # Not from the log start offset: earlier batches are still needed for the last sequence numbers of producers.
-    start = opened.segments.first_offset
+    state, start = ProducerState(), opened.segments.first_offset
     for offset, path in sorted(snapshots(opened.directory).items(), reverse=True):
         if not start <= offset <= end_offset:
             continue
@@ -91,12 +90,14 @@ def _from_snapshot(opened: Log, end_offset: int) -> Steps[tuple[ProducerState, O
                 with suppress(OSError):
                     path.unlink()  # retention must not rely on it
             continue
+        begun = []
         for some in chunks(entries, _ENTRIES_A_STEP):
             state.restore(some)
+            begun += [entry for entry in some if entry.current_txn_first_offset >= 0]
             yield
-        if entries:
+        if len(state):
             yield from _recall(state, opened, offset)
-        return state, OpenTransactions(entries), offset
+        return state, OpenTransactions(begun), offset
     return state, OpenTransactions(), start
 
 

@@ -4,8 +4,9 @@ Format: version 1, CRC-32C of the rest, then an array of fixed-size entries.
 """
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import starmap
 from pathlib import Path
 from struct import Struct, error
 from typing import Final
@@ -64,8 +65,8 @@ def write_snapshot(directory: Path, offset: int, entries: Sequence[bytes], *, sy
     return path
 
 
-def read_snapshot(path: Path) -> list[ProducerEntry]:
-    """Read the entries of a snapshot. Raises CorruptSnapshotError and OSError."""
+def read_snapshot(path: Path) -> Iterator[ProducerEntry]:
+    """Read a snapshot, and return an iterator that unpacks its entries. Raises CorruptSnapshotError and OSError."""
     data = read_file(path)
     try:
         version, crc, count = _HEAD.unpack_from(data)
@@ -73,9 +74,9 @@ def read_snapshot(path: Path) -> list[ProducerEntry]:
         raise CorruptSnapshotError(f"{path} has only {len(data)} bytes") from None
     if version != _VERSION:
         raise CorruptSnapshotError(f"{path} has version {version}; only version {_VERSION} is supported")
-    if crc != crc32c(data[_CRC_END:]) or len(data) != _HEAD.size + count * ENTRY.size:
+    if crc != crc32c(memoryview(data)[_CRC_END:]) or len(data) != _HEAD.size + count * ENTRY.size:
         raise CorruptSnapshotError(f"{path} does not match its checksum")
-    return [ProducerEntry(*fields) for fields in ENTRY.iter_unpack(data[_HEAD.size :])]
+    return starmap(ProducerEntry, ENTRY.iter_unpack(data[_HEAD.size :]))
 
 
 def snapshots(directory: Path) -> dict[int, Path]:
