@@ -304,7 +304,7 @@ class Log:
     def advance_log_start(self, offset: int) -> None:
         """Hide records before `offset` (DeleteRecords); retention later deletes segments that have no other records.
 
-        Raises KafkaError: kafka_storage_error, or offset_out_of_range if `offset` is after the log end offset.
+        Raises KafkaError, and then hides none: kafka_storage_error, or offset_out_of_range after the log end offset.
         """
         if offset > self.log_end_offset:
             raise KafkaError(
@@ -312,11 +312,11 @@ class Log:
                 f"{self.topic_partition} ends at offset {self.log_end_offset}; it cannot start at {offset}",
             )
         if offset > self.log_start_offset:
-            self.state.log_start_offset = offset
             try:
                 self.leader_epochs.truncate_from_start(offset)
             except OSError as error:
                 raise self.state.storage_error("move the start of", error) from error
+            self.state.log_start_offset = offset
 
     def apply_retention(self, now_ms: int, high_watermark: int) -> int:
         """Drop segments that exceed the retention time or size or end before the log start offset; return their number.
@@ -357,6 +357,7 @@ class Log:
                 self.advance_log_start(self.segments.first_offset)
             except KafkaError as error:
                 log.warning("The file %s is outdated: %s", self.leader_epochs.path, error)
+                self.state.log_start_offset = max(self.log_start_offset, self.segments.first_offset)
             if dropped:
                 start, removed = self.log_start_offset, count(dropped, "segment")
                 log.info("%s: removed %s; the log now starts at offset %d", self.topic_partition, removed, start)
