@@ -92,6 +92,25 @@ def test_a_snapshot_after_a_truncated_end_is_removed(setup: Setup, taker: Produc
     assert offsets(setup) == []
 
 
+def test_a_snapshot_may_be_written_twice_at_the_same_time(
+    setup: Setup, taker: ProducerSnapshots, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(setup, 0, 5)
+    rest = taker.take()
+    assert rest is not None
+    real = os.replace
+
+    def replacing(source: Path, target: Path) -> None:
+        monkeypatch.setattr(os, "replace", real)
+        setup.partition.write_producer_snapshot(5)
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", replacing)
+    rest()
+    assert not list(setup.partition.log.directory.glob("*.tmp"))
+    assert len(list(read_snapshot(snapshots(setup.partition.log.directory)[5]))) == 1
+
+
 def test_a_deleted_log_gets_no_snapshot(setup: Setup, taker: ProducerSnapshots) -> None:
     write(setup, 0, 10)
     rest = taker.take()

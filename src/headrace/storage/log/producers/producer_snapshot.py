@@ -51,17 +51,19 @@ class ProducerEntry:
         return ENTRY.pack(*(getattr(self, name) for name in self.__slots__))
 
 
-def write_snapshot(directory: Path, offset: int, entries: Sequence[bytes], *, sync: bool = True) -> Path:
+def write_snapshot(
+    directory: Path, offset: int, entries: Sequence[bytes], *, sync: bool = True, temporary_suffix: str = ".tmp"
+) -> Path:
     """Write the state before `offset` and return the path. Raises OSError.
 
-    `entries` are packed; bytes after `ENTRY.size` in them are ignored.
+    `entries` are packed; bytes after `ENTRY.size` in them are ignored. `temporary_suffix` is that of `replace_file`.
     """
     body = b"".join([entry[: ENTRY.size] for entry in entries])
     count = len(entries)
     head = _HEAD.pack(_VERSION, 0, count)
     crc = crc32c(head[_CRC_END:] + body)
     path = segment_file(directory, offset, SNAPSHOT_SUFFIX)
-    replace_file(path, _HEAD.pack(_VERSION, crc, count) + body, sync=sync)
+    replace_file(path, _HEAD.pack(_VERSION, crc, count) + body, sync=sync, temporary_suffix=temporary_suffix)
     return path
 
 
