@@ -219,7 +219,7 @@ class Partition(LedReplica):
             self._checks.appended(header, base_offset, last_offset)
 
     def _write(self, header: BatchHeader, batch: Buffer, base_offset: int, last_offset: int, now_ms: int) -> None:
-        rolled = self.log.append(
+        self.log.append(
             (_PLACED.pack(base_offset, header.batch_length, self.leader_epoch), memoryview(batch)[_PLACED_SIZE:]),
             len(batch),
             base_offset=base_offset,
@@ -230,9 +230,6 @@ class Partition(LedReplica):
             leader_epoch=self.leader_epoch,
             now_ms=now_ms,
         )
-        if rolled:
-            # With the state at the beginning of the new segment, recovery does not read earlier ones.
-            self.write_producer_snapshot(base_offset)
 
     def _advance(self, now_ms: int) -> None:
         """Make appended records visible to consumers, after a flush if required."""

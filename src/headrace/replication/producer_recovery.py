@@ -1,6 +1,7 @@
 """Read the state of producers and their transactions from a log: at start, and for a truncation."""
 
 import logging
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from headrace.errors import KafkaError
@@ -76,9 +77,8 @@ def _from_snapshot(opened: Log, end_offset: int) -> Steps[tuple[ProducerState, O
 
     Without a snapshot, return the offset of the first segment. Snapshots before that offset are outdated.
     """
-    state = ProducerState()
     # Not from the log start offset: earlier batches are still needed for the last sequence numbers of producers.
-    start = opened.segments.first_offset
+    state, start = ProducerState(), opened.segments.first_offset
     for offset, path in sorted(snapshots(opened.directory).items(), reverse=True):
         if not start <= offset <= end_offset:
             continue
@@ -86,13 +86,18 @@ def _from_snapshot(opened: Log, end_offset: int) -> Steps[tuple[ProducerState, O
             entries = read_snapshot(path)
         except (CorruptSnapshotError, OSError) as error:
             log.warning("%s: %s. Using an older producer snapshot, or the log", opened.topic_partition, error)
+            if isinstance(error, CorruptSnapshotError):
+                with suppress(OSError):
+                    path.unlink()  # retention must not rely on it
             continue
+        begun = []
         for some in chunks(entries, _ENTRIES_A_STEP):
             state.restore(some)
+            begun += [entry for entry in some if entry.current_txn_first_offset >= 0]
             yield
-        if entries:
+        if len(state):
             yield from _recall(state, opened, offset)
-        return state, OpenTransactions(entries), offset
+        return state, OpenTransactions(begun), offset
     return state, OpenTransactions(), start
 
 

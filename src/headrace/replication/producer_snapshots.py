@@ -16,6 +16,8 @@ from headrace.storage.log.segment_files import SNAPSHOT_SUFFIX, segment_file
 INTERVAL_MS: Final = 3000
 _WORTH_BYTES: Final = 1024 * 1024
 """A start reads less than this from a log in a few milliseconds, so no snapshot is needed."""
+_TEMPORARY_SUFFIX: Final = ".periodic.tmp"
+"""Not the usual one: a roll may write a snapshot at the same offset at the same time."""
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +71,7 @@ def _write(due: Iterable[_Due]) -> None:
     for item in due:
         directory = item.log.directory
         try:
-            path = write_snapshot(directory, item.offset, item.entries, sync=False)
+            path = write_snapshot(directory, item.offset, item.entries, sync=False, temporary_suffix=_TEMPORARY_SUFFIX)
             if item.truncations != item.log.state.truncations:
                 path.unlink(missing_ok=True)
             elif item.replaced is not None and all(

@@ -1,6 +1,5 @@
 """A partition on this broker, led or followed, as its readers see it."""
 
-import logging
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -14,8 +13,6 @@ from headrace.storage.log.log import Log
 from headrace.storage.log.producers.open_transactions import OpenTransactions
 from headrace.storage.log.producers.producer_snapshot import write_snapshot
 from headrace.types import TopicPartition
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
@@ -145,20 +142,11 @@ class Replica:
         return self.transactions.snapshot_entries(self.producers.packed)
 
     def write_producer_snapshot(self, offset: int) -> None:
-        """Write a snapshot of the producers at `offset`, from which the next start reads the log. Logs failures."""
+        """Write a snapshot of the producers at `offset`, from which the next start reads the log. Raises OSError."""
         snapshot_producers(self, offset)
 
 
 def snapshot_producers(owner: Replica | OpenedLog, offset: int) -> None:
-    """Write the producers' state at `offset`, from which the next start reads the log. Logs failures."""
-    opened = owner.log
-    try:
-        entries = owner.transactions.snapshot_entries(owner.producers.packed)
-        write_snapshot(opened.directory, offset, entries, sync=False)
-    except OSError as error:
-        log.warning(
-            "The producer snapshot of %s could not be written: %s. The next start reads more of its log instead",
-            opened.topic_partition,
-            error,
-        )
-        opened.state.on_disk_error(opened.state, error)
+    """Write the producers' state at `offset`, from which the next start reads the log. Raises OSError."""
+    entries = owner.transactions.snapshot_entries(owner.producers.packed)
+    write_snapshot(owner.log.directory, offset, entries, sync=False)

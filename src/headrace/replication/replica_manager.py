@@ -13,7 +13,7 @@ from headrace.replication.appends import Completions, OfflineError
 from headrace.replication.leading.peers import Peers
 from headrace.replication.partition import Partition
 from headrace.replication.producer_recovery import recover_producers
-from headrace.replication.replica import OpenedLog, Replica, snapshot_producers
+from headrace.replication.replica import OpenedLog, Replica
 from headrace.slices import Steps
 from headrace.storage.dirs.log_dirs import LogDirs
 from headrace.storage.log.config import LogConfig
@@ -244,6 +244,7 @@ class ReplicaManager:
         opened = self._opened.pop(topic_partition)
         if opened.configured != self._reconfigurations:
             opened.log.configure(self._config_of(topic_partition.topic))
+        self._note_flush_ms(opened.log.config)
         return opened
 
     def _unfollow(self, topic_partition: TopicPartition) -> "FollowedPartition | None":
@@ -397,15 +398,16 @@ class ReplicaManager:
         if self.shortest_flush_ms == _NEVER_MS:
             return
         now = now_ms()
-        shortest = _NEVER_MS
-        for partition in self.hosted():
-            shortest = min(shortest, partition.log.config.flush_ms)
+        self.shortest_flush_ms = _NEVER_MS  # before the slow flushes: other threads may note a shorter time meanwhile
+        hosted = self.hosted()
+        for partition in hosted:
+            self._note_flush_ms(partition.log.config)
+        for partition in hosted:
             if partition.log.flusher.flush_due(now):
                 try:
                     partition.log.flusher.flush(now)
                 except KafkaError as error:
                     log.error("A flush that was due by flush.ms failed: %s", error)
-        self.shortest_flush_ms = max(shortest, _SHORTEST_FLUSH_MS)
 
     def checkpoint(self) -> None:
         """Write recovery points, log start offsets and high watermarks. Waits for the disk: call it in a thread.
@@ -420,7 +422,7 @@ class ReplicaManager:
         for partition in self._with_waiting():
             # Even without producers: without a snapshot, a start reads the headers of the whole log.
             if end_offset := partition.log.log_end_offset:
-                snapshot_producers(partition, end_offset)
+                partition.log.state.write_producer_snapshot(end_offset)
         self.log_dirs.close(self._high_watermarks())
         self._partitions.clear()
         self._followed.clear()

@@ -127,7 +127,7 @@ class FollowedPartition(Replica):
 
     def _append_batch(self, records: memoryview, batch: PlacedBatch, now_ms: int) -> None:
         header, start, end = batch
-        rolled = self.log.append(
+        self.log.append(
             (records[start:end],),
             end - start,
             base_offset=header.base_offset,
@@ -138,9 +138,6 @@ class FollowedPartition(Replica):
             leader_epoch=header.partition_leader_epoch,
             now_ms=now_ms,
         )
-        if rolled:
-            # With a snapshot at the beginning of the new segment, recovery does not read earlier segments.
-            self.write_producer_snapshot(self.log.segments.active_base_offset)
         if header.producer_id >= 0:
             self._note(records, batch)
 

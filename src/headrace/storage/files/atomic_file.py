@@ -92,12 +92,13 @@ def _next_data(descriptor: int, position: int, size: int) -> int:
         return size if error.errno == errno.ENXIO else position
 
 
-def replace_file(path: Path, data: bytes, *, sync: bool = True) -> None:
+def replace_file(path: Path, data: bytes, *, sync: bool = True, temporary_suffix: str = ".tmp") -> None:
     """Replace the content of `path`; with `sync` the change survives a power failure.
 
+    The data is first written to a file with `temporary_suffix`, which must differ between concurrent calls for `path`.
     After an OSError, the file has the old content, or the new content if only the sync of the directory failed.
     """
-    temporary = path.with_name(path.name + ".tmp")
+    temporary = path.with_name(path.name + temporary_suffix)
     try:
         descriptor = os.open(temporary, _CREATE, 0o644)
     except FileExistsError:

@@ -97,21 +97,23 @@ class LogFlusher:
     def rolled(self, active: Segment) -> None:
         """Sync a segment that receives no more appends, or leave it to the next flush if recovery would read it anyway.
 
+        Call it before the new segment is listed: a flush that runs until then does not sync the indexes of this one.
         Raises OSError.
         """
         end_offset = self._state.log_end_offset
-        if self.recovery_point >= end_offset or self.is_flushing:
-            # later flushes begin after this segment, or may do so
-            if self._saved_recovery_point < end_offset:
-                if active not in self._rolled:  # it is if an earlier roll failed
-                    self._rolled.append(active)
-            else:  # recovery would not read it
-                active.file.sync()
-                active.sync_indexes()
+        if self._saved_recovery_point >= end_offset and (self.recovery_point >= end_offset or self.is_flushing):
+            # recovery would not read it
+            active.file.sync()
+            active.sync_indexes()
+        elif active not in self._rolled:  # it is if an earlier roll failed
+            self._rolled.append(active)
 
     def restored(self, segments: Sequence[Segment]) -> None:
-        """Make the next flush sync segments that were not listed for a while: a flush may have missed them."""
-        self._rolled[:0] = [segment for segment in segments if segment not in self._rolled]
+        """Make the next flush sync segments that were not listed for a while: a flush may have missed them.
+
+        Call it after they are listed again. Those in `_rolled` are added again, because a flush may be removing them.
+        """
+        self._rolled += segments
 
     def files_created(self) -> None:
         """Record that files were created: the next flush also syncs the directory."""
@@ -130,11 +132,14 @@ class LogFlusher:
 
         The active segment's indexes are not on disk, so recovery must read that segment, even if it is rolled later.
         """
-        point = self.recovery_point
-        if self._rolled:
-            point = min(point, self._rolled[0].base_offset)
-        elif self._state.segments.ordered:  # a closed log has no segments, and its indexes are on disk
-            point = min(point, max(self._state.segments.active_base_offset, self._state.log_end_offset - 1))
+        # Another thread may roll the log at the same time: it adds to `_rolled` before it changes the segments, and
+        # changes these before the end offset.
+        point, last_offset = self.recovery_point, self._state.log_end_offset - 1
+        segments = self._state.segments.ordered
+        if rolled := tuple(self._rolled):
+            point = min(point, *(segment.base_offset for segment in rolled))
+        elif segments:  # a closed log has no segments, and its indexes are on disk
+            point = min(point, max(segments[-1].base_offset, last_offset))
         self._saved_recovery_point = max(self._saved_recovery_point, point)
         return point
 
@@ -172,15 +177,17 @@ class LogFlusher:
         try:
             self.sync_switch()
             is_complete = True
-            while self._rolled and is_complete:
-                rolled = self._rolled[0]
-                is_complete = self._sync_segment(rolled, truncations, active=False)
-                if is_complete:
-                    self._rolled.remove(rolled)  # another thread may have put others before it
+            rolled = [segment for segment in self._rolled if segment.base_offset < end]
+            for segment in rolled:
+                is_dropped = segment not in state.segments.ordered
+                if is_dropped or self._sync_segment(segment, truncations, active=False):
+                    self._rolled.remove(segment)
+                else:
+                    is_complete = False
             for segment, next_segment in zip_longest(segments, segments[1:]):
                 if segment.base_offset >= end:
                     break
-                if next_segment is not None and next_segment.base_offset <= self.recovery_point:
+                if next_segment is not None and (next_segment.base_offset <= self.recovery_point or segment in rolled):
                     continue
                 is_complete &= self._sync_segment(segment, truncations, active=segment is segments[-1])
             self._leader_epochs.sync()
@@ -191,9 +198,6 @@ class LogFlusher:
                 except OSError:
                     self._new_names = True
                     raise
-            if segments[-1] is not state.segments.active:
-                # it was rolled during this flush
-                is_complete &= self._sync_segment(segments[-1], truncations, active=False)
             with self._moving_point:
                 if is_complete and truncations == state.truncations:
                     self.recovery_point = max(

@@ -20,6 +20,7 @@ from headrace.storage.log.indexes.index import CorruptIndexError
 from headrace.storage.log.indexes.txn_index import AbortedTransaction
 from headrace.storage.log.leader_epochs import FILE_NAME as LEADER_EPOCHS_FILE
 from headrace.storage.log.leader_epochs import EpochEntry, LeaderEpochs, read_entries
+from headrace.storage.log.producers.kept_producers import keep_producers
 from headrace.storage.log.producers.producer_snapshot import remove_snapshots, remove_stray_snapshots
 from headrace.storage.log.producers.txn_recovery import restore_transaction_indexes
 from headrace.storage.log.reader import LogReader
@@ -164,19 +165,17 @@ class Log:
         offset_of_max_timestamp: int,
         leader_epoch: int,
         now_ms: int,
-    ) -> bool:
+    ) -> None:
         """Write whole, validated batches of `size` bytes in total, with their final offsets and epochs.
 
         `first_last_offset` is the last offset of the first batch; `offset_of_max_timestamp` is the last offset of the
-        first batch with `max_timestamp`. Return True if they begin a new segment. On
-        KafkaError(kafka_storage_error) the log is unchanged.
+        first batch with `max_timestamp`. On KafkaError(kafka_storage_error) the log is unchanged.
         """
         state = self.state
         segment = state.segments.ordered[-1]
         config = state.config
         try:
-            rolls = segment.should_roll(size, last_offset, max_timestamp, config, now_ms)
-            if rolls:
+            if segment.should_roll(size, last_offset, max_timestamp, config, now_ms):
                 # Begin at the log end even if the batch comes after a gap left by the leader's compaction, because
                 # recovery treats a gap between two segments as lost records.
                 end_offset = state.log_end_offset
@@ -192,7 +191,6 @@ class Log:
             raise state.storage_error(f"append {size} bytes to", error) from error
         state.segments.appended(base_offset, segment, position)
         state.log_end_offset = last_offset + 1
-        return rolls
 
     def begin_epoch(self, leader_epoch: int) -> None:
         """Record that `leader_epoch` begins at the end of the log. Raises KafkaError(kafka_storage_error)."""
@@ -236,6 +234,7 @@ class Log:
         self.segments.replace([*older, active, segment] if active.size else [*older, segment])
         if not active.size:
             active.remove()  # it is named by an offset that it will never contain
+        self.state.write_producer_snapshot(base_offset)  # so that recovery does not read earlier segments
         return segment
 
     # -- dropping ------------------------------------------------------------------------------------------------------
@@ -305,7 +304,7 @@ class Log:
     def advance_log_start(self, offset: int) -> None:
         """Hide records before `offset` (DeleteRecords); retention later deletes segments that have no other records.
 
-        Raises KafkaError: kafka_storage_error, or offset_out_of_range if `offset` is after the log end offset.
+        Raises KafkaError, and then hides none: kafka_storage_error, or offset_out_of_range after the log end offset.
         """
         if offset > self.log_end_offset:
             raise KafkaError(
@@ -313,11 +312,11 @@ class Log:
                 f"{self.topic_partition} ends at offset {self.log_end_offset}; it cannot start at {offset}",
             )
         if offset > self.log_start_offset:
-            self.state.log_start_offset = offset
             try:
                 self.leader_epochs.truncate_from_start(offset)
             except OSError as error:
                 raise self.state.storage_error("move the start of", error) from error
+            self.state.log_start_offset = offset
 
     def apply_retention(self, now_ms: int, high_watermark: int) -> int:
         """Drop segments that exceed the retention time or size or end before the log start offset; return their number.
@@ -329,20 +328,20 @@ class Log:
                 self.segments.ordered, self.config, now_ms, high_watermark, self.log_start_offset, self.log_end_offset
             )
             inactive = [segment for segment in doomed if segment is not self.segments.active]
-            if inactive:
+            if inactive or self.state.lacks_snapshot:
                 self._drop(inactive, now_ms)
             if len(inactive) < len(doomed):
                 # after the others: on a full disk, the roll may fail until their files are removed
                 self._roll_to(self.log_end_offset, now_ms)
-                self.state.write_producer_snapshot()
                 self._drop(doomed[-1:], now_ms)
         except OSError as error:
             raise self.state.storage_error("delete old segments of", error) from error
         return len(doomed)
 
     def _drop(self, oldest: Sequence[Segment], now_ms: int) -> None:
-        """Drop the first segments. On OSError, those whose files could not be renamed stay."""
+        """Drop the first segments. On OSError, those whose files were not renamed stay."""
         ordered, dropped = self.segments.ordered, 0
+        keep_producers(self.state, ordered[len(oldest) :])
         # before the renames: a flush in another thread fails if a file of a listed segment is missing
         self.segments.replace(ordered[len(oldest) :])
         try:
@@ -351,13 +350,14 @@ class Log:
                 dropped += 1
             remove_snapshots(self.directory, self.segments.first_offset)
         finally:
-            self.flusher.restored(ordered[dropped : len(oldest)])
             self.segments.replace(ordered[dropped:])
+            self.flusher.restored(ordered[dropped : len(oldest)])
             try:
                 # after the renames, because unlike them it may fail on a full disk; a start derives it from the files
                 self.advance_log_start(self.segments.first_offset)
             except KafkaError as error:
                 log.warning("The file %s is outdated: %s", self.leader_epochs.path, error)
+                self.state.log_start_offset = max(self.log_start_offset, self.segments.first_offset)
             if dropped:
                 start, removed = self.log_start_offset, count(dropped, "segment")
                 log.info("%s: removed %s; the log now starts at offset %d", self.topic_partition, removed, start)

@@ -368,29 +368,31 @@ def finish_interrupted_swaps(directory: Path) -> None:
     """
     with os.scandir(directory) as entries:
         names = [entry.name for entry in entries]
+    deleted = [name for name in names if name.endswith(DELETED_SUFFIX)]
     cleaned = [name for name in names if name.endswith(CLEANED_SUFFIX)]
-    first_cleaned = min((offset for name in cleaned if (offset := offset_of(name)) is not None), default=None)
-    swaps = []
-    for name in names:
-        if name.endswith((DELETED_SUFFIX, CLEANED_SUFFIX)):
-            (directory / name).unlink()
-        elif name.endswith(SWAP_SUFFIX) and (offset := offset_of(name)) is not None:
-            if first_cleaned is not None and offset >= first_cleaned:
-                (directory / name).unlink()
-            else:
-                swaps.append(name)
+    swaps = {name: offset for name in names if name.endswith(SWAP_SUFFIX) and (offset := offset_of(name)) is not None}
+    first_cleaned = min((offset for name in cleaned if (offset := offset_of(name)) is not None), default=_NO_LIMIT)
+    unfinished = [name for name, offset in swaps.items() if offset >= first_cleaned]
+    # the `.cleaned` files last: if this start is interrupted, they show the next one which `.swap` files are unfinished
+    for name in (*deleted, *unfinished, *cleaned):
+        (directory / name).unlink()
+        swaps.pop(name, None)
     if not swaps:
         return
-    swaps = _without_damaged(directory, swaps)
-    start, end = _swapped_range(directory, swaps)
+    complete = _without_damaged(directory, list(swaps))
+    start, end = _swapped_range(directory, complete)
     for name in names:
         offset = offset_of(name)
         if offset is not None and start <= offset < end and suffix_of(name) in SEGMENT_SUFFIXES:
             log.info("Removing %s, which was compacted into a .swap file", directory / name)
             (directory / name).unlink(missing_ok=True)
     # the log file first: while it is a .swap file, a restart would remove new files without that suffix as old ones
-    for name in sorted(swaps, key=lambda name: not name.endswith(LOG_SUFFIX + SWAP_SUFFIX)):
-        (directory / name).rename(directory / name.removesuffix(SWAP_SUFFIX))
+    for name in sorted(complete, key=lambda name: not name.endswith(LOG_SUFFIX + SWAP_SUFFIX)):
+        target = directory / name.removesuffix(SWAP_SUFFIX)
+        if target.exists():  # an index whose compacted log file is gone, and that does not match the original one
+            (directory / name).unlink()
+        else:
+            (directory / name).rename(target)
 
 
 def remove_unfinished_swaps(directory: Path) -> None:

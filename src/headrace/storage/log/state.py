@@ -1,5 +1,6 @@
 """The state that the parts of a log share. Only `Log` changes it; `LogReader` and `LogFlusher` read it."""
 
+import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,6 +13,8 @@ from headrace.storage.log.indexes.index import CorruptIndexError
 from headrace.storage.log.segments import Segments
 from headrace.types import TopicPartition
 
+log = logging.getLogger(__name__)
+
 
 class LogState:
     """Plain attributes, because every append and every read uses several of them.
@@ -22,6 +25,7 @@ class LogState:
     __slots__ = (
         "config",
         "directory",
+        "lacks_snapshot",
         "log_end_offset",
         "log_start_offset",
         "on_disk_error",
@@ -44,6 +48,8 @@ class LogState:
         """Called with every disk error, in the thread in which it occurred."""
         self.producers_writer: Callable[[], Callable[[int], None] | None] = _none
         """Returns a function that writes a producer snapshot at an offset; a weak reference to the log's replica."""
+        self.lacks_snapshot = False
+        """True if the disk was full at the last `keep_producers`."""
 
     def storage_error(self, action: str, error: OSError | CorruptIndexError) -> KafkaError:
         """Report an OSError to `on_disk_error`, and return the KafkaError(kafka_storage_error) to raise instead."""
@@ -55,11 +61,20 @@ class LogState:
             ErrorCode.kafka_storage_error, f"cannot {action} {self.topic_partition} in {self.directory}: {reason}"
         )
 
-    def write_producer_snapshot(self) -> None:
-        """Write the state of the producers at the log end offset, if a replica has it."""
+    def write_producer_snapshot(self, offset: int) -> None:
+        """Write the state of the producers at `offset`, if a replica has it. Logs failures."""
         write = self.producers_writer()
         if write is not None:
-            write(self.log_end_offset)
+            try:
+                write(offset)
+            except OSError as error:
+                log.warning(
+                    "The producer snapshot of %s could not be written: %s. The next start reads more of its log"
+                    " instead",
+                    self.topic_partition,
+                    error,
+                )
+                self.on_disk_error(self, error)
 
     @contextmanager
     def truncating(self) -> Iterator[None]:

@@ -240,10 +240,10 @@ async def test_a_full_disk_is_logged_again_after_it_had_space(
     append = Log.append
     is_full = iter([True, True, True, False, True, False])
 
-    def sometimes(self: Log, *args: Any, **options: Any) -> bool:
+    def sometimes(self: Log, *args: Any, **options: Any) -> None:
         if next(is_full):
             raise KafkaError(ErrorCode.kafka_storage_error, "no space left")
-        return append(self, *args, **options)
+        append(self, *args, **options)
 
     monkeypatch.setattr(Log, "append", sometimes)
     first, second, without = reply(data(batch(0))), reply(data(batch(1))), reply()
@@ -296,10 +296,10 @@ async def test_a_full_disk_is_tried_again(broker: Broker, monkeypatch: pytest.Mo
     append = Log.append
     refusals = iter([True])
 
-    def sometimes(self: Log, *args: Any, **options: Any) -> bool:
+    def sometimes(self: Log, *args: Any, **options: Any) -> None:
         if next(refusals, False):
             raise KafkaError(ErrorCode.kafka_storage_error, "full")
-        return append(self, *args, **options)
+        append(self, *args, **options)
 
     monkeypatch.setattr(Log, "append", sometimes)
 

@@ -15,7 +15,8 @@ from headrace.storage.files.disk_failures import is_disk_failure
 from headrace.storage.files.log_file import LogFile
 from headrace.storage.log.config import LogConfig
 from headrace.storage.log.log import Log
-from headrace.storage.log.producers.producer_snapshot import snapshots
+from headrace.storage.log.producers import producer_snapshot
+from headrace.storage.log.producers.producer_snapshot import ProducerEntry, snapshots, write_snapshot
 from headrace.wire.batch import HEADER_SIZE, TRANSACTIONAL_FLAG, seal
 from headrace.wire.control import Marker, marker_batch
 from headrace.wire.records import RecordData, build_batch
@@ -325,6 +326,31 @@ def test_a_truncation_uses_the_producers_that_were_read_before_it(
         )
         partition.log.segments.replace([])
     assert states[0] == states[1]
+
+
+def test_a_large_snapshot_is_read_in_small_steps(partition: FollowedPartition, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetch(partition, idempotent(0, 0), idempotent(1, 1))
+    entries = [ProducerEntry(number, 0, 0, 0, 0, NOW, -1, 0 if number == 800 else -1) for number in range(1000)]
+    write_snapshot(partition.log.directory, 1, [entry.packed() for entry in entries])
+    read = 0
+
+    def reading(*fields: int) -> ProducerEntry:
+        nonlocal read
+        read += 1
+        return ProducerEntry(*fields)
+
+    monkeypatch.setattr(producer_snapshot, "ProducerEntry", reading)
+    steps, largest = partition.recover_before(1), 0
+    try:
+        while True:
+            before = read
+            next(steps)
+            largest = max(largest, read - before)
+    except StopIteration as end:
+        recovered = end.value
+    assert (read, largest) == (1000, 100)
+    assert len(recovered.producers) == 1000
+    assert recovered.transactions.producer_ids() == [800]
 
 
 def test_producers_that_were_read_for_another_offset_are_not_used(partition: FollowedPartition) -> None:

@@ -4,20 +4,29 @@ import errno
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from itertools import count
+from contextlib import AbstractContextManager, nullcontext, suppress
+from itertools import count, product
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import pytest
 
 from headrace.storage.cleaner.log_cleaner import RETRY_MS
 from headrace.storage.log.recovery import finish_interrupted_swaps, remove_unfinished_swaps
 from headrace.storage.log.segment import Segment
-from headrace.storage.log.segment_files import LOG_SUFFIX, SEGMENT_SUFFIXES, SWAP_SUFFIX, segment_file
+from headrace.storage.log.segment_files import (
+    CLEANED_SUFFIX,
+    DAMAGED_SUFFIX,
+    LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
+    SWAP_SUFFIX,
+    segment_file,
+)
 from tests.unit.storage.cleaner.compaction import Table, filled, newest
 from tests.unit.storage.failing_calls import FailingCall
 from tests.unit.storage.logs import NOW, read_all
+
+SCANDIR: Final = os.scandir
 
 
 def failures_of(table: Table) -> list[str]:
@@ -159,8 +168,33 @@ def killed_at(place: int, calls: Iterator[int], call: Callable[..., None]) -> Ca
     return counted
 
 
+def killed_during(change: Callable[[Path], None], directory: Path, place: int) -> Iterator[int]:
+    """Call `change`, but end the process at its rename or removal number `place`. Return the counter of these calls."""
+    calls = count(1)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("unlink", "rename"):
+            patch.setattr(os, name, killed_at(place, calls, getattr(os, name)))
+        with suppress(KilledError):
+            change(directory)
+    return calls
+
+
+def write_swap(directory: Path, log_file: str = "") -> None:
+    """Create an original segment and a compacted one that is about to replace it, with `log_file` as its records."""
+    directory.mkdir()
+    for kind in SEGMENT_SUFFIXES:
+        segment_file(directory, 0, kind).write_text("original")
+        segment_file(directory, 0, kind + SWAP_SUFFIX).write_text(log_file if kind == LOG_SUFFIX else "compacted")
+
+
 def remove_segment(directory: Path) -> None:
     Segment(directory, 0, size=0, index_size=0, time_index_size=0, now_ms=NOW, suffix=SWAP_SUFFIX).remove()
+
+
+def cleaned_first(directory: Path) -> AbstractContextManager[list[os.DirEntry[str]]]:
+    """List a directory in an order in which a file system may list it."""
+    with SCANDIR(directory) as entries:
+        return nullcontext(sorted(entries, key=lambda entry: not entry.name.endswith(CLEANED_SUFFIX)))
 
 
 @pytest.mark.parametrize("remove", [remove_segment, remove_unfinished_swaps])
@@ -170,16 +204,8 @@ def test_a_swap_whose_removal_is_interrupted_is_completed_whole_or_not_at_all(
     contents: list[set[str]] = []
     for place in count(1):
         directory = tmp_path / str(place)
-        directory.mkdir()
-        for kind in SEGMENT_SUFFIXES:
-            segment_file(directory, 0, kind).write_text("original")
-            segment_file(directory, 0, kind + SWAP_SUFFIX).write_text("" if kind == LOG_SUFFIX else "compacted")
-        with pytest.MonkeyPatch.context() as patch:
-            calls = count(1)
-            for name in ("unlink", "rename"):
-                patch.setattr(os, name, killed_at(place, calls, getattr(os, name)))
-            with suppress(KilledError):
-                remove(directory)
+        write_swap(directory)
+        calls = killed_during(remove, directory, place)
         finish_interrupted_swaps(directory)
         assert sorted(path.suffix for path in directory.iterdir()) == sorted(SEGMENT_SUFFIXES), f"call {place}"
         contents.append({path.read_text() for path in directory.iterdir()} - {""})
@@ -187,3 +213,20 @@ def test_a_swap_whose_removal_is_interrupted_is_completed_whole_or_not_at_all(
             break
     assert contents == [{"compacted"}] + [{"original"}] * (len(contents) - 1)
     assert len(contents) > len(SEGMENT_SUFFIXES)
+
+
+@pytest.mark.parametrize("log_file", ["", "damaged"])
+@pytest.mark.parametrize("remove", [remove_segment, remove_unfinished_swaps])
+def test_a_swap_whose_removal_is_interrupted_twice_is_completed_whole_or_not_at_all(
+    remove: Callable[[Path], None], log_file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "scandir", cleaned_first)
+    for first, second in product(range(1, 10), range(1, 10)):
+        directory = tmp_path / f"{first} {second}"
+        write_swap(directory, log_file)
+        killed_during(remove, directory, first)
+        killed_during(finish_interrupted_swaps, directory, second)
+        finish_interrupted_swaps(directory)
+        left = {path.suffix: path.read_text() for path in directory.iterdir() if path.suffix != DAMAGED_SUFFIX}
+        assert left.keys() == set(SEGMENT_SUFFIXES), f"calls {first}, {second}"
+        assert len(set(left.values()) - {""}) == 1, f"calls {first}, {second}: {left}"

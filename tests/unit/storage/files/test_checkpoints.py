@@ -203,7 +203,7 @@ class TestProducerSnapshot:
     def test_a_written_file_can_be_read(self, tmp_path: Path) -> None:
         path = write_snapshot(tmp_path, 300, [ENTRY.packed(), ENTRY.packed()])
         assert path.name == "00000000000000000300.snapshot"
-        assert read_snapshot(path) == [ENTRY, ENTRY]
+        assert list(read_snapshot(path)) == [ENTRY, ENTRY]
         assert snapshots(tmp_path) == {300: path}
 
     def test_a_flipped_bit_is_detected(self, tmp_path: Path) -> None:

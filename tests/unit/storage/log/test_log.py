@@ -541,12 +541,16 @@ def test_a_log_behaves_like_a_list_of_batches(
     assert [base for base, _, _ in content] == sorted(base for base, _, _ in content)
 
 
-def test_a_log_start_that_cannot_be_noted_is_a_storage_error(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_start_that_cannot_be_noted_is_a_storage_error(log: Log) -> None:
     def is_full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     append(log, 2)
-    monkeypatch.setattr(LeaderEpochs, "truncate_from_start", is_full)
-    with pytest.raises(KafkaError) as caught:
-        log.advance_log_start(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LeaderEpochs, "truncate_from_start", is_full)
+        with pytest.raises(KafkaError) as caught:
+            log.advance_log_start(1)
     assert caught.value.code is ErrorCode.kafka_storage_error
+    assert log.log_start_offset == 0
+    log.advance_log_start(1)
+    assert log.log_start_offset == 1

@@ -4,8 +4,9 @@ Format: version 1, CRC-32C of the rest, then an array of fixed-size entries.
 """
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import starmap
 from pathlib import Path
 from struct import Struct, error
 from typing import Final
@@ -17,6 +18,8 @@ from headrace.wire.checksum import crc32c
 _VERSION: Final = 1
 _HEAD: Final = Struct(">hIi")
 _CRC_END: Final = 6
+EMPTY_SIZE: Final = _HEAD.size
+"""The size in bytes of a snapshot without producers."""
 ENTRY: Final = Struct(">qhiqiqiq")
 """The fields of `ProducerEntry`, in order."""
 
@@ -48,22 +51,24 @@ class ProducerEntry:
         return ENTRY.pack(*(getattr(self, name) for name in self.__slots__))
 
 
-def write_snapshot(directory: Path, offset: int, entries: Sequence[bytes], *, sync: bool = True) -> Path:
+def write_snapshot(
+    directory: Path, offset: int, entries: Sequence[bytes], *, sync: bool = True, temporary_suffix: str = ".tmp"
+) -> Path:
     """Write the state before `offset` and return the path. Raises OSError.
 
-    `entries` are packed; bytes after `ENTRY.size` in them are ignored.
+    `entries` are packed; bytes after `ENTRY.size` in them are ignored. `temporary_suffix` is that of `replace_file`.
     """
     body = b"".join([entry[: ENTRY.size] for entry in entries])
     count = len(entries)
     head = _HEAD.pack(_VERSION, 0, count)
     crc = crc32c(head[_CRC_END:] + body)
     path = segment_file(directory, offset, SNAPSHOT_SUFFIX)
-    replace_file(path, _HEAD.pack(_VERSION, crc, count) + body, sync=sync)
+    replace_file(path, _HEAD.pack(_VERSION, crc, count) + body, sync=sync, temporary_suffix=temporary_suffix)
     return path
 
 
-def read_snapshot(path: Path) -> list[ProducerEntry]:
-    """Read the entries of a snapshot. Raises CorruptSnapshotError and OSError."""
+def read_snapshot(path: Path) -> Iterator[ProducerEntry]:
+    """Read a snapshot, and return an iterator that unpacks its entries. Raises CorruptSnapshotError and OSError."""
     data = read_file(path)
     try:
         version, crc, count = _HEAD.unpack_from(data)
@@ -71,9 +76,9 @@ def read_snapshot(path: Path) -> list[ProducerEntry]:
         raise CorruptSnapshotError(f"{path} has only {len(data)} bytes") from None
     if version != _VERSION:
         raise CorruptSnapshotError(f"{path} has version {version}; only version {_VERSION} is supported")
-    if crc != crc32c(data[_CRC_END:]) or len(data) != _HEAD.size + count * ENTRY.size:
+    if crc != crc32c(memoryview(data)[_CRC_END:]) or len(data) != _HEAD.size + count * ENTRY.size:
         raise CorruptSnapshotError(f"{path} does not match its checksum")
-    return [ProducerEntry(*fields) for fields in ENTRY.iter_unpack(data[_HEAD.size :])]
+    return starmap(ProducerEntry, ENTRY.iter_unpack(data[_HEAD.size :]))
 
 
 def snapshots(directory: Path) -> dict[int, Path]:
