@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import Executor
 from typing import Final
 
@@ -12,6 +12,7 @@ from headrace.errors import KafkaError
 from headrace.replication.producer_snapshots import INTERVAL_MS as SNAPSHOT_INTERVAL_MS
 from headrace.replication.producer_snapshots import ProducerSnapshots
 from headrace.replication.replica_manager import ReplicaManager
+from headrace.slices import Steps, finish
 
 log = logging.getLogger(__name__)
 
@@ -34,15 +35,15 @@ class Upkeep:
         self,
         name: str,
         pause_ms: Callable[[], int],
-        work: Callable[[], Callable[[], None] | None],
+        work: Callable[[], Callable[[], None] | Steps[None] | None],
         *,
         slow: bool = False,
         first_ms: int = 86_400_000,
     ) -> None:
         """Run `work` every `pause_ms()`, but at least once a day; the first time after `first_ms` at the latest.
 
-        `slow` work runs in a thread; other work may return a function to run in a thread. A failure is logged and does
-        not stop later runs.
+        `slow` work runs in a thread; other work may return steps, which run in slices, or a function to run in a
+        thread. A failure is logged and does not stop later runs.
         """
         self._tasks.append(self._loop.create_task(self._repeat(name, pause_ms, work, slow, first_ms / 1000)))
 
@@ -55,7 +56,7 @@ class Upkeep:
         self,
         name: str,
         pause_ms: Callable[[], int],
-        work: Callable[[], Callable[[], None] | None],
+        work: Callable[[], Callable[[], None] | Steps[None] | None],
         slow: bool,
         longest_s: float,
     ) -> None:
@@ -64,7 +65,9 @@ class Upkeep:
             longest_s = _LONGEST_PAUSE_S
             try:
                 rest = work if slow else work()
-                if rest is not None:
+                if isinstance(rest, Generator):
+                    await finish(rest)
+                elif rest is not None:
                     await self._loop.run_in_executor(self._executor, rest)
             except (KafkaError, OSError) as error:
                 log.error("%s failed and will be retried: %s", name, error)

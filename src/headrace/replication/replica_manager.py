@@ -377,13 +377,17 @@ class ReplicaManager:
 
     # Upkeep, called at intervals
 
-    def apply_retention(self) -> None:
-        """Delete segments past their retention. A failure of one log does not affect the others."""
+    def apply_retention(self) -> Steps[None]:
+        """Delete segments past their retention, one log per step. A failure of one log does not affect the others."""
         for partition in self._with_waiting():
-            try:
-                partition.log.apply_retention(now_ms(), partition.high_watermark)
-            except KafkaError as error:
-                log.error("Retention of %s failed and will be retried: %s", partition.log.topic_partition, error)
+            topic_partition = partition.log.topic_partition
+            # unless it was deleted, or led or followed anew, since the first step
+            if partition in (self._hosted(topic_partition), self._opened.get(topic_partition)):
+                try:
+                    partition.log.apply_retention(now_ms(), partition.high_watermark)
+                except KafkaError as error:
+                    log.error("Retention of %s failed and will be retried: %s", topic_partition, error)
+            yield
 
     def expire_producers(self, expiration_ms: int) -> None:
         """Remove producers that have written nothing for `expiration_ms` and have no open transaction."""

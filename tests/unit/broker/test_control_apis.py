@@ -343,7 +343,7 @@ async def test_new_settings_apply_to_a_log_that_waits_for_a_leader(broker: Broke
 async def test_retention_applies_to_a_log_that_waits_for_a_leader(broker: Broker) -> None:
     broker.config = LogConfig(retention_ms=5)
     log = await waiting(broker, count=3)
-    broker.replicas.apply_retention()
+    run_all(broker.replicas.apply_retention())
     assert log.log_start_offset == 3
     await broker.update()
     assert await broker.assign(OTHER, 1) is NONE
@@ -738,7 +738,7 @@ async def test_a_log_that_waits_for_a_leader_is_closed_with_its_producers(tmp_pa
     broker.replicas.withdraw([T0])
     await broker.update(brokers=(OWN,))
     assert await broker.assign(OTHER) is NONE
-    broker.replicas.apply_retention()
+    run_all(broker.replicas.apply_retention())
     broker.replicas.close()
     broker.executor.shutdown()
 

@@ -16,6 +16,7 @@ from headrace.replication import producer_snapshots, replica
 from headrace.replication.producer_recovery import recover_producers
 from headrace.replication.producer_snapshots import ProducerSnapshots
 from headrace.replication.replica_manager import ReplicaManager
+from headrace.slices import run_all
 from headrace.storage.dirs.log_dirs import LogDirs
 from headrace.storage.files.log_file import LogFile
 from headrace.storage.log.config import LogConfig
@@ -201,7 +202,7 @@ def test_producers_are_known_after_retention_has_deleted_all_records_of_a_log_th
     shutil.copytree(setup.directory, setup.directory.parent / "waiting")
     waiting = ReplicaManager(LogDirs.open([setup.directory.parent / "waiting"], broker_id=0), lambda _: LogConfig())
     waiting.open(TP, TOPIC_ID, is_new=False)
-    waiting.apply_retention()
+    run_all(waiting.apply_retention())
     shutil.copytree(setup.directory.parent / "waiting", setup.directory.parent / "copy")
     again = Setup(setup.directory.parent / "copy")
     assert again.partition.log_start_offset == 4

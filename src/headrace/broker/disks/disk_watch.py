@@ -13,6 +13,7 @@ from typing import Final
 from headrace.config import BrokerConfig
 from headrace.errors import KafkaError
 from headrace.replication.replica_manager import ReplicaManager
+from headrace.slices import finish
 from headrace.storage.dirs.disk_space import DiskSpace, Marks, Room
 
 log = logging.getLogger(__name__)
@@ -34,6 +35,7 @@ class DiskWatch:
         self._loop = loop
         self._timer: asyncio.TimerHandle | None = None
         self._retention_at = 0.0
+        self._retention: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Check now and then periodically."""
@@ -55,8 +57,9 @@ class DiskWatch:
         self._timer = self._loop.call_later(pause, self.start)
 
     def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        for work in (self._timer, self._retention):
+            if work is not None:
+                work.cancel()
 
     def _marks(self) -> Marks:
         config = self._config
@@ -78,9 +81,16 @@ class DiskWatch:
                 " the broker (headrace.disk.hard.free.*): make room by deleting topics or lowering their retention;"
                 " records are accepted again as soon as enough space is free",
             )
-            if self._loop.time() >= self._retention_at:
+            is_idle = self._retention is None or self._retention.done()
+            if is_idle and self._loop.time() >= self._retention_at:
                 self._retention_at = self._loop.time() + _RETENTION_S
-                self._replicas.apply_retention()
+                self._retention = self._loop.create_task(self._free_space())
+
+    async def _free_space(self) -> None:
+        try:
+            await finish(self._replicas.apply_retention())
+        except Exception:
+            log.exception("Retention failed and will be retried (this is a bug, please report it)")
 
 
 def _log(directory: Path, before: Room, space: DiskSpace) -> None:

@@ -1,6 +1,5 @@
 """Atomic replacement of small files, so that readers see either the old or the new content; syncing and removing."""
 
-import errno
 import os
 from pathlib import Path
 from stat import S_ISREG
@@ -9,7 +8,6 @@ from typing import Final
 fdatasync = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
 _MAX_READ_BYTES: Final = 256 * 1024 * 1024
 """The largest file that is read whole: the state of five million producers."""
-_COPY_BYTES: Final = 1024 * 1024
 _CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 
 
@@ -66,30 +64,6 @@ def read_file(path: Path) -> bytes:
         raise
     finally:
         os.close(descriptor)
-
-
-def copy_file(source: Path, target: Path) -> None:
-    """Copy a file, keeping its holes. Raises OSError."""
-    with source.open("rb", buffering=0) as read, target.open("wb") as written:
-        size = os.fstat(read.fileno()).st_size
-        written.truncate(size)
-        while chunk := read.read(_COPY_BYTES):
-            if chunk.strip(b"\0"):
-                written.seek(read.tell() - len(chunk))
-                written.write(chunk)
-            elif (data := _next_data(read.fileno(), read.tell(), size)) > read.tell():
-                read.seek(data)
-
-
-def _next_data(descriptor: int, position: int, size: int) -> int:
-    """Return where the next data begins, or `position` if that is unknown."""
-    try:
-        return os.lseek(descriptor, position, os.SEEK_DATA)
-    except AttributeError:  # this system cannot tell
-        return position
-    except OSError as error:
-        # ENXIO: only a hole up to the end; others: this file system cannot tell
-        return size if error.errno == errno.ENXIO else position
 
 
 def replace_file(path: Path, data: bytes, *, sync: bool = True, temporary_suffix: str = ".tmp") -> None:

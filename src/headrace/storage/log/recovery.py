@@ -11,8 +11,9 @@ from stat import S_ISREG
 from typing import Final, NamedTuple
 
 from headrace.errors import KafkaError
-from headrace.storage.files.atomic_file import UnusableFileError, copy_file, sync_directory
+from headrace.storage.files.atomic_file import UnusableFileError, sync_directory
 from headrace.storage.files.disk_failures import indivisible
+from headrace.storage.files.sparse_copy import copy_file
 from headrace.storage.log.config import LogConfig
 from headrace.storage.log.indexes.index import CorruptIndexError
 from headrace.storage.log.leader_epochs import LeaderEpochs

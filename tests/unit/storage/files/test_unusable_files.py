@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import KafkaError
-from headrace.storage.files.atomic_file import UnusableFileError, copy_file, read_file
+from headrace.storage.files.atomic_file import UnusableFileError, read_file
 from headrace.storage.files.checkpoint import CorruptCheckpointError, OffsetCheckpoint
+from headrace.storage.files.sparse_copy import copy_file
 from tests.unit.storage.logs import append, open_log
 
 
