@@ -317,7 +317,6 @@ class World:
         epochs = followed.log.leader_epochs
         epoch = epochs.epoch_for(offset - 1 if offset > followed.log.segments.first_offset else offset)
         with self._step(topic_partition, Truncated(offset)):
-            followed.prepare_truncation(offset)
             assert followed.truncate_where_diverging(epoch, offset) == offset, f"{epochs.entries}: {epoch}, {offset}"
         # A leader never writes different records under an earlier leader's epoch.
         self.leader_epoch += 1

@@ -123,10 +123,6 @@ class MemberFetchers:
 
         return await asyncio.get_running_loop().run_in_executor(self._executor, flush)
 
-    async def prepare_truncation(self, partition: FollowedPartition, offset: int) -> None:
-        """Call `FollowedPartition.prepare_truncation` in a thread. Raises its errors."""
-        await asyncio.get_running_loop().run_in_executor(self._executor, partition.prepare_truncation, offset)
-
     def failed(self, partition: FollowedPartition, _: str) -> None:
         """Add the partition to `failures`. Its leader will remove this broker from the ISR."""
         self.failures.add(partition.topic_partition)

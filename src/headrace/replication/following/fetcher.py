@@ -350,13 +350,10 @@ class Fetcher:
     ) -> bool:
         """Read the producer state before `offset` in slices, then call `truncate` with it. Return True on success.
 
-        Most of the waiting for the disk is in a thread. Do nothing if the partition is removed, becomes a leader, or
-        follows under a new epoch meanwhile.
+        Do nothing if the partition is removed, becomes a leader, or follows under a new epoch between two slices.
         """
         try:
             recovered = await finish(partition.recover_before(offset))
-            if recovered is not None:
-                await self._reports.prepare_truncation(partition, recovered.end_offset)
         except Exception as error:  # noqa: BLE001  logged
             if following in self._state:
                 self._change_failed(partition, error, following)
@@ -386,10 +383,8 @@ class Fetcher:
         if latest < end_offset:
             is_reset = await self._truncated(partition, following, latest, partial(partition.truncate_to, latest))
         else:
-            first = min(earliest, partition.log.segments.first_offset)
-            is_reset = await self._truncated(
-                partition, following, first, lambda _: partition.truncate_fully_and_start_at(earliest)
-            )
+            change = partial(partition.truncate_fully_and_start_at, earliest)
+            is_reset = self._safely(partition, change, following)
         if is_reset:
             log.warning(
                 "%s ended at offset %d, outside the leader's log (%d to %d): reset to the nearest of these offsets",

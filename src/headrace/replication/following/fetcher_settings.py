@@ -29,8 +29,5 @@ class Reports(Protocol):
         Return the partitions whose logs could not be flushed, with the reasons.
         """
 
-    def prepare_truncation(self, partition: FollowedPartition, offset: int, /) -> Awaitable[None]:
-        """Call `FollowedPartition.prepare_truncation` in a thread. Raises its errors."""
-
     def failed(self, partition: FollowedPartition, reason: str, /) -> None:
         """Called when the partition is no longer fetched, until its leader epoch changes."""

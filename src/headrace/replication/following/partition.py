@@ -209,20 +209,6 @@ class FollowedPartition(Replica):
         except OSError as error:
             raise self.log.state.storage_error("truncate", error) from error
 
-    def prepare_truncation(self, offset: int) -> None:
-        """Do most of the waiting for the disk of a truncation to `offset`; call it in a thread. Changes no records.
-
-        Afterwards, the truncation has little to sync, and need not save the recovery point. Other work on the log may
-        run meanwhile, and the truncation may be omitted. Raises KafkaError(kafka_storage_error).
-        """
-        flusher = self.log.flusher
-        flusher.flush(upto=offset)
-        if flusher.lower_to(offset):
-            try:
-                self.log.save_bounds(self.log)
-            except OSError as error:
-                raise self.log.state.storage_error("truncate", error) from error
-
     def truncate_to(self, offset: int, recovered: RecoveredProducers | None = None) -> None:
         """Delete the batch that contains `offset`, everything after it, and the producer state that depends on them.
 

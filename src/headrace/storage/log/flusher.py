@@ -82,13 +82,6 @@ class LogFlusher:
                 self.recovery_point, self._limit = max(self.recovery_point, earlier), None
             raise
 
-    def lower_to(self, offset: int) -> bool:
-        """Move the recovery point back to `offset` before a truncation. Return False if it is not after that."""
-        with self._moving_point:
-            is_after = self.recovery_point > offset
-            self.recovery_point = min(self.recovery_point, offset)
-        return is_after
-
     def truncated_to(self, offset: int) -> None:
         """End a truncation. Call it after `truncations` has been incremented."""
         with self._moving_point:

@@ -285,7 +285,7 @@ class Log:
                 offset = min(offset, found[1].base_offset)
             with self.flusher.truncating_to(offset) as recovery_point:
                 remove_unfinished_swaps(state.directory)
-                if offset < max(recovery_point, log_start_offset):
+                if offset < recovery_point:
                     # recovery does not check data before the recovery point, so save it before that data is rewritten
                     state.log_start_offset = min(state.log_start_offset, offset)
                     self.save_bounds(self)

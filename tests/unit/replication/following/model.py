@@ -148,9 +148,6 @@ class Replica:
             partition.log.flusher.flush()
         return []
 
-    async def prepare_truncation(self, partition: FollowedPartition, offset: int) -> None:
-        partition.prepare_truncation(offset)
-
     def failed(self, partition: FollowedPartition, reason: str) -> None:
         self.model.failed.add(self.number)
 

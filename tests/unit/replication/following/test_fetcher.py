@@ -4,9 +4,9 @@ import asyncio
 import errno
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -79,10 +79,6 @@ class Broker:
         self.throttle = ReplicationThrottle(window_count=11, window_s=1.0)
         self.flushed: list[TopicPartition] = []
         self.has_failed_disk = False
-        self.prepared: list[tuple[int, int]] = []
-        """Log end offsets before truncations, and the offsets of these."""
-        self.meanwhile: Callable[[], None] = lambda: None
-        """Called in the middle of the preparation of a truncation."""
         self.failures: list[tuple[TopicPartition, str]] = []
         self.has_failed = asyncio.Event()
         self.fetcher = self.create()
@@ -96,12 +92,6 @@ class Broker:
     async def flush(self, partitions: list[FollowedPartition]) -> list[tuple[FollowedPartition, str]]:
         self.flushed += [partition.topic_partition for partition in partitions]
         return [(partition, "the disk has failed") for partition in partitions if self.has_failed_disk]
-
-    async def prepare_truncation(self, partition: FollowedPartition, offset: int) -> None:
-        self.prepared.append((partition.log_end_offset, offset))
-        await asyncio.sleep(0)
-        self.meanwhile()
-        partition.prepare_truncation(offset)
 
     def failed(self, partition: FollowedPartition, reason: str) -> None:
         self.failures.append((partition.topic_partition, reason))
@@ -440,85 +430,6 @@ async def test_a_partition_that_changes_while_its_producers_are_read_is_not_trun
 
     assert state_of(partition) == (6, 5)
     assert broker.failures == []
-
-
-def past_the_end(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Return a reply that empties a log, which then starts at offset 40."""
-
-    async def offset(*_: object, **__: object) -> int:
-        return 40
-
-    monkeypatch.setattr(fetcher, "leader_offset", offset)
-    return data(b"", error_code=ErrorCode.offset_out_of_range)
-
-
-TRUNCATIONS: Final[dict[str, Callable[[pytest.MonkeyPatch], dict[str, Any]]]] = {
-    "diverging": lambda _: diverging(),
-    "out of range": out_of_range,
-    "past the end": past_the_end,
-}
-
-
-@pytest.mark.parametrize("kind", TRUNCATIONS)
-async def test_a_truncation_waits_for_the_disk_only_in_a_thread(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    partition = broker.partition()
-    partition.append_fetched(idempotent(6), NOW)
-    log, end = partition.log, 40 if kind == "past the end" else 4
-    log.flusher.flush()
-    saved: list[tuple[int, int]] = []
-    log.save_bounds = lambda _: saved.append((log.log_end_offset, log.flusher.recovery_point_to_save))
-    broker.fetcher.follow([partition])
-    await broker.run(reply(TRUNCATIONS[kind](monkeypatch)))
-
-    offset = 0 if kind == "past the end" else 4
-    assert broker.prepared == [(6, offset)]
-    assert saved == [(6, offset)]
-    assert (partition.log_end_offset, log.flusher.recovery_point) == (end, offset)
-
-
-@pytest.mark.parametrize("is_followed_again", [False, True])
-@pytest.mark.parametrize("kind", TRUNCATIONS)
-async def test_a_partition_that_changes_while_its_truncation_is_prepared_is_not_truncated(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch, kind: str, is_followed_again: bool
-) -> None:
-    partition, other = broker.partition(), broker.partition(1)
-    partition.append_fetched(idempotent(6), NOW)
-
-    def leave() -> None:
-        broker.fetcher.forget([partition.topic_partition])
-        if is_followed_again:
-            partition.leader_epoch += 1
-            broker.fetcher.follow([partition])
-
-    broker.meanwhile = leave
-    broker.fetcher.follow([partition, other])
-    await broker.run(reply(TRUNCATIONS[kind](monkeypatch)))
-
-    assert state_of(partition) == (6, 5)
-    assert broker.failures == []
-
-
-async def test_a_truncation_that_cannot_be_prepared_is_repeated(
-    broker: Broker, caplog: pytest.LogCaptureFixture
-) -> None:
-    partition = broker.partition()
-    partition.append_fetched(idempotent(6), NOW)
-    partition.log.flusher.flush()
-    refusals = iter([True])
-
-    def full(_: Log) -> None:
-        if next(refusals, False):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    partition.log.save_bounds = full
-    broker.fetcher.follow([partition])
-    await broker.run(reply(diverging()), reply(), reply(diverging()))
-
-    assert state_of(partition) == (4, 3)
-    assert broker.failures == []
-    assert "No space left on device; trying again" in caplog.text
 
 
 async def test_records_are_appended_before_other_partitions_are_truncated(

@@ -84,20 +84,6 @@ def test_the_whole_batch_that_contains_the_offset_is_checked_by_the_next_recover
     assert saved == [(30, min(log_start_offset, 30))]
 
 
-@pytest.mark.parametrize(("log_start_offset", "expected"), [(START, []), (31, [(30, 30)])])
-def test_bounds_that_were_saved_before_a_truncation_are_saved_again_only_if_the_log_start_changes(
-    log_start_offset: int, expected: list[tuple[int, int]], tmp_path: Path
-) -> None:
-    log = filled(tmp_path / "log")
-    log.advance_log_start(log_start_offset)
-    saved: list[tuple[int, int]] = []
-    log.save_bounds = lambda changed: saved.append((changed.flusher.recovery_point_to_save, changed.log_start_offset))
-    assert log.flusher.lower_to(30)
-    assert not log.flusher.lower_to(30)
-    log.truncate_to(31)
-    assert saved == expected
-
-
 @pytest.mark.parametrize("truncate", TRUNCATIONS.values(), ids=TRUNCATIONS.keys())
 def test_a_truncation_fails_before_any_change_or_takes_the_directory_offline(
     truncate: Callable[[Log], None], tmp_path: Path
