@@ -82,9 +82,6 @@ class Follower:
             partition.log.flusher.flush()
         return []
 
-    async def prepare_truncation(self, partition: FollowedPartition, offset: int) -> None:
-        partition.prepare_truncation(offset)
-
     def failed(self, partition: FollowedPartition, reason: str) -> None:
         self.failures[partition.topic_partition] = reason
 

@@ -161,6 +161,7 @@ class FollowedPartition(Replica):
         aborted = self.transactions.end_at(header.producer_id, header.last_offset, marker)
         if aborted is not None:
             self.log.note_aborted(aborted)
+        self.growth.lose_count()  # the whole transaction becomes visible
 
     def learn(self, high_watermark: int, log_start_offset: int) -> None:
         """Adopt the leader's high watermark and log start offset, limited to this log."""

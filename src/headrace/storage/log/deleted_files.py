@@ -2,11 +2,15 @@
 
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 from headrace.storage.log.state import LogState
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +37,19 @@ class DeletedFiles:
             self._undated.append(names)
         else:
             self._queue.append((now_ms + self._state.config.file_delete_delay_ms, names))
+
+    def with_room(self, work: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+        """Return the result of `work`. If it fails, perhaps because the disk is full, remove all files and try again.
+
+        Raises OSError.
+        """
+        try:
+            return work(*args, **options)
+        except OSError:
+            for names in (*tuple(self._undated), *(names for _, names in tuple(self._queue))):
+                for name in names:
+                    (self._state.directory / name).unlink(missing_ok=True)
+            return work(*args, **options)
 
     def clear(self) -> None:
         """Forget the files, which are in a directory that the log no longer uses."""

@@ -270,10 +270,10 @@ class Log:
         with self.state.truncating():
             self.deleted_files.add(drop_segments(self.directory, self.segments.ordered))
             remove_snapshots(self.directory)
-            now_ms = self.segments.active.created_ms
-            self.segments.replace([Segment.create(self.directory, offset, now_ms=now_ms, config=self.config)])
+            with_room, now = self.deleted_files.with_room, self.segments.active.created_ms
+            self.segments.replace([with_room(Segment.create, self.directory, offset, now_ms=now, config=self.config)])
             sync_directory(self.directory)
-            self.leader_epochs.clear()
+            with_room(self.leader_epochs.clear)
             self.state.log_start_offset = offset
             self._end_at(offset)
 

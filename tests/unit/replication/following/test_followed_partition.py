@@ -9,6 +9,7 @@ import pytest
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.following.fetched_batches import UnexpectedOffsetError
 from headrace.replication.following.partition import FollowedPartition
+from headrace.replication.growth import UNKNOWN_SIZE
 from headrace.replication.producer_recovery import recover_producers
 from headrace.slices import run_all
 from headrace.storage.files.disk_failures import is_disk_failure
@@ -150,6 +151,16 @@ def test_a_marker_ends_the_transaction_once_it_is_committed(partition: FollowedP
     partition.learn(2, 0)
 
     assert partition.transactions.first_offset is None
+
+
+def test_a_marker_makes_the_bytes_of_its_transaction_count_for_waiting_fetches(partition: FollowedPartition) -> None:
+    fetch(partition, transactional(0, 0))
+    partition.learn(1, 0)
+    added: list[int] = []
+    partition.growth.add(lambda _, size: added.append(size))
+    fetch(partition, marker(1, Marker.COMMIT))
+    partition.learn(2, 0)
+    assert added == [UNKNOWN_SIZE]
 
 
 def test_an_aborted_transaction_is_in_the_index(partition: FollowedPartition) -> None:

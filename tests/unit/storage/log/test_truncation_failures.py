@@ -1,5 +1,6 @@
 """A truncation that fails at any change of files changes nothing, or takes the log directory offline."""
 
+import errno
 import os
 import sys
 import threading
@@ -290,3 +291,19 @@ def test_a_flush_up_to_an_offset_after_a_truncated_end_stops_at_the_end(tmp_path
     append(log, 2)
     log.flusher.flush(upto=60)
     assert log.flusher.recovery_point == 2
+
+
+def test_a_log_on_a_full_disk_can_start_at_another_offset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = filled(tmp_path / "log")
+    clear = LeaderEpochs.clear
+
+    def clear_if_there_is_room(epochs: LeaderEpochs) -> None:
+        if any(log.directory.glob("*.deleted")):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        clear(epochs)
+
+    monkeypatch.setattr(LeaderEpochs, "clear", clear_if_there_is_room)
+    log.truncate_fully_and_start_at(80)
+    append(log, 2)
+    assert offsets(read_all(log)) == [80, 81]
+    log.deleted_files.remove_due(sys.maxsize)

@@ -66,7 +66,7 @@ def restore_lost_indexes(directory: Path, segments: Sequence[Segment], rebuilt: 
             transactions, is_complete = known, True
         aborted: list[AbortedTransaction] = []
         for position, header in _checked(segment, start, None if is_last else segments[place + 1].base_offset):
-            damage = None if header is not None else damage_error(segment.path, position)
+            damage, found = None if header is not None else damage_error(segment.path, position), len(aborted)
             if header is not None and header.base_offset >= start:
                 try:
                     _replay(segment, position, header, transactions, aborted)
@@ -83,6 +83,10 @@ def restore_lost_indexes(directory: Path, segments: Sequence[Segment], rebuilt: 
                         damage,
                     )
                 transactions, is_complete = OpenTransactions(), False
+            if not is_complete and len(aborted) > found:
+                # Unknown transactions may be open, so the last stable offset may be anywhere before. One that is too
+                # late would end a reader's search before the entries of later segments.
+                aborted[-1] = aborted[-1]._replace(last_stable_offset=segments[0].base_offset)
         if place in lost:
             _rewrite(segment, aborted)
 

@@ -225,9 +225,10 @@ def test_after_a_marker_may_be_lost_only_transactions_that_begin_later_are_certa
     assert found == [
         *[first][: damaged > 5],
         *[AbortedTransaction(2, 3, 6, 4)][: damaged > 6],
-        *[small._replace(last_stable_offset=9)][: damaged < 7],
+        # a later last stable offset could end a search before the entries of the next segments
+        *[small._replace(last_stable_offset=0)][: damaged < 7],
         *[later][:has_snapshot],
-        last,
+        last if has_snapshot else last._replace(last_stable_offset=0),
     ]
     assert caplog.text.count("read_committed consumers may get records of aborted transactions") == 1
 
