@@ -381,7 +381,7 @@ class ReplicaManager:
         """Delete segments past their retention, one log per step. A failure of one log does not affect the others."""
         for partition in self._with_waiting():
             topic_partition = partition.log.topic_partition
-            # unless it was deleted, or led or followed anew, since the first step
+            # unless it was deleted, or its leader changed, since the first step
             if partition in (self._hosted(topic_partition), self._opened.get(topic_partition)):
                 try:
                     partition.log.apply_retention(now_ms(), partition.high_watermark)

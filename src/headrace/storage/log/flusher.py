@@ -98,7 +98,7 @@ class LogFlusher:
             # recovery would not read it
             active.file.sync()
             active.sync_indexes()
-        elif active not in self._rolled:  # it is if an earlier roll failed
+        elif active not in self._rolled:  # an earlier roll that failed may have added it
             self._rolled.append(active)
 
     def restored(self, segments: Sequence[Segment]) -> None:

@@ -310,8 +310,8 @@ class Segment:
         # in this order, a crash between any two steps leaves indexes that recovery can complete from the log
         self.index.truncate(header.base_offset)
         if self.time_index.last[1] >= header.base_offset:
-            # That entry may be the only one for batches that stay and were appended with those that go: between the
-            # last two offset entries. `read_end` and recovery read the timestamps after the last offset entry again.
+            # That entry may also stand for batches that stay: those of the same append. They begin after the last but
+            # one offset entry. `read_end` and recovery read the timestamps after the last offset entry again.
             self.index.drop_last()
         self.time_index.truncate(header.base_offset)
         self.file.truncate(position)

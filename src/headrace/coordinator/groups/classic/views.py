@@ -22,7 +22,7 @@ def reads_of(group: Rebalance) -> Reads:
 
 
 def views_of(group: Rebalance) -> Iterator[MemberView]:
-    """Yield the members in the order in which they joined, then pending ones, as of the first one."""
+    """Yield the members in the order in which they joined, then pending ones, as they were at the first step."""
     membership, state = group.membership, group.state
     pending = list(membership.pending_joins.items())
     for member in list(membership.members.values()):
