@@ -16,7 +16,7 @@ EVENT_BYTES: Final = 400
 """Generous estimate of the size of an event."""
 _NO_ID: Final = 2**62
 _MERGES_PER_STEP: Final = 200
-_SERIES_PER_STEP: Final = 8
+_LIMIT: Final = "LIMIT (SELECT count(*) / 8 + 1 FROM series)"
 """One step deletes 1/8 of the series."""
 _SERIES_BYTES: Final = 60
 _EVENT_OVERHEAD: Final = 60
@@ -96,11 +96,17 @@ def _halve_events(database: "sqlite3.Connection") -> bool:
 
 def _drop_series(database: "sqlite3.Connection") -> bool:
     """Delete some series and their samples: first those of groups and topics that disappeared the longest ago."""
-    some = f"SELECT id FROM series ORDER BY seen_ms, id LIMIT (SELECT count(*) / {_SERIES_PER_STEP} + 1 FROM series)"
-    if not database.execute(f"DELETE FROM series WHERE id IN ({some})").rowcount:
+    some = f"ORDER BY has_ended DESC, seen_ms, id {_LIMIT}"
+    if not database.execute(f"DELETE FROM series WHERE id IN (SELECT id FROM series {some})").rowcount:
         return False
     database.execute("DELETE FROM sample WHERE series NOT IN (SELECT id FROM series)")
     return True
+
+
+def drop_ended(database: "sqlite3.Connection") -> None:
+    """Delete some series that have ended, to make room for other names. Their samples remain until they expire."""
+    some = f"WHERE has_ended ORDER BY seen_ms, id {_LIMIT}"
+    database.execute(f"DELETE FROM series WHERE id IN (SELECT id FROM series {some})")
 
 
 def _merge_samples(database: "sqlite3.Connection") -> bool:

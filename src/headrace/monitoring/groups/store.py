@@ -34,10 +34,12 @@ _VACUUM_PAGES: Final = 2000
 _NOT_DAMAGED: Final = frozenset({3, 5, 6, 7, 8, 9, 10, 13, 14})
 """SQLite's codes of errors without damage: PERM, BUSY, LOCKED, NOMEM, READONLY, INTERRUPT, IOERR, FULL, CANTOPEN."""
 _RAW, _DEFLATED = b"\x00", b"\x01"
+_END: Final = _RAW
+"""The row of a sample in which a series ends."""
 _SCHEMA: Final = """
 CREATE TABLE series (
     id INTEGER PRIMARY KEY AUTOINCREMENT, group_id TEXT NOT NULL, topic TEXT NOT NULL, seen_ms INTEGER NOT NULL,
-    UNIQUE (group_id, topic)
+    has_ended INTEGER NOT NULL DEFAULT 0, UNIQUE (group_id, topic)
 );
 CREATE TABLE tick (at_ms INTEGER PRIMARY KEY);
 CREATE TABLE sample (
@@ -110,10 +112,13 @@ class HistoryStore:
 
         def insert(database: "sqlite3.Connection") -> None:
             database.execute("INSERT OR IGNORE INTO tick VALUES (?)", (at_ms,))
-            database.executemany(
-                "INSERT OR REPLACE INTO sample VALUES (?, ?, ?)",
-                [(at_ms, self._series(database, group_id, topic, at_ms), data) for group_id, topic, data in rows],
-            )
+            for group_id, topic, data in rows:
+                if data == _END:
+                    series = self._end(database, group_id, topic)
+                else:
+                    series = self._series(database, group_id, topic, at_ms)
+                if series is not None:
+                    database.execute("INSERT OR REPLACE INTO sample VALUES (?, ?, ?)", (at_ms, series, data))
 
         # Pages are not always full.
         self._make_room(size * 5 // 4)
@@ -169,13 +174,20 @@ class HistoryStore:
         share = self._max_bytes // pruning.SHARE
         rows: list[tuple[str, str, bytes]] = []
         size = new = names = skipped = 0
+        may_drop = True
         for group_id, topic, data in changes:
             if len(group_id) > MAX_NAME:
                 continue
             new_names = 0
             if self._id(database, group_id, topic) is None:
+                if not data:
+                    continue
                 names = names or pruning.size_of_series(database)
                 new_names = pruning.series_size(group_id, topic)
+                if names + new_names > share and may_drop:
+                    may_drop = False
+                    pruning.drop_ended(database)
+                    names = pruning.size_of_series(database) + new
             packed = _packed(data)
             needed = _space(packed)
             if (new_names and names + new_names > share) or size + needed > share:
@@ -206,8 +218,9 @@ class HistoryStore:
         return self._run(select, [])
 
     def series(self) -> list[tuple[str, str]]:
-        """Return all pairs of group and topic that were sampled and have not expired."""
-        return self._run(lambda database: database.execute("SELECT group_id, topic FROM series").fetchall(), [])
+        """Return all pairs of group and topic that were sampled and have neither ended nor expired."""
+        query = "SELECT group_id, topic FROM series WHERE NOT has_ended"
+        return self._run(lambda database: database.execute(query).fetchall(), [])
 
     def topics_of(self, group_id: str) -> list[str]:
         """Return the topics of which the history may have samples of the group."""
@@ -293,6 +306,9 @@ class HistoryStore:
         database.execute("PRAGMA cache_size = -1024")
         if version == 0:
             database.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
+        elif "has_ended" not in {column[1] for column in database.execute("PRAGMA table_info(series)")}:
+            # Files of earlier versions. These versions can also use the file with this column.
+            database.execute("ALTER TABLE series ADD COLUMN has_ended INTEGER NOT NULL DEFAULT 0")
         database.execute(f"PRAGMA max_page_count = {self._max_bytes // _PAGE_BYTES}")
 
     def _id(self, database: "sqlite3.Connection", group_id: str, topic: str) -> int | None:
@@ -307,12 +323,19 @@ class HistoryStore:
         if found is None:
             database.execute(
                 "INSERT INTO series (group_id, topic, seen_ms) VALUES (?, ?, ?)"
-                " ON CONFLICT DO UPDATE SET seen_ms = excluded.seen_ms",
+                " ON CONFLICT DO UPDATE SET seen_ms = excluded.seen_ms, has_ended = 0",
                 (group_id, topic, now_ms),
             )
             found = self._id(database, group_id, topic)
             assert found is not None
             self._ids[group_id, topic] = found
+        return found
+
+    def _end(self, database: "sqlite3.Connection", group_id: str, topic: str) -> int | None:
+        """Mark a series as ended. Leaves the time when it was last seen, so that it expires."""
+        found = self._id(database, group_id, topic)
+        self._ids.pop((group_id, topic), None)
+        database.execute("UPDATE series SET has_ended = 1 WHERE id = ?", (found,))
         return found
 
     def _used(self) -> int:

@@ -315,3 +315,70 @@ def test_a_missing_directory_does_not_stop_the_broker(tmp_path: Path) -> None:
     store = open_store(tmp_path / "gone" / "history.db")
     assert not store.write_events([event()])
     assert store.events("g", 0, NOW, 10) == []
+
+
+def test_deleted_groups_expire_although_the_broker_restarts(path: Path) -> None:
+    store = open_store(path)
+    store.write_sample(NOW, [("gone", "t", b"last"), ("live", "t", b"last")])
+    store.write_sample(NOW + HOUR, [("gone", "t", b"")])
+    store.close()
+    store = open_store(path)
+    assert store.series() == [("live", "t")]
+    # An end that is reported again, too, does not make the group younger.
+    store.write_sample(NOW + 20 * HOUR, [("gone", "t", b""), ("unknown", "t", b"")])
+    store.prune(NOW + 20 * HOUR)
+    assert store.topics_of("gone") == ["t"]
+    assert store.topics_of("unknown") == []
+    store.prune(NOW + 25 * HOUR)
+    assert store.topics_of("gone") == []
+    store.close()
+
+
+def test_a_group_that_is_created_again_has_not_ended(store: HistoryStore) -> None:
+    for place, data in enumerate((b"first", b"", b"second")):
+        store.write_sample(NOW + place * HOUR, [("g", "t", data)])
+    assert store.series() == [("g", "t")]
+    store.prune(NOW + 25 * HOUR)
+    assert samples(store, "g", "t", NOW, NOW + 9 * HOUR).changes[-1] == (NOW + 2 * HOUR, b"second")
+
+
+def test_names_of_deleted_groups_make_room_for_new_groups(path: Path) -> None:
+    store = open_store(path, MEGABYTE)
+    write_groups(store, 2000, "g" * 80)
+    known = store.series()
+    assert len(known) < 2000
+    store.write_sample(NOW + 2000, [(*key, b"") for key in known[:500]])
+    assert write_groups(store, 100, "later", first=2001)
+    assert len([group for group, _ in store.series() if group.endswith("later")]) == 100
+    assert set(known[500:]) < set(store.series())
+    # Most of the deleted groups still have their history.
+    assert len([group for group, _ in known[:500] if store.topics_of(group)]) > 200
+    store.close()
+
+
+def test_series_that_have_ended_are_deleted_first(path: Path) -> None:
+    store = open_store(path, 16 * MEGABYTE)
+    write_groups(store, 5000, "g" * 80)
+    ended = store.series()[1000:]
+    store.write_sample(NOW + 5000, [(*key, b"") for key in ended])
+    live = store.series()
+    store.close()
+    store = open_store(path, MEGABYTE)
+    store.prune(NOW)
+    assert store.topics_of(ended[0][0]) == []
+    assert store.series() == live
+    store.close()
+
+
+def test_a_file_of_an_earlier_version_is_kept(path: Path) -> None:
+    store = open_store(path)
+    store.write_sample(NOW, [("g", "t", b"a")])
+    store._database().execute("ALTER TABLE series DROP COLUMN has_ended")
+    store.close()
+    store = open_store(path)
+    assert store.series() == [("g", "t")]
+    store.write_sample(NOW + 1, [("g", "t", b"")])
+    assert store.series() == []
+    assert store.resets == 0
+    assert samples(store, "g", "t", NOW, NOW + 1).changes == [(NOW, b"a"), (NOW + 1, b"")]
+    store.close()
