@@ -68,6 +68,8 @@ class GroupHistory:
         self.rebalances: dict[str, int] = {}
         """Number of rebalances that began since the broker started, by group."""
         self.events_lost = 0
+        self._resets = 0
+        """Number of damaged files replaced, at the last sample."""
 
     def start(
         self, coordinator: GroupCoordinator, topics: Topics, partition: Callable[[str, int], Replica | None]
@@ -132,7 +134,9 @@ class GroupHistory:
         await self._in_slices(self.sampler.sweep(at_ms, wanted))
         await self._look_up_times(wanted)
         await self._in_slices(self.sampler.changed(at_ms, changed))
-        if not await self.in_thread(lambda: self.store.write_sample(at_ms, changed)):
+        self.sampler.write_again(await self.in_thread(lambda: self.store.write_sample(at_ms, changed)))
+        if self._resets != self.store.resets:  # the new file has no states of idle groups
+            self._resets = self.store.resets
             self.sampler.write_all_again()
 
     async def _in_slices(self, steps: Iterable[None]) -> None:
@@ -191,7 +195,7 @@ class GroupHistory:
 
     async def _touch(self) -> None:
         live = self.sampler.live()
-        await self.in_thread(lambda: self.store.touch(live, now_ms()))
+        self.sampler.write_again(await self.in_thread(lambda: self.store.touch(live, now_ms())))
         existing = {group.group_id for group, _ in self.coordinator.groups_with_offsets()}
         self.rebalances = {name: count for name, count in self.rebalances.items() if name in existing}
 

@@ -62,10 +62,11 @@ class Change(NamedTuple):
 
 
 class _Fitting(NamedTuple):
-    """Changes that fit into the file, compressed, and the space that they need."""
+    """Changes that fit into the file, compressed, the space that they need, and the series of the other changes."""
 
     rows: list[tuple[str, str, bytes]]
     size: int
+    skipped: list[tuple[str, str]]
 
 
 class HistoryStore:
@@ -99,16 +100,18 @@ class HistoryStore:
         self.events_lost += len(rows)
         return False
 
-    def write_sample(self, at_ms: int, changes: Iterable[tuple[str, str, bytes]]) -> bool:
-        """Add a sample: group, topic and data of all changes since the last one. Fails like `write_events`.
+    def write_sample(self, at_ms: int, changes: Iterable[tuple[str, str, bytes]]) -> list[tuple[str, str]]:
+        """Add a sample: group, topic and data of all changes since the last one.
 
-        Changes for which the file has no room are logged and skipped.
+        Return the groups and topics to write again, and log the reason: those for which the file has no room, or all
+        if writing fails.
         """
-        wanted = list(changes)
+        wanted = [change for change in changes if len(change[0]) <= MAX_NAME]
+        everything = [(group_id, topic) for group_id, topic, _ in wanted]
         fitting: list[_Fitting] = []
         if not self._write(lambda database: fitting.append(self._fitting(database, wanted))):
-            return False
-        rows, size = fitting[-1]
+            return everything
+        rows, size, skipped = fitting[-1]
 
         def insert(database: "sqlite3.Connection") -> None:
             database.execute("INSERT OR IGNORE INTO tick VALUES (?)", (at_ms,))
@@ -122,13 +125,15 @@ class HistoryStore:
 
         # Pages are not always full.
         self._make_room(size * 5 // 4)
-        return self._write(insert)
+        return skipped if self._write(insert) else everything
 
-    def touch(self, live: Iterable[tuple[str, str]], now_ms: int) -> None:
-        """Record that these groups and topics still exist, so that `prune` keeps them."""
-        rows = [(now_ms, *key) for key in live]
+    def touch(self, live: Iterable[tuple[str, str]], now_ms: int) -> list[tuple[str, str]]:
+        """Record that these groups and topics still exist, so that `prune` keeps them. Return those not in the file."""
+        rows = [(now_ms, *key) for key in live if len(key[0]) <= MAX_NAME]
         query = "UPDATE series SET seen_ms = ? WHERE group_id = ? AND topic = ?"
         self._write(lambda database: database.executemany(query, rows))
+        known = set(self.series())
+        return [key for _, *names in rows if (key := (names[0], names[1])) not in known]
 
     def prune(self, now_ms: int) -> None:
         """Delete expired data, and thin out old samples if the file is too large."""
@@ -173,11 +178,10 @@ class HistoryStore:
         """Compress the changes for which the file has room. Log the number of others."""
         share = self._max_bytes // pruning.SHARE
         rows: list[tuple[str, str, bytes]] = []
-        size = new = names = skipped = 0
+        skipped: list[tuple[str, str]] = []
+        size = new = names = 0
         may_drop = True
         for group_id, topic, data in changes:
-            if len(group_id) > MAX_NAME:
-                continue
             new_names = 0
             if self._id(database, group_id, topic) is None:
                 if not data:
@@ -188,10 +192,13 @@ class HistoryStore:
                     may_drop = False
                     pruning.drop_ended(database)
                     names = pruning.size_of_series(database) + new
+                if names + new_names > share:
+                    skipped.append((group_id, topic))
+                    continue
             packed = _packed(data)
             needed = _space(packed)
-            if (new_names and names + new_names > share) or size + needed > share:
-                skipped += 1
+            if size + needed > share:
+                skipped.append((group_id, topic))
                 continue
             names += new_names
             size += needed
@@ -199,8 +206,8 @@ class HistoryStore:
             new += new_names
         if skipped:
             advice = "increase headrace.group.history.max.bytes"
-            self._warn("The history of groups in %s has no room for %s more states: %s", self._path, skipped, advice)
-        return _Fitting(rows, size + new)
+            self._warn("The history of groups in %s has no room for %s states: %s", self._path, len(skipped), advice)
+        return _Fitting(rows, size + new, skipped)
 
     # Reading
 

@@ -29,7 +29,7 @@ def state(*committed: int, end: int = 100) -> bytes:
 
 
 def write(store: HistoryStore, second: int, **topics: bytes) -> None:
-    assert store.write_sample(NOW + second * 1000, [("g", topic, data) for topic, data in topics.items()])
+    assert not store.write_sample(NOW + second * 1000, [("g", topic, data) for topic, data in topics.items()])
 
 
 def read(

@@ -153,7 +153,7 @@ async def test_the_event_loop_reads_no_history(history: GroupHistory, monkeypatc
 
     monkeypatch.setattr(points, "from_bytes", traced)
     history.sampler = GroupSampler(list, FakeTopics(), lambda _topic, _index: None)
-    assert history.store.write_sample(NOW, [("g", "t", array("q", [40, 100, NOW]).tobytes())])
+    assert not history.store.write_sample(NOW, [("g", "t", array("q", [40, 100, NOW]).tobytes())])
     answer: Any = await GroupRoutes(history).history({"group": "g", "from": "0"})
     assert answer["series"] == [{"topic": "t", "partition": 0, "points": [[NOW, 40, 100, 60, 0.0, None, 40]]}]
     assert threads
