@@ -314,8 +314,12 @@ class HistoryStore:
         if version == 0:
             database.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
         elif "has_ended" not in {column[1] for column in database.execute("PRAGMA table_info(series)")}:
-            # Files of earlier versions. These versions can also use the file with this column.
-            database.execute("ALTER TABLE series ADD COLUMN has_ended INTEGER NOT NULL DEFAULT 0")
+            # Earlier versions, which can also use a file with this column, recorded groups with too long ids. Their
+            # states would no longer change.
+            database.executescript(
+                "BEGIN; ALTER TABLE series ADD COLUMN has_ended INTEGER NOT NULL DEFAULT 0;"
+                f" DELETE FROM series WHERE length(group_id) > {MAX_NAME}; COMMIT;"
+            )
         database.execute(f"PRAGMA max_page_count = {self._max_bytes // _PAGE_BYTES}")
 
     def _id(self, database: "sqlite3.Connection", group_id: str, topic: str) -> int | None:

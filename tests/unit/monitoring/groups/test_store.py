@@ -396,3 +396,18 @@ def test_a_file_of_an_earlier_version_is_kept(path: Path) -> None:
     assert store.resets == 0
     assert samples(store, "g", "t", NOW, NOW + 1).changes == [(NOW, b"a"), (NOW + 1, b"")]
     store.close()
+
+
+def test_groups_with_too_long_names_disappear_from_the_file_of_an_earlier_version(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.monitoring.groups.store.MAX_NAME", 1000)
+    store = open_store(path)
+    assert not store.write_sample(NOW, [("g" * 501, "t", b"a"), ("g" * 500, "t", b"b")])
+    store._database().execute("ALTER TABLE series DROP COLUMN has_ended")
+    store.close()
+    monkeypatch.undo()
+    store = open_store(path)
+    assert store.series() == [("g" * 500, "t")]
+    assert store.topics_of("g" * 501) == []
+    store.close()
