@@ -156,9 +156,10 @@ class HistoryStore:
         """Make the current statement fail. Call it from any thread."""
         import sqlite3
 
-        if self._connection is not None:
+        connection = self._connection  # the thread may reset it
+        if connection is not None:
             with suppress(sqlite3.ProgrammingError):  # it is being closed
-                self._connection.interrupt()
+                connection.interrupt()
 
     def _make_room(self, size: int) -> None:
         """Free space if the file is too large, or has no room for `size` more bytes."""

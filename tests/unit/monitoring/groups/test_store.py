@@ -1,4 +1,5 @@
 import random
+import sqlite3
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
@@ -318,6 +319,25 @@ def test_pruning_ends_early_when_the_broker_stops(path: Path) -> None:
     store.prune(NOW)
     assert store.size() > MEGABYTE
     store.close()
+
+
+def test_a_file_that_is_closed_meanwhile_is_not_interrupted(path: Path) -> None:
+    connection = sqlite3.connect(":memory:")
+
+    class Closing(HistoryStore):
+        """Another thread closes the file after it has been read from `_connection`."""
+
+        def __getattribute__(self, name: str) -> object:
+            value = super().__getattribute__(name)
+            if name == "_connection" and value is connection:
+                connection.close()
+                self._connection = None
+            return value
+
+    store = Closing(path, max_bytes=MEGABYTE, retention_ms=HOUR)
+    store._connection = connection
+    store.interrupt()
+    assert store._connection is None
 
 
 def test_groups_with_too_long_names_have_no_history(store: HistoryStore) -> None:
