@@ -7,6 +7,8 @@ False, so that repeating it ends.
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
+from headrace.monitoring.groups.events import Event
+
 if TYPE_CHECKING:
     import sqlite3
 
@@ -31,6 +33,20 @@ def size_of_series(database: "sqlite3.Connection") -> int:
     """Return the estimated space that all series use."""
     size = f"2 * ({_bytes('group_id')} + {_bytes('topic')}) + {_SERIES_BYTES}"
     return int(database.execute(f"SELECT total({size}) FROM series").fetchone()[0])
+
+
+def latest_events(events: Sequence[Event], max_bytes: int) -> tuple[Sequence[Event], int]:
+    """Return the latest events that fit into their share of the file, and a generous estimate of their size."""
+    size = 0
+    for place in range(len(events) - 1, -1, -1):
+        event = events[place]
+        texts = (event.group_id, *(value for value in event if isinstance(value, str)))
+        # Pages with long events are not full.
+        more = 2 * (sum(len(text.encode()) for text in texts) + _EVENT_OVERHEAD)
+        if size + more > max_bytes // SHARE:
+            return events[place + 1 :], size
+        size += more
+    return events, size
 
 
 def expire(database: "sqlite3.Connection", oldest: int, max_events: int, slack_ms: int = 0) -> bool:

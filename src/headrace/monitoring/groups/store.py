@@ -87,14 +87,19 @@ class HistoryStore:
     # Writing
 
     def write_events(self, events: Iterable[Event]) -> bool:
-        """Add events. Return False, and log the reason, if that fails."""
-        rows = list(events)
+        """Add events: the latest ones, if they do not fit into their share of the file. Others are counted as lost.
+
+        Return False, and log the reason, if that fails.
+        """
+        wanted = list(events)
+        rows, size = pruning.latest_events(wanted, self._max_bytes)
+        self.events_lost += len(wanted) - len(rows)
 
         def insert(database: "sqlite3.Connection") -> None:
             columns = "group_id, at_ms, what, generation, member_id, instance_id, client_id, client_host, reason"
             database.executemany(f"INSERT INTO event ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
-        self._make_room(min(len(rows) * pruning.EVENT_BYTES, self._max_bytes // pruning.SHARE))
+        self._make_room(size)
         if self._write(insert):
             return True
         self.events_lost += len(rows)

@@ -309,6 +309,21 @@ def test_large_events_use_at_most_a_quarter_of_a_full_file(path: Path) -> None:
     store.close()
 
 
+def test_the_latest_of_a_burst_of_large_events_are_stored(path: Path) -> None:
+    store = open_store(path, MEGABYTE)
+    for place in range(60):
+        store.write_sample(NOW, [(f"g{place}", "t", random.Random(place).randbytes(12_000))])
+    large = event(group_id="g" * 500)._replace(member_id="m" * 500, client_id="c" * 500, reason="r" * 500)
+    events = [large._replace(generation=number) for number in range(1000)]
+    assert store.write_events(events)
+    stored = store.events("g" * 500, NOW, NOW, 9999)
+    assert len(stored) >= 50
+    assert stored == events[-len(stored) :]
+    assert store.events_lost == 1000 - len(stored)
+    assert len(samples(store, "g1", "t", NOW, NOW).ticks) == 1
+    store.close()
+
+
 def test_pruning_ends_early_when_the_broker_stops(path: Path) -> None:
     store = open_store(path, 16 * MEGABYTE)
     for place in range(100):
