@@ -31,9 +31,15 @@ def series_of(store: HistoryStore, wanted: Wanted) -> Steps[list[dict[str, Any]]
     Chooses the samples before it reads them, so that memory and time depend on the number of points returned.
     """
     topics = store.topics_of(wanted.group_id) if wanted.topic is None else [wanted.topic]
-    expected = max(len(topics), 1)
+    ranges = {}
+    for topic in topics:
+        yield
+        start, end = _range_of(store, wanted, topic)
+        if start <= end:
+            ranges[topic] = start, end
+    expected = max(len(ranges), 1)
     while True:
-        found = yield from _Reader(store, wanted, expected).read(topics)
+        found = yield from _Reader(store, wanted, expected).read(ranges)
         if len(found) <= 2 * expected:
             break
         expected = len(found)
@@ -43,6 +49,20 @@ def series_of(store: HistoryStore, wanted: Wanted) -> Steps[list[dict[str, Any]]
         yield
         series.append({"topic": topic, "partition": partition, "points": _with_pace(_thin(points, most))})
     return series
+
+
+def _range_of(store: HistoryStore, wanted: Wanted, topic: str) -> tuple[int, int]:
+    """Return the times from which and until which the topic has points. The range is empty if it has none."""
+    group_id, start, end = wanted.group_id, wanted.from_ms, wanted.to_ms
+    last = store.last_change(group_id, topic, _BEFORE_ALL, end)
+    while last is not None and not last.data:
+        end = last.at_ms - 1
+        last = store.last_change(group_id, topic, _BEFORE_ALL, end)
+    before = store.last_change(group_id, topic, _BEFORE_ALL, start)
+    if before is None or not before.data:
+        first = store.first_change(group_id, topic, start, end)
+        start = end + 1 if first is None else first.at_ms
+    return start, end
 
 
 def _most_points(series: int) -> int:
@@ -59,13 +79,13 @@ class _Reader:
         self._most_points = _most_points(expected)
         self._ticks: tuple[tuple[int, int], list[int]] = ((0, -1), [])
 
-    def read(self, topics: list[str]) -> Steps[dict[tuple[str, int], list[Point]]]:
+    def read(self, ranges: dict[str, tuple[int, int]]) -> Steps[dict[tuple[str, int], list[Point]]]:
         """Return the points by topic and partition. Ends early if there are more than twice the expected series."""
         found: dict[tuple[str, int], list[Point]] = {}
-        for topic in topics:
+        for topic, range_ in ranges.items():
             before = _BEFORE_ALL
             states: list[Standing] = []
-            for tick in self._ticks_in(self._range_of(topic)):
+            for tick in self._ticks_in(range_):
                 yield
                 change = self._store.last_change(self._wanted.group_id, topic, before, tick)
                 if change is not None:
@@ -76,19 +96,6 @@ class _Reader:
                 if len(found) > self._most_series:
                     return found
         return found
-
-    def _range_of(self, topic: str) -> tuple[int, int]:
-        """Return the times from which and until which the topic has points."""
-        group_id, start, end = self._wanted.group_id, self._wanted.from_ms, self._wanted.to_ms
-        last = self._store.last_change(group_id, topic, _BEFORE_ALL, end)
-        while last is not None and not last.data:
-            end = last.at_ms - 1
-            last = self._store.last_change(group_id, topic, _BEFORE_ALL, end)
-        before = self._store.last_change(group_id, topic, _BEFORE_ALL, start)
-        if before is None or not before.data:
-            first = self._store.first_change(group_id, topic, start, end)
-            start = end + 1 if first is None else first.at_ms
-        return start, end
 
     def _ticks_in(self, range_: tuple[int, int]) -> list[int]:
         if self._ticks[0] != range_:  # many topics have the same

@@ -7,6 +7,8 @@ False, so that repeating it ends.
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
+from headrace.monitoring.groups.events import Event
+
 if TYPE_CHECKING:
     import sqlite3
 
@@ -16,7 +18,7 @@ EVENT_BYTES: Final = 400
 """Generous estimate of the size of an event."""
 _NO_ID: Final = 2**62
 _MERGES_PER_STEP: Final = 200
-_SERIES_PER_STEP: Final = 8
+_LIMIT: Final = "LIMIT (SELECT count(*) / 8 + 1 FROM series)"
 """One step deletes 1/8 of the series."""
 _SERIES_BYTES: Final = 60
 _EVENT_OVERHEAD: Final = 60
@@ -31,6 +33,20 @@ def size_of_series(database: "sqlite3.Connection") -> int:
     """Return the estimated space that all series use."""
     size = f"2 * ({_bytes('group_id')} + {_bytes('topic')}) + {_SERIES_BYTES}"
     return int(database.execute(f"SELECT total({size}) FROM series").fetchone()[0])
+
+
+def latest_events(events: Sequence[Event], max_bytes: int) -> tuple[Sequence[Event], int]:
+    """Return the latest events that fit into their share of the file, and a generous estimate of their size."""
+    size = 0
+    for place in range(len(events) - 1, -1, -1):
+        event = events[place]
+        texts = (event.group_id, *(value for value in event if isinstance(value, str)))
+        # Pages with long events are not full.
+        more = 2 * (sum(len(text.encode()) for text in texts) + _EVENT_OVERHEAD)
+        if size + more > max_bytes // SHARE:
+            return events[place + 1 :], size
+        size += more
+    return events, size
 
 
 def expire(database: "sqlite3.Connection", oldest: int, max_events: int, slack_ms: int = 0) -> bool:
@@ -96,11 +112,17 @@ def _halve_events(database: "sqlite3.Connection") -> bool:
 
 def _drop_series(database: "sqlite3.Connection") -> bool:
     """Delete some series and their samples: first those of groups and topics that disappeared the longest ago."""
-    some = f"SELECT id FROM series ORDER BY seen_ms, id LIMIT (SELECT count(*) / {_SERIES_PER_STEP} + 1 FROM series)"
-    if not database.execute(f"DELETE FROM series WHERE id IN ({some})").rowcount:
+    some = f"ORDER BY has_ended DESC, seen_ms, id {_LIMIT}"
+    if not database.execute(f"DELETE FROM series WHERE id IN (SELECT id FROM series {some})").rowcount:
         return False
     database.execute("DELETE FROM sample WHERE series NOT IN (SELECT id FROM series)")
     return True
+
+
+def drop_ended(database: "sqlite3.Connection") -> None:
+    """Delete some series that have ended, to make room for other names. Their samples remain until they expire."""
+    some = f"WHERE has_ended ORDER BY seen_ms, id {_LIMIT}"
+    database.execute(f"DELETE FROM series WHERE id IN (SELECT id FROM series {some})")
 
 
 def _merge_samples(database: "sqlite3.Connection") -> bool:

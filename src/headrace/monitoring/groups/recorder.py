@@ -9,7 +9,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -22,6 +21,7 @@ from headrace.errors import KafkaError
 from headrace.monitoring.groups.events import MAX_NAME, Event, event_of
 from headrace.monitoring.groups.sampler import GroupSampler, Reset, Wanted, learn, look_up_times, scan
 from headrace.monitoring.groups.store import HistoryStore
+from headrace.monitoring.groups.worker import Worker
 from headrace.replication.replica import Replica
 from headrace.slices import Steps, run_slice
 
@@ -58,7 +58,7 @@ class GroupHistory:
         self._interval_s = interval_ms / 1000
         self._assumed_reset = assumed_reset
         self.store = HistoryStore(path, max_bytes=max_bytes, retention_ms=retention_ms)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-history")
+        self._thread = Worker("headrace-history")
         self._loop = asyncio.get_running_loop()
         self._events: deque[Event] = deque()
         self._write_handle: asyncio.TimerHandle | None = None
@@ -68,6 +68,8 @@ class GroupHistory:
         self.rebalances: dict[str, int] = {}
         """Number of rebalances that began since the broker started, by group."""
         self.events_lost = 0
+        self._resets = 0
+        """Number of damaged files replaced, at the last sample."""
 
     def start(
         self, coordinator: GroupCoordinator, topics: Topics, partition: Callable[[str, int], Replica | None]
@@ -91,9 +93,11 @@ class GroupHistory:
         except TimeoutError:
             log.warning("The history of groups was still busy after %.0f s: its last events are lost", _STOP_S)
             self.store.interrupt()
+            self.events_lost += len(self._events)
             self._events.clear()
-            if self._write is not None:
-                self._write.cancel()
+            if (write := self._write) is not None:
+                write.cancel()
+                await asyncio.gather(write, return_exceptions=True)
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def observe(self, group_id: str, note: Note, at_ms: int) -> None:
@@ -132,7 +136,9 @@ class GroupHistory:
         await self._in_slices(self.sampler.sweep(at_ms, wanted))
         await self._look_up_times(wanted)
         await self._in_slices(self.sampler.changed(at_ms, changed))
-        if not await self.in_thread(lambda: self.store.write_sample(at_ms, changed)):
+        self.sampler.write_again(await self.in_thread(lambda: self.store.write_sample(at_ms, changed)))
+        if self._resets != self.store.resets:  # the new file has no states of idle groups
+            self._resets = self.store.resets
             self.sampler.write_all_again()
 
     async def _in_slices(self, steps: Iterable[None]) -> None:
@@ -191,7 +197,7 @@ class GroupHistory:
 
     async def _touch(self) -> None:
         live = self.sampler.live()
-        await self.in_thread(lambda: self.store.touch(live, now_ms()))
+        self.sampler.write_again(await self.in_thread(lambda: self.store.touch(live, now_ms())))
         existing = {group.group_id for group, _ in self.coordinator.groups_with_offsets()}
         self.rebalances = {name: count for name, count in self.rebalances.items() if name in existing}
 
@@ -210,8 +216,13 @@ class GroupHistory:
             self._write = self._loop.create_task(self._write_events(events))
 
     async def _write_events(self, events: list[Event]) -> None:
+        write = self._thread.submit(self.store.write_events, events)
         try:
-            await self.in_thread(lambda: self.store.write_events(events))
+            await asyncio.wrap_future(write)
+        except asyncio.CancelledError:
+            if write.cancelled():  # it had not begun
+                self.events_lost += len(events)
+            raise
         finally:
             self._write = None
             if self._events:

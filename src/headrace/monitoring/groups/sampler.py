@@ -123,8 +123,10 @@ class GroupSampler:
     def changed(self, now_ms: int, rows: list[tuple[str, str, bytes]]) -> Iterator[None]:
         """Append `(group, topic, data)` to `rows` for every group and topic that has changed since it was written.
 
-        Empty data means that the group no longer exists or no longer reads the topic.
+        Empty data means that the group no longer exists or no longer reads the topic. States that are not in the file
+        come before others, in case there is no room for all.
         """
+        others: list[tuple[str, str, bytes]] = []
         rows += ((*key, b"") for key in self._gone - set(self.live()))
         self._gone.clear()
         for group_id, topics in list(self._progress.items()):
@@ -139,13 +141,23 @@ class GroupSampler:
                 progress.has_moved = False
                 data = progress.as_bytes(topic)
                 if progress.written != hash(data):
+                    (rows if progress.written is None else others).append((group_id, name, data))
                     progress.written = hash(data)
-                    rows.append((group_id, name, data))
             yield
+        rows += others
 
     def add_earlier(self, series: Iterable[tuple[str, str]]) -> None:
         """Add the groups and topics that an earlier process sampled, to report those that have disappeared since."""
         self._gone.update(series)
+
+    def write_again(self, series: Iterable[tuple[str, str]]) -> None:
+        """Include these groups and topics in the next sample, or their ends if they have disappeared."""
+        for group_id, topic in series:
+            progress = self._progress.get(group_id, {}).get(topic)
+            if progress is None:
+                self._gone.add((group_id, topic))
+            else:
+                progress.written = None
 
     def write_all_again(self) -> None:
         """Include every group and topic in the next sample, whether changed or not."""

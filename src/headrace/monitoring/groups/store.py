@@ -34,10 +34,12 @@ _VACUUM_PAGES: Final = 2000
 _NOT_DAMAGED: Final = frozenset({3, 5, 6, 7, 8, 9, 10, 13, 14})
 """SQLite's codes of errors without damage: PERM, BUSY, LOCKED, NOMEM, READONLY, INTERRUPT, IOERR, FULL, CANTOPEN."""
 _RAW, _DEFLATED = b"\x00", b"\x01"
+_END: Final = _RAW
+"""The row of a sample in which a series ends."""
 _SCHEMA: Final = """
 CREATE TABLE series (
     id INTEGER PRIMARY KEY AUTOINCREMENT, group_id TEXT NOT NULL, topic TEXT NOT NULL, seen_ms INTEGER NOT NULL,
-    UNIQUE (group_id, topic)
+    has_ended INTEGER NOT NULL DEFAULT 0, UNIQUE (group_id, topic)
 );
 CREATE TABLE tick (at_ms INTEGER PRIMARY KEY);
 CREATE TABLE sample (
@@ -60,10 +62,11 @@ class Change(NamedTuple):
 
 
 class _Fitting(NamedTuple):
-    """Changes that fit into the file, compressed, and the space that they need."""
+    """Changes that fit into the file, compressed, the space that they need, and the series of the other changes."""
 
     rows: list[tuple[str, str, bytes]]
     size: int
+    skipped: list[tuple[str, str]]
 
 
 class HistoryStore:
@@ -84,46 +87,58 @@ class HistoryStore:
     # Writing
 
     def write_events(self, events: Iterable[Event]) -> bool:
-        """Add events. Return False, and log the reason, if that fails."""
-        rows = list(events)
+        """Add events: the latest ones, if they do not fit into their share of the file. Others are counted as lost.
+
+        Return False, and log the reason, if that fails.
+        """
+        wanted = list(events)
+        rows, size = pruning.latest_events(wanted, self._max_bytes)
+        self.events_lost += len(wanted) - len(rows)
 
         def insert(database: "sqlite3.Connection") -> None:
             columns = "group_id, at_ms, what, generation, member_id, instance_id, client_id, client_host, reason"
             database.executemany(f"INSERT INTO event ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
-        self._make_room(min(len(rows) * pruning.EVENT_BYTES, self._max_bytes // pruning.SHARE))
+        self._make_room(size)
         if self._write(insert):
             return True
         self.events_lost += len(rows)
         return False
 
-    def write_sample(self, at_ms: int, changes: Iterable[tuple[str, str, bytes]]) -> bool:
-        """Add a sample: group, topic and data of all changes since the last one. Fails like `write_events`.
+    def write_sample(self, at_ms: int, changes: Iterable[tuple[str, str, bytes]]) -> list[tuple[str, str]]:
+        """Add a sample: group, topic and data of all changes since the last one.
 
-        Changes for which the file has no room are logged and skipped.
+        Return the groups and topics to write again, and log the reason: those for which the file has no room, or all
+        if writing fails.
         """
-        wanted = list(changes)
+        wanted = [change for change in changes if len(change[0]) <= MAX_NAME]
+        everything = [(group_id, topic) for group_id, topic, _ in wanted]
         fitting: list[_Fitting] = []
         if not self._write(lambda database: fitting.append(self._fitting(database, wanted))):
-            return False
-        rows, size = fitting[-1]
+            return everything
+        rows, size, skipped = fitting[-1]
 
         def insert(database: "sqlite3.Connection") -> None:
             database.execute("INSERT OR IGNORE INTO tick VALUES (?)", (at_ms,))
-            database.executemany(
-                "INSERT OR REPLACE INTO sample VALUES (?, ?, ?)",
-                [(at_ms, self._series(database, group_id, topic, at_ms), data) for group_id, topic, data in rows],
-            )
+            for group_id, topic, data in rows:
+                if data == _END:
+                    series = self._end(database, group_id, topic)
+                else:
+                    series = self._series(database, group_id, topic, at_ms)
+                if series is not None:
+                    database.execute("INSERT OR REPLACE INTO sample VALUES (?, ?, ?)", (at_ms, series, data))
 
         # Pages are not always full.
         self._make_room(size * 5 // 4)
-        return self._write(insert)
+        return skipped if self._write(insert) else everything
 
-    def touch(self, live: Iterable[tuple[str, str]], now_ms: int) -> None:
-        """Record that these groups and topics still exist, so that `prune` keeps them."""
-        rows = [(now_ms, *key) for key in live]
+    def touch(self, live: Iterable[tuple[str, str]], now_ms: int) -> list[tuple[str, str]]:
+        """Record that these groups and topics still exist, so that `prune` keeps them. Return those not in the file."""
+        rows = [(now_ms, *key) for key in live if len(key[0]) <= MAX_NAME]
         query = "UPDATE series SET seen_ms = ? WHERE group_id = ? AND topic = ?"
         self._write(lambda database: database.executemany(query, rows))
+        known = set(self.series())
+        return [key for _, *names in rows if (key := (names[0], names[1])) not in known]
 
     def prune(self, now_ms: int) -> None:
         """Delete expired data, and thin out old samples if the file is too large."""
@@ -146,9 +161,10 @@ class HistoryStore:
         """Make the current statement fail. Call it from any thread."""
         import sqlite3
 
-        if self._connection is not None:
+        connection = self._connection  # the thread may reset it
+        if connection is not None:
             with suppress(sqlite3.ProgrammingError):  # it is being closed
-                self._connection.interrupt()
+                connection.interrupt()
 
     def _make_room(self, size: int) -> None:
         """Free space if the file is too large, or has no room for `size` more bytes."""
@@ -168,18 +184,27 @@ class HistoryStore:
         """Compress the changes for which the file has room. Log the number of others."""
         share = self._max_bytes // pruning.SHARE
         rows: list[tuple[str, str, bytes]] = []
-        size = new = names = skipped = 0
+        skipped: list[tuple[str, str]] = []
+        size = new = names = 0
+        may_drop = True
         for group_id, topic, data in changes:
-            if len(group_id) > MAX_NAME:
-                continue
             new_names = 0
             if self._id(database, group_id, topic) is None:
+                if not data:
+                    continue
                 names = names or pruning.size_of_series(database)
                 new_names = pruning.series_size(group_id, topic)
+                if names + new_names > share and may_drop:
+                    may_drop = False
+                    pruning.drop_ended(database)
+                    names = pruning.size_of_series(database) + new
+                if names + new_names > share:
+                    skipped.append((group_id, topic))
+                    continue
             packed = _packed(data)
             needed = _space(packed)
-            if (new_names and names + new_names > share) or size + needed > share:
-                skipped += 1
+            if size + needed > share:
+                skipped.append((group_id, topic))
                 continue
             names += new_names
             size += needed
@@ -187,8 +212,8 @@ class HistoryStore:
             new += new_names
         if skipped:
             advice = "increase headrace.group.history.max.bytes"
-            self._warn("The history of groups in %s has no room for %s more states: %s", self._path, skipped, advice)
-        return _Fitting(rows, size + new)
+            self._warn("The history of groups in %s has no room for %s states: %s", self._path, len(skipped), advice)
+        return _Fitting(rows, size + new, skipped)
 
     # Reading
 
@@ -206,8 +231,9 @@ class HistoryStore:
         return self._run(select, [])
 
     def series(self) -> list[tuple[str, str]]:
-        """Return all pairs of group and topic that were sampled and have not expired."""
-        return self._run(lambda database: database.execute("SELECT group_id, topic FROM series").fetchall(), [])
+        """Return all pairs of group and topic that were sampled and have neither ended nor expired."""
+        query = "SELECT group_id, topic FROM series WHERE NOT has_ended"
+        return self._run(lambda database: database.execute(query).fetchall(), [])
 
     def topics_of(self, group_id: str) -> list[str]:
         """Return the topics of which the history may have samples of the group."""
@@ -293,6 +319,13 @@ class HistoryStore:
         database.execute("PRAGMA cache_size = -1024")
         if version == 0:
             database.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
+        elif "has_ended" not in {column[1] for column in database.execute("PRAGMA table_info(series)")}:
+            # Earlier versions, which can also use a file with this column, recorded groups with too long ids. Their
+            # states would no longer change.
+            database.executescript(
+                "BEGIN; ALTER TABLE series ADD COLUMN has_ended INTEGER NOT NULL DEFAULT 0;"
+                f" DELETE FROM series WHERE length(group_id) > {MAX_NAME}; COMMIT;"
+            )
         database.execute(f"PRAGMA max_page_count = {self._max_bytes // _PAGE_BYTES}")
 
     def _id(self, database: "sqlite3.Connection", group_id: str, topic: str) -> int | None:
@@ -307,12 +340,19 @@ class HistoryStore:
         if found is None:
             database.execute(
                 "INSERT INTO series (group_id, topic, seen_ms) VALUES (?, ?, ?)"
-                " ON CONFLICT DO UPDATE SET seen_ms = excluded.seen_ms",
+                " ON CONFLICT DO UPDATE SET seen_ms = excluded.seen_ms, has_ended = 0",
                 (group_id, topic, now_ms),
             )
             found = self._id(database, group_id, topic)
             assert found is not None
             self._ids[group_id, topic] = found
+        return found
+
+    def _end(self, database: "sqlite3.Connection", group_id: str, topic: str) -> int | None:
+        """Mark a series as ended. Leaves the time when it was last seen, so that it expires."""
+        found = self._id(database, group_id, topic)
+        self._ids.pop((group_id, topic), None)
+        database.execute("UPDATE series SET has_ended = 1 WHERE id = ?", (found,))
         return found
 
     def _used(self) -> int:

@@ -29,7 +29,7 @@ def state(*committed: int, end: int = 100) -> bytes:
 
 
 def write(store: HistoryStore, second: int, **topics: bytes) -> None:
-    assert store.write_sample(NOW + second * 1000, [("g", topic, data) for topic, data in topics.items()])
+    assert not store.write_sample(NOW + second * 1000, [("g", topic, data) for topic, data in topics.items()])
 
 
 def read(
@@ -133,3 +133,13 @@ def test_a_deleted_group_with_many_partitions_has_points(store: HistoryStore, ma
     found = read(store)
     assert len(found) == 60
     assert {tuple(seconds(series)) for series in found} == {(0, 1)}
+
+
+def test_topics_without_points_in_the_period_do_not_reduce_the_points(store: HistoryStore, made: list[int]) -> None:
+    former = [f"former{number}" for number in range(50)]
+    write(store, 0, **{topic: state(1) for topic in former}, stuck=state(1))
+    write(store, 1, **dict.fromkeys(former, b""))
+    for second in range(100, 140):
+        write(store, second, t=state(second))
+    for start in (NOW + 100_000, NOW + 2000):
+        assert [(item["topic"], len(item["points"])) for item in read(store, start)] == [("stuck", 40), ("t", 40)]

@@ -1,6 +1,7 @@
 """Events on their way to the file, and the end of the history's thread."""
 
 import asyncio
+import concurrent.futures.thread
 import sqlite3
 import threading
 from array import array
@@ -49,6 +50,28 @@ async def test_a_busy_thread_does_not_stop_the_broker_from_stopping(
     await history.stop()
     assert not busy.done()
     assert "still busy" in caplog.text
+    assert history.events_lost == 1
+
+
+async def test_events_that_wait_when_the_broker_stops_are_counted(
+    history: GroupHistory, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "_STOP_S", 0.01)
+    history._thread.submit(gate.wait)
+    history.observe("g", joined(), NOW)
+    history._start_write()
+    for _ in range(10):
+        history.observe("g", joined(), NOW)
+    await history.stop()
+    assert history.events_lost == 11
+
+
+async def test_the_process_does_not_wait_for_a_busy_thread(history: GroupHistory) -> None:
+    thread = history._thread.submit(threading.current_thread).result()
+    # At exit, Python waits for other threads, and for those of a ThreadPoolExecutor.
+    assert thread.daemon
+    assert thread not in concurrent.futures.thread._threads_queues
+    await history.stop()
 
 
 async def test_events_wait_for_a_busy_thread_up_to_the_limit(
@@ -153,7 +176,7 @@ async def test_the_event_loop_reads_no_history(history: GroupHistory, monkeypatc
 
     monkeypatch.setattr(points, "from_bytes", traced)
     history.sampler = GroupSampler(list, FakeTopics(), lambda _topic, _index: None)
-    assert history.store.write_sample(NOW, [("g", "t", array("q", [40, 100, NOW]).tobytes())])
+    assert not history.store.write_sample(NOW, [("g", "t", array("q", [40, 100, NOW]).tobytes())])
     answer: Any = await GroupRoutes(history).history({"group": "g", "from": "0"})
     assert answer["series"] == [{"topic": "t", "partition": 0, "points": [[NOW, 40, 100, 60, 0.0, None, 40]]}]
     assert threads

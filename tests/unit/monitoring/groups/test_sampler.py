@@ -19,7 +19,7 @@ from headrace.coordinator.groups.records.embedded import encode_assignment
 from headrace.coordinator.groups.records.offsets import CommittedOffset
 from headrace.coordinator.groups.requests import Leaver
 from headrace.coordinator.groups.settings import GroupSettings
-from headrace.monitoring.groups import recorder
+from headrace.monitoring.groups import pruning, recorder
 from headrace.monitoring.groups.recorder import GroupHistory
 from headrace.monitoring.groups.sampler import GroupSampler, Reset, Wanted, look_up_times
 from headrace.monitoring.groups.standing import Trend
@@ -151,6 +151,25 @@ async def test_only_what_changed_is_written(
     assert [group for group, _, _ in changed(sampler)] == ["g", "h"]
     sampler.write_all_again()
     assert len(changed(sampler)) == 2
+
+
+async def test_what_could_not_be_written_is_written_again(
+    coordinator: GroupCoordinator, sampler: GroupSampler, topics: Topics
+) -> None:
+    for group in ("a", "skipped", "z"):
+        commit(coordinator, group, 55)
+    sweep(sampler)
+    changed(sampler)
+    coordinator.delete_group("z")
+    sweep(sampler)
+    assert changed(sampler) == [("z", "t", b"")]
+    sampler.write_again([("skipped", "t"), ("z", "t")])
+    append(topics.logs[0], 1)
+    sweep(sampler)
+    # What is not in the file comes first.
+    assert [group for group, _, _ in changed(sampler)] == ["z", "skipped", "a"]
+    sweep(sampler)
+    assert changed(sampler) == []
 
 
 async def test_series_of_deleted_groups_and_topics_are_ended(
@@ -312,6 +331,56 @@ async def test_samples_are_taken_at_the_interval(path: Path, coordinator: GroupC
     assert len(taken.changes) == 1
     await history.stop()
     history.store.close()
+
+
+async def test_idle_groups_are_written_to_a_new_file(
+    path: Path, coordinator: GroupCoordinator, sampler: GroupSampler
+) -> None:
+    history = GroupHistory(path, interval_ms=10**6, retention_ms=10**15, max_bytes=10**7)
+    history.coordinator, history.sampler = coordinator, sampler
+    commit(coordinator, "idle", 55)
+    await history.sample()
+    history.store.close()
+    path.write_bytes(b"something else" * 1000)
+    await history.sample()
+    assert history.store.series() == []
+    await history.sample()
+    assert history.store.series() == [("idle", "t")]
+    await history.stop()
+
+
+async def test_idle_groups_that_the_file_lost_are_written_again(
+    path: Path, coordinator: GroupCoordinator, sampler: GroupSampler
+) -> None:
+    history = GroupHistory(path, interval_ms=10**6, retention_ms=10**15, max_bytes=10**7)
+    history.coordinator, history.sampler = coordinator, sampler
+    commit(coordinator, "idle", 55)
+    await history.sample()
+    history.store._write(pruning._drop_series)
+    history.store._ids.clear()
+    await history.sample()
+    assert history.store.series() == []
+    await history._touch()
+    await history.sample()
+    assert history.store.series() == [("idle", "t")]
+    await history.stop()
+
+
+async def test_a_state_without_room_is_written_when_there_is_room(
+    path: Path, coordinator: GroupCoordinator, sampler: GroupSampler
+) -> None:
+    history = GroupHistory(path, interval_ms=10**6, retention_ms=10**15, max_bytes=2**20)
+    history.coordinator, history.sampler = coordinator, sampler
+    full = [(f"{number}-{'g' * 400}", "t") for number in range(400)]
+    assert history.store.write_sample(NOW, [(*key, b"x") for key in full])
+    commit(coordinator, "idle", 55)
+    commit(coordinator, "i" * 480, 55)
+    await history.sample()
+    assert history.store.topics_of("i" * 480) == []
+    history.store.write_sample(NOW + 1, [(*key, b"") for key in full])
+    await history.sample()
+    assert history.store.topics_of("i" * 480) == ["t"]
+    await history.stop()
 
 
 async def test_a_sweep_pauses_between_groups_and_within_large_ones(

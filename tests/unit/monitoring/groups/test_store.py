@@ -1,4 +1,5 @@
 import random
+import sqlite3
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
@@ -92,6 +93,13 @@ def test_a_stuck_group_stays_in_the_history_after_the_retention(store: HistorySt
     assert samples(store, "gone", "t", 0, end).changes == []
 
 
+def test_live_groups_that_are_not_in_the_file_are_found(store: HistoryStore) -> None:
+    store.write_sample(NOW, [("g", "t", b"a"), ("again", "t", b"a")])
+    store.write_sample(NOW + 1, [("again", "t", b"")])
+    live = [("g", "t"), ("g", "dropped"), ("again", "t"), ("g" * 501, "t")]
+    assert store.touch(live, NOW + 2) == [("g", "dropped"), ("again", "t")]
+
+
 def test_live_groups_are_kept_after_a_failure(store: HistoryStore) -> None:
     store.write_sample(NOW, [("stuck", "t", b"last")])
     store._database().execute("PRAGMA max_page_count = 1")
@@ -119,7 +127,7 @@ def test_the_states_of_idle_groups_are_not_rewritten_for_each_expired_sample(sto
 def test_a_file_over_its_limit_keeps_the_whole_period_at_lower_resolution(path: Path) -> None:
     store = open_store(path, MEGABYTE)
     for place in range(750):
-        assert store.write_sample(NOW + place, [(f"g{number}", "t", NOISE) for number in range(4)])
+        assert not store.write_sample(NOW + place, [(f"g{number}", "t", NOISE) for number in range(4)])
         if place % 25 == 0:
             store.prune(NOW)
     store.prune(NOW)
@@ -139,7 +147,7 @@ def test_thinning_keeps_the_last_state_of_an_unchanged_series(path: Path) -> Non
     store.write_sample(NOW, [("still", "t", b"first")])
     store.write_sample(NOW + 1, [("still", "t", b"last")])
     for place in range(2, 1000):
-        assert store.write_sample(NOW + place, [(f"g{number}", "t", NOISE) for number in range(4)])
+        assert not store.write_sample(NOW + place, [(f"g{number}", "t", NOISE) for number in range(4)])
         if place % 50 == 0:
             store.prune(NOW)
     assert samples(store, "still", "t", NOW + 990, NOW + 999).changes[0][1] == b"last"
@@ -190,15 +198,15 @@ def test_a_damaged_file_is_moved_away_and_replaced(path: Path, damage: str, capl
 def test_a_full_disk_leaves_a_gap_and_is_logged_once(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = open_store(path)
     noise = random.Random(0).randbytes(25_000)
-    assert store.write_sample(NOW, [("g", "t", noise)])
+    assert not store.write_sample(NOW, [("g", "t", noise)])
     store._database().execute("PRAGMA max_page_count = 20")
     results = [store.write_sample(NOW + place, [("g", "t", noise)]) for place in range(1, 60)]
-    assert not results[-1]
+    assert results[-1] == [("g", "t")]
     assert caplog.text.count("Cannot read or write") == 1
     assert not store.write_events([event()] * 10_000)
     assert store.events_lost == 10_000
     store._database().execute("PRAGMA max_page_count = 10000")
-    assert store.write_sample(NOW + 100, [("g", "t", b"again")])
+    assert not store.write_sample(NOW + 100, [("g", "t", b"again")])
     assert samples(store, "g", "t", NOW, NOW).changes == [(NOW, noise)]
     store.close()
 
@@ -208,21 +216,23 @@ def state(number: int) -> bytes:
     return array("q", [number, number + 1, NOW]).tobytes()
 
 
-def write_groups(store: HistoryStore, count: int, name: str, *, first: int = 0) -> bool:
-    """Write a sample with `count` new groups."""
+def write_groups(store: HistoryStore, count: int, name: str, *, first: int = 0) -> int:
+    """Write a sample with `count` new groups. Return the number of those that were written."""
     rows = [(f"{number}-{name}", "orders", state(number)) for number in range(first, first + count)]
-    return store.write_sample(NOW + first, rows)
+    return count - len(store.write_sample(NOW + first, rows))
 
 
 def test_the_names_of_many_groups_do_not_fill_the_file(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = open_store(path, MEGABYTE)
+    written = 0
     for first in range(0, 6000, 500):
-        assert write_groups(store, 500, "g" * 80, first=first)
+        written += write_groups(store, 500, "g" * 80, first=first)
         store.prune(NOW)
     assert 1000 < len(store.series()) < 2000
+    assert len(store.series()) == written
     assert "has no room for" in caplog.text
     # Known groups still have a history.
-    assert store.write_sample(NOW + 9999, [(f"0-{'g' * 80}", "orders", b"later")])
+    assert not store.write_sample(NOW + 9999, [(f"0-{'g' * 80}", "orders", b"later")])
     assert samples(store, f"0-{'g' * 80}", "orders", NOW + 9999, NOW + 9999).changes[-1] == (NOW + 9999, b"later")
     assert store.size() <= MEGABYTE * 8 // 10
     store.close()
@@ -243,7 +253,7 @@ def test_pruning_ends_in_a_file_that_is_full_of_names(path: Path) -> None:
     left = {group for group, _ in store.series()}
     assert left
     assert not left.intersection(gone)
-    assert store.write_sample(NOW + HOUR, [("later", "orders", state(1))])
+    assert not store.write_sample(NOW + HOUR, [(left.pop(), "orders", state(1))])
     store.close()
 
 
@@ -251,12 +261,12 @@ def test_pruning_ends_if_the_latest_states_alone_are_too_large(path: Path) -> No
     store = open_store(path, 16 * MEGABYTE)
     noise = random.Random(0)
     for number in range(40):
-        assert store.write_sample(NOW + number, [(f"g{number}", "t", noise.randbytes(50_000))])
+        assert not store.write_sample(NOW + number, [(f"g{number}", "t", noise.randbytes(50_000))])
     store.close()
     store = open_store(path, MEGABYTE)
     store.prune(NOW)
     assert store.size() <= MEGABYTE * 8 // 10
-    assert store.write_sample(NOW + 99, [("later", "t", b"fits")])
+    assert not store.write_sample(NOW + 99, [("later", "t", b"fits")])
     assert ("later", "t") in store.series()
     store.close()
 
@@ -265,7 +275,9 @@ def test_a_sample_larger_than_the_free_space_makes_room(path: Path) -> None:
     store = open_store(path, MEGABYTE)
     noise = random.Random(0)
     for place in range(60):
-        assert store.write_sample(NOW + place, [("g", "t", noise.randbytes(25_000)), ("h", "t", noise.randbytes(9000))])
+        assert not store.write_sample(
+            NOW + place, [("g", "t", noise.randbytes(25_000)), ("h", "t", noise.randbytes(9000))]
+        )
     assert samples(store, "g", "t", NOW + 59, NOW + 59).changes[-1][0] == NOW + 59
     assert len(samples(store, "g", "t", NOW, NOW + 59).ticks) > 5
     store.close()
@@ -275,9 +287,12 @@ def test_a_sample_that_cannot_fit_is_written_in_part(path: Path, caplog: pytest.
     store = open_store(path, MEGABYTE)
     noise = random.Random(0)
     rows = [(f"g{number}", "t", noise.randbytes(20_000)) for number in range(60)]
-    for place in range(5):
-        assert store.write_sample(NOW + place, rows)
+    skipped = store.write_sample(NOW, [*rows, ("ended", "t", b"")])
+    assert sorted([*skipped, *store.series()]) == sorted((group, topic) for group, topic, _ in rows)
     assert 5 <= len(store.series()) < 60
+    # The next sample has room for others.
+    others = [row for row in rows if row[:2] in skipped]
+    assert len(store.write_sample(NOW + 1, others)) < len(skipped)
     assert "has no room for" in caplog.text
     store.close()
 
@@ -286,7 +301,7 @@ def test_large_events_use_at_most_a_quarter_of_a_full_file(path: Path) -> None:
     store = open_store(path, MEGABYTE)
     for place in range(30):
         store.write_events(event(NOW + place)._replace(reason="r" * 500, client_id="c" * 500) for _ in range(20))
-        assert store.write_sample(NOW + place, [("g", "t", random.Random(place).randbytes(25_000))])
+        assert not store.write_sample(NOW + place, [("g", "t", random.Random(place).randbytes(25_000))])
     store.prune(NOW)
     assert store.size() <= MEGABYTE * 8 // 10
     assert 50 < len(store.events("g", NOW, NOW + 99, 9999)) < 300
@@ -294,10 +309,25 @@ def test_large_events_use_at_most_a_quarter_of_a_full_file(path: Path) -> None:
     store.close()
 
 
+def test_the_latest_of_a_burst_of_large_events_are_stored(path: Path) -> None:
+    store = open_store(path, MEGABYTE)
+    for place in range(60):
+        store.write_sample(NOW, [(f"g{place}", "t", random.Random(place).randbytes(12_000))])
+    large = event(group_id="g" * 500)._replace(member_id="m" * 500, client_id="c" * 500, reason="r" * 500)
+    events = [large._replace(generation=number) for number in range(1000)]
+    assert store.write_events(events)
+    stored = store.events("g" * 500, NOW, NOW, 9999)
+    assert len(stored) >= 50
+    assert stored == events[-len(stored) :]
+    assert store.events_lost == 1000 - len(stored)
+    assert len(samples(store, "g1", "t", NOW, NOW).ticks) == 1
+    store.close()
+
+
 def test_pruning_ends_early_when_the_broker_stops(path: Path) -> None:
     store = open_store(path, 16 * MEGABYTE)
     for place in range(100):
-        assert store.write_sample(NOW + place, [("g", "t", random.Random(place).randbytes(25_000))])
+        assert not store.write_sample(NOW + place, [("g", "t", random.Random(place).randbytes(25_000))])
     store.close()
     store = open_store(path, MEGABYTE)
     store.stop()
@@ -306,8 +336,27 @@ def test_pruning_ends_early_when_the_broker_stops(path: Path) -> None:
     store.close()
 
 
+def test_a_file_that_is_closed_meanwhile_is_not_interrupted(path: Path) -> None:
+    connection = sqlite3.connect(":memory:")
+
+    class Closing(HistoryStore):
+        """Another thread closes the file after it has been read from `_connection`."""
+
+        def __getattribute__(self, name: str) -> object:
+            value = super().__getattribute__(name)
+            if name == "_connection" and value is connection:
+                connection.close()
+                self._connection = None
+            return value
+
+    store = Closing(path, max_bytes=MEGABYTE, retention_ms=HOUR)
+    store._connection = connection
+    store.interrupt()
+    assert store._connection is None
+
+
 def test_groups_with_too_long_names_have_no_history(store: HistoryStore) -> None:
-    assert store.write_sample(NOW, [("g" * 501, "t", b"a"), ("g" * 500, "t", b"b")])
+    assert not store.write_sample(NOW, [("g" * 501, "t", b"a"), ("g" * 500, "t", b"b")])
     assert store.series() == [("g" * 500, "t")]
 
 
@@ -315,3 +364,85 @@ def test_a_missing_directory_does_not_stop_the_broker(tmp_path: Path) -> None:
     store = open_store(tmp_path / "gone" / "history.db")
     assert not store.write_events([event()])
     assert store.events("g", 0, NOW, 10) == []
+
+
+def test_deleted_groups_expire_although_the_broker_restarts(path: Path) -> None:
+    store = open_store(path)
+    store.write_sample(NOW, [("gone", "t", b"last"), ("live", "t", b"last")])
+    store.write_sample(NOW + HOUR, [("gone", "t", b"")])
+    store.close()
+    store = open_store(path)
+    assert store.series() == [("live", "t")]
+    # An end that is reported again, too, does not make the group younger.
+    store.write_sample(NOW + 20 * HOUR, [("gone", "t", b""), ("unknown", "t", b"")])
+    store.prune(NOW + 20 * HOUR)
+    assert store.topics_of("gone") == ["t"]
+    assert store.topics_of("unknown") == []
+    store.prune(NOW + 25 * HOUR)
+    assert store.topics_of("gone") == []
+    store.close()
+
+
+def test_a_group_that_is_created_again_has_not_ended(store: HistoryStore) -> None:
+    for place, data in enumerate((b"first", b"", b"second")):
+        store.write_sample(NOW + place * HOUR, [("g", "t", data)])
+    assert store.series() == [("g", "t")]
+    store.prune(NOW + 25 * HOUR)
+    assert samples(store, "g", "t", NOW, NOW + 9 * HOUR).changes[-1] == (NOW + 2 * HOUR, b"second")
+
+
+def test_names_of_deleted_groups_make_room_for_new_groups(path: Path) -> None:
+    store = open_store(path, MEGABYTE)
+    write_groups(store, 2000, "g" * 80)
+    known = store.series()
+    assert len(known) < 2000
+    store.write_sample(NOW + 2000, [(*key, b"") for key in known[:500]])
+    assert write_groups(store, 100, "later", first=2001) == 100
+    assert len([group for group, _ in store.series() if group.endswith("later")]) == 100
+    assert set(known[500:]) < set(store.series())
+    # Most of the deleted groups still have their history.
+    assert len([group for group, _ in known[:500] if store.topics_of(group)]) > 200
+    store.close()
+
+
+def test_series_that_have_ended_are_deleted_first(path: Path) -> None:
+    store = open_store(path, 16 * MEGABYTE)
+    write_groups(store, 5000, "g" * 80)
+    ended = store.series()[1000:]
+    store.write_sample(NOW + 5000, [(*key, b"") for key in ended])
+    live = store.series()
+    store.close()
+    store = open_store(path, MEGABYTE)
+    store.prune(NOW)
+    assert store.topics_of(ended[0][0]) == []
+    assert store.series() == live
+    store.close()
+
+
+def test_a_file_of_an_earlier_version_is_kept(path: Path) -> None:
+    store = open_store(path)
+    store.write_sample(NOW, [("g", "t", b"a")])
+    store._database().execute("ALTER TABLE series DROP COLUMN has_ended")
+    store.close()
+    store = open_store(path)
+    assert store.series() == [("g", "t")]
+    store.write_sample(NOW + 1, [("g", "t", b"")])
+    assert store.series() == []
+    assert store.resets == 0
+    assert samples(store, "g", "t", NOW, NOW + 1).changes == [(NOW, b"a"), (NOW + 1, b"")]
+    store.close()
+
+
+def test_groups_with_too_long_names_disappear_from_the_file_of_an_earlier_version(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.monitoring.groups.store.MAX_NAME", 1000)
+    store = open_store(path)
+    assert not store.write_sample(NOW, [("g" * 501, "t", b"a"), ("g" * 500, "t", b"b")])
+    store._database().execute("ALTER TABLE series DROP COLUMN has_ended")
+    store.close()
+    monkeypatch.undo()
+    store = open_store(path)
+    assert store.series() == [("g" * 500, "t")]
+    assert store.topics_of("g" * 501) == []
+    store.close()
