@@ -10,7 +10,7 @@ from datetime import datetime
 
 from headrace import wording
 from headrace.cli import output
-from headrace.cli.output import Cell, Column
+from headrace.cli.output import Cell, Column, Lines
 
 _GAP = 3
 """Spaces between two columns."""
@@ -79,7 +79,7 @@ def _cut(cell: Cell, column: Column, width: int) -> Cell:
     if isinstance(column, Name):
         return shortened(cell, width)
     words = " ".join(_shortened_word(word, width) for word in cell.split(" "))
-    return textwrap.fill(words, width, break_long_words=False, break_on_hyphens=False)
+    return Lines(textwrap.fill(words, width, break_long_words=False, break_on_hyphens=False))
 
 
 def _shortened_word(word: str, width: int) -> str:
