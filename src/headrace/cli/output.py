@@ -138,9 +138,10 @@ def warn(text: str) -> None:
 
 
 def tell_error(what: str, hint: str | None) -> None:
+    """Print an error, and the hint on the next line, to standard error. Line feeds in them are escaped."""
     mark = "\x1b[1;31mError:\x1b[0m" if _is_styled(sys.stderr) else "Error:"
-    error = _folded(f"{mark} {wording.escaped(what)}")
-    _print_error(error + (f"\n{_folded(wording.escaped(hint))}" if hint else ""))
+    error = _folded(f"{mark} {wording.escaped_line(what)}")
+    _print_error(error + (f"\n{_folded(wording.escaped_line(hint))}" if hint else ""))
 
 
 def _print_error(text: str) -> None:

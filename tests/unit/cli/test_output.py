@@ -84,6 +84,14 @@ def test_messages_cannot_control_the_terminal(capsys: pytest.CaptureFixture[str]
         assert capsys.readouterr().err == r"id 'a\x1b[2J\x9b\u202e\nDeleted group b'" + "\n"
 
 
+def test_an_error_and_its_hint_are_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+    output.tell_error("group 'a' has members: app\nDeleted group b", "Stop app\nDeleted group b first.")
+    assert capsys.readouterr().err.splitlines() == [
+        r"Error: group 'a' has members: app\nDeleted group b",
+        r"Stop app\nDeleted group b first.",
+    ]
+
+
 def test_names_cannot_forge_rows_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
     forged = "x\ty\nfoo\tclassic\x1b\x85"
     output.print_table([Column("Group"), Column("Type")], [[forged, "classic"], ["café\u00a0\u202e", "a\\tb"]])
