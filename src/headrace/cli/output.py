@@ -144,13 +144,19 @@ def tell_error(what: str, hint: str | None) -> None:
     _print_error(error + (f"\n{_folded(wording.escaped_line(hint))}" if hint else ""))
 
 
-def _print_error(text: str) -> None:
-    """Print to standard error; drop the text if the write fails."""
+@contextmanager
+def telling() -> Iterator[None]:
+    """Wrap writes to standard error. If one fails, drop its text and all later ones: the terminal may be closed."""
     try:
-        sys.stderr.write(text + "\n")
-        sys.stderr.flush()
+        yield
     except OSError:
         discard(sys.stderr)
+
+
+def _print_error(text: str) -> None:
+    with telling():
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
 
 
 def size(number: int) -> str:

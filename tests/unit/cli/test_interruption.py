@@ -4,7 +4,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from headrace.cli.interruption import Interruption, stop_signals
+from headrace.cli.interruption import Interruption, interrupt, stop_signals
 
 
 @contextmanager
@@ -33,6 +33,13 @@ def test_a_closed_terminal_is_noted_even_if_it_hangs_up_twice() -> None:
         assert interruption.asked
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
+
+
+def test_a_terminal_that_hangs_up_twice_interrupts_once() -> None:
+    with hang_ups(interrupt):
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGHUP)
+        signal.raise_signal(signal.SIGHUP)
 
 
 def test_nohup_keeps_a_command_running() -> None:
