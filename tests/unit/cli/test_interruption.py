@@ -4,6 +4,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from headrace.cli import main
 from headrace.cli.interruption import Interruption, interrupt, stop_signals
 
 
@@ -47,6 +48,19 @@ def test_nohup_keeps_a_command_running() -> None:
         assert signal.SIGHUP not in stop_signals()
         signal.raise_signal(signal.SIGHUP)
         assert not interruption.asked
+
+
+def test_ctrl_c_does_not_end_commands_in_the_background_of_a_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {number: signal.getsignal(number) for number in stop_signals()}
+    monkeypatch.setattr(main, "app", lambda **_: signal.raise_signal(signal.SIGINT))
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            main.run()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        assert main.run() == 0
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def test_earlier_signal_handlers_are_restored() -> None:
