@@ -41,21 +41,3 @@ def test_a_closed_terminal_ends_only_the_progress_line(monkeypatch: pytest.Monke
             assert b"1 record" in close()
             shown.show("2 records")
         output.tell("Sent 2 records")
-
-
-def test_a_terminal_may_be_closed_before_there_is_progress(monkeypatch: pytest.MonkeyPatch) -> None:
-    with terminal(monkeypatch) as close:
-        shown = bar()
-        close()
-        with shown:
-            shown.show("1 record")
-
-
-def test_a_command_that_its_closing_terminal_interrupts_remains_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(close: Callable[[], bytes]) -> None:
-        with bar():
-            close()
-            raise KeyboardInterrupt
-
-    with terminal(monkeypatch) as close, pytest.raises(KeyboardInterrupt):
-        interrupted(close)
