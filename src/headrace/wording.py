@@ -50,6 +50,11 @@ def in_one_line(text: str) -> str:
     return _ALL_CONTROLS.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
+def escaped_line(text: str) -> str:
+    r"""Return `text` with escapes for all characters that do not print, such as \n and \u200b, except spaces."""
+    return escaped(in_one_line(text))
+
+
 def without_controls(json_text: str) -> str:
     r"""Escape the control characters that JSON allows in strings, as in \u009b: terminals interpret them."""
     return _CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", json_text)

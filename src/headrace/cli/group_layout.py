@@ -4,12 +4,11 @@ In pipes and in JSON, names are complete.
 """
 
 import shutil
-import textwrap
 from collections.abc import Sequence
 from datetime import datetime
 
-from headrace import wording
 from headrace.cli import output
+from headrace.cli.cell_text import folded, shortened, width_of
 from headrace.cli.output import Cell, Column
 
 _GAP = 3
@@ -43,7 +42,7 @@ def terminal_width() -> int:
 
 def fitted(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int) -> list[list[Cell]]:
     """Return the rows with names and sentences shortened to fit the width."""
-    natural = [max([len(column.title), *(_length(row[place]) for row in rows)]) for place, column in enumerate(columns)]
+    natural = [max([len(column.title), *(_width(row[place]) for row in rows)]) for place, column in enumerate(columns)]
     flexible = [place for place, column in enumerate(columns) if isinstance(column, Name | Prose)]
     room = width - _GAP * (len(columns) - 1) - sum(natural) + sum(natural[place] for place in flexible)
     least = [max(map(len, columns[place].title.split())) for place in flexible]
@@ -52,14 +51,6 @@ def fitted(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int
         [_cut(cell, columns[place], widths[place]) if place in widths else cell for place, cell in enumerate(row)]
         for row in rows
     ]
-
-
-def shortened(text: str, width: int) -> str:
-    """Replace the middle of a text longer than the width by an ellipsis: ids often differ only at their ends."""
-    if len(text) <= width:
-        return text
-    tail = (width - 1) // 2
-    return f"{text[: width - 1 - tail]}…{text[len(text) - tail :]}"
 
 
 def _shares(room: int, wishes: Sequence[int], least: Sequence[int]) -> list[int]:
@@ -75,23 +66,11 @@ def _shares(room: int, wishes: Sequence[int], least: Sequence[int]) -> list[int]
 def _cut(cell: Cell, column: Column, width: int) -> Cell:
     if not isinstance(cell, str):
         return cell
-    cell = wording.in_one_line(cell)
-    if isinstance(column, Name):
-        return shortened(cell, width)
-    words = " ".join(_shortened_word(word, width) for word in cell.split(" "))
-    return textwrap.fill(words, width, break_long_words=False, break_on_hyphens=False)
+    return shortened(cell, width) if isinstance(column, Name) else folded(cell, width)
 
 
-def _shortened_word(word: str, width: int) -> str:
-    if len(word) <= width:
-        return word
-    mark = word[-1] if word[-1] in ",;:" else ""
-    # Keep room for a punctuation mark even without one, so that a name looks the same wherever it appears.
-    return shortened(word.removesuffix(mark), width - 1) + mark
-
-
-def _length(cell: Cell) -> int:
-    return 1 if cell is None else len(f"{cell:,}" if isinstance(cell, int) else wording.in_one_line(cell))
+def _width(cell: Cell) -> int:
+    return 1 if cell is None else width_of(f"{cell:,}" if isinstance(cell, int) else cell)
 
 
 def seconds(duration: float | None, on_terminal: bool) -> Cell:

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from headrace.cli import output
-from headrace.cli.group_layout import Name, Prose, print_table, seconds, shortened, terminal_width
+from headrace.cli.cell_text import shortened
+from headrace.cli.group_layout import Name, Prose, print_table, seconds, terminal_width
 from headrace.cli.group_report import EARLIEST, GroupReport, MemberReport, PartitionReport
 from headrace.cli.group_timeline import print_rebalances
 from headrace.cli.output import Cell, Column

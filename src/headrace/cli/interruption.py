@@ -1,7 +1,7 @@
 """Let a signal stop a command between two batches of records instead of in the middle of one."""
 
 import signal
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Self
 
 
@@ -12,6 +12,14 @@ def stop_signals() -> tuple[signal.Signals, ...]:
     """
     hang_up = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
     return (signal.SIGINT, signal.SIGTERM, *hang_up)
+
+
+def interrupt(number: int, frame: FrameType | None) -> None:
+    """Handle a signal as Ctrl-C, but ignore further SIGHUPs. Raises KeyboardInterrupt."""
+    if number == signal.SIGHUP:
+        # Both the shell and the kernel send it when a terminal is closed.
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.default_int_handler(number, frame)
 
 
 class Interruption:
@@ -32,7 +40,7 @@ class Interruption:
             signal.signal(number, handler)
 
     def _note(self, number: int, _: object) -> None:
-        # Both the shell and the kernel send SIGHUP when a terminal is closed.
+        # A second SIGHUP is not a second request: see `interrupt`.
         if self.asked and number != signal.SIGHUP:
             raise KeyboardInterrupt
         self.asked = True

@@ -30,7 +30,7 @@ from headrace.cli import (
 )
 from headrace.cli.failures import FAILED, INTERRUPTED, CommandError
 from headrace.cli.help_pages import Command, Group, examples
-from headrace.cli.interruption import stop_signals
+from headrace.cli.interruption import interrupt, stop_signals
 
 
 def _version(asked: bool) -> None:
@@ -199,6 +199,8 @@ def run() -> int:
     """Run the command line of this process. Raises SystemExit with the exit code."""
     # `timeout 5 headrace consume ...` and service managers send SIGTERM, closed terminals SIGHUP: exit as after Ctrl-C.
     for number in stop_signals():
-        signal.signal(number, signal.default_int_handler)
+        # In scripts, sh ignores SIGINT for commands with `&`: Ctrl-C is for the command in the foreground.
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, interrupt)
     app(prog_name="headrace")
     return 0

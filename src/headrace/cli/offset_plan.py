@@ -106,11 +106,11 @@ def parse_selection(texts: Sequence[str], option: str) -> Selection:
 
 def _number(digits: str, option: str) -> int:
     # Python refuses to convert thousands of digits.
-    significant = digits.lstrip("0")
-    if len(significant) > len(str(MAX_PARTITION)) or int(significant or "0") > MAX_PARTITION:
+    significant = digits.lstrip("0") or "0"
+    if len(significant) > len(str(MAX_PARTITION)) or int(significant) > MAX_PARTITION:
         shown = digits if len(digits) <= _SHOWN_DIGITS else f"{digits[:_SHOWN_DIGITS]}..."
         raise usage_error(f"{option}: {shown} is not a partition", f"The highest possible number is {MAX_PARTITION}.")
-    return int(digits)
+    return int(significant)
 
 
 def plan(current: Mapping[Place, int], bounds: Mapping[Place, Offsets], wanted: Mapping[Place, int]) -> list[Step]:
@@ -150,7 +150,7 @@ def _from_json(text: str, path: str) -> dict[str, dict[Place, int]]:
             offsets.setdefault(group, {})[str(entry["topic"]), _partition(entry["partition"])] = int(new)
     except (json.JSONDecodeError, RecursionError) as error:
         raise CommandError(f"{path} is not JSON: {error}", _JSON_HINT) from None
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, OverflowError, KeyError, TypeError, AttributeError):  # Python reads 1e400 as infinity
         lack = f", entry {number}: expected 'topic', 'partition' and 'offset'" if number else " has no list of offsets"
         raise CommandError(f"{path}{lack}", _JSON_HINT) from None
     return offsets

@@ -24,6 +24,12 @@ _UNLIMITED: Final = 10_000
 count = wording.count
 
 
+class Lines(str):
+    """The text of a cell, folded into lines. Line feeds in other texts are escaped: they would look like rows."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """A column of a table; numbers are right-aligned."""
@@ -123,31 +129,34 @@ def discard(stream: IO[str]) -> None:
 
 def tell(text: str) -> None:
     """Print a message of one line to standard error, with escapes for control characters."""
-    _print_error(_message(text))
+    _print_error(wording.escaped_line(text))
 
 
 def warn(text: str) -> None:
     """Print a longer message to standard error, wrapped between words."""
-    _print_error(_folded(_message(text)))
+    _print_error(_folded(wording.escaped_line(text)))
 
 
 def tell_error(what: str, hint: str | None) -> None:
+    """Print an error, and the hint on the next line, to standard error. Line feeds in them are escaped."""
     mark = "\x1b[1;31mError:\x1b[0m" if _is_styled(sys.stderr) else "Error:"
-    error = _folded(f"{mark} {wording.escaped(what)}")
-    _print_error(error + (f"\n{_folded(wording.escaped(hint))}" if hint else ""))
+    error = _folded(f"{mark} {wording.escaped_line(what)}")
+    _print_error(error + (f"\n{_folded(wording.escaped_line(hint))}" if hint else ""))
 
 
-def _message(text: str) -> str:
-    return wording.escaped(wording.in_one_line(text))
+@contextmanager
+def telling() -> Iterator[None]:
+    """Wrap writes to standard error. If one fails, drop its text and all later ones: the terminal may be closed."""
+    try:
+        yield
+    except OSError:
+        discard(sys.stderr)
 
 
 def _print_error(text: str) -> None:
-    """Print to standard error; drop the text if the write fails."""
-    try:
+    with telling():
         sys.stderr.write(text + "\n")
         sys.stderr.flush()
-    except OSError:
-        discard(sys.stderr)
 
 
 def size(number: int) -> str:
@@ -193,4 +202,6 @@ def _folded(text: str) -> str:
 
 
 def _shown(cell: str | int) -> str:
-    return f"{cell:,}" if isinstance(cell, int) else wording.escaped(cell)
+    if isinstance(cell, int):
+        return f"{cell:,}"
+    return wording.escaped(cell) if isinstance(cell, Lines) else wording.escaped_line(cell)

@@ -77,7 +77,7 @@ def _watch(cluster: "Cluster") -> None:
             problem = error.what
         output.write_lines(f"{_CLEAR}{time.strftime('%H:%M:%S')}   Ctrl-C to stop", "")
         if state is None:
-            output.write_lines(wording.escaped(problem))
+            output.write_lines(wording.escaped_line(problem))
         else:
             overview_tables.print_state(state)
         time.sleep(_EVERY_S)

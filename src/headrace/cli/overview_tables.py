@@ -140,7 +140,7 @@ def _folded(text: str, before: str) -> str:
     if not output.stdout_is_terminal():
         return text
     lines = textwrap.wrap(text, max(terminal_width() - len(before), 20), break_on_hyphens=False)
-    return ("\n" + " " * len(before)).join(lines)
+    return output.Lines(("\n" + " " * len(before)).join(lines))
 
 
 def _print_brokers(state: State) -> None:

@@ -16,6 +16,7 @@ from headrace.cli.failures import CommandError, usage_error
 from headrace.cli.help_pages import examples
 from headrace.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, Quiet
 from headrace.cli.positions import parse_moment
+from headrace.cli.progress import Bar
 
 if TYPE_CHECKING:
     from headrace.pipeline.generate.parameters import Parameters
@@ -218,26 +219,17 @@ def _progress(name: str, total: int | None, *, quiet: bool) -> Iterator[Callable
     if quiet or not output.is_terminal(sys.stderr):
         yield lambda _: None
         return
-    from rich.console import Console
-    from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
+    from rich.progress import MofNCompleteColumn, SpinnerColumn, TextColumn
 
-    with Progress(
-        SpinnerColumn(),
-        TextColumn(name, markup=False),
-        MofNCompleteColumn(),
-        TextColumn("lines"),
-        console=Console(stderr=True),
-        transient=True,
-        auto_refresh=False,
-    ) as bar:
-        task = bar.add_task("", total=total)
+    columns = SpinnerColumn(), TextColumn(name, markup=False), MofNCompleteColumn(), TextColumn("lines")
+    with Bar(*columns, total=total) as bar:
         shown = 0.0
 
         def show(done: int) -> None:
             nonlocal shown
             if time.monotonic() - shown > _SHOW_EVERY_S:
                 shown = time.monotonic()
-                bar.update(task, completed=done, refresh=True)
+                bar.show(completed=done)
 
         yield show
 

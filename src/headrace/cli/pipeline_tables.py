@@ -250,9 +250,9 @@ def _print_trace(reached: "Sequence[Reached]") -> None:
             notes = ["not in the table: the watermark has not passed the row yet, or the record came too late"]
         name = each.table or f"topic {each.topic}"
         title = f"{name} ({', '.join(notes)})" if notes else name
-        output.write_lines(*([""] if number else []), wording.escaped(title))
+        output.write_lines(*([""] if number else []), wording.escaped_line(title))
         fields = (f"  {name:<{width}}   {value}" for name, value in _shown(each).items())
-        output.write_lines(*map(wording.escaped, fields))
+        output.write_lines(*map(wording.escaped_line, fields))
 
 
 def _shown(reached: "Reached") -> dict[str, Any]:

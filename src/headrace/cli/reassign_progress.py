@@ -10,6 +10,7 @@ from headrace.cli.failures import CommandError
 from headrace.cli.placement.progress import Progress
 from headrace.cli.placement.requests import read_state
 from headrace.cli.placement.state import Place, total
+from headrace.cli.progress import Bar
 
 _EVERY_S = 1.0
 _LINE_EVERY_S = 10.0
@@ -22,25 +23,13 @@ def watch(cluster: Cluster, wanted: Callable[[Place], bool], *, quiet: bool) -> 
     if quiet or not output.is_terminal(sys.stderr):
         _follow(cluster, wanted, _Lines(quiet=quiet))
         return
-    from rich.console import Console
     from rich.progress import BarColumn, TaskProgressColumn, TextColumn
-    from rich.progress import Progress as Bars
 
-    with Bars(
-        TextColumn("Moving"),
-        BarColumn(bar_width=20),
-        TaskProgressColumn(),
-        TextColumn("{task.fields[text]}", markup=False),
-        console=Console(stderr=True),
-        transient=True,
-        auto_refresh=False,
-    ) as bars:
-        task = bars.add_task("", total=None, text="")
+    text = TextColumn("{task.fields[text]}", markup=False)
+    with Bar(TextColumn("Moving"), BarColumn(bar_width=20), TaskProgressColumn(), text) as bar:
 
         def show(progress: Progress, text: str) -> None:
-            bars.update(
-                task, total=progress.total or None, completed=progress.total - progress.left, text=text, refresh=True
-            )
+            bar.show(text, total=progress.total or None, completed=progress.total - progress.left)
 
         _follow(cluster, wanted, show)
 

@@ -5,7 +5,8 @@ from typing import Any, Final
 
 from headrace import clock
 from headrace.cli import output
-from headrace.cli.group_layout import Name, moment, print_table, seconds, shortened, terminal_width
+from headrace.cli.cell_text import shortened
+from headrace.cli.group_layout import Name, moment, print_table, seconds, terminal_width
 from headrace.cli.hanging import Hanging
 from headrace.cli.output import Cell, Column
 from headrace.cli.transaction_calls import Listing, Place, Producer, Transaction

@@ -3,8 +3,10 @@ import re
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from rich.cells import cell_len
 
-from headrace.cli.group_layout import Name, Prose, fitted, moment, shortened
+from headrace.cli.cell_text import shortened
+from headrace.cli.group_layout import Name, Prose, fitted, moment
 from headrace.cli.output import Column
 
 MEMBER = "settlement-service-7f9c6d5b8-x2k2p-9b9d1731-c9b4-49e4-aec9-acf4cfb0c88e"
@@ -24,6 +26,17 @@ def test_a_table_that_fits_is_unchanged() -> None:
 
 def test_a_name_with_a_line_feed_looks_like_one_row() -> None:
     assert fitted([Name("Group"), Column("State")], [["a\nb\x1b", "Stable"]], 80) == [["a\\nb\\x1b", "Stable"]]
+
+
+@pytest.mark.parametrize("name", ["a" + "\u200b" * 15 + "b", "\u202e" * 9, "日本語" * 6, "x日本語" * 6, "e\u0301" * 30])
+@pytest.mark.parametrize("width", [20, 33, 34])
+def test_wide_and_invisible_characters_are_measured_as_they_are_shown(name: str, width: int) -> None:
+    state = Column("State")
+    [[shown, _]] = fitted([Name("Group"), state], [[name, "Stable"]], width)
+    assert cell_len(str(shown)) <= width - len("   Stable")
+    assert str(shown).isprintable()
+    [[shown, _]] = fitted([Prose("Reason"), state], [[f"member {name} joined {name}, {name}", "Stable"]], width)
+    assert max(cell_len(line) for line in str(shown).split("\n")) <= width - len("   Stable")
 
 
 def test_sentences_wrap_between_words_and_their_ids_are_shortened() -> None:

@@ -4,7 +4,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from headrace.cli.interruption import Interruption, stop_signals
+from headrace.cli import main
+from headrace.cli.interruption import Interruption, interrupt, stop_signals
 
 
 @contextmanager
@@ -15,6 +16,15 @@ def hang_ups(handler: int | Callable[..., None]) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def interrupts(number: signal.Signals) -> bool:
+    """Return True if the signal raises KeyboardInterrupt, which would end the test run."""
+    try:
+        signal.raise_signal(number)
+    except KeyboardInterrupt:
+        return True
+    return False
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -35,11 +45,30 @@ def test_a_closed_terminal_is_noted_even_if_it_hangs_up_twice() -> None:
             signal.raise_signal(signal.SIGINT)
 
 
+def test_a_terminal_that_hangs_up_twice_interrupts_once() -> None:
+    with hang_ups(interrupt):
+        assert [interrupts(signal.SIGHUP), interrupts(signal.SIGHUP)] == [True, False]
+
+
 def test_nohup_keeps_a_command_running() -> None:
     with hang_ups(signal.SIG_IGN), Interruption() as interruption:
         assert signal.SIGHUP not in stop_signals()
         signal.raise_signal(signal.SIGHUP)
         assert not interruption.asked
+
+
+def test_ctrl_c_does_not_end_commands_in_the_background_of_a_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {number: signal.getsignal(number) for number in stop_signals()}
+    interrupted: list[bool] = []
+    monkeypatch.setattr(main, "app", lambda **_: interrupted.append(interrupts(signal.SIGINT)))
+    try:
+        main.run()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        main.run()
+        assert interrupted == [True, False]
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def test_earlier_signal_handlers_are_restored() -> None:

@@ -24,6 +24,7 @@ CLUSTER: Any = SimpleNamespace(partitions=lambda _: [0])
             '[{"topic": "t", "partition": 0, "offset": 1}, {"topic": "t"}]',
             ", entry 2: expected 'topic', 'partition' and",
         ),
+        ('[{"topic": "t", "partition": 0, "offset": 1e400}]', ", entry 1: expected 'topic', 'partition' and"),
         ('[{"topic": "t", "partition": 2147483648, "offset": 1}]', ", entry 1: expected 'topic', 'partition' and"),
         ("t,-1,1", ", line 1: expected 'topic,partition,offset', not 't,-1,1'"),
         ("t,0,1\nt,0,x", ", line 2: expected 'topic,partition,offset', not 't,0,x'"),

@@ -6,6 +6,7 @@ import pytest
 from headrace.cli import output
 from headrace.cli.group_layout import moment
 from headrace.cli.output import Column
+from headrace.cli.pipeline_tables import _print_trace
 
 
 @pytest.mark.parametrize(
@@ -83,6 +84,14 @@ def test_messages_cannot_control_the_terminal(capsys: pytest.CaptureFixture[str]
         assert capsys.readouterr().err == r"id 'a\x1b[2J\x9b\u202e\nDeleted group b'" + "\n"
 
 
+def test_an_error_and_its_hint_are_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+    output.tell_error("group 'a' has members: app\nDeleted group b", "Stop app\nDeleted group b first.")
+    assert capsys.readouterr().err.splitlines() == [
+        r"Error: group 'a' has members: app\nDeleted group b",
+        r"Stop app\nDeleted group b first.",
+    ]
+
+
 def test_names_cannot_forge_rows_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
     forged = "x\ty\nfoo\tclassic\x1b\x85"
     output.print_table([Column("Group"), Column("Type")], [[forged, "classic"], ["café\u00a0\u202e", "a\\tb"]])
@@ -95,6 +104,27 @@ def test_names_cannot_forge_rows_in_a_pipe(capsys: pytest.CaptureFixture[str]) -
         f"group\t{escaped}",
         "",
     ]
+
+
+def test_names_cannot_forge_rows_on_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output, "stdout_is_terminal", lambda: True)
+    forged = "range\nLag   0\t"
+    output.print_table([Column("Assignor")], [[forged]])
+    output.print_pairs([("Assignor", forged), ("Health", output.Lines("one\n  two"))])
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert lines == ["Assignor", r"range\nLag   0\t", r"Assignor   range\nLag   0\t", "Health     one", "  two"]
+
+
+def test_a_traced_key_cannot_forge_a_row(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyspark")
+    from headrace.pipeline.engine.upkeep.trace import Reached
+
+    monkeypatch.setattr(output, "stdout_is_terminal", lambda: True)
+    row = Reached(job="views", table="views", row={"page": "/\nusers"}, topic="views", key="/\nusers")
+    _print_trace([row])
+    assert capsys.readouterr().out == "views (topic views, key /\\nusers)\n  page   /\\nusers\n"
 
 
 def test_dates_and_times_on_a_terminal_are_separated_by_a_space(

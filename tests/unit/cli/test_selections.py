@@ -44,6 +44,10 @@ def test_no_partition_has_a_larger_number(text: str) -> None:
     assert raised.value.hint == "The highest possible number is 2147483647."
 
 
+def test_leading_zeros_are_ignored() -> None:
+    assert [numbers(text).only for text in ("0" * 5000, "0" * 5000 + "7", "00")] == [0, 7, 0]
+
+
 @pytest.mark.parametrize("text", ["", "x", "1-", "-1", "1,,2", "٣"])
 def test_other_text_is_refused(text: str) -> None:
     with pytest.raises(CommandError, match="is not TOPIC or TOPIC:PARTITIONS"):

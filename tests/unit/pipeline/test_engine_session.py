@@ -125,3 +125,18 @@ def test_a_master_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(PipelineError, match=r"Spark did not start on spark://h:1: stopped \(see Spark's messages\)$"):
         session.build(Deployment.default(), master="spark://h:1")
     assert (signal.getsignal(signal.SIGINT), signal.signal) == before
+
+
+def test_java_ignores_the_signals_that_stop_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {number: signal.getsignal(number) for number in session.STOP_SIGNALS}
+    try:
+        with session._signals_only_here():
+            signal.signal(signal.SIGINT, lambda *_: None)
+            assert signal.getsignal(signal.SIGINT) == before[signal.SIGINT]
+            # PySpark calls this in the process that becomes Java.
+            monkeypatch.setattr("os.getpid", lambda: -1)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        assert {signal.getsignal(number) for number in before} == {signal.SIG_IGN}
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

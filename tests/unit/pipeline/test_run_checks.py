@@ -1,6 +1,8 @@
 import signal
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -93,3 +95,14 @@ def test_a_closed_terminal_stops_the_jobs_unless_nohup_ignores_it(handler: Any, 
         assert signal.getsignal(signal.SIGHUP) == handler
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_run_fails_if_spark_stops_before_its_jobs(stopped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    context = SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=lambda: stopped))
+    spark = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=context), stop=lambda: None)
+    monkeypatch.setattr("headrace.pipeline.engine.session.build", lambda *_, **__: spark)
+    monkeypatch.setattr(run, "supervisor", lambda *_, **__: SimpleNamespace(run=lambda _: True))
+    ended = pytest.raises(PipelineError, match="Spark stopped before the jobs") if stopped else nullcontext()
+    with ended:
+        assert run.run(deployment.Deployment.default(), {"sessions": SESSIONS})

@@ -41,6 +41,12 @@ def has_ended(error: Exception) -> bool:
     return False
 
 
+def has_stopped(spark: "SparkSession") -> bool:
+    """Return True if Spark has stopped by itself. Raises Py4JError or OSError if its Java process has ended."""
+    context: Any = spark.sparkContext._jsc
+    return bool(context.sc().isStopped())
+
+
 def to_list(spark: "SparkSession", sequence: Any) -> list[Any]:
     """Return the elements of a Scala collection."""
     return list(java_class(spark, "scala.jdk.javaapi.CollectionConverters").asJava(sequence))

@@ -28,6 +28,7 @@ from headrace.pipeline.engine.exactly_once.losses import AcceptedLosses
 from headrace.pipeline.engine.exactly_once.publishing import Batch, LedgerPublisher, Publisher, TransactionalPublisher
 from headrace.pipeline.engine.exactly_once.source_topics import SourceTopics
 from headrace.pipeline.engine.files import Files
+from headrace.pipeline.engine.java import has_stopped
 from headrace.pipeline.engine.progress import Measured
 from headrace.pipeline.engine.quality import lateness
 from headrace.pipeline.engine.quality.expectations import split
@@ -152,8 +153,7 @@ class Query:
         claimed the job, or if Spark has stopped. Raises TemporaryError for a missing topic; but with `once`,
         PipelineError if the job has not read the topic before.
         """
-        context: Any = self._around.spark.sparkContext._jsc
-        if context.sc().isStopped():
+        if has_stopped(self._around.spark):
             raise PipelineError("Spark has stopped, perhaps because it lost its master: start the driver again")
         self._check()
         if self._around.claims is not None:

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Literal
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -17,7 +17,7 @@ from headrace.pipeline.engine.exactly_once import topic_ids
 from headrace.pipeline.engine.exactly_once.claims import Claims
 from headrace.pipeline.engine.exactly_once.losses import AcceptedLosses
 from headrace.pipeline.engine.files import Files
-from headrace.pipeline.engine.java import has_ended, silence
+from headrace.pipeline.engine.java import has_ended, has_stopped, silence
 from headrace.pipeline.engine.monitoring import failures
 from headrace.pipeline.engine.monitoring.reporter import TOPIC, Reporter
 from headrace.pipeline.engine.monitoring.runs import Runs
@@ -35,8 +35,6 @@ from headrace.pipeline.spec.params import seconds_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +101,10 @@ def run(
                 accepted=accepted,
                 accepted_losses=accepted_losses,
             )
-            return supervised.run(stopping)
+            complete = supervised.run(stopping)
+            if has_stopped(spark):
+                raise PipelineError("Spark stopped before the jobs did; the next start repeats interrupted batches")
+            return complete
     finally:
         session.stop(spark)
 
@@ -203,7 +204,7 @@ def _check_writable(files: Files, places: Iterable[str]) -> None:
 def _until_signal() -> Iterator[threading.Event]:
     """Yield an event that Ctrl-C, SIGTERM and, unless it is ignored, SIGHUP set. Restore the handlers at the end."""
     stopping = threading.Event()
-    numbers = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    numbers = [number for number in session.STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
     before = [signal.signal(number, lambda *_: stopping.set()) for number in numbers]
     try:
         yield stopping

@@ -24,6 +24,8 @@ _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _CLASS_PATH: Final = "spark.driver.extraClassPath"
 _LOGGERS_OF_ERRORS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 """These print every SQL error to standard error, as JSON with stack traces, before it is raised."""
+STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""The signals that stop a driver in order."""
 _OF_RESULTS: Final = ("spark.sql.", "spark.databricks.")
 
 
@@ -91,7 +93,7 @@ def build(
         builder = builder.config(key, value)
     silence_py4j()
     try:
-        with failures.explained(), _without_handler():
+        with failures.explained(), _signals_only_here():
             spark = builder.getOrCreate()
     except PipelineError as error:
         where = found.get("spark.master", "the master of spark-submit")
@@ -105,11 +107,18 @@ def build(
 
 
 @contextmanager
-def _without_handler() -> Iterator[None]:
-    """Keep PySpark from handling Ctrl-C: its handler calls Java, which fails during another call."""
-    install = signal.signal
+def _signals_only_here() -> Iterator[None]:
+    """Let only this process handle signals: Java would end in mid-batch, and PySpark's handler calls it.
+
+    A terminal, `timeout` and service managers send signals to all processes. PySpark's handler of Ctrl-C calls Java,
+    which fails during another call.
+    """
+    install, here = signal.signal, os.getpid()
 
     def others(number: int, action: Any) -> Any:
+        if os.getpid() != here:
+            # PySpark has forked to start Java, which leaves ignored signals ignored.
+            return [install(each, signal.SIG_IGN) for each in STOP_SIGNALS]
         return signal.getsignal(number) if number == signal.SIGINT else install(number, action)
 
     setattr(signal, "signal", others)  # noqa: B010 (mypy)
