@@ -7,7 +7,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, Producer, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
 from tests.support.waiting import wait_for
@@ -109,6 +116,16 @@ def write_transactions(bootstrap: str) -> Producer:
 def send_offset(producer: Producer, bootstrap: str, position: TopicPartition) -> None:
     """Add an offset of `TRANSACTIONAL_GROUP` to the producer's transaction."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": TRANSACTIONAL_GROUP})
+
+    def has_coordinator() -> bool:
+        try:
+            consumer.committed([position], 20)
+        except KafkaException:
+            return False
+        return True
+
+    # without a coordinator, librdkafka may wait forever in the next call
+    wait_for(has_coordinator, "the group's coordinator", timeout_s=60)
     producer.send_offsets_to_transaction([position], consumer.consumer_group_metadata(), 20)
     consumer.close()
 
