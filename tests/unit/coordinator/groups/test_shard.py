@@ -1,3 +1,5 @@
+from collections.abc import Iterator
+
 import pytest
 
 from headrace.coordinator.groups.records.classic import (
@@ -151,13 +153,19 @@ def test_no_decision_of_expiry_examines_more_than_the_limit(world: World, monkey
     assert "g" not in world.shard.groups
 
 
-@pytest.mark.usefixtures("one_at_a_time")
-def test_expiry_keeps_an_offset_that_is_committed_between_two_decisions(world: World) -> None:
+def after_the_first_decision(world: World) -> Iterator[WrittenRecords]:
+    """Commit two offsets, and expire the first. Return the decisions that follow."""
     world.commit("t", 0)
     world.commit("t", 1)
     world.now += RETENTION_MS
     decisions = world.shard.decide_expiry(world.now)
     world.apply(next(decisions))
+    return decisions
+
+
+@pytest.mark.usefixtures("one_at_a_time")
+def test_expiry_keeps_an_offset_that_is_committed_between_two_decisions(world: World) -> None:
+    decisions = after_the_first_decision(world)
     world.commit("t", 1, offset=2)
     world.commit("new", 0)
     assert list(decisions) == [[], []]
@@ -167,22 +175,14 @@ def test_expiry_keeps_an_offset_that_is_committed_between_two_decisions(world: W
 
 @pytest.mark.usefixtures("one_at_a_time")
 def test_expiry_keeps_the_offsets_of_a_group_that_gets_members_between_two_decisions(world: World) -> None:
-    world.commit("t", 0)
-    world.commit("t", 1)
-    world.now += RETENTION_MS
-    decisions = world.shard.decide_expiry(world.now)
-    world.apply(next(decisions))
+    decisions = after_the_first_decision(world)
     world.group(member("t"))
     assert list(decisions) == [[], []]
 
 
 @pytest.mark.usefixtures("one_at_a_time")
 def test_expiry_keeps_an_offset_that_a_transaction_may_change_since_the_last_decision(world: World) -> None:
-    world.commit("t", 0)
-    world.commit("t", 1)
-    world.now += RETENTION_MS
-    decisions = world.shard.decide_expiry(world.now)
-    world.apply(next(decisions))
+    decisions = after_the_first_decision(world)
     world.commit("t", 1, offset=2, producer_id=7)
     assert list(decisions) == [[], []]
 

@@ -42,7 +42,8 @@ class Read:
             try:
                 next(steps)
             except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]
+                result: T = end.value
+                return result
             yield
 
 

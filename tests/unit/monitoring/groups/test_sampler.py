@@ -333,11 +333,17 @@ async def test_samples_are_taken_at_the_interval(path: Path, coordinator: GroupC
     history.store.close()
 
 
+def history_of(coordinator: GroupCoordinator, sampler: GroupSampler, path: Path, max_bytes: int) -> GroupHistory:
+    """Return a history that samples only when it is told to."""
+    history = GroupHistory(path, interval_ms=10**6, retention_ms=10**15, max_bytes=max_bytes)
+    history.coordinator, history.sampler = coordinator, sampler
+    return history
+
+
 async def test_idle_groups_are_written_to_a_new_file(
     path: Path, coordinator: GroupCoordinator, sampler: GroupSampler
 ) -> None:
-    history = GroupHistory(path, interval_ms=10**6, retention_ms=10**15, max_bytes=10**7)
-    history.coordinator, history.sampler = coordinator, sampler
+    history = history_of(coordinator, sampler, path, max_bytes=10**7)
     commit(coordinator, "idle", 55)
     await history.sample()
     history.store.close()
@@ -352,8 +358,7 @@ async def test_idle_groups_are_written_to_a_new_file(
 async def test_idle_groups_that_the_file_lost_are_written_again(
     path: Path, coordinator: GroupCoordinator, sampler: GroupSampler
 ) -> None:
-    history = GroupHistory(path, interval_ms=10**6, retention_ms=10**15, max_bytes=10**7)
-    history.coordinator, history.sampler = coordinator, sampler
+    history = history_of(coordinator, sampler, path, max_bytes=10**7)
     commit(coordinator, "idle", 55)
     await history.sample()
     history.store._write(pruning._drop_series)
@@ -369,8 +374,7 @@ async def test_idle_groups_that_the_file_lost_are_written_again(
 async def test_a_state_without_room_is_written_when_there_is_room(
     path: Path, coordinator: GroupCoordinator, sampler: GroupSampler
 ) -> None:
-    history = GroupHistory(path, interval_ms=10**6, retention_ms=10**15, max_bytes=2**20)
-    history.coordinator, history.sampler = coordinator, sampler
+    history = history_of(coordinator, sampler, path, max_bytes=2**20)
     full = [(f"{number}-{'g' * 400}", "t") for number in range(400)]
     assert history.store.write_sample(NOW, [(*key, b"x") for key in full])
     commit(coordinator, "idle", 55)
