@@ -125,5 +125,8 @@ def mixed_cluster(
 
 def _kafka(directory: Path, zookeeper: ZooKeeper, number: int, settings: Mapping[str, str]) -> WithZooKeeper:
     kafka = WithZooKeeper(directory, zookeeper.address)
-    kafka.settings |= {"broker.id": str(number), "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS), **settings}
+    # A Kafka broker that has just started knows neither topics nor other brokers. It would try to create the topic that
+    # a client asks for, and answer INVALID_REPLICATION_FACTOR, which clients do not retry.
+    kafka.settings |= {"broker.id": str(number), "auto.create.topics.enable": "false"}
+    kafka.settings |= {"zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS), **settings}
     return kafka
