@@ -33,7 +33,7 @@ def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
         parser_of("nginx")
 
 
-@pytest.mark.parametrize("name", ["headrace.nothing:parsed", "json:nothing"])
-def test_a_function_that_does_not_exist_is_refused(name: str) -> None:
-    with pytest.raises(PipelineError, match=f"parser '{name}' cannot be loaded"):
-        parser_of(name)
+def test_a_function_that_does_not_exist_is_refused() -> None:
+    for name in ("headrace.nothing:parsed", "json:nothing"):
+        with pytest.raises(PipelineError, match=f"parser '{name}' cannot be loaded"):
+            parser_of(name)

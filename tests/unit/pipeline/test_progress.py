@@ -30,20 +30,16 @@ BATCH: dict[str, Any] = {
 }
 
 
-def test_lag_is_what_the_batch_left_in_each_partition() -> None:
-    progress = advanced(NEW, BATCH, None)
-    assert (progress.lag, progress.lag_by_partition) == (10, {"log/0": 10, "log/1": 0})
-
-
 def test_a_table_as_source_has_no_lag_in_records() -> None:
     offset = {"sourceVersion": 1, "reservoirId": "x", "reservoirVersion": 4}
     batch = {**BATCH, "sources": [{"endOffset": offset, "latestOffset": None}]}
     assert advanced(NEW, batch, None).lag is None
 
 
-def test_rate_watermark_and_state_are_those_of_the_batch() -> None:
+def test_lag_rate_watermark_and_state_are_those_of_the_batch() -> None:
     progress = advanced(NEW, BATCH, None)
     assert (progress.batch, progress.input_rows, progress.rows_per_s) == (7, 500, 1234.6)
+    assert (progress.lag, progress.lag_by_partition) == (10, {"log/0": 10, "log/1": 0})
     assert progress.watermark == "2015-05-17T10:05:00.000Z"
     assert (progress.state_rows, progress.state_bytes) == (40, 2_000)
 
@@ -81,10 +77,7 @@ def test_metrics_name_job_and_value() -> None:
     assert 'headrace_pipeline_failed{job="views"} 0.0' in lines
     assert 'headrace_pipeline_seconds_per_row{job="views"} 0.00081' in lines
     assert 'headrace_pipeline_watermark_seconds{job="views"} 1.4318571e+09' in lines
-
-
-def test_an_unknown_lag_is_no_metric() -> None:
-    assert 'headrace_pipeline_lag_records{job="views"}' not in metrics({"views": NEW})
+    assert 'headrace_pipeline_lag_records{job="views"}' not in metrics({"views": NEW})  # unknown
 
 
 def write(directory: Path, progress: Progress) -> None:
