@@ -50,27 +50,14 @@ def test_json_values_have_one_kilobyte() -> None:
 
 
 def test_error_codes_are_found_in_a_response() -> None:
+    partitions = [
+        {"index": 0, "error_code": 0, "base_offset": 7, "log_append_time": -1},
+        {"index": 1, "error_code": 3, "base_offset": -1, "error_message": "unknown"},
+        {"index": 2, "error_code": 0, "base_offset": 8},
+    ]
+    answers = [{"record_errors": [], **partition} for partition in partitions]
     response = bytearray(4)
     schema(ApiKey.PRODUCE, 8).encode_response(
-        response,
-        {
-            "responses": [
-                {
-                    "name": "a-topic",
-                    "partition_responses": [
-                        {"index": 0, "error_code": 0, "record_errors": [], "base_offset": 7, "log_append_time": -1},
-                        {
-                            "index": 1,
-                            "error_code": 3,
-                            "record_errors": [],
-                            "base_offset": -1,
-                            "error_message": "unknown",
-                        },
-                        {"index": 2, "error_code": 0, "record_errors": [], "base_offset": 8},
-                    ],
-                }
-            ]
-        },
+        response, {"responses": [{"name": "a-topic", "partition_responses": answers}]}
     )
-
     assert frames.produce_errors(bytes(response)) == [0, 3, 0]

@@ -19,18 +19,9 @@ JOBS: Final = {
 
 
 def test_all_jobs_are_defined() -> None:
-    assert sorted(JOBS) == [
-        "crawlers",
-        "events",
-        "page_views",
-        "raw",
-        "referrers",
-        "sessions",
-        "status_codes",
-        "top_pages",
-        "traffic",
-        "visitors",
-    ]
+    of_lines = ["events", "raw"]
+    of_events = ["crawlers", "page_views", "referrers", "sessions", "status_codes", "traffic", "visitors"]
+    assert sorted(JOBS) == sorted([*of_lines, *of_events, "top_pages"])
 
 
 def test_a_job_writes_the_table_of_its_name_first() -> None:

@@ -34,19 +34,11 @@ REPORT: dict[str, Any] = {
     "crawlers": [{"client": "192.0.2.1", "requests": 6, "hours": 2, "reasons": ["read robots.txt"]}],
     "quarantined": [{"job": "events", "reason": "the line is empty", "count": 1}],
 }
-EMPTY: dict[str, Any] = {
-    "requests": 0,
-    "clients": 0,
-    "status": {},
-    "days": {},
-    "visitors": {},
+EMPTY: dict[str, Any] = {name: type(part)() for name, part in REPORT.items()} | {
     "page_views": {"views": 0, "pages": 0},
     "sessions": {"ended": 0},
-    "top_pages": [],
     "traffic": {"seconds": 60, "buckets": []},
     "referrers": {"requests": {}, "hosts": []},
-    "crawlers": [],
-    "quarantined": [],
 }
 
 
@@ -84,6 +76,7 @@ def test_a_terminal_shows_rates_lag_latency_failures_and_top_pages() -> None:
     }
     state.top_pages = {1: {"rank": 1, "page": "/[bold]", "views": 7}}
     with View(console) as view:
+        view.show(_state())
         view.show(state)
     printed = out.getvalue()
     for words in ("1,234 of 1,234 lines", "250 lines/s", "page_views", "321", "1,000", "234", "1.5 s", "77", "/[bold]"):
