@@ -25,9 +25,7 @@ class OneLog:
 
 def stored(first: int, last: int, *gaps: range) -> list[Present]:
     rows = last - first + 1 - sum(map(len, gaps))
-    return [
-        Present(topic="t", topic_id="id", partition=0, first=first, last=last, rows=rows, duplicates=0, gaps=gaps),
-    ]
+    return [Present(topic="t", topic_id="id", partition=0, first=first, last=last, rows=rows, duplicates=0, gaps=gaps)]
 
 
 def log(start: int, end: int, *without: int, topic_id: str = "id") -> OneLog:

@@ -106,9 +106,7 @@ def test_brokers_that_stay_away_are_no_reason_to_give_up(admin: Admin, monkeypat
 
 def test_topics_that_a_broker_does_not_know_yet_are_waited_for_a_little(monkeypatch: pytest.MonkeyPatch) -> None:
     known = [("a",), ("a", "b"), ("a", "b")]
-    asked = SimpleNamespace(
-        describe_topics=lambda _, request_timeout: described(*known.pop(0), names=["a", "b", "c"]),
-    )
+    asked = SimpleNamespace(describe_topics=lambda _, request_timeout: described(*known.pop(0), names=["a", "b", "c"]))
     monkeypatch.setattr(topics, "AdminClient", lambda *_, **__: asked)
     at_times(monkeypatch, iter([0.0, 0.1, 4.9, 5.1]))
     assert Topics({}).awaited_ids(["a", "b", "c"]).keys() == {"a", "b"}

@@ -83,13 +83,10 @@ def test_files_of_the_same_name_are_different_modules(tmp_path: Path, mine: Path
     assert list(registry.find([mine, other])) == ["mine", "other"]
 
 
-def test_a_job_found_twice_is_one_job(entry_points: list[EntryPoint]) -> None:
+def test_a_job_found_twice_is_one_job(entry_points: list[EntryPoint], mine: Path) -> None:
+    assert list(registry.find([mine, mine.parent / "." / mine.name])) == ["mine"]
     entry_points += [point("tests.unit.pipeline.example_jobs"), point("tests.unit.pipeline.example_jobs:archive")]
     assert len(registry.find()) == 3
-
-
-def test_the_same_file_given_twice_is_read_once(mine: Path) -> None:
-    assert list(registry.find([mine, mine.parent / "." / mine.name])) == ["mine"]
 
 
 def test_two_jobs_of_one_name_are_refused_with_both_places(tmp_path: Path, mine: Path) -> None:

@@ -71,10 +71,7 @@ def test_an_unusable_certificate_is_reported_before_spark_starts(
         '[jobs.archive]\ntopic = "a"\n'
     )
 
-    def build(*_: object, **__: object) -> None:
-        pytest.fail("Spark starts")
-
-    monkeypatch.setattr("headrace.pipeline.engine.session.build", build)
+    monkeypatch.setattr("headrace.pipeline.engine.session.build", lambda *_, **__: pytest.fail("Spark starts"))
     archive = replace(SESSIONS, name="archive", source=Topic())
     with pytest.raises(PipelineError, match=r"ssl\.ca\.location: cannot read .*missing\.pem"):
         run.run(deployment.load(path), {"archive": archive})

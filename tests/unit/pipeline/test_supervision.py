@@ -1,16 +1,6 @@
 """The machine that starts, repeats and gives up jobs."""
 
-from headrace.pipeline.engine.supervision import (
-    ONCE_POLICY,
-    Ended,
-    Machine,
-    Ready,
-    Start,
-    State,
-    Stop,
-    StopAll,
-    Tick,
-)
+from headrace.pipeline.engine.supervision import ONCE_POLICY, Ended, Machine, Ready, Start, State, Stop, StopAll, Tick
 
 
 def running(*jobs: str) -> Machine:
@@ -52,22 +42,24 @@ def test_no_delay_is_longer_than_a_minute_and_no_failure_the_last() -> None:
     assert (delays[:4], set(delays[4:])) == ([2, 6, 18, 54], {60})
 
 
-def test_the_fifth_failure_within_ten_minutes_is_the_last() -> None:
+def failed_four_times() -> Machine:
+    """Return a machine whose job runs again after failures in seconds 0 to 300."""
     machine = running("events")
     for now in (0, 100, 200, 300):
         fail(machine, "events", now)
         machine.handle(Tick(), now + 60)
+    return machine
+
+
+def test_the_fifth_failure_within_ten_minutes_is_the_last() -> None:
+    machine = failed_four_times()
     machine.handle(Ended("events", "still broken"), 599)
     assert (machine.jobs["events"].state, machine.jobs["events"].reason) == (State.FAILED, "still broken")
     assert machine.handle(Tick(), 10_000) == []
 
 
 def test_failures_older_than_ten_minutes_are_forgotten() -> None:
-    machine = running("events")
-    for now in (0, 100, 200, 300):
-        fail(machine, "events", now)
-        machine.handle(Tick(), now + 60)
-    assert fail(machine, "events", 900.5) == 2
+    assert fail(failed_four_times(), "events", 900.5) == 2
 
 
 def test_a_job_that_runs_for_ten_minutes_has_no_failures() -> None:
