@@ -134,6 +134,18 @@ def late_by_s(good: list[Line], partition: dict[str, int]) -> dict[int, Counter[
     return late
 
 
+def quarantined(partitions: list[int], good: list[Line]) -> list[tuple[int, int, int]]:
+    """Return number (from 1), partition and offset of the other lines, from the partitions of all lines."""
+    well_formed_numbers = {line.number for line in good}
+    offsets: Counter[int] = Counter()
+    found: list[tuple[int, int, int]] = []
+    for number, partition in enumerate(partitions):
+        if number not in well_formed_numbers:
+            found.append((number + 1, partition, offsets[partition]))
+        offsets[partition] += 1
+    return found
+
+
 def iso(time: datetime) -> str:
     return time.astimezone(UTC).isoformat().replace("+00:00", "Z")
 

@@ -50,12 +50,6 @@ def test_an_interrupted_batch_is_repeated_without_the_topic_that_is_gone() -> No
     assert (before, after) == ({"a": {"0": 0}, "b": {"0": 20}}, {"a": {"0": 0}, "b": {"0": 30}})
 
 
-def test_an_interrupted_first_batch_starts_at_the_beginning_of_the_new_topic() -> None:
-    found, files = checkpoint(1, 0)
-    found.move({"a": {0: 0}})
-    assert json.loads(files["c/raw-1/sources/0/0"].splitlines()[1]) == {"a": {"0": 0}, "b": {"0": 5}}
-
-
 def test_the_next_batch_begins_where_the_last_complete_one_ended() -> None:
     assert checkpoint(3, 3)[0].next_offsets() == {"a": {0: 30}, "b": {0: 30}}
     assert checkpoint(3, 2)[0].next_offsets() == {"a": {0: 20}, "b": {0: 20}}

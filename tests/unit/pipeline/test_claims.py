@@ -6,12 +6,6 @@ from headrace.pipeline.errors import TemporaryError
 from tests.unit.pipeline.memory_files import MemoryFiles
 
 
-def test_a_driver_starts_its_jobs_again() -> None:
-    claims = Claims(MemoryFiles({}), "/checkpoints")
-    for _ in range(3):
-        claims.claim("views-1")
-
-
 def test_an_earlier_driver_does_not_start_a_job_again() -> None:
     files = MemoryFiles({})
     first, second = Claims(files, "/checkpoints"), Claims(files, "/checkpoints")

@@ -59,26 +59,21 @@ def test_without_security_both_clients_need_only_the_brokers() -> None:
         assert found.bootstrap == "h:1"
 
 
-@pytest.mark.parametrize(
-    ("setting", "java", "librdkafka"),
-    [
-        ('client.id = "x"', {"client.id": "x"}, {"client.id": "x"}),
-        ("request.timeout.ms = 5000", {"request.timeout.ms": "5000"}, {"socket.timeout.ms": "5000"}),
-        ("socket.timeout.ms = 5000", {"request.timeout.ms": "5000"}, {"socket.timeout.ms": "5000"}),
-        ("send.buffer.bytes = -1", {"send.buffer.bytes": "-1"}, {"socket.send.buffer.bytes": "0"}),
-        ("receive.buffer.bytes = 9", {"receive.buffer.bytes": "9"}, {"socket.receive.buffer.bytes": "9"}),
-        ("connections.max.idle.ms = -1", {"connections.max.idle.ms": "-1"}, {"connections.max.idle.ms": "0"}),
-        ("max.request.size = 2000000", {"max.request.size": "2000000"}, {"message.max.bytes": "2000000"}),
-        ("enable.metrics.push = false", {"enable.metrics.push": "false"}, {"enable.metrics.push": "false"}),
-        ("[java]\nmax.block.ms = 5", {"max.block.ms": "5"}, {}),
-        ('[librdkafka]\nbroker.address.family = "v4"', {}, {"broker.address.family": "v4"}),
-    ],
-)
-def test_settings_have_the_names_and_values_of_each_client(
-    setting: str, java: dict[str, str], librdkafka: dict[str, str]
-) -> None:
-    found = cluster(setting)
-    assert (spark(found), confluent(found)) == (java, librdkafka)
+def test_settings_have_the_names_and_values_of_each_client() -> None:
+    expected: dict[str, tuple[dict[str, str], dict[str, str]]] = {
+        'client.id = "x"': ({"client.id": "x"}, {"client.id": "x"}),
+        "request.timeout.ms = 5000": ({"request.timeout.ms": "5000"}, {"socket.timeout.ms": "5000"}),
+        "socket.timeout.ms = 5000": ({"request.timeout.ms": "5000"}, {"socket.timeout.ms": "5000"}),
+        "send.buffer.bytes = -1": ({"send.buffer.bytes": "-1"}, {"socket.send.buffer.bytes": "0"}),
+        "receive.buffer.bytes = 9": ({"receive.buffer.bytes": "9"}, {"socket.receive.buffer.bytes": "9"}),
+        "connections.max.idle.ms = -1": ({"connections.max.idle.ms": "-1"}, {"connections.max.idle.ms": "0"}),
+        "max.request.size = 2000000": ({"max.request.size": "2000000"}, {"message.max.bytes": "2000000"}),
+        "enable.metrics.push = false": ({"enable.metrics.push": "false"}, {"enable.metrics.push": "false"}),
+        "[java]\nmax.block.ms = 5": ({"max.block.ms": "5"}, {}),
+        '[librdkafka]\nbroker.address.family = "v4"': ({}, {"broker.address.family": "v4"}),
+    }
+    found = {setting: cluster(setting) for setting in expected}
+    assert {setting: (spark(parsed), confluent(parsed)) for setting, parsed in found.items()} == expected
 
 
 def test_a_librdkafka_client_gets_only_settings_of_its_kind() -> None:
@@ -139,36 +134,26 @@ def test_a_kerberos_login_is_configured_for_both_clients() -> None:
     assert confluent(found)["sasl.kerberos.keytab"] == "/etc/headrace/me.keytab"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        'ssl.ca.location = "ca.pem"\nssl.certificate.location = "client.pem"\nssl.key.location = "key.pem"',
-        (
-            'ssl.truststore.location = "ca.pem"\nssl.truststore.type = "PEM"\n'
-            'ssl.keystore.location = "both.pem"\nssl.keystore.type = "PEM"'
-        ),
-        'ssl.truststore.location = "ca.pem"\nssl.keystore.location = "both.pem"',
-    ],
-    ids=["as in librdkafka", "as in Java", "types from the names of files"],
-)
-def test_certificates_in_files_reach_workers_as_text(directory: Path, text: str) -> None:
-    found = cluster(f'security.protocol = "SSL"\n{text}', directory)
-    assert spark(found) == {
-        "security.protocol": "SSL",
-        "ssl.truststore.type": "PEM",
-        "ssl.truststore.certificates": CERTIFICATE,
-        "ssl.keystore.type": "PEM",
-        "ssl.keystore.certificate.chain": CERTIFICATE,
-        "ssl.keystore.key": KEY,
-    }
-    config = confluent(found)
-    assert config["ssl.ca.location"] == str(directory / "ca.pem")
-    assert config.keys() == {
-        "security.protocol",
-        "ssl.ca.location",
-        "ssl.certificate.location",
-        "ssl.key.location",
-    }
+def test_certificates_in_files_reach_workers_as_text(directory: Path) -> None:
+    as_in_librdkafka = (
+        'ssl.ca.location = "ca.pem"\nssl.certificate.location = "client.pem"\nssl.key.location = "key.pem"'
+    )
+    by_names_of_files = 'ssl.truststore.location = "ca.pem"\nssl.keystore.location = "both.pem"'
+    as_in_java = f'{by_names_of_files}\nssl.truststore.type = "PEM"\nssl.keystore.type = "PEM"'
+    for text in (as_in_librdkafka, as_in_java, by_names_of_files):
+        found = cluster(f'security.protocol = "SSL"\n{text}', directory)
+        assert spark(found) == {
+            "security.protocol": "SSL",
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.certificates": CERTIFICATE,
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.certificate.chain": CERTIFICATE,
+            "ssl.keystore.key": KEY,
+        }
+        config = confluent(found)
+        assert config["ssl.ca.location"] == str(directory / "ca.pem")
+        in_files = {"ssl.ca.location", "ssl.certificate.location", "ssl.key.location"}
+        assert config.keys() == {"security.protocol", *in_files}
 
 
 def test_a_pkcs12_key_store_is_for_both_clients(directory: Path) -> None:
@@ -182,11 +167,11 @@ def test_a_pkcs12_key_store_is_for_both_clients(directory: Path) -> None:
         assert settings["ssl.keystore.password"] == "secret"
 
 
-@pytest.mark.parametrize(("given", "java", "librdkafka"), [("none", "", "none"), ("", "", "none"), ("https",) * 3])
-def test_checking_names_of_hosts_is_spelled_differently(given: str, java: str, librdkafka: str) -> None:
-    found = cluster(f'security.protocol = "SSL"\nssl.endpoint.identification.algorithm = "{given}"')
-    assert spark(found)["ssl.endpoint.identification.algorithm"] == java
-    assert confluent(found)["ssl.endpoint.identification.algorithm"] == librdkafka
+def test_checking_names_of_hosts_is_spelled_differently() -> None:
+    setting = "ssl.endpoint.identification.algorithm"
+    for given, java, librdkafka in (("none", "", "none"), ("", "", "none"), ("https", "https", "https")):
+        found = cluster(f'security.protocol = "SSL"\n{setting} = "{given}"')
+        assert (spark(found)[setting], confluent(found)[setting]) == (java, librdkafka)
 
 
 def test_secrets_are_read_late_and_never_printed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,81 +186,83 @@ def test_secrets_are_read_late_and_never_printed(monkeypatch: pytest.MonkeyPatch
     assert "TEST_KAFKA_PASSWORD" in shown
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ('security.protocl = "SSL"', "there is no setting 'security.protocl'. Did you mean 'security.protocol'?"),
-        ('security.protocol = "TLS"', "must be one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL, not 'TLS'"),
-        ("[java]\nlinger = 5", "[cluster.java] there is no setting 'linger'"),
-        ("[librdkafka]\nmax.block.ms = 5", "[cluster.librdkafka] there is no setting 'max.block.ms'"),
-        ("java = 5", "[cluster] java must be a table"),
-        ('broker.address.family = "v4"', "set it under [cluster.librdkafka], which is for confluent-kafka alone"),
-        ("max.block.ms = 5", "set it under [cluster.java], which is for Spark alone"),
-        ('auto.offset.reset = "latest"', "auto.offset.reset is set by the pipeline itself: remove it"),
-        ('[java]\ngroup.id = "g"', "group.id is set by the pipeline itself"),
-        ("request.timeout.ms = 1\nsocket.timeout.ms = 2", "request.timeout.ms and socket.timeout.ms are the same"),
-        ("socket.timeout.ms = 2\nrequest.timeout.ms = 1", "socket.timeout.ms and request.timeout.ms are the same"),
-        ("linger.ms = [1]", "linger.ms must be a string, a number, true or false"),
-        ('sasl.jaas.config = { env = "X" }', "give sasl.mechanism, sasl.username and sasl.password instead"),
-        ('sasl.username = "me"', "sasl.username does not apply to security.protocol PLAINTEXT: remove it, or use"),
-        ('ssl.ca.location = "ca.pem"', "ssl.ca.location does not apply to security.protocol PLAINTEXT"),
-        ('security.protocol = "SASL_SSL"', "sasl.mechanism is missing"),
-        ('security.protocol = "SASL_SSL"\nsasl.mechanism = "PLAIN"', "sasl.username is missing"),
-        ('security.protocol = "SASL_SSL"\nsasl.mechanism = "OAUTHBEARER"', "endpoint.url is missing"),
-        ('security.protocol = "SSL"\nssl.truststore.location = "t.jks"', "librdkafka cannot read Java trust stores"),
-        ('security.protocol = "SSL"\nssl.keystore.location = "k.jks"', "must be a PKCS12 or PEM file"),
-    ],
-)
-def test_settings_that_cannot_work_are_refused(text: str, message: str) -> None:
+def refusal(text: str) -> str:
     with pytest.raises(PipelineError) as refused:
         cluster(text)
-    assert message in str(refused.value)
+    return str(refused.value)
 
 
-@pytest.mark.parametrize(
-    "name", ["sasl.password", "ssl.key.password", "ssl.keystore.key", "ssl.key.pem", "sasl.oauthbearer.client.secret"]
-)
-def test_a_secret_in_plain_text_is_refused_and_not_repeated(name: str) -> None:
-    with pytest.raises(PipelineError, match=r"is a secret in plain text: write .*env = ") as refused:
-        cluster(f'{name} = "hunter2"')
-    assert "hunter2" not in str(refused.value)
+def test_settings_that_cannot_work_are_refused() -> None:
+    assert "there is no setting 'security.protocl'. Did you mean 'security.protocol'?" in refusal(
+        'security.protocl = "SSL"'
+    )
+    assert "must be one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL, not 'TLS'" in refusal('security.protocol = "TLS"')
+    assert "[cluster.java] there is no setting 'linger'" in refusal("[java]\nlinger = 5")
+    assert "[cluster.librdkafka] there is no setting 'max.block.ms'" in refusal("[librdkafka]\nmax.block.ms = 5")
+    assert "[cluster] java must be a table" in refusal("java = 5")
+    assert "set it under [cluster.librdkafka], which is for confluent-kafka alone" in refusal(
+        'broker.address.family = "v4"'
+    )
+    assert "set it under [cluster.java], which is for Spark alone" in refusal("max.block.ms = 5")
+    assert "auto.offset.reset is set by the pipeline itself: remove it" in refusal('auto.offset.reset = "latest"')
+    assert "group.id is set by the pipeline itself" in refusal('[java]\ngroup.id = "g"')
+    assert "request.timeout.ms and socket.timeout.ms are the same" in refusal(
+        "request.timeout.ms = 1\nsocket.timeout.ms = 2"
+    )
+    assert "linger.ms must be a string, a number, true or false" in refusal("linger.ms = [1]")
+    assert "give sasl.mechanism, sasl.username and sasl.password instead" in refusal('sasl.jaas.config = { env = "X" }')
+    assert "sasl.username does not apply to security.protocol PLAINTEXT: remove it, or use" in refusal(
+        'sasl.username = "me"'
+    )
+    assert "ssl.ca.location does not apply to security.protocol PLAINTEXT" in refusal('ssl.ca.location = "ca.pem"')
+    assert "sasl.mechanism is missing" in refusal('security.protocol = "SASL_SSL"')
+    assert "sasl.username is missing" in refusal('security.protocol = "SASL_SSL"\nsasl.mechanism = "PLAIN"')
+    assert "endpoint.url is missing" in refusal('security.protocol = "SASL_SSL"\nsasl.mechanism = "OAUTHBEARER"')
+    assert "librdkafka cannot read Java trust stores" in refusal(
+        'security.protocol = "SSL"\nssl.truststore.location = "t.jks"'
+    )
+    assert "must be a PKCS12 or PEM file" in refusal('security.protocol = "SSL"\nssl.keystore.location = "k.jks"')
 
 
-@pytest.mark.parametrize(
-    "value", ['{ env = "A", file = "b" }', "{ file = 5 }", '{ env = "" }', '{ env = "A", x = "b" }']
-)
-def test_a_secret_has_one_place(value: str) -> None:
-    with pytest.raises(PipelineError, match=r'sasl\.password must be \{ env = "NAME" \} or'):
-        cluster(f"sasl.password = {value}")
+def test_a_secret_in_plain_text_is_refused_and_not_repeated() -> None:
+    message = refusal('sasl.password = "hunter2"')
+    assert "sasl.password is a secret in plain text: write sasl.password = { env = " in message
+    assert "hunter2" not in message
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ('ssl.ca.location = "missing.pem"', r"ssl\.ca\.location: cannot read .*missing\.pem: no such file"),
-        ('ssl.ca.location = "key.pem"', r"ssl\.ca\.location contains no certificate"),
-        ('ssl.certificate.location = "client.pem"', r"ssl\.key\.location belong together"),
-        ('ssl.certificate.location = "client.pem"\nssl.key.location = "rsa.pem"', "openssl pkcs8 -topk8"),
-    ],
-)
-def test_unusable_certificates_are_refused(directory: Path, text: str, message: str) -> None:
-    found = cluster(f'security.protocol = "SSL"\n{text}', directory)
-    with pytest.raises(PipelineError, match=message):
-        found.spark_options()
+def test_a_secret_has_one_place() -> None:
+    for value in ('{ env = "A", file = "b" }', "{ file = 5 }", '{ env = "" }', '{ env = "A", x = "b" }'):
+        assert 'sasl.password must be { env = "NAME" } or' in refusal(f"sasl.password = {value}")
 
 
-@pytest.mark.parametrize(
-    ("name", "secret"),
-    [
-        ("spark.hadoop.fs.s3a.secret.key", True),
-        ("spark.hadoop.fs.s3a.access.key", True),
-        ("spark.hadoop.fs.azure.account.key.a.net", True),
-        ("spark.kubernetes.driver.secrets.kafka", False),
-        ("spark.hadoop.fs.s3a.aws.credentials.provider", False),
-        ("ssl.key.location", False),
-        ("sasl.oauthbearer.token.endpoint.url", False),
-        ("partitioner.ignore.keys", False),
-    ],
-)
-def test_secrets_are_known_by_their_names(name: str, secret: bool) -> None:
-    assert is_secret(name) == secret
+def test_unusable_certificates_are_refused(directory: Path) -> None:
+    def refusal(text: str) -> str:
+        found = cluster(f'security.protocol = "SSL"\n{text}', directory)
+        with pytest.raises(PipelineError) as refused:
+            found.spark_options()
+        return str(refused.value)
+
+    missing = f"ssl.ca.location: cannot read {directory / 'missing.pem'}: no such file"
+    assert missing in refusal('ssl.ca.location = "missing.pem"')
+    assert "ssl.ca.location contains no certificate" in refusal('ssl.ca.location = "key.pem"')
+    assert "ssl.key.location belong together" in refusal('ssl.certificate.location = "client.pem"')
+    assert "openssl pkcs8 -topk8" in refusal('ssl.certificate.location = "client.pem"\nssl.key.location = "rsa.pem"')
+
+
+def test_secrets_are_known_by_their_names() -> None:
+    secrets = {
+        "sasl.password": True,
+        "ssl.key.password": True,
+        "ssl.keystore.key": True,
+        "ssl.key.pem": True,
+        "sasl.oauthbearer.client.secret": True,
+        "spark.hadoop.fs.s3a.secret.key": True,
+        "spark.hadoop.fs.s3a.access.key": True,
+        "spark.hadoop.fs.azure.account.key.a.net": True,
+        "spark.kubernetes.driver.secrets.kafka": False,
+        "spark.hadoop.fs.s3a.aws.credentials.provider": False,
+        "ssl.key.location": False,
+        "sasl.oauthbearer.token.endpoint.url": False,
+        "partitioner.ignore.keys": False,
+    }
+    assert {name: is_secret(name) for name in secrets} == secrets

@@ -44,20 +44,17 @@ def test_lines_of_an_earlier_run_are_left_out(tmp_path: Path, monkeypatch: pytes
     assert list(sources.FileSource(log).lines(threading.Event(), skip)) == [b"b 1", b"a 2"]
 
 
-@pytest.mark.parametrize("name", ["missing.log", "."])
-def test_a_missing_file_or_a_directory_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(PipelineError, match="cannot read the access log"):
-        sources.FileSource(tmp_path / name)
+def test_a_missing_file_or_a_directory_is_refused(tmp_path: Path) -> None:
+    for path in (tmp_path / "missing.log", tmp_path):
+        with pytest.raises(PipelineError, match="cannot read the access log"):
+            sources.FileSource(path)
 
 
-@pytest.mark.parametrize(
-    ("line", "time_ms"),
-    [
-        (b'192.0.2.1 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 1', 1_431_857_103_000),
-        (b'192.0.2.1 - - [17/May/2015:12:05:03 +0200] "GET / HTTP/1.1" 200 1', 1_431_857_103_000),
-        (b'192.0.2.1 - - [31/Feb/2015:12:05:03 +0200] "GET / HTTP/1.1" 200 1', None),
-        (b"torn", None),
-    ],
-)
-def test_the_time_of_a_line_is_parsed(line: bytes, time_ms: int | None) -> None:
-    assert time_of(line) == time_ms
+def test_the_time_of_a_line_is_parsed() -> None:
+    times = {
+        b'192.0.2.1 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 1': 1_431_857_103_000,
+        b'192.0.2.1 - - [17/May/2015:12:05:03 +0200] "GET / HTTP/1.1" 200 1': 1_431_857_103_000,
+        b'192.0.2.1 - - [31/Feb/2015:12:05:03 +0200] "GET / HTTP/1.1" 200 1': None,
+        b"torn": None,
+    }
+    assert {line: time_of(line) for line in times} == times

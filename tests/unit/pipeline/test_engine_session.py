@@ -19,36 +19,25 @@ def deployment(**spark: object) -> Deployment:
     return parse({"place": {"lake": "s3a://bucket/lake"}, "spark": spark}, Path("/srv"))
 
 
-def test_the_command_lines_master_beats_that_of_the_deployment() -> None:
+def test_the_command_lines_master_beats_that_of_the_deployment_and_the_default() -> None:
     assert settings(deployment(master="yarn"), master="local[3]", environ=HERE)["spark.master"] == "local[3]"
-
-
-def test_the_deployments_master_beats_the_default() -> None:
     assert settings(deployment(master="yarn"), environ=HERE)["spark.master"] == "yarn"
-
-
-def test_the_default_is_this_machine() -> None:
     assert settings(deployment(), environ=HERE)["spark.master"] == "local[*]"
 
 
-@pytest.mark.parametrize(("master", "adaptive"), [("local[2]", "false"), ("spark://host:7077", "true")])
-def test_the_master_decides_on_the_profile(master: str, adaptive: str) -> None:
-    assert settings(deployment(), master=master, environ=HERE)["spark.sql.adaptive.enabled"] == adaptive
+def test_the_master_decides_on_the_profile() -> None:
+    adaptive = {"local[2]": "false", "spark://host:7077": "true"}
+    given = {master: settings(deployment(), master=master, environ=HERE) for master in adaptive}
+    assert {master: found["spark.sql.adaptive.enabled"] for master, found in given.items()} == adaptive
 
 
-def test_the_deployment_beats_the_profile() -> None:
-    given = settings(deployment(**{"driver.memory": "3g"}), environ=HERE)
-    assert given["spark.driver.memory"] == "3g"
-
-
-def test_spark_submit_keeps_master_memory_hosts_and_jars() -> None:
-    given = settings(deployment(master="yarn", **{"driver.memory": "3g"}), environ=SUBMITTED)
+def test_under_spark_submit_only_settings_of_results_and_secrets_are_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("S3_KEY", "hunter2")
+    spark = {"driver.memory": "3g", "sql.ansi.enabled": False, "hadoop.fs.s3a.secret.key": {"env": "S3_KEY"}}
+    given = settings(deployment(master="yarn", **spark), environ=SUBMITTED)
     assert not given.keys() & {"spark.master", "spark.driver.memory", "spark.driver.host", "spark.jars"}
-
-
-def test_results_are_the_same_under_spark_submit() -> None:
-    given = settings(deployment(**{"sql.ansi.enabled": False}), environ=SUBMITTED)
     assert (given["spark.sql.session.timeZone"], given["spark.sql.ansi.enabled"]) == ("UTC", "false")
+    assert given["spark.hadoop.fs.s3a.secret.key"] == "hunter2"
 
 
 def test_a_master_under_spark_submit_is_refused() -> None:
@@ -102,14 +91,6 @@ def test_printing_the_settings_shows_no_secret(monkeypatch: pytest.MonkeyPatch) 
     given = settings(deployment(**{"hadoop.fs.s3a.secret.key": {"env": "S3_KEY"}}), environ=HERE)
     assert given["spark.hadoop.fs.s3a.secret.key"] == "hunter2"
     assert "hunter2" not in repr(given)
-
-
-def test_under_spark_submit_the_driver_reads_the_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("S3_KEY", "hunter2")
-    chosen = deployment(**{"hadoop.fs.s3a.secret.key": {"env": "S3_KEY"}, "executor.memory": "3g"})
-    given = settings(chosen, environ={"PYSPARK_GATEWAY_PORT": "1"})
-    assert given["spark.hadoop.fs.s3a.secret.key"] == "hunter2"
-    assert "spark.executor.memory" not in given
 
 
 def test_a_master_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,9 +73,7 @@ def ends() -> object:
     return Topics({}).end_offsets(["views"])
 
 
-@pytest.mark.parametrize(
-    "code", [KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError._TRANSPORT]
-)
+@pytest.mark.parametrize("code", [KafkaError.LEADER_NOT_AVAILABLE, KafkaError._TRANSPORT])
 def test_an_election_and_a_lost_connection_are_waited_for(admin: Admin, code: int) -> None:
     admin.metadata = [code, code]
     assert ends() == {"views": {0: 7}}
@@ -108,9 +106,7 @@ def test_brokers_that_stay_away_are_no_reason_to_give_up(admin: Admin, monkeypat
 
 def test_topics_that_a_broker_does_not_know_yet_are_waited_for_a_little(monkeypatch: pytest.MonkeyPatch) -> None:
     known = [("a",), ("a", "b"), ("a", "b")]
-    asked = SimpleNamespace(
-        describe_topics=lambda _, request_timeout: described(*known.pop(0), names=["a", "b", "c"]),
-    )
+    asked = SimpleNamespace(describe_topics=lambda _, request_timeout: described(*known.pop(0), names=["a", "b", "c"]))
     monkeypatch.setattr(topics, "AdminClient", lambda *_, **__: asked)
     at_times(monkeypatch, iter([0.0, 0.1, 4.9, 5.1]))
     assert Topics({}).awaited_ids(["a", "b", "c"]).keys() == {"a", "b"}
@@ -118,7 +114,7 @@ def test_topics_that_a_broker_does_not_know_yet_are_waited_for_a_little(monkeypa
 
 
 def test_brokers_that_do_not_answer_are_an_error_of_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topics, "_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(topics, "_TIMEOUT_S", 0.01)
     with pytest.raises(KafkaException) as failed:
         Topics({"bootstrap.servers": "127.0.0.1:1"}).create("views", {})
     assert failed.value.args[0].code() == KafkaError._TIMED_OUT

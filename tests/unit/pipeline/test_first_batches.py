@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Collection
+from functools import cache
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -12,6 +13,7 @@ pytest.importorskip("pyspark")
 from headrace.pipeline.engine.scheduling import opening
 from headrace.pipeline.engine.scheduling.opening import FirstBatches
 from headrace.pipeline.spec import registry
+from headrace.pipeline.spec.jobs import Job
 from tests.unit.pipeline.memory_files import MemoryFiles
 
 if TYPE_CHECKING:
@@ -20,14 +22,18 @@ if TYPE_CHECKING:
 QUICK = ("events", "traffic", "status_codes")
 
 
+@cache
+def _jobs() -> dict[str, Job]:
+    known = registry.find()
+    return {name: known.named(name) for name in (*QUICK, "raw", "sessions")}
+
+
 def first_batches(
     monkeypatch: pytest.MonkeyPatch, files: MemoryFiles, tables: Collection[str] = ("events",)
 ) -> FirstBatches:
-    known = registry.find()
-    jobs = {name: known.named(name) for name in (*QUICK, "raw", "sessions")}
     lake = SimpleNamespace(spark=None, exists=lambda table: table in tables, path=lambda table: f"lake/{table}")
     monkeypatch.setattr(opening, "Files", lambda _: files)
-    return FirstBatches(jobs, cast("Lake", lake), "checkpoints")
+    return FirstBatches(_jobs(), cast("Lake", lake), "checkpoints")
 
 
 def stored(commits: int, **read: int) -> MemoryFiles:

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from headrace.pipeline.engine.exactly_once.positions import of_table, of_topics
+from headrace.pipeline.engine.exactly_once.positions import of_table
 from tests.unit.pipeline.memory_files import MemoryFiles
 
 END = (1 << 63) - 101
@@ -23,16 +23,11 @@ def offset(version: int, index: int = -100, starting: bool = False) -> dict[str,
     return {"reservoirVersion": version, "index": index, "isStartingVersion": starting}
 
 
-def test_a_job_has_reached_the_positions_of_the_commits_before_its_offset() -> None:
-    assert of_table(log(10, 20, 30), "t", offset(2)) == {"log": {0: 20}}
-
-
-def test_a_commit_of_which_files_are_left_does_not_count() -> None:
-    assert of_table(log(10, 20, 30), "t", offset(2, index=0)) == {"log": {0: 20}}
-
-
-def test_a_commit_read_to_its_end_counts() -> None:
-    assert of_table(log(10, 20, 30), "t", offset(2, index=END)) == {"log": {0: 30}}
+def test_a_job_has_reached_the_positions_of_the_commits_that_it_has_read_to_their_end() -> None:
+    files = log(10, 20, 30)
+    assert of_table(files, "t", offset(2)) == {"log": {0: 20}}
+    assert of_table(files, "t", offset(2, index=0)) == {"log": {0: 20}}
+    assert of_table(files, "t", offset(2, index=END)) == {"log": {0: 30}}
 
 
 def test_a_compaction_changes_no_position() -> None:
@@ -45,7 +40,3 @@ def test_the_middle_of_the_first_reading_is_no_position() -> None:
 
 def test_commits_that_are_cleaned_up_have_no_positions() -> None:
     assert of_table(MemoryFiles({}), "t", offset(7)) == {}
-
-
-def test_partitions_of_topics_are_numbers() -> None:
-    assert of_topics({"log": {"0": 3, "1": 4}}) == {"log": {0: 3, 1: 4}}

@@ -1,5 +1,9 @@
-"""A failed publisher leaves no producer behind, because librdkafka would go on to send its requests."""
+"""A failed publisher leaves no producer behind, because librdkafka would go on to send its requests.
 
+It closes whatever fails, because the job's own error must be reported.
+"""
+
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from typing import ClassVar
@@ -113,3 +117,52 @@ def test_records_that_were_not_delivered_are_discarded_with_their_query(monkeypa
     assert failed.value.args[0].code() == KafkaError._TIMED_OUT
     assert Broken.calls == ["produce", "flush", "purge"]
     assert living() == 0
+
+
+@pytest.fixture
+def interrupted() -> TransactionalPublisher:
+    """A publisher with an open transaction, because a row of the batch could not be read."""
+
+    def broken_records() -> Iterator[Record]:
+        yield from records()
+        raise ZeroDivisionError
+
+    publisher = opened()
+    with pytest.raises(ZeroDivisionError):
+        publisher.publish(BATCH, broken_records(), 2)
+    return publisher
+
+
+def test_closing_aborts_an_open_transaction_once(interrupted: TransactionalPublisher) -> None:
+    interrupted.close()
+    interrupted.close()
+    assert Broken.calls.count("abort_transaction") == 1
+
+
+def _refused(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+@pytest.mark.parametrize("place", ["abort", "thread"])
+def test_closing_reports_a_transaction_that_stays_open(
+    interrupted: TransactionalPublisher, place: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    if place == "abort":
+        monkeypatch.setattr(Broken, "call", "abort_transaction")
+    else:
+        monkeypatch.setattr(threading.Thread, "start", _refused)
+    interrupted.close()
+    assert "job: cannot abort the open transaction" in caplog.text
+
+
+def test_a_call_that_does_not_return_is_given_up() -> None:
+    never = threading.Event()
+    with pytest.raises(KafkaException, match=r"librdkafka did not return within 0\.01 s"):
+        producers.bounded(never.wait, 0.01)
+    never.set()
+
+
+def test_a_call_that_returns_in_time_succeeds_or_fails_with_its_own_error() -> None:
+    producers.bounded(lambda: 7, 10)
+    with pytest.raises(ZeroDivisionError):
+        producers.bounded(lambda: 1 // 0, 10)

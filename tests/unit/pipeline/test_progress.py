@@ -30,20 +30,16 @@ BATCH: dict[str, Any] = {
 }
 
 
-def test_lag_is_what_the_batch_left_in_each_partition() -> None:
-    progress = advanced(NEW, BATCH, None)
-    assert (progress.lag, progress.lag_by_partition) == (10, {"log/0": 10, "log/1": 0})
-
-
 def test_a_table_as_source_has_no_lag_in_records() -> None:
     offset = {"sourceVersion": 1, "reservoirId": "x", "reservoirVersion": 4}
     batch = {**BATCH, "sources": [{"endOffset": offset, "latestOffset": None}]}
     assert advanced(NEW, batch, None).lag is None
 
 
-def test_rate_watermark_and_state_are_those_of_the_batch() -> None:
+def test_lag_rate_watermark_and_state_are_those_of_the_batch() -> None:
     progress = advanced(NEW, BATCH, None)
     assert (progress.batch, progress.input_rows, progress.rows_per_s) == (7, 500, 1234.6)
+    assert (progress.lag, progress.lag_by_partition) == (10, {"log/0": 10, "log/1": 0})
     assert progress.watermark == "2015-05-17T10:05:00.000Z"
     assert (progress.state_rows, progress.state_bytes) == (40, 2_000)
 
@@ -65,14 +61,8 @@ def test_the_row_of_a_batch_has_its_own_counts_and_its_cost() -> None:
 
 def test_durations_name_the_phases_of_the_batch() -> None:
     measured = Measured(phases_ms={"ledger": 5, "tables": 250, "topics": 15})
-    assert advanced(NEW, BATCH, measured).durations_ms == {
-        "offsets": 12,
-        "planning": 30,
-        "batch": 405,
-        "ledger": 5,
-        "tables": 250,
-        "topics": 15,
-    }
+    of_spark = {"offsets": 12, "planning": 30, "batch": 405}
+    assert advanced(NEW, BATCH, measured).durations_ms == of_spark | measured.phases_ms
 
 
 def test_metrics_name_job_and_value() -> None:
@@ -81,10 +71,7 @@ def test_metrics_name_job_and_value() -> None:
     assert 'headrace_pipeline_failed{job="views"} 0.0' in lines
     assert 'headrace_pipeline_seconds_per_row{job="views"} 0.00081' in lines
     assert 'headrace_pipeline_watermark_seconds{job="views"} 1.4318571e+09' in lines
-
-
-def test_an_unknown_lag_is_no_metric() -> None:
-    assert 'headrace_pipeline_lag_records{job="views"}' not in metrics({"views": NEW})
+    assert 'headrace_pipeline_lag_records{job="views"}' not in metrics({"views": NEW})  # unknown
 
 
 def write(directory: Path, progress: Progress) -> None:
@@ -92,49 +79,46 @@ def write(directory: Path, progress: Progress) -> None:
     (directory / "status" / f"{progress.job}.json").write_text(json.dumps(asdict(progress)))
 
 
-@pytest.mark.parametrize(
-    ("state", "updated", "seen"),
-    [
-        ("running", "2026-01-01T11:59:55Z", "running"),
-        ("running", "2026-01-01T11:59:00Z", "lost"),
-        ("waiting", "2026-01-01T11:00:00Z", "lost"),
-        ("stopped", "2026-01-01T11:00:00Z", "stopped"),
-        ("failed", "2026-01-01T11:00:00Z", "failed"),
-    ],
-)
-def test_a_running_job_without_a_sign_of_life_is_lost(tmp_path: Path, state: str, updated: str, seen: str) -> None:
-    write(tmp_path, replace(NEW, state=state, updated=updated))
-    [job] = status.read(str(tmp_path), datetime(2026, 1, 1, 12, tzinfo=UTC))
-    assert job["state"] == seen
+def test_a_running_job_without_a_sign_of_life_is_lost(tmp_path: Path) -> None:
+    for job, state, updated in (
+        ("alive", "running", "11:59:55"),
+        ("dead", "running", "11:59:00"),
+        ("dead while waiting", "waiting", "11:00:00"),
+        ("stopped", "stopped", "11:00:00"),
+        ("failed", "failed", "11:00:00"),
+    ):
+        write(tmp_path, replace(NEW, job=job, state=state, updated=f"2026-01-01T{updated}Z"))
+    found = status.read(str(tmp_path), datetime(2026, 1, 1, 12, tzinfo=UTC))
+    assert {job["job"]: job["state"] for job in found} == {
+        "alive": "running",
+        "dead": "lost",
+        "dead while waiting": "lost",
+        "stopped": "stopped",
+        "failed": "failed",
+    }
 
 
-@pytest.mark.parametrize("prefix", ["", "file:", "file://"])
-def test_status_reads_local_checkpoints_by_path_and_by_uri(tmp_path: Path, prefix: str) -> None:
-    write(tmp_path, replace(NEW, updated="2026-01-01T12:00:00Z"))
-    assert [job["job"] for job in status.read(f"{prefix}{tmp_path}", datetime.now(UTC))] == ["views"]
-
-
-def test_no_job_has_run_in_a_new_lake(tmp_path: Path) -> None:
+def test_status_reads_local_checkpoints_by_path_and_by_uri(tmp_path: Path) -> None:
     assert status.read(str(tmp_path), datetime.now(UTC)) == []
+    write(tmp_path, replace(NEW, updated="2026-01-01T12:00:00Z"))
+    for prefix in ("", "file:", "file://"):
+        assert [job["job"] for job in status.read(f"{prefix}{tmp_path}", datetime.now(UTC))] == ["views"], prefix
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_a_damaged_progress_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "status" / "views.json"
+    file.parent.mkdir()
+    for text in (
         "[]",
         "7",
         '{"updated": "2026-01-01T12:00:00Z"}',
         json.dumps({**asdict(NEW), "updated": "yesterday"}),
         json.dumps({**asdict(NEW), "updated": 5}),
-        pytest.param("[" * 100_000, id="deep"),
-    ],
-)
-def test_a_damaged_progress_is_named(tmp_path: Path, text: str) -> None:
-    file = tmp_path / "status" / "views.json"
-    file.parent.mkdir()
-    file.write_text(text)
-    with pytest.raises(PipelineError, match=f"^cannot read {file}: "):
-        status.read(str(tmp_path), datetime.now(UTC))
+        "[" * 100_000,
+    ):
+        file.write_text(text)
+        with pytest.raises(PipelineError, match=f"^cannot read {file}: "):
+            status.read(str(tmp_path), datetime.now(UTC))
 
 
 def test_status_of_remote_checkpoints_names_the_topic() -> None:

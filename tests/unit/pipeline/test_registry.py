@@ -59,15 +59,11 @@ def test_a_job_comes_after_the_one_whose_table_it_reads(tmp_path: Path) -> None:
     assert sorted(found[3:]) == ["x", "y"]
 
 
-def test_an_entry_point_may_name_one_function(entry_points: list[EntryPoint]) -> None:
-    entry_points.append(point("tests.unit.pipeline.example_jobs:archive"))
-    assert dict(registry.find()) == {"archive": example_jobs.ARCHIVE}
-
-
 def test_jobs_of_a_file_come_after_those_that_are_installed(entry_points: list[EntryPoint], mine: Path) -> None:
     entry_points.append(point("tests.unit.pipeline.example_jobs:archive"))
     found = registry.find([mine])
     assert list(found) == ["archive", "mine"]
+    assert found["archive"] == example_jobs.ARCHIVE
     assert found.origin("mine") == str(mine)
 
 
@@ -87,13 +83,10 @@ def test_files_of_the_same_name_are_different_modules(tmp_path: Path, mine: Path
     assert list(registry.find([mine, other])) == ["mine", "other"]
 
 
-def test_a_job_found_twice_is_one_job(entry_points: list[EntryPoint]) -> None:
+def test_a_job_found_twice_is_one_job(entry_points: list[EntryPoint], mine: Path) -> None:
+    assert list(registry.find([mine, mine.parent / "." / mine.name])) == ["mine"]
     entry_points += [point("tests.unit.pipeline.example_jobs"), point("tests.unit.pipeline.example_jobs:archive")]
     assert len(registry.find()) == 3
-
-
-def test_the_same_file_given_twice_is_read_once(mine: Path) -> None:
-    assert list(registry.find([mine, mine.parent / "." / mine.name])) == ["mine"]
 
 
 def test_two_jobs_of_one_name_are_refused_with_both_places(tmp_path: Path, mine: Path) -> None:
@@ -103,24 +96,23 @@ def test_two_jobs_of_one_name_are_refused_with_both_places(tmp_path: Path, mine:
         registry.find([mine, other])
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("import nothing_that_exists", "No module named 'nothing_that_exists'"),
-        ("def f(:", "SyntaxError: invalid syntax"),
-        ("1 / 0", "ZeroDivisionError: division by zero"),
-        ("raise SystemExit(3)", "the import calls sys.exit(3); move that call below"),
-        ("x = 1", "contains no job: decorate a function with @job"),
-        (MINE.replace('Append(table="mine"),', ""), "job mine has no output: give it an Append"),
-    ],
-)
-def test_a_file_without_usable_jobs_is_named(tmp_path: Path, text: str, message: str) -> None:
-    path = tmp_path / "broken.py"
-    path.write_text(text)
-    with pytest.raises(PipelineError) as refused:
-        registry.find([path])
-    assert str(path) in str(refused.value)
-    assert message in str(refused.value)
+def test_a_file_without_usable_jobs_is_named(tmp_path: Path) -> None:
+    for number, (text, message) in enumerate(
+        (
+            ("import nothing_that_exists", "No module named 'nothing_that_exists'"),
+            ("def f(:", "SyntaxError: invalid syntax"),
+            ("1 / 0", "ZeroDivisionError: division by zero"),
+            ("raise SystemExit(3)", "the import calls sys.exit(3); move that call below"),
+            ("x = 1", "contains no job: decorate a function with @job"),
+            (MINE.replace('Append(table="mine"),', ""), "job mine has no output: give it an Append"),
+        )
+    ):
+        path = tmp_path / f"broken_{number}.py"
+        path.write_text(text)
+        with pytest.raises(PipelineError) as refused:
+            registry.find([path])
+        assert str(path) in str(refused.value)
+        assert message in str(refused.value)
 
 
 def test_a_missing_file_and_one_that_is_not_python_are_refused(tmp_path: Path) -> None:

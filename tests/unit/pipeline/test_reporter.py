@@ -9,19 +9,7 @@ import pytest
 from headrace.pipeline.engine.monitoring import reporter
 from headrace.pipeline.engine.monitoring.reporter import Reporter
 from headrace.pipeline.engine.supervision import Standing, State
-
-
-class Memory:
-    """Files by path."""
-
-    def __init__(self) -> None:
-        self.texts: dict[str, str] = {}
-
-    def read(self, path: str) -> str | None:
-        return self.texts.get(path)
-
-    def write(self, path: str, text: str) -> None:
-        self.texts[path] = text
+from tests.unit.pipeline.memory_files import MemoryFiles
 
 
 class Unreached:
@@ -41,7 +29,7 @@ class Unreached:
 
 
 def test_every_failure_has_its_time_even_if_an_earlier_one_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    files: Any = Memory()
+    files: Any = MemoryFiles({})
     anything: Any = Unreached()
     monkeypatch.setattr(reporter, "Producer", lambda *_, **__: anything)
     times = count()
@@ -51,8 +39,8 @@ def test_every_failure_has_its_time_even_if_an_earlier_one_is_forgotten(monkeypa
     def written(*failures: float, retry_at: float | None = None) -> tuple[Any, ...]:
         standing = Standing(State.RUNNING, failures=[*failures], reason="broken", retry_at=retry_at)
         report.watch("events", standing, None, None)
-        (path,) = (path for path in files.texts if path.endswith("events.json"))
-        progress = json.loads(files.texts[path])
+        (path,) = (path for path in files if path.endswith("events.json"))
+        progress = json.loads(files[path])
         return progress["failures"], progress["failed_at"], progress["next_retry"]
 
     first = written(1.0, retry_at=2.0)

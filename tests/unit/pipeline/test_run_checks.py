@@ -41,30 +41,25 @@ class RefusedFiles(MemoryFiles):
         raise self._error
 
 
-@pytest.mark.parametrize(
-    ("error", "reason"),
-    [
-        (OSError(30, "Read-only file system"), "read-only file system"),
-        (
-            JavaError(
-                "An error occurred while calling o57.create.\n: java.nio.file.AccessDeniedException: s3a://b/lake"
-            ),
-            "java.nio.file.AccessDeniedException: s3a://b/lake",
-        ),
-        (IllegalArgumentException("bucket is null/empty"), "bucket is null/empty"),
-    ],
-)
-def test_a_lake_that_cannot_be_written_is_named(error: Exception, reason: str) -> None:
+def refusal(error: Exception) -> str:
     with pytest.raises(PipelineError) as raised:
         check(RefusedFiles(error))
-    assert str(raised.value) == f"cannot write to /lake: {reason}"
+    return str(raised.value)
 
 
-@pytest.mark.parametrize("error", [Py4JError("no answer"), ConnectionRefusedError(111, "Connection refused")])
-def test_the_end_of_spark_is_not_a_fault_of_the_lake(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lake_that_cannot_be_written_is_named() -> None:
+    denied = "java.nio.file.AccessDeniedException: s3a://b/lake"
+    java_error = JavaError(f"An error occurred while calling o57.create.\n: {denied}")
+    assert refusal(OSError(30, "Read-only file system")) == "cannot write to /lake: read-only file system"
+    assert refusal(java_error) == f"cannot write to /lake: {denied}"
+    assert refusal(IllegalArgumentException("bucket is null/empty")) == "cannot write to /lake: bucket is null/empty"
+
+
+def test_the_end_of_spark_is_not_a_fault_of_the_lake(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "has_ended", lambda _: True)
-    with pytest.raises(type(error)):
-        check(RefusedFiles(error))
+    for error in (Py4JError("no answer"), ConnectionRefusedError(111, "Connection refused")):
+        with pytest.raises(type(error)):
+            check(RefusedFiles(error))
 
 
 def test_an_unusable_certificate_is_reported_before_spark_starts(
@@ -76,10 +71,7 @@ def test_an_unusable_certificate_is_reported_before_spark_starts(
         '[jobs.archive]\ntopic = "a"\n'
     )
 
-    def build(*_: object, **__: object) -> None:
-        pytest.fail("Spark starts")
-
-    monkeypatch.setattr("headrace.pipeline.engine.session.build", build)
+    monkeypatch.setattr("headrace.pipeline.engine.session.build", lambda *_, **__: pytest.fail("Spark starts"))
     archive = replace(SESSIONS, name="archive", source=Topic())
     with pytest.raises(PipelineError, match=r"ssl\.ca\.location: cannot read .*missing\.pem"):
         run.run(deployment.load(path), {"archive": archive})

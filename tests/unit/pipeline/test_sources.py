@@ -75,9 +75,9 @@ def test_the_rows_of_a_table_are_those_of_its_commits_if_these_are_complete_few_
     assert not only_adds(table, "t")
 
 
-@pytest.mark.parametrize("change", ["remove", "metaData", "protocol"])
-def test_the_commits_of_a_table_that_was_changed_otherwise_do_not_have_its_rows(change: str) -> None:
-    table = log((100, 10), (100, 20))
+def test_the_commits_of_a_table_that_was_changed_otherwise_do_not_have_its_rows() -> None:
     name = "t/_delta_log/00000000000000000001.json"
-    table.write(name, f'{table.read(name)}\n{{"{change}":{{}}}}')
-    assert not only_adds(table, "t")
+    for change in ("remove", "metaData", "protocol"):
+        table = log((100, 10), (100, 20))
+        table.write(name, f'{table.read(name)}\n{{"{change}":{{}}}}')
+        assert not only_adds(table, "t"), change

@@ -49,7 +49,7 @@ def test_it_is_said_once_that_progress_cannot_be_written(
 ) -> None:
     monkeypatch.setattr(supervisor, "_POLL_S", 0.001)
     stopping = threading.Event()
-    supervised("later", Watcher(stopping, 10)).run(stopping)
+    supervised("later", Watcher(stopping, 3)).run(stopping)
     assert [record.getMessage() for record in caplog.records] == [
         "The progress of job views could not be written: [Errno 28] No space left on device"
     ]

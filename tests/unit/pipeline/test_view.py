@@ -34,19 +34,11 @@ REPORT: dict[str, Any] = {
     "crawlers": [{"client": "192.0.2.1", "requests": 6, "hours": 2, "reasons": ["read robots.txt"]}],
     "quarantined": [{"job": "events", "reason": "the line is empty", "count": 1}],
 }
-EMPTY: dict[str, Any] = {
-    "requests": 0,
-    "clients": 0,
-    "status": {},
-    "days": {},
-    "visitors": {},
+EMPTY: dict[str, Any] = {name: type(part)() for name, part in REPORT.items()} | {
     "page_views": {"views": 0, "pages": 0},
     "sessions": {"ended": 0},
-    "top_pages": [],
     "traffic": {"seconds": 60, "buckets": []},
     "referrers": {"requests": {}, "hosts": []},
-    "crawlers": [],
-    "quarantined": [],
 }
 
 
@@ -72,30 +64,24 @@ def test_a_pipe_gets_a_line_only_after_a_change() -> None:
     assert "\x1b" not in printed
 
 
-def test_a_terminal_shows_rates_lag_latency_and_top_pages() -> None:
+def test_a_terminal_shows_rates_lag_latency_failures_and_top_pages() -> None:
     console, out = _console(terminal=True)
     state = _state()
     state.shipped, state.shipped_per_s = 1234, 250.0
     state.jobs = {
         "page_views": JobState(
             state="running", batch=3, rows_per_s=321.0, lines=1000, latency_s=1.5, published=77, failure=None
-        )
+        ),
+        "sessions": JobState(state="waiting", failure="no space left"),
     }
     state.top_pages = {1: {"rank": 1, "page": "/[bold]", "views": 7}}
     with View(console) as view:
+        view.show(_state())
         view.show(state)
     printed = out.getvalue()
     for words in ("1,234 of 1,234 lines", "250 lines/s", "page_views", "321", "1,000", "234", "1.5 s", "77", "/[bold]"):
         assert words in printed
-
-
-def test_a_failed_job_shows_the_reason_while_it_waits() -> None:
-    console, out = _console(terminal=True)
-    state = _state()
-    state.jobs = {"sessions": JobState(state="waiting", failure="no space left")}
-    with View(console) as view:
-        view.show(state)
-    assert "sessions: no space left" in out.getvalue()
+    assert "sessions: no space left" in printed
 
 
 def _printed(report: dict[str, Any]) -> list[str]:
@@ -104,25 +90,21 @@ def _printed(report: dict[str, Any]) -> list[str]:
     return [" ".join(line.split()) for line in out.getvalue().splitlines()]
 
 
-def test_the_results_show_every_part_once() -> None:
+def test_the_results_show_every_part_once_and_a_gap_for_an_hour_without_requests() -> None:
     lines = _printed(REPORT)
     assert lines[0].startswith("1,234 requests from 5 clients, 1 line quarantined")
     for line in (
         "800 views of 1 page",
         "200 1,200 2015-05-17 1,234 5",
         "Requests by hour (UTC) 8.3% errors",
+        "8 ████",
+        "0 ████ ████",
         "192.0.2.1 6 2 read robots.txt",
         "the line is empty events 1",
     ):
         assert line in lines
     for start in ("9 sessions ended, 4 with one request; 2.5 requests on average", "/[bold] 7 █", "example.org 3 █"):
         assert [line for line in lines if line.startswith(start)], start
-
-
-def test_the_chart_has_a_gap_for_an_hour_without_requests() -> None:
-    lines = _printed(REPORT)
-    assert "8 ████" in lines
-    assert "0 ████ ████" in lines
 
 
 def test_a_log_without_lines_has_no_tables() -> None:
