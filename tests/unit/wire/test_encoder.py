@@ -10,7 +10,7 @@ import pytest
 from kio.static.constants import EntityType
 
 from headrace.errors import ErrorCode
-from headrace.wire.apis import ApiKey, request_encoder, response_reader, schema, schema_class
+from headrace.wire.apis import ApiKey, response_reader, schema, schema_class
 from headrace.wire.encoder import Fields, MissingFieldError, compile_encoder
 from tests.support.schemas import EVERY_VERSION, Versions
 
