@@ -5,26 +5,43 @@ import struct
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kio._kio_native import entity_reader
 from kio.static.constants import EntityType
 
+from headrace.slices import run_all
 from headrace.wire.apis import ApiKey, request_encoder, schema, schema_class, versions
 from headrace.wire.bounds import MAX_ENTRIES, TooManyEntriesError, _structure, compile_bounds
+from headrace.wire.strict_fields import compile_strict
 from headrace.wire.varint import put_unsigned_varint
 from tests.fuzz.entities import requests
 from tests.support.examples import examples
 from tests.support.schemas import EVERY_VERSION
 
+UNUSUAL = [
+    (ApiKey.BROKER_HEARTBEAT, 2),
+    (ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0),
+    (ApiKey.FETCH, 18),
+    (ApiKey.JOIN_GROUP, 9),
+    (ApiKey.UPDATE_METADATA, 8),
+]
+"""Requests with nullable structures, bytes, and tagged fields of all types."""
+
 
 @settings(max_examples=examples(20))
 @given(data=st.data())
-def test_a_valid_request_passes(data: st.DataObject) -> None:
-    api, version = data.draw(st.sampled_from(EVERY_VERSION))
-    content = bytearray(b"before")
-    request_encoder(api, version)(content, data.draw(requests(api, version)))
+def test_a_valid_request_passes_all_checks_unchanged(data: st.DataObject) -> None:
+    for api, version in (*UNUSUAL, data.draw(st.sampled_from(EVERY_VERSION))):
+        content = bytearray(b"before")
+        request_encoder(api, version)(content, data.draw(requests(api, version)))
+        body = bytes(content)
 
-    request = schema_class(api, version, EntityType.request)
-    compile_bounds(request)(bytes(content), 6)
-    assert _structure(request, [MAX_ENTRIES]).after(0)(bytes(content), 6) == len(content)
+        request = schema_class(api, version, EntityType.request)
+        compile_bounds(request)(body, 6)
+        assert _structure(request, [MAX_ENTRIES]).after(0)(body, 6) == len(body)
+        if request.__flexible__:
+            strict = run_all(compile_strict(request, 0)(body, 6))
+            decode = entity_reader(request)
+            assert decode(strict, 0)[0] == decode(body, 6)[0]
 
 
 def test_a_null_array_is_refused_if_it_is_not_nullable() -> None:
