@@ -279,16 +279,16 @@ async def test_an_invalid_length_closes_the_connection(
     assert f"a request announces {length} bytes; socket.request.max.bytes allows" in record.getMessage()
 
 
-async def test_requests_before_a_bad_one_are_answered_and_its_own_replies_sent(peer: Peer) -> None:
+async def test_requests_before_a_bad_one_are_answered(peer: Peer) -> None:
     def answer(body: bytes) -> Parts:
         if body == b"bad":
-            raise InvalidRequestError("invalid", [frame(b"partly")])
+            raise InvalidRequestError("invalid")
         return [frame(body)]
 
     peer.answer = answer
     await peer.send(frame(b"good") + frame(b"bad") + frame(b"unread"))
 
-    assert await peer.receive(100) == frame(b"good") + frame(b"partly")
+    assert await peer.receive(100) == frame(b"good")
     assert peer.requests == [b"good", b"bad"]
 
 
@@ -315,6 +315,16 @@ async def test_a_run_ends_at_its_limit_or_at_an_invalid_request(peer: Peer) -> N
     assert await peer.receive(len(data) + 1) == data
     assert peer.runs == [MAX_RUN, 3]
     assert peer.connection.is_closed
+
+
+async def test_replies_of_a_run_before_its_failure_are_sent(peer: Peer) -> None:
+    def fail(_: bytes) -> Parts:
+        raise InvalidRequestError("the second is invalid", [frame(b"first")])
+
+    peer.answer = fail
+    await peer.send(frame(PRODUCE) * 2)
+
+    assert await peer.receive(100) == frame(b"first")
 
 
 async def test_a_connection_that_ends_within_a_request_is_logged(peer: Peer, caplog: pytest.LogCaptureFixture) -> None:

@@ -136,6 +136,21 @@ def heartbeat(version: int = 4) -> memoryview:
     return request(12, version, body_of(12, version, HEARTBEAT), tags=b"\0" if version == 4 else b"")
 
 
+def test_handlers_get_the_client(dispatcher: Dispatcher, client: ClientInfo) -> None:
+    seen: list[RequestContext] = []
+
+    def handler(context: RequestContext, _: Any) -> Reply:
+        seen.append(context)
+        return {}
+
+    dispatcher.add_routes({ApiKey.HEARTBEAT: handler})
+    dispatcher.handle(client, heartbeat())
+
+    (context,) = seen
+    assert (context.client_id, context.principal, context.listener) == ("me", "User:ANONYMOUS", "PLAINTEXT")
+    assert (context.client_host, context.local_address) == ("192.0.2.1", ("192.0.2.2", 9092))
+
+
 def test_tags_of_the_header_are_skipped(dispatcher: Dispatcher, client: ClientInfo) -> None:
     dispatcher.add_routes({ApiKey.HEARTBEAT: lambda _, __: {}})
     body = body_of(12, 4, HEARTBEAT)
