@@ -80,9 +80,8 @@ def test_the_command_line_overrides_the_environment_which_overrides_the_file() -
     assert config.log_dirs == ("/data",)
 
 
-@pytest.mark.parametrize(
-    ("properties", "message"),
-    [
+def test_invalid_properties_are_refused_with_a_hint() -> None:
+    invalid = [
         ({"log.retentoin.ms": "1"}, r"Unknown setting log\.retentoin\.ms\. Did you mean log.retention.ms"),
         ({"num.partitions": "many"}, r"'many' for num.partitions: must be a whole number"),
         ({"listeners": "nowhere"}, r"'nowhere' for listeners: must be NAME://host:port"),
@@ -102,11 +101,10 @@ def test_the_command_line_overrides_the_environment_which_overrides_the_file() -
         ({"listener.security.protocol.map": "A:B"}, r"NAME:PROTOCOL"),
         ({"group.consumer.assignors": "sticky"}, r"must be a list of uniform, range"),
         ({"group.consumer.assignors": ""}, r"must be a list of uniform, range"),
-    ],
-)
-def test_invalid_properties_are_refused_with_a_hint(properties: dict[str, str], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        BrokerConfig(properties)
+    ]
+    for properties, message in invalid:
+        with pytest.raises(ConfigError, match=message):
+            pytest.fail(f"{properties}: {BrokerConfig(properties)}")
 
 
 def test_log_dir_counts_if_log_dirs_is_not_set() -> None:
@@ -125,9 +123,9 @@ def test_a_variable_need_not_repeat_the_prefix() -> None:
     assert (config.headrace_http_listener, config.headrace_busy_poll_us) == ("127.0.0.1:9404", 0)
 
 
-@pytest.mark.parametrize("name", ["HTTP_PORT", "HTTP_HOST", "BUSY", "SETTINGS", "HTTP_TOKEN"])
-def test_other_variables_with_the_prefix_are_ignored(name: str) -> None:
-    assert load("", {f"HEADRACE_{name}": "tcp://10.0.0.1:80"}).warnings == []
+def test_other_variables_with_the_prefix_are_ignored() -> None:
+    for name in ("HTTP_PORT", "HTTP_HOST", "BUSY", "SETTINGS", "HTTP_TOKEN"):
+        assert load("", {f"HEADRACE_{name}": "tcp://10.0.0.1:80"}).warnings == [], name
 
 
 def test_a_misspelt_variable_without_the_second_prefix_is_reported() -> None:
@@ -135,24 +133,22 @@ def test_a_misspelt_variable_without_the_second_prefix_is_reported() -> None:
         load("", {"HEADRACE_HTTP_LISTNER": "127.0.0.1:9404"})
 
 
-@pytest.mark.parametrize(
-    ("properties", "warning"),
-    [
+def test_values_that_have_no_effect_are_reported() -> None:
+    idle = [
         ({"replica.selector.class": "com.example.Nearest"}, "replica.selector.class=com.example.Nearest has no effect"),
         ({"group.coordinator.rebalance.protocols": "classic,streams"}, "contains streams, which Headrace"),
         ({"create.topic.policy.class.name": "com.example.Policy"}, "plug-ins written in Java are not supported"),
         ({"config.providers": "file"}, "values such as ${file:...} are not replaced"),
-    ],
-)
-def test_values_that_have_no_effect_are_reported(properties: dict[str, str], warning: str) -> None:
-    assert any(warning in found for found in BrokerConfig(properties).warnings)
-    assert not any(warning in found for found in BrokerConfig({}).warnings)
+    ]
+    for properties, warning in idle:
+        assert any(warning in found for found in BrokerConfig(properties).warnings), warning
+        assert not any(warning in found for found in BrokerConfig({}).warnings)
 
 
-@pytest.mark.parametrize("properties", [{"zookeeper.set.acl": "true"}, {"zookeeper.connect": "z:1"}])
-def test_protection_of_zookeeper_is_not_required_without_zookeeper_or_if_it_is_off(properties: dict[str, str]) -> None:
-    config = BrokerConfig({"zookeeper.ssl.client.enable": "false", **properties})
-    assert any(warning.startswith("zookeeper.ssl.client.enable has no effect") for warning in config.warnings)
+def test_protection_of_zookeeper_is_not_required_without_zookeeper_or_if_it_is_off() -> None:
+    for properties in ({"zookeeper.set.acl": "true"}, {"zookeeper.connect": "z:1"}):
+        config = BrokerConfig({"zookeeper.ssl.client.enable": "false", **properties})
+        assert any(warning.startswith("zookeeper.ssl.client.enable has no effect") for warning in config.warnings)
 
 
 def test_kafkas_server_properties_are_accepted() -> None:
@@ -221,44 +217,52 @@ def test_origins_are_in_order_of_precedence() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "per_broker", "message"),
-    [
+def test_invalid_dynamic_changes_are_refused() -> None:
+    invalid = [
         ("num.partitions", "3", True, "is read-only"),
         ("ssl.keystore.location", "/x", False, "can only be set per broker"),
         ("log.retention.ms", "x", True, "a whole number"),
         ("log.retentoin.ms", "1", True, "Did you mean log.retention.ms"),
         ("process.roles", "broker", True, "cannot be changed: every Headrace broker"),
-    ],
-)
-def test_invalid_dynamic_changes_are_refused(key: str, value: str, per_broker: bool, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        check_dynamic(key, value, per_broker=per_broker)
+    ]
+    for key, value, per_broker, message in invalid:
+        with pytest.raises(ConfigError, match=message):
+            pytest.fail(f"{key}: {check_dynamic(key, value, per_broker=per_broker)}")  # type: ignore[func-returns-value]
 
 
-@pytest.mark.parametrize(
-    ("text", "address"),
-    [("9404", ("127.0.0.1", 9404)), ("0.0.0.0:0", ("0.0.0.0", 0)), ("[::1]:80", ("::1", 80)), ("", None)],
-)
-def test_the_http_listener_is_an_address_or_a_port(text: str, address: tuple[str, int] | None) -> None:
-    assert load(assignments=[f"headrace.http.listener={text}"]).parsed_http_listener == address
+def test_the_http_listener_is_an_address_or_a_port() -> None:
+    addresses = {"9404": ("127.0.0.1", 9404), "0.0.0.0:0": ("0.0.0.0", 0), "[::1]:80": ("::1", 80), "": None}
+    for text, address in addresses.items():
+        assert load(assignments=[f"headrace.http.listener={text}"]).parsed_http_listener == address
 
 
-@pytest.mark.parametrize("text", [":9404", "host", "host:", "host:70000", "http://127.0.0.1:9404/"])
-def test_a_malformed_http_listener_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"headrace\.http\.listener: must be host:port"):
-        load(assignments=[f"headrace.http.listener={text}"])
+def test_servers_of_zookeeper_may_have_ports_and_a_path() -> None:
+    for servers in ("zk", "zk1:2181,zk2:2181/a/b", "[::1]:2181", "zk:2181/"):
+        assert load(assignments=[f"zookeeper.connect={servers}"]).zookeeper_connect == servers
 
 
-@pytest.mark.parametrize("servers", ["zk", "zk1:2181,zk2:2181/a/b", "[::1]:2181", "zk:2181/"])
-def test_servers_of_zookeeper_may_have_ports_and_a_path(servers: str) -> None:
-    assert load(assignments=[f"zookeeper.connect={servers}"]).zookeeper_connect == servers
-
-
-@pytest.mark.parametrize("servers", ["", "a:b:c", "zk:2181,", "zk:2181/a/", "zk:2181//a", "zk 1"])
-def test_malformed_servers_of_zookeeper_are_refused(servers: str) -> None:
-    with pytest.raises(ConfigError, match=r"zookeeper\.connect: must be host:port,host:port/path"):
-        load(assignments=[f"zookeeper.connect={servers}"])
+def test_malformed_addresses_are_refused() -> None:
+    malformed = {
+        ("headrace.http.listener", "must be host:port"): (
+            ":9404",
+            "host",
+            "host:",
+            "host:70000",
+            "http://127.0.0.1:9404/",
+        ),
+        ("zookeeper.connect", "must be host:port,host:port/path"): (
+            "",
+            "a:b:c",
+            "zk:2181,",
+            "zk:2181/a/",
+            "zk:2181//a",
+            "zk 1",
+        ),
+    }
+    for (setting, reason), texts in malformed.items():
+        for text in texts:
+            with pytest.raises(ConfigError, match=f"for {setting}: {reason}"):
+                pytest.fail(f"{setting}={text}: {load(assignments=[f'{setting}={text}'])}")
 
 
 FOREIGN = "my.plugin.depth=3\nlog.retention.hour=24\nnum.partitions=7\nplugin.password=secret\n"
@@ -272,22 +276,22 @@ def test_all_unknown_keys_of_a_file_are_in_one_warning() -> None:
     assert "secret" not in warning
 
 
-@pytest.mark.parametrize("given_in", ["file", "assignment", "environment"])
-def test_unknown_keys_of_a_file_can_be_refused(given_in: str) -> None:
+def test_unknown_keys_of_a_file_can_be_refused_by_file_environment_or_assignment() -> None:
     key = "headrace.unknown.settings"
-    with pytest.raises(ConfigError) as refused:
-        load(
-            FOREIGN + (f"{key}=refuse\n" if given_in == "file" else ""),
-            {"HEADRACE_HEADRACE_UNKNOWN_SETTINGS": "refuse"} if given_in == "environment" else None,
-            [f"{key}=refuse"] if given_in == "assignment" else [],
-        )
-    lines = str(refused.value).splitlines()
-    assert lines == [
-        "3 settings are invalid:",
-        "  Unknown setting my.plugin.depth.",
-        "  Unknown setting log.retention.hour. Did you mean log.retention.hours?",
-        "  Unknown setting plugin.password.",
+    refusing: list[tuple[str, dict[str, str], list[str]]] = [
+        (FOREIGN + f"{key}=refuse\n", {}, []),
+        (FOREIGN, {"HEADRACE_HEADRACE_UNKNOWN_SETTINGS": "refuse"}, []),
+        (FOREIGN, {}, [f"{key}=refuse"]),
     ]
+    for file, environment, assignments in refusing:
+        with pytest.raises(ConfigError) as refused:
+            load(file, environment, assignments)
+        assert str(refused.value).splitlines() == [
+            "3 settings are invalid:",
+            "  Unknown setting my.plugin.depth.",
+            "  Unknown setting log.retention.hour. Did you mean log.retention.hours?",
+            "  Unknown setting plugin.password.",
+        ]
 
 
 def test_unknown_keys_outside_the_file_are_errors() -> None:

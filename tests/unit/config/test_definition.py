@@ -1,6 +1,4 @@
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from headrace.config import BROKER_SETTINGS, TOPIC_SETTINGS, ConfigError, Setting
 from headrace.config.definition import BOOLEAN, DOUBLE, INT, LIST, LONG, PASSWORD, SHORT, at_least
@@ -21,14 +19,20 @@ def test_documentation_is_one_or_two_sentences() -> None:
         assert 10 < len(setting.documentation) < 300, setting.name
 
 
-@pytest.mark.parametrize(
-    ("kind", "text"),
-    [(INT, "1.5"), (INT, ""), (INT, "1_000"), (INT, str(2**31)), (SHORT, "40000"), (LONG, str(2**63)), (DOUBLE, "x"),
-     (BOOLEAN, "yes")],
-)  # fmt: skip
-def test_a_value_of_the_wrong_type_is_refused(kind: int, text: str) -> None:
-    with pytest.raises(ConfigError, match=r"some\.key: must be"):
-        Setting("some.key", kind, None, "").parse(text)
+def test_a_value_of_the_wrong_type_is_refused() -> None:
+    wrong = [
+        (INT, "1.5"),
+        (INT, ""),
+        (INT, "1_000"),
+        (INT, str(2**31)),
+        (SHORT, "40000"),
+        (LONG, str(2**63)),
+        (DOUBLE, "x"),
+        (BOOLEAN, "yes"),
+    ]
+    for kind, text in wrong:
+        with pytest.raises(ConfigError, match=r"some\.key: must be"):
+            pytest.fail(f"{text}: {Setting('some.key', kind, None, '').parse(text)}")
 
 
 def test_the_error_for_a_value_out_of_range_has_the_limits() -> None:
@@ -36,15 +40,12 @@ def test_the_error_for_a_value_out_of_range_has_the_limits() -> None:
         Setting("a", INT, 1, "", at_least(1)).parse("0")
 
 
-def test_values_are_trimmed_and_booleans_ignore_case() -> None:
-    assert Setting("a", INT, 1, "").parse(" 7 ") == 7
-    assert Setting("a", BOOLEAN, False, "").parse("TRUE") is True
-
-
-def test_lists_are_split_at_commas_and_deduplicated() -> None:
-    setting = Setting("a", LIST, (), "")
-    assert setting.parse("a , b,a") == ("a", "b")
-    assert setting.parse("") == ()
+def test_values_are_trimmed_booleans_ignore_case_and_lists_are_split_and_deduplicated() -> None:
+    parsed = [
+        Setting("a", kind, None, "").parse(text)
+        for kind, text in ((INT, " 7 "), (BOOLEAN, "TRUE"), (LIST, "a , b,a"), (LIST, ""))
+    ]
+    assert parsed == [7, True, ("a", "b"), ()]
 
 
 def test_errors_do_not_contain_secrets() -> None:
@@ -55,9 +56,7 @@ def test_errors_do_not_contain_secrets() -> None:
 def test_numbers_are_formatted_like_kafkas() -> None:
     setting = BROKER_SETTINGS["log.cleaner.io.max.bytes.per.second"]
     assert setting.format(setting.default) == "1.7976931348623157E308"
-
-
-@given(st.integers(-(2**63), 2**63 - 1))
-def test_a_formatted_long_can_be_parsed(value: int) -> None:
-    setting = Setting("a", LONG, None, "")
-    assert setting.parse(str(setting.format(value))) == value
+    longest = Setting("a", LONG, None, "")
+    for value in (-(2**63), -1, 0, 2**63 - 1):
+        assert longest.format(value) == str(value)
+        assert longest.parse(str(value)) == value

@@ -134,13 +134,13 @@ async def peer() -> AsyncIterator[Peer]:
     assert peer.memory.used == 0
 
 
-@pytest.mark.parametrize("size", [0, 1, 1000, 200_000, 1_100_000, 5_000_000])
-async def test_frames_of_any_size_are_answered(peer: Peer, size: int) -> None:
-    body = bytes(i % 251 for i in range(min(size, 1000))) * (size // 1000 or 1)
-    for _ in range(3):
-        sending = asyncio.ensure_future(peer.send(frame(body)))
-        assert await peer.receive(len(body) + 4) == frame(body)
-        await sending
+async def test_frames_of_any_size_are_answered(peer: Peer) -> None:
+    for size in (0, 1, 1000, 200_000, 1_100_000, 5_000_000):
+        body = bytes(i % 251 for i in range(min(size, 1000))) * (size // 1000 or 1)
+        for _ in range(2):
+            sending = asyncio.ensure_future(peer.send(frame(body)))
+            assert await peer.receive(len(body) + 4) == frame(body)
+            await sending
 
 
 async def test_a_frame_may_arrive_byte_by_byte(peer: Peer) -> None:
@@ -151,17 +151,17 @@ async def test_a_frame_may_arrive_byte_by_byte(peer: Peer) -> None:
     assert await peer.receive(18) == frame(b"hello") + frame(b"world")
 
 
-@pytest.mark.parametrize("cut", range(1, 26, 3))
-async def test_many_frames_cut_anywhere_keep_their_order(peer: Peer, cut: int) -> None:
+async def test_many_frames_cut_anywhere_keep_their_order(peer: Peer) -> None:
     data = b"".join(frame(b"%d" % number * (number % 40)) for number in range(200))
 
-    async def send() -> None:
-        for start in range(0, len(data), cut * 7):
-            await peer.send(data[start : start + cut * 7])
+    async def send(piece: int) -> None:
+        for start in range(0, len(data), piece):
+            await peer.send(data[start : start + piece])
 
-    sending = asyncio.ensure_future(send())
-    assert await peer.receive(len(data)) == data
-    await sending
+    for piece in (7, 28, 91, 175):
+        sending = asyncio.ensure_future(send(piece))
+        assert await peer.receive(len(data)) == data
+        await sending
 
 
 async def test_the_next_request_waits_for_the_previous_reply(peer: Peer) -> None:
@@ -226,39 +226,27 @@ async def test_a_disk_error_while_sending_closes_the_connection_and_is_logged(
 
 async def test_file_regions_are_sent_between_bytes(peer: Peer, tmp_path: Path) -> None:
     path = tmp_path / "segment"
-    path.write_bytes(bytes(range(256)) * 20_000)
+    path.write_bytes(bytes(range(256)) * 5_000)
     file = LogFile.open(path)
-    parts: Parts = [b"head", FileSlice(file, 10, 5_000_000), b"tail", FileSlice(file, 0, 3)]
+    parts: Parts = [b"head", FileSlice(file, 10, 1_200_000), b"tail", FileSlice(file, 0, 3)]
     peer.answer = lambda _: parts
 
     await peer.send(frame(b"x"))
 
-    expected = b"head" + path.read_bytes()[10:5_000_010] + b"tail" + bytes(range(3))
+    expected = b"head" + path.read_bytes()[10:1_200_010] + b"tail" + bytes(range(3))
     assert await peer.receive(len(expected)) == expected
 
 
-async def test_a_client_that_does_not_read_is_not_read_from(peer: Peer) -> None:
+async def test_a_client_that_reads_late_is_not_read_from_meanwhile_and_gets_all_replies(peer: Peer) -> None:
+    """A full request buffer must not end the connection."""
     answer = bytes(100_000)
     peer.answer = lambda _: [answer]
-    count = 400
+    count = 100
 
-    sending = asyncio.ensure_future(peer.send(frame(b"more") * count))
-    await peer.turns(50)
+    sending = asyncio.ensure_future(peer.send(frame(b"x" * 8_000) * count))
+    await peer.turns(200)
     assert len(peer.requests) < count
     assert peer.connection._sender.unsent < MAX_UNSENT_BYTES + 2 * len(answer)
-
-    assert len(await peer.receive(count * len(answer))) == count * len(answer)
-    await sending
-
-
-async def test_a_client_that_reads_late_gets_all_replies(peer: Peer) -> None:
-    """A full request buffer must not end the connection."""
-    answer = bytes(1_000)
-    peer.answer = lambda _: [answer]
-    count = 20_000
-
-    sending = asyncio.ensure_future(peer.send(frame(b"more") * count))
-    await peer.turns(200)
 
     assert len(await peer.receive(count * len(answer))) == count * len(answer)
     await sending
@@ -278,7 +266,7 @@ async def test_a_client_with_many_requests_takes_turns_with_the_others(peer: Pee
     assert most_in_a_turn <= 2 * MAX_FRAMES_PER_TURN
 
 
-@pytest.mark.parametrize("length", [-1, -(2**31), MAX_FRAME + 1, 2**31 - 1])
+@pytest.mark.parametrize("length", [-1, MAX_FRAME + 1])
 async def test_an_invalid_length_closes_the_connection(
     peer: Peer, length: int, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -304,18 +292,20 @@ async def test_requests_before_a_bad_one_are_answered(peer: Peer) -> None:
     assert peer.requests == [b"good", b"bad"]
 
 
-@pytest.mark.parametrize("cut", range(1, 60, 4))
-async def test_produce_requests_that_arrive_together_are_handled_together(peer: Peer, cut: int) -> None:
+async def test_produce_requests_that_arrive_together_are_handled_together(peer: Peer) -> None:
     bodies = [PRODUCE + b"1", PRODUCE + b"22", b"\0\1 a fetch", PRODUCE, b"", b"\0", PRODUCE + b"3", PRODUCE + b"4"]
     data = b"".join(map(frame, bodies))
-    await peer.send(data[:cut])
-    await peer.turns()
-    await peer.send(data[cut:])
+    for cut in range(1, 60, 4):
+        peer.requests.clear()
+        peer.runs.clear()
+        await peer.send(data[:cut])
+        await peer.turns()
+        await peer.send(data[cut:])
 
-    assert await peer.receive(len(data)) == data
-    assert peer.requests == bodies
-    assert peer.runs[-1] == 2
-    assert all(length > 1 for length in peer.runs)
+        assert await peer.receive(len(data)) == data
+        assert peer.requests == bodies
+        assert peer.runs[-1] == 2, cut
+        assert all(length > 1 for length in peer.runs), cut
 
 
 async def test_a_run_ends_at_its_limit_or_at_an_invalid_request(peer: Peer) -> None:
@@ -395,18 +385,6 @@ async def test_a_failed_reply_closes_the_connection_with_a_reason(peer: Peer, ca
     assert "cannot be answered" in caplog.text
 
 
-async def test_a_client_that_disconnects_cancels_its_request(peer: Peer) -> None:
-    later: asyncio.Future[Parts] = peer.loop.create_future()
-    peer.answer = lambda _: later
-    await peer.send(frame(b"x"))
-    await peer.turns()
-
-    peer.connection.close(None)
-    await peer.turns()
-
-    assert later.cancelled()
-
-
 async def test_disconnecting_at_once_leaves_no_unawaited_coroutine(peer: Peer) -> None:
     # Python's warning would fail the test.
     began = []
@@ -435,14 +413,15 @@ async def test_an_abandonable_request_ends_when_the_client_hangs_up(peer: Peer) 
     peer.answer = lambda _: later
     peer.connection.client.give_up = lambda: later.set_result([frame(b"nothing yet")])
     # The end of the stream is after the requests sent ahead, so it is not found by reading.
-    await peer.send(frame(b"waits") + frame(b"ahead") * 10_000)
+    ahead = frame(b"x" * 1000) * 90
+    await peer.send(frame(b"waits") + ahead)
     await peer.turns()
     assert peer.requests == [b"waits"]
     peer.answer = lambda body: [frame(body)]
 
     peer.socket.shutdown(socket.SHUT_WR)
 
-    expected = frame(b"nothing yet") + frame(b"ahead") * 10_000
+    expected = frame(b"nothing yet") + ahead
     assert await asyncio.wait_for(peer.receive(len(expected) + 1), 10) == expected
     await peer.closed.wait()
 
@@ -746,22 +725,6 @@ async def test_the_number_of_overlapping_runs_is_limited(peer: Peer) -> None:
     assert len(waits.runs) > MAX_RUNS
 
 
-async def test_an_invalid_request_closes_the_connection_after_earlier_runs(peer: Peer) -> None:
-    waits = Waits(peer)
-    await waits.send(PRODUCE + b"1")
-
-    def refuse(_: bytes) -> Parts:
-        raise InvalidRequestError("no", [b"two"])
-
-    peer.answer = refuse
-    await waits.send(PRODUCE + b"2", PRODUCE + b"3")
-    assert not peer.closed.is_set()
-    waits.runs[0].set_result([b"one"])
-    assert await peer.receive(6) == b"onetwo"
-    assert peer.closed.is_set()
-    assert len(peer.requests) == 2
-
-
 @pytest.mark.parametrize("invalid", ["length", "request", "later"])
 async def test_no_request_after_an_invalid_one_is_handled_while_runs_wait(peer: Peer, invalid: str) -> None:
     waits = Waits(peer)
@@ -835,15 +798,6 @@ async def test_a_run_that_fails_closes_the_connection(peer: Peer) -> None:
     assert waits.runs[1].cancelled()
 
 
-async def test_a_client_that_disconnects_cancels_its_runs(peer: Peer) -> None:
-    waits = Waits(peer)
-    await waits.send(PRODUCE + b"1", PRODUCE + b"2")
-    peer.socket.close()
-    await peer.turns(10)
-    assert peer.closed.is_set()
-    assert all(run.cancelled() for run in waits.runs)
-
-
 END_TXN = struct.pack(">hh", 26, 1)
 FETCH = struct.pack(">hh", 1, 12)
 
@@ -871,30 +825,20 @@ async def ask(peer: Peer, request: bytes) -> None:
     assert await peer.receive(4 + len(request)) == frame(request)
 
 
-async def test_the_end_of_a_transaction_is_served_before_the_turn_of_a_producer(
+async def test_the_end_of_a_transaction_is_served_before_a_producer_even_if_that_had_to_queue(
     pair: tuple[Peer, Peer, list[bytes]],
 ) -> None:
     coordinator, producer, served = pair
-    await ask(coordinator, END_TXN)
-    await ask(producer, PRODUCE)
-    served.clear()
-    coordinator.socket.send(frame(END_TXN))
-    producer.socket.send(frame(PRODUCE))
-    producer.connection._on_readable()
-    assert served == [END_TXN, PRODUCE]
-
-
-async def test_the_end_of_a_transaction_is_served_before_a_producer_that_had_to_queue(
-    pair: tuple[Peer, Peer, list[bytes]],
-) -> None:
-    coordinator, producer, served = pair
-    await ask(coordinator, END_TXN)
-    await ask(producer, PRODUCE)
-    served.clear()
-    coordinator.socket.send(frame(END_TXN))
-    producer.socket.send(frame(PRODUCE))
-    producer.connection.take_turn()
-    assert served == [END_TXN, PRODUCE]
+    for turn in (producer.connection._on_readable, producer.connection.take_turn):
+        await ask(coordinator, END_TXN)
+        await ask(producer, PRODUCE)
+        served.clear()
+        coordinator.socket.send(frame(END_TXN))
+        producer.socket.send(frame(PRODUCE))
+        turn()
+        assert served == [END_TXN, PRODUCE]
+        for peer in (coordinator, producer):
+            assert len(peer.socket.recv(100)) > 0
 
 
 async def test_the_end_of_a_transaction_does_not_queue(pair: tuple[Peer, Peer, list[bytes]]) -> None:

@@ -3,8 +3,6 @@
 from dataclasses import asdict
 from typing import Any, Final
 
-import pytest
-
 from headrace.wire.apis import ApiKey, request_encoder, schema
 
 LEAD_AND_FOLLOW: Final = bytes.fromhex(
@@ -47,36 +45,30 @@ def decoded(frame: bytes) -> Any:
     return request
 
 
-@pytest.mark.parametrize("frame", [LEAD_AND_FOLLOW, STOP, DELETE, BROKERS, TOPIC, TOPIC_IN_DELETION])
-def test_a_request_of_kafka_is_written_as_kafka_wrote_it(frame: bytes) -> None:
-    key, version = int.from_bytes(frame[:2]), int.from_bytes(frame[2:4])
-    written = bytearray()
-    request_encoder(key, version)(written, asdict(decoded(frame)))
-    assert written == frame[_HEADER_SIZE:]
+def test_a_request_of_kafka_is_written_as_kafka_wrote_it() -> None:
+    for frame in (LEAD_AND_FOLLOW, STOP, DELETE, BROKERS, TOPIC, TOPIC_IN_DELETION):
+        key, version = int.from_bytes(frame[:2]), int.from_bytes(frame[2:4])
+        written = bytearray()
+        request_encoder(key, version)(written, asdict(decoded(frame)))
+        assert written == frame[_HEADER_SIZE:]
 
 
-def test_leader_and_isr_names_leader_and_replicas_of_every_partition() -> None:
-    (topic,) = decoded(LEAD_AND_FOLLOW).topic_states
+def test_leader_and_isr_has_the_epochs_and_the_replicas_of_every_partition() -> None:
+    request = decoded(LEAD_AND_FOLLOW)
+    assert (request.controller_id, request.controller_epoch, request.broker_epoch) == (1, 1, 36)
+    (topic,) = request.topic_states
     assert [(state.leader, state.replicas, state.isr, state.is_new) for state in topic.partition_states] == [
         (1, (1, 99), (1, 99), True),
         (99, (99, 1), (99, 1), True),
     ]
 
 
-def test_leader_and_isr_has_the_epochs_of_the_controller_and_of_the_broker() -> None:
-    request = decoded(LEAD_AND_FOLLOW)
-    assert (request.controller_id, request.controller_epoch, request.broker_epoch) == (1, 1, 36)
-
-
-def test_update_metadata_has_the_addresses_of_the_brokers() -> None:
+def test_update_metadata_has_the_addresses_of_the_brokers_and_leader_minus_2_for_a_topic_in_deletion() -> None:
     addresses = {
         broker.id: [(each.listener, each.host, each.port) for each in broker.endpoints]
         for broker in decoded(BROKERS).live_brokers
     }
     assert addresses == {1: [("PLAINTEXT", "127.0.0.1", 19091)], 99: [("PLAINTEXT", "127.0.0.1", 19099)]}
-
-
-def test_a_topic_that_is_being_deleted_has_leader_minus_2() -> None:
     (topic,) = decoded(TOPIC_IN_DELETION).topic_states
     assert {state.leader for state in topic.partition_states} == {-2}
 

@@ -3,6 +3,7 @@
 import importlib.util
 import itertools
 import random
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
@@ -249,12 +250,12 @@ def test_any_records_are_read_like_the_reference(
         assert walked(cut(body, dice), count, base) == expected
 
 
-@pytest.mark.parametrize("kind", [similar, different])
 @FEW
-@given(seed=st.integers(0, 2**32))
-def test_many_records_are_read_like_the_reference(twin: None, kind: object, seed: int) -> None:
-    dice = random.Random(seed)
-    records = similar(dice) if kind is similar else different(dice)
+@given(dices, st.sampled_from((similar, different)))
+def test_many_records_are_read_like_the_reference(
+    twin: None, dice: random.Random, make: Callable[[random.Random], list[RecordData]]
+) -> None:
+    records = make(dice)
     valid = body_of(records)
     count = len(records)
     base = records[0].timestamp
@@ -264,9 +265,9 @@ def test_many_records_are_read_like_the_reference(twin: None, kind: object, seed
     assert walked([valid], count, base) == (keyless, min(record.timestamp for record in records), newest, place)
     for times in (1, 1, 1, 2, 5):
         body = damaged(valid, dice, times)
-        assert walked([body], count) == read(body, count), (seed, times)
+        assert walked([body], count) == read(body, count), times
     body = damaged(valid, dice, 1)
-    assert walked(cut(body, dice), count) == read(body, count), seed
+    assert walked(cut(body, dice), count) == read(body, count)
     for torn in (valid[:-1], valid + b"\0", valid[: len(valid) // 2]):
         assert walked([torn], count) is None
         assert walked(cut(torn, dice), count) is None
@@ -275,18 +276,18 @@ def test_many_records_are_read_like_the_reference(twin: None, kind: object, seed
     assert walked([valid, b""], count) is not None
 
 
-@pytest.mark.parametrize("place", [0, 1, 30, 63, 64, 74])
-def test_one_wrong_number_among_similar_records_is_found(twin: None, place: int) -> None:
+def test_one_wrong_number_among_similar_records_is_found(twin: None) -> None:
     """Change every number of a record, with and without its continuation bit."""
     valid = body_of([RecordData(None, bytes(100), TIME + i // 20) for i in range(75)])
-    begin = 109 * place if place < 64 else 109 * 64 + 110 * (place - 64)
-    wide = 1 if place >= 64 else 0
-    # length, attributes, timestamp delta, offset delta, key length, value length, header count
-    for where in (0, 2, 3, 4, 5 + wide, 6 + wide, 7 + wide, 108 + wide):
-        for changed_by in (1, 2, 0x80):
-            body = bytearray(valid)
-            body[begin + where] = body[begin + where] + changed_by & 0xFF
-            assert walked([bytes(body)], 75) == read(bytes(body), 75), (where, changed_by)
+    for place in (0, 30, 63, 64, 74):
+        begin = 109 * place if place < 64 else 109 * 64 + 110 * (place - 64)
+        wide = 1 if place >= 64 else 0
+        # length, attributes, timestamp delta, offset delta, key length, value length, header count
+        for where in (0, 2, 3, 4, 5 + wide, 6 + wide, 7 + wide, 108 + wide):
+            for changed_by in (1, 2, 0x80):
+                body = bytearray(valid)
+                body[begin + where] = body[begin + where] + changed_by & 0xFF
+                assert walked([bytes(body)], 75) == read(bytes(body), 75), (place, where, changed_by)
 
 
 @FEW
@@ -296,20 +297,20 @@ def test_arbitrary_bytes_are_read_like_the_reference(twin: None, body: bytes, co
     assert walked(cut(body, dice), count) == read(body, count)
 
 
-@pytest.mark.parametrize("size", [7, 8, 40, 200])
-def test_a_record_may_arrive_in_pieces_of_any_size(twin: None, size: int) -> None:
-    records = [
-        RecordData(b"k" * (size % 5), b"v" * size, TIME, [("name", b"value")] * (size % 3)),
-        RecordData(None, None, TIME - 2**40, ()),
-    ]
-    body = body_of(records)
-    for length in range(1, len(body) + 1):
-        pieces = [body[at : at + length] for at in range(0, len(body), length)]
-        assert walked(pieces, 2) == (1, TIME - 2**40, TIME, 0)
+def test_a_record_may_arrive_in_pieces_of_any_size(twin: None) -> None:
+    for size in (7, 8, 40, 200):
+        records = [
+            RecordData(b"k" * (size % 5), b"v" * size, TIME, [("name", b"value")] * (size % 3)),
+            RecordData(None, None, TIME - 2**40, ()),
+        ]
+        body = body_of(records)
+        for length in range(1, len(body) + 1):
+            pieces = [body[at : at + length] for at in range(0, len(body), length)]
+            assert walked(pieces, 2) == (1, TIME - 2**40, TIME, 0), (size, length)
 
 
 def test_a_record_with_very_many_headers_is_walked_in_slices(twin: None) -> None:
-    content = b"\0\0\0" + varint(-1) * 2 + varint(100_000) + b"\0\0" * 100_000
+    content = b"\0\0\0" + varint(-1) * 2 + varint(20_000) + b"\0\0" * 20_000
     body = varint(len(content)) + content
     walk = new_walk(1, TIME, NO_TIMESTAMP, 0)
     position = walk.walk(body, 0, 4000, True, False)
@@ -319,7 +320,7 @@ def test_a_record_with_very_many_headers_is_walked_in_slices(twin: None) -> None
         position = walk.walk(body, position, 4000, True, False)
         calls += 1
     assert position == len(body)
-    assert 25 <= calls <= 27
+    assert 5 <= calls <= 6
 
 
 def test_a_walk_can_stop_at_the_first_newer_record(twin: None) -> None:

@@ -1,4 +1,5 @@
 import os
+import random
 from collections.abc import Iterator
 
 import pytest
@@ -23,7 +24,7 @@ headers = st.lists(st.tuples(st.text(max_size=8), st.none() | st.binary(max_size
 record_data = st.builds(
     RecordData,
     key=st.none() | st.binary(max_size=20),
-    value=st.none() | st.binary(max_size=300),
+    value=st.none() | st.binary(max_size=100),
     timestamp=st.integers(0, 2**44),
     headers=headers,
 )
@@ -33,8 +34,8 @@ def as_read(records: list[RecordData], base_offset: int) -> list[Record]:
     return [Record(base_offset + i, r.timestamp, r.key, r.value, r.headers) for i, r in enumerate(records)]
 
 
-@settings(max_examples=examples(50))
-@given(records=st.lists(record_data, min_size=1, max_size=30), codec=st.sampled_from(Codec), base=st.integers(0, 2**40))
+@settings(max_examples=examples(30))
+@given(records=st.lists(record_data, min_size=1, max_size=10), codec=st.sampled_from(Codec), base=st.integers(0, 2**40))
 def test_records_are_unchanged_by_every_codec(records: list[RecordData], codec: Codec, base: int) -> None:
     batch = build_batch(records, base_offset=base, codec=codec)
 
@@ -42,7 +43,7 @@ def test_records_are_unchanged_by_every_codec(records: list[RecordData], codec: 
     assert rb.batch_crc_ok(batch, 0, len(batch))
 
 
-@settings(max_examples=examples(50))
+@settings(max_examples=examples(30))
 @given(records=st.lists(record_data, min_size=1, max_size=10), old=st.sampled_from(Codec), new=st.sampled_from(Codec))
 def test_a_recompressed_batch_keeps_its_records_and_header(records: list[RecordData], old: Codec, new: Codec) -> None:
     batch = build_batch(records, codec=old, producer_id=7, producer_epoch=1, base_sequence=5)
@@ -57,8 +58,7 @@ def test_a_recompressed_batch_keeps_its_records_and_header(records: list[RecordD
     assert list(iter_records(again)) == list(iter_records(batch))
 
 
-@pytest.mark.parametrize("codec", Codec)
-def test_recompression_stops_when_the_batch_is_too_large(codec: Codec) -> None:
+def test_recompression_stops_when_the_batch_is_too_large() -> None:
     batch = build_batch([RecordData(None, b"v", 0)])
 
     def pieces() -> Iterator[bytes]:
@@ -66,26 +66,26 @@ def test_recompression_stops_when_the_batch_is_too_large(codec: Codec) -> None:
             yield os.urandom(1000)
         raise AssertionError("it goes on")
 
-    with pytest.raises(KafkaError, match=r"compression\.type") as caught:
-        recompress(rb.parse_header(batch), pieces(), codec, None, 5000 if codec is Codec.NONE else 50)
-    assert caught.value.code is ErrorCode.message_too_large
+    for codec in Codec:
+        with pytest.raises(KafkaError, match=rf"compression\.type {codec.name.lower()}") as caught:
+            recompress(rb.parse_header(batch), pieces(), codec, None, 5000 if codec is Codec.NONE else 50)
+        assert caught.value.code is ErrorCode.message_too_large
 
 
-@settings(max_examples=examples(50))
-@given(records=st.lists(record_data, min_size=1, max_size=10), codec=st.sampled_from(Codec), data=st.data())
-def test_damaged_bytes_cause_no_error_but_kafka_error(
-    records: list[RecordData], codec: Codec, data: st.DataObject
-) -> None:
-    batch = bytearray(build_batch(records, codec=codec))
-    position = data.draw(st.integers(0, len(batch) - 1))
-    batch[position] ^= data.draw(st.integers(1, 255))
-
-    code = ErrorCode.none
-    try:
-        list(iter_records(bytes(batch)))
-    except KafkaError as error:
-        code = error.code
-    assert code in (ErrorCode.none, ErrorCode.corrupt_message, ErrorCode.unsupported_compression_type)
+@settings(max_examples=examples(30))
+@given(st.lists(record_data, min_size=1, max_size=10), st.builds(random.Random, st.integers(0, 2**32)))
+def test_damaged_bytes_cause_no_error_but_kafka_error(records: list[RecordData], dice: random.Random) -> None:
+    for codec in Codec:
+        batch = build_batch(records, codec=codec)
+        for _ in range(30 if codec is Codec.NONE else 3):
+            damaged = bytearray(batch)
+            damaged[dice.randrange(len(batch))] ^= dice.randrange(1, 256)
+            code = ErrorCode.none
+            try:
+                list(iter_records(bytes(damaged)))
+            except KafkaError as error:
+                code = error.code
+            assert code in (ErrorCode.none, ErrorCode.corrupt_message, ErrorCode.unsupported_compression_type)
 
 
 def test_an_incomplete_last_batch_is_ignored() -> None:
@@ -94,9 +94,8 @@ def test_an_incomplete_last_batch_is_ignored() -> None:
     assert [record.value for record in iter_records(whole + whole[:-1])] == [b"v"]
 
 
-@pytest.mark.parametrize("codec", [codec for codec in Codec if codec is not Codec.NONE])
-def test_a_batch_that_decompresses_to_too_much_is_refused(codec: Codec) -> None:
-    batch = build_batch([RecordData(None, bytes(1_000_000), 1)], codec=codec)
+def test_a_batch_that_decompresses_to_too_much_is_refused() -> None:
+    batch = build_batch([RecordData(None, bytes(1_000_000), 1)], codec=Codec.ZSTD)
 
     with pytest.raises(KafkaError, match="decompresses to more than") as caught:
         uncompressed_body(rb.parse_header(batch), batch, 0, 100_000)

@@ -1,12 +1,10 @@
 import asyncio
-import logging
-import time
+from unittest.mock import Mock
 
 import pytest
 
 from headrace.server.context import ClientInfo
-from headrace.server.loop import loop_watch
-from headrace.server.loop.loop_watch import HOLD_NS, OTHER, LoopWatch
+from headrace.server.loop.loop_watch import BEAT_SECONDS, HOLD_NS, OTHER, LoopWatch
 from headrace.wire.apis import ApiKey
 
 CLIENT = ClientInfo(
@@ -25,22 +23,20 @@ async def test_a_request_that_blocks_the_loop_is_logged_once(caplog: pytest.LogC
     assert watch.holds == {"METADATA": 3}
 
 
-async def test_other_work_that_blocks_the_loop_is_logged(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(loop_watch, "BEAT_SECONDS", 0.01)
-    watch = LoopWatch(asyncio.get_running_loop())
+def test_other_work_that_blocks_the_loop_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    now = 0.0
+    loop = Mock()
+    loop.time.side_effect = lambda: now
+    watch = LoopWatch(loop)
     watch.start()
-    await asyncio.sleep(0.03)
-    with caplog.at_level(logging.WARNING):
-        asyncio.get_running_loop().call_soon(time.sleep, 0.25)
-        await asyncio.sleep(0.02)
+    for now in (BEAT_SECONDS, 2 * BEAT_SECONDS + 0.25):  # noqa: B007  the clock
+        loop.call_at.call_args.args[1]()
     watch.stop()
 
-    assert watch.holds[OTHER] == 1
-    assert "Work other than a single long request blocked the event loop" in caplog.text
-    (longest,) = watch.quantiles(1.0)
-    assert longest > 0.2
+    assert watch.holds == {OTHER: 1}
+    assert "Work other than a single long request blocked the event loop for 250 ms" in caplog.text
+    assert watch.quantiles(0.0, 1.0) == [0, pytest.approx(0.25)]
+    loop.call_at.return_value.cancel.assert_called_once_with()
 
 
 async def test_without_a_beat_there_is_no_delay() -> None:

@@ -84,11 +84,13 @@ def test_many_new_connections_do_not_delay_others() -> None:
     assert [loop.round() for _ in range(3)] == [["quick", "new 0", "costly"], ["new 1"], ["new 2"]]
 
 
-def test_while_new_connections_wait_another_new_one_must_queue() -> None:
-    loop = Loop()
-    loop.turns.add(Job(loop, "new", 0), FRESH)
+def test_while_new_or_costly_connections_wait_only_others_like_them_must_queue() -> None:
+    for kind, must_wait in ((FRESH, [False, True, False]), (HEAVY, [False, False, True])):
+        loop = Loop()
+        loop.turns.add(Job(loop, "waits", 0), kind)
 
-    assert [loop.turns.must_wait(kind) for kind in (LIGHT, FRESH, HEAVY)] == [False, True, False]
+        assert [loop.turns.must_wait(other) for other in (LIGHT, FRESH, HEAVY)] == must_wait
+        assert loop.turns.is_contended
 
 
 def test_one_waiting_request_begins_per_round() -> None:
@@ -109,15 +111,6 @@ def test_after_a_poll_with_too_much_work_all_connections_wait_for_a_round() -> N
     assert loop.turns.must_wait(LIGHT)
 
     loop.round()
-    assert not loop.turns.must_wait(LIGHT)
-
-
-def test_while_costly_connections_wait_only_costly_ones_must_queue() -> None:
-    loop = Loop()
-    loop.turns.add(Job(loop, "costly", 0), HEAVY)
-
-    assert loop.turns.is_contended
-    assert loop.turns.must_wait(HEAVY)
     assert not loop.turns.must_wait(LIGHT)
 
 
