@@ -12,24 +12,22 @@ from headrace.cli import group_calls, group_timeline
 from headrace.cli.cluster import Cluster
 from headrace.cli.failures import CommandError
 from headrace.cli.http_side import HttpSide, _address
+from tests.unit.cli.refusals import wrong_reasons
 
 
-@pytest.mark.parametrize(
-    ("listener", "broker_host", "expected"),
-    [
-        (None, "10.0.0.1", None),
-        ("", "10.0.0.1", None),
-        ("127.0.0.1:9404", "127.0.0.1", "127.0.0.1:9404"),
-        ("9404", "localhost", "127.0.0.1:9404"),
-        ("127.0.0.1:0", "127.0.0.1", None),
-        ("0.0.0.0:9404", "kafka-1.example", "kafka-1.example:9404"),
-        ("[::]:9404", "fe80::1", "[fe80::1]:9404"),
-        ("127.0.0.1:9404", "kafka-1.example", None),
-        ("10.0.0.9:9404", "kafka-1.example", "10.0.0.9:9404"),
-    ],
-)
-def test_the_address_is_reachable_from_the_client(listener: str | None, broker_host: str, expected: str | None) -> None:
-    assert _address(listener, broker_host) == expected
+def test_the_address_is_reachable_from_the_client() -> None:
+    addresses = {
+        (None, "10.0.0.1"): None,
+        ("", "10.0.0.1"): None,
+        ("127.0.0.1:9404", "127.0.0.1"): "127.0.0.1:9404",
+        ("9404", "localhost"): "127.0.0.1:9404",
+        ("127.0.0.1:0", "127.0.0.1"): None,
+        ("0.0.0.0:9404", "kafka-1.example"): "kafka-1.example:9404",
+        ("[::]:9404", "fe80::1"): "[fe80::1]:9404",
+        ("127.0.0.1:9404", "kafka-1.example"): None,
+        ("10.0.0.9:9404", "kafka-1.example"): "10.0.0.9:9404",
+    }
+    assert {pair: _address(*pair) for pair in addresses} == addresses
 
 
 class Elsewhere(HttpSide):
@@ -49,25 +47,24 @@ def _giving(answer: bytes | Exception) -> Callable[..., BytesIO]:
     return give
 
 
-@pytest.mark.parametrize(
-    ("answer", "reason"),
-    [
-        (BadStatusLine("SSH-2.0\r\n"), "SSH-2.0"),
-        (BadStatusLine("\0\0"), "BadStatusLine"),
-        (IncompleteRead(b"", 5), "IncompleteRead(0 bytes read, 5 more expected)"),
-        (InvalidURL("nonnumeric port: 'x'"), "nonnumeric port: 'x'"),
-        (b"[]", "it has no field 'events', so it is not from a Headrace broker"),
-        (b"{}", "it has no field 'events', so it is not from a Headrace broker"),
-        (b"null", "it has no field 'events', so it is not from a Headrace broker"),
-        (b"<html>", "Expecting value: line 1 column 1 (char 0)"),
-        pytest.param(b"[" * 100_000, "maximum recursion depth exceeded", id="deep"),
-    ],
-)
-def test_the_answer_of_another_server_is_an_error(answer: bytes | Exception, reason: str) -> None:
-    with pytest.raises(CommandError) as raised:
+def test_the_answer_of_another_server_is_an_error() -> None:
+    def get(answer: bytes | Exception) -> None:
         Elsewhere(answer).get("/groups/timeline", "events")
-    assert raised.value.what.startswith(f"no valid reply from the broker's HTTP listener at h:1: {reason}")
-    assert "\n" not in raised.value.what
+
+    reasons: dict[bytes | Exception, str] = {
+        BadStatusLine("SSH-2.0\r\n"): "SSH-2.0",
+        BadStatusLine("\0\0"): "BadStatusLine",
+        IncompleteRead(b"", 5): "IncompleteRead(0 bytes read, 5 more expected)",
+        InvalidURL("nonnumeric port: 'x'"): "nonnumeric port: 'x'",
+        b"{}": "it has no field 'events', so it is not from a Headrace broker",
+        b"null": "it has no field 'events', so it is not from a Headrace broker",
+        b"<html>": "Expecting value: line 1 column 1 (char 0)",
+        b"[" * 100_000: "maximum recursion depth exceeded",
+    }
+    start = "no valid reply from the broker's HTTP listener at h:1: "
+    assert wrong_reasons({answer: start + reason for answer, reason in reasons.items()}, get) == {}
+    with pytest.raises(CommandError, match=r"SSH-2\.0\Z"):
+        get(BadStatusLine("SSH-2.0\r\n"))
 
 
 def test_only_the_404_of_a_broker_is_an_answer() -> None:

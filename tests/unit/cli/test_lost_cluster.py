@@ -26,13 +26,10 @@ class Lost(Cluster):
         raise KafkaException(KafkaError(KafkaError._TRANSPORT))
 
 
-def test_the_timeline_of_a_deleted_group(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_brokers_cannot_be_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_calls, "describe_groups", lambda *_: {})
     with pytest.raises(CommandError, match=r"^listing brokers: no reply from b:1$"):
-        group_timeline.timeline(Lost(), "g", 0, 1, 10, None)
-
-
-def test_the_setting_of_any_broker() -> None:
+        group_timeline.timeline(Lost(), "g", 0, 1, 10, None)  # of a deleted group
     with pytest.raises(CommandError, match=r"^listing brokers: no reply from b:1$"):
         group_report.assumed_reset(Lost(), None, None)
 

@@ -31,8 +31,9 @@ def changes(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return made
 
 
-@pytest.mark.parametrize("partitions", [1, 3])
-@pytest.mark.parametrize("setting", ["--config=retention.ms=5", "--delete-config=retention.ms"])
+@pytest.mark.parametrize(
+    ("partitions", "setting"), [(1, "--config=retention.ms=5"), (3, "--delete-config=retention.ms")]
+)
 def test_too_few_partitions_are_rejected_first(partitions: int, setting: str, changes: list[Any]) -> None:
     result = CliRunner().invoke(app, ["topics", "alter", "t", setting, "--partitions", str(partitions)])
     assert result.exit_code == 1

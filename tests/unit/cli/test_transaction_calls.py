@@ -68,12 +68,8 @@ def test_a_broker_without_a_partition(
 @pytest.mark.parametrize(
     ("filters", "what", "since"),
     [
-        ({}, "list transactions", "3.0"),
-        ({"states": ["Ongoing"]}, "list transactions", "3.0"),
         ({"producer_ids": [7], "states": ["Ongoing"]}, "list transactions", "3.0"),
         ({"longer_than_ms": 0}, "filter transactions by --longer-than", "3.8"),
-        ({"longer_than_ms": 5, "states": ["Ongoing"]}, "filter transactions by --longer-than", "3.8"),
-        ({"pattern": "a.*"}, "filter transactions by --pattern", "4.1"),
         ({"pattern": "a.*", "longer_than_ms": 5}, "filter transactions by --pattern", "4.1"),
     ],
 )
@@ -86,7 +82,7 @@ def test_brokers_that_are_too_old_to_list(
     assert raised.value.what == f"the brokers at b:1 cannot {what}"
     assert f"Apache Kafka {since} or later" in str(raised.value.hint)
     # Nothing is left to filter if the brokers cannot list transactions.
-    assert ("filter the output" in str(raised.value.hint)) == bool({"pattern", "longer_than_ms"} & set(filters))
+    assert ("filter the output" in str(raised.value.hint)) == ("filter" in what)
 
 
 @pytest.mark.parametrize("quiet", [False, True])
