@@ -1,3 +1,5 @@
+"""What the groups' commands learn from brokers that their clients do not: over HTTP, and from settings."""
+
 from collections.abc import Callable
 from email.message import Message
 from http.client import BadStatusLine, IncompleteRead, InvalidURL
@@ -7,8 +9,9 @@ from typing import Any, cast
 from urllib.error import HTTPError
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
-from headrace.cli import group_calls, group_timeline
+from headrace.cli import group_calls, group_report, group_timeline
 from headrace.cli.cluster import Cluster
 from headrace.cli.failures import CommandError
 from headrace.cli.http_side import HttpSide, _address
@@ -83,3 +86,16 @@ def test_a_server_without_timelines_is_an_error(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(HttpSide, "get", lambda *_, **__: None)
     with pytest.raises(CommandError, match="at h:1: /groups/timeline does not exist there"):
         group_timeline.timeline(cast(Cluster, None), "g", 0, 1, 10, "h:1")
+
+
+def test_a_lost_cluster_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def list_topics(**_: object) -> None:
+        raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+
+    lost = cast(Any, Cluster.__new__(Cluster))
+    lost.bootstrap, lost.admin = "b:1", SimpleNamespace(list_topics=list_topics)
+    monkeypatch.setattr(group_calls, "describe_groups", lambda *_: {})
+    with pytest.raises(CommandError, match=r"^listing brokers: no reply from b:1$"):
+        group_timeline.timeline(lost, "g", 0, 1, 10, None)  # of a deleted group
+    with pytest.raises(CommandError, match=r"^listing brokers: no reply from b:1$"):
+        group_report.assumed_reset(lost, None, None)

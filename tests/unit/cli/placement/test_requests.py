@@ -101,11 +101,12 @@ def admin(monkeypatch: pytest.MonkeyPatch) -> Admin:
     return admin
 
 
-def test_a_cluster_is_read(admin: Admin) -> None:
+def test_a_cluster_is_read_when_a_controller_lists_the_moves(admin: Admin) -> None:
+    admin.controllers = [-1, -1, 2]
     moving = {"replicas": [3, 2, 1], "adding_replicas": [3], "removing_replicas": [2]}
     admin.answers["list_partition_reassignments"] = [{TopicPartition("t", 0): moving}]
 
-    state = requests.read_state(CLUSTER)
+    state = requests.read_state(CLUSTER, sizes=False)
 
     assert list(state.brokers) == [1, 2]
     [partition] = state.partitions.values()
@@ -127,18 +128,13 @@ def test_without_a_controller_the_cluster_is_still_shown(admin: Admin) -> None:
     assert not state.is_healthy
 
 
-def test_moves_are_not_taken_for_ended_while_there_is_no_controller(admin: Admin) -> None:
-    admin.controllers = [-1, -1, 2]
-    moving = {"replicas": [3, 2, 1], "adding_replicas": [3], "removing_replicas": [2]}
-    admin.answers["list_partition_reassignments"] = [{TopicPartition("t", 0): moving}]
-    assert [partition.target for partition in requests.read_state(CLUSTER, sizes=False).moving] == [(3, 1)]
-
-
-def test_moves_that_no_controller_lists_are_an_error(admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_controller_requests_end_with_advice(admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requests, "REQUEST_TIMEOUT_S", 0.01)
     admin.controllers = [-1]
     with pytest.raises(CommandError, match="listing reassignments: the cluster has no controller"):
         requests.read_state(CLUSTER, sizes=False)
+    with pytest.raises(CommandError, match="reassigning partitions: the cluster has no controller"):
+        requests.reassign(CLUSTER, {("t", 0): [1, 2]})
 
 
 def test_a_request_follows_the_controller(admin: Admin) -> None:
@@ -202,20 +198,6 @@ def send(request_name: str) -> dict[Any, Any]:
     if request_name == "elect_leaders":
         return requests.elect(CLUSTER, requests.PREFERRED, [("t", 0)])
     return requests.reassign(CLUSTER, {("t", 0): None})
-
-
-def test_a_request_waits_for_a_controller(admin: Admin) -> None:
-    admin.controllers = [-1, -1, 2]
-    admin.answers["alter_partition_reassignments"] = [{TopicPartition("t", 0): None}]
-
-    assert requests.reassign(CLUSTER, {("t", 0): [1, 2]}) == {}
-
-
-def test_without_a_controller_requests_end_with_advice(admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requests, "REQUEST_TIMEOUT_S", 0.01)
-    admin.controllers = [-1]
-    with pytest.raises(CommandError, match="reassigning partitions: the cluster has no controller"):
-        requests.reassign(CLUSTER, {("t", 0): [1, 2]})
 
 
 def test_refused_moves_are_named(admin: Admin) -> None:
