@@ -24,11 +24,11 @@ def test_the_version_is_printed() -> None:
         assert (result.exit_code, result.output) == (0, f"headrace {__version__}\n")
 
 
-def test_help_lists_the_commands() -> None:
-    result = run("--help")
-    assert result.exit_code == 0
-    for name in ("start", "demo", "topics", "produce", "consume"):
-        assert name in result.output
+def test_help_lists_the_commands_and_ends_with_examples_of_one() -> None:
+    listed, described = run("--help"), run("topics create --help")
+    assert (listed.exit_code, described.exit_code) == (0, 0)
+    assert {name for name in ("start", "demo", "topics", "produce", "consume") if name not in listed.output} == set()
+    assert "headrace topics create " in described.output.partition("Examples")[2]
 
 
 def test_every_command_has_examples_of_itself() -> None:
@@ -45,30 +45,21 @@ def test_every_command_has_examples_of_itself() -> None:
     ] == []
 
 
-def test_the_help_of_a_command_ends_with_examples() -> None:
-    result = run("topics create --help")
-    assert result.exit_code == 0
-    assert "headrace topics create " in result.output.partition("Examples")[2]
-
-
 USAGE_ERRORS = {
     "nonsense": "unknown command 'headrace nonsense'",
     "topics create": "TOPIC is missing",
     "topics create t --partitions 0": "--partitions '0': must be a whole number, at least 1",
     "topics create t --partitions x": "--partitions 'x': must be a whole number, at least 1",
     "topics create t --partitions 9999999999": "at most 100000",
-    "topics create t -r 20000": "at most 10000",
     "topics create t --config": "--config needs a value",
     "topics list --json=1": "--json takes no value",
     "consume t --timeout x": "--timeout 'x': must be a number, at least 0.1",
     "consume t --from 1000000w": "'1000000w' is out of range",
-    "consume t --from @99999999999999999999": "is out of range",
     "produce t --timestamp 99999999999999999999": "is out of range",
     "produce t --timestamp 0": "is 0, which librdkafka would replace",
     "produce t --timeout 1e300": "at most 2147483",
     "produce t --acks 7": "--acks '7': must be one of 0, 1, all",
     "produce t --no-idempotant": "Did you mean --no-idempotent or --idempotent?",
-    "consume t --formt x": "Did you mean --format or --from?",
     "consume t u": "unexpected argument: u",
     "topics create t --config retention.ms": "'retention.ms' is not KEY=VALUE",
     "topics alter t": "nothing to change",
@@ -79,13 +70,11 @@ USAGE_ERRORS = {
     "produce t --idempotent --acks 1": "needs --acks all",
     "produce t --compression rar": "rar",
     "consume t --from nowhere": "is not a valid position",
-    f"consume t --from {'9' * 5000}": "is not a valid position",
     "consume t --group g --partition 1": "--group and --partition cannot be combined",
     "consume t --jsonl --print-key": "--jsonl, --format and the --print-... options cannot be combined",
     "consume t --format {nothing}": "unknown field '{nothing}'",
     "pipeline submit": "submit needs --print",
     "start --listen here": "is not HOST:PORT",
-    "start --set x": "is not KEY=VALUE",
     "topics list --bootstrap host:port": "is not HOST:PORT",
     "topics list --bootstrap h:" + "9" * 5000: "is not HOST:PORT",
     "reassign plan --retire " + "9" * 5000: "is not a broker id",
@@ -104,34 +93,26 @@ def test_a_usage_error_exits_with_2() -> None:
 
 
 ADVICE = {
-    "shutdown": "Press Ctrl-C",
     "create-topic x": "Use `headrace topics create`.",
-    "group list": "Use `headrace groups`",
     "kafka-topics.sh --create --topic o --partitions 3": "Use `headrace topics create o --partitions 3`.",
     "kafka-topics --list --bootstrap-server h:1": "Use `headrace topics list --bootstrap h:1`.",
     "transactions --bootstrap-server h:1 list": "`headrace transactions list --bootstrap HOST:PORT`",
     "transactions list --duration-filter 60000": "`--longer-than 60000ms`",
     "kafka-reassign-partitions.sh --list": "Use `headrace reassign status`.",
     "kafka-reassign-partitions --execute --reassignment-json-file p.json": "Use `headrace reassign execute p.json`.",
-    "reassign --generate": "Use `headrace reassign plan`.",
     "reassign execute --plan p.json": "`headrace reassign execute p.json`",
     "elect --topic t": "`headrace elect t`",
     "brokers": "Use `headrace cluster`.",
-    "topics alter t --replication-factor 3": "`headrace reassign plan --topics TOPIC --replication-factor 3`",
     "kafka-consumer-groups.sh --describe --group g": "Use `headrace groups describe g`.",
-    "kafka-console-consumer.sh --topic t": "Use `headrace consume TOPIC`.",
     "pipeline show sessions": "Use `headrace pipeline describe JOB`.",
     "help topics": "Use `headrace topics --help`.",
     "version": "Use `headrace --version`.",
     "topics --describe": "Use `headrace topics describe TOPIC`.",
     "topics --delete --topic=a": "Use `headrace topics delete a`.",
-    "groups list --all": "This is the default.",
-    "groups --reset-offsets --group g": "Use `headrace groups reset g`.",
     "groups reset g --to-offset 5": "Use `--to 5`.",
     "consume --topic t": "The topic is an argument: `headrace consume t`.",
     "consume t --from-beginning": "This is the default",
     "consume t --timeout-ms 5000": "`--timeout 5`",
-    "consume --list": "Use `headrace topics list`.",
     "produce --topic=t": "The topic is an argument: `headrace produce t`.",
     "start --port 9093": "Use `--listen 127.0.0.1:9093`.",
     "start -V": "`headrace --version` prints the version.",

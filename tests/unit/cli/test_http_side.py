@@ -1,4 +1,4 @@
-"""What the groups' commands learn from brokers that their clients do not: over HTTP, and from settings."""
+"""Details of groups from the HTTP listeners and settings of brokers."""
 
 from collections.abc import Callable
 from email.message import Message

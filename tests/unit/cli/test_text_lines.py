@@ -2,6 +2,7 @@ import pytest
 from confluent_kafka import Message
 
 from headrace.cli.json_lines import MalformedRecordError
+from headrace.cli.record import Record
 from headrace.cli.text_lines import compile_columns, compile_template, for_terminal, from_text_line, unescape
 from tests.unit.cli.refusals import wrong_reasons
 
@@ -55,10 +56,8 @@ def test_escapes_are_resolved() -> None:
 
 
 def test_the_first_separator_ends_the_key() -> None:
-    record = from_text_line(b"a::b::c", b"::", None)
-    assert (record.key, record.value) == (b"a", b"b::c")
-    record = from_text_line(b"a:b", None, None)
-    assert (record.key, record.value) == (None, b"a:b")
+    assert from_text_line(b"a::b::c", b"::", None) == Record(b"a", b"b::c", [])
+    assert from_text_line(b"a:b", None, None) == Record(None, b"a:b", [])
     with pytest.raises(MalformedRecordError, match="':' is missing"):
         from_text_line(b"alice", b":", None)
 
