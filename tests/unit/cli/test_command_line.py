@@ -51,6 +51,7 @@ USAGE_ERRORS = {
     "topics create t --partitions 0": "--partitions '0': must be a whole number, at least 1",
     "topics create t --partitions x": "--partitions 'x': must be a whole number, at least 1",
     "topics create t --partitions 9999999999": "at most 100000",
+    "topics create t -r 20000": "at most 10000",
     "topics create t --config": "--config needs a value",
     "topics list --json=1": "--json takes no value",
     "consume t --timeout x": "--timeout 'x': must be a number, at least 0.1",

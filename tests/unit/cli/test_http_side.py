@@ -1,6 +1,5 @@
 """Details of groups from the HTTP listeners and settings of brokers."""
 
-from collections.abc import Callable
 from email.message import Message
 from http.client import BadStatusLine, IncompleteRead, InvalidURL
 from io import BytesIO
@@ -33,26 +32,22 @@ def test_the_address_is_reachable_from_the_client() -> None:
     assert {pair: _address(*pair) for pair in addresses} == addresses
 
 
-class Elsewhere(HttpSide):
-    """The HTTP listener of another server, which gives this answer."""
+def elsewhere(answer: bytes | Exception) -> HttpSide:
+    """Return the HTTP listener of another server, which gives this answer."""
 
-    def __init__(self, answer: bytes | Exception) -> None:
-        super().__init__("h:1")
-        self._opener = cast(Any, SimpleNamespace(open=_giving(answer)))
-
-
-def _giving(answer: bytes | Exception) -> Callable[..., BytesIO]:
     def give(*_: object, **__: object) -> BytesIO:
         if isinstance(answer, Exception):
             raise answer
         return BytesIO(answer)
 
-    return give
+    side = HttpSide("h:1")
+    side._opener = cast(Any, SimpleNamespace(open=give))
+    return side
 
 
 def test_the_answer_of_another_server_is_an_error() -> None:
     def get(answer: bytes | Exception) -> None:
-        Elsewhere(answer).get("/groups/timeline", "events")
+        elsewhere(answer).get("/groups/timeline", "events")
 
     reasons: dict[bytes | Exception, str] = {
         BadStatusLine("SSH-2.0\r\n"): "SSH-2.0",
@@ -71,8 +66,8 @@ def test_the_answer_of_another_server_is_an_error() -> None:
 
 
 def test_only_the_404_of_a_broker_is_an_answer() -> None:
-    def answer(body: bytes) -> Elsewhere:
-        return Elsewhere(HTTPError("http://h:1/", 404, "Not Found", Message(), BytesIO(body)))
+    def answer(body: bytes) -> HttpSide:
+        return elsewhere(HTTPError("http://h:1/", 404, "Not Found", Message(), BytesIO(body)))
 
     assert answer(b'{"error": "Not Found", "message": "no group g"}').get("/groups/describe", "members") is None
     for page in (b"<html>", b"[]", b'{"detail": "Not Found"}'):

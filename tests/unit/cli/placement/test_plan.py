@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from headrace.cli.failures import CommandError
 from headrace.cli.placement.plan import Move, Plan, plan, target_brokers
-from headrace.cli.placement.state import State
+from headrace.cli.placement.state import Partition, State
 from tests.support.examples import examples
 from tests.support.placements import partition, state
 
@@ -98,11 +99,17 @@ def test_racks_can_be_ignored() -> None:
     assert planned(cluster, ignore_racks=True).moves == []
 
 
-def test_a_broker_without_a_rack_among_others_is_an_error() -> None:
-    cluster = state({1: "a", 2: None}, [partition("t", 0, (1,))])
-
-    with pytest.raises(CommandError, match="broker 2 has no rack"):
-        planned(cluster)
+@pytest.mark.parametrize(
+    ("brokers", "found", "replication_factor", "problem"),
+    [
+        ({1: "a", 2: None}, partition("t", 0, (1,)), 1, "broker 2 has no rack"),
+        ((1, 2), partition("t", 0, (1, 2), adding=(2,), removing=(1,)), 2, "t:0 is already being reassigned"),
+        ((1, 2), partition("t", 0, (1, 2)), 3, "t:0 cannot have 3 replicas on 2 brokers"),
+    ],
+)
+def test_an_impossible_plan_is_an_error(brokers: Any, found: Partition, replication_factor: int, problem: str) -> None:
+    with pytest.raises(CommandError, match=problem):
+        planned(state(brokers, [found]), replication_factor=replication_factor)
 
 
 def test_partitions_without_a_leader_stay() -> None:
@@ -112,20 +119,6 @@ def test_partitions_without_a_leader_stay() -> None:
 
     assert found.leaderless == [("t", 0)]
     assert [move.partition for move in found.moves] == [1]
-
-
-def test_a_partition_that_moves_already_is_an_error() -> None:
-    cluster = state((1, 2), [partition("t", 0, (1, 2), isr=(1,), adding=(2,), removing=(1,))])
-
-    with pytest.raises(CommandError, match="t:0 is already being reassigned"):
-        planned(cluster)
-
-
-def test_more_replicas_than_brokers_are_an_error() -> None:
-    cluster = state((1, 2), [partition("t", 0, (1, 2))])
-
-    with pytest.raises(CommandError, match="t:0 cannot have 3 replicas on 2 brokers"):
-        planned(cluster, replication_factor=3)
 
 
 def test_bytes_count_every_new_replica() -> None:
@@ -151,20 +144,18 @@ def test_a_dead_broker_must_be_retired_explicitly() -> None:
     assert target_brokers(cluster, add=[2], retire=[5]) == {1, 2}
 
 
-def test_an_unknown_broker_is_an_error() -> None:
-    cluster = state((1, 2), [partition("t", 0, (1, 2))])
-
-    with pytest.raises(CommandError, match="broker 9"):
-        target_brokers(cluster, add=[9])
-    with pytest.raises(CommandError, match="broker 9"):
-        target_brokers(cluster, only=[1, 9])
-    with pytest.raises(CommandError, match="broker 9"):
-        target_brokers(cluster, retire=[9])
-
-
-def test_retiring_all_brokers_is_an_error() -> None:
-    with pytest.raises(CommandError, match="no broker would be left"):
-        target_brokers(state((1,), [partition("t", 0, (1,))]), retire=[1])
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"add": [9]}, "broker 9"),
+        ({"only": [1, 9]}, "broker 9"),
+        ({"retire": [9]}, "broker 9"),
+        ({"retire": [1, 2]}, "no broker would be left"),
+    ],
+)
+def test_brokers_must_be_known_and_one_must_be_left(options: dict[str, list[int]], problem: str) -> None:
+    with pytest.raises(CommandError, match=problem):
+        target_brokers(state((1, 2), [partition("t", 0, (1, 2))]), **options)
 
 
 @st.composite

@@ -1,7 +1,7 @@
 """Requests to the controller that moves, is missing, or refuses, with a scripted client instead of kafka-python's."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,13 +25,7 @@ TOPIC = {
     "name": "t",
     "error_code": 0,
     "partitions": [
-        {
-            "partition_index": 0,
-            "leader_id": 1,
-            "leader_epoch": 5,
-            "replica_nodes": [2, 1],
-            "isr_nodes": [1],
-        }
+        {"partition_index": 0, "leader_id": 1, "leader_epoch": 5, "replica_nodes": [2, 1], "isr_nodes": [1]},
     ],
 }
 
@@ -90,11 +84,7 @@ def _next(answers: list[Any]) -> Any:
 def admin(monkeypatch: pytest.MonkeyPatch) -> Admin:
     admin = Admin()
 
-    @contextmanager
-    def python_admin(_: object, __: str) -> Iterator[Admin]:
-        yield admin
-
-    monkeypatch.setattr(requests, "python_admin", python_admin)
+    monkeypatch.setattr(requests, "python_admin", lambda *_: nullcontext(admin))
     monkeypatch.setattr(requests, "REQUEST_TIMEOUT_S", 10.0)
     monkeypatch.setattr(requests, "_PAUSE_S", 0.001)
     monkeypatch.setattr(requests, "_with_min_isr", lambda _, state: state)
