@@ -1,4 +1,4 @@
-"""docs/cli.md explains every option in the section of its command."""
+"""docs/cli.md explains every option in the section of its command, and help pages have examples."""
 
 import re
 from pathlib import Path
@@ -39,3 +39,11 @@ def test_shared_and_global_options_are_explained_once() -> None:
     options = {opt for param in typer.main.get_command(app).params for opt in param.opts}
     assert {option for option in options if option not in introduction} == set()
     assert {option for option in SHARED - {"--help"} if f"`{option}" not in common} == set()
+
+
+def test_every_command_has_examples_of_itself() -> None:
+    found = {path: command.epilog or "" for path, command in _commands(typer.main.get_command(app), "headrace").items()}
+    assert len(found) > 40
+    assert [
+        path for path, epilog in found.items() if not epilog.startswith("[bold]Examples[/]") or path not in epilog
+    ] == []
