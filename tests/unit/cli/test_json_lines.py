@@ -37,10 +37,13 @@ def test_a_record_becomes_one_object_with_every_field() -> None:
     }
 
 
-def test_null_empty_and_bytes_that_are_not_utf8_differ_and_control_characters_are_escaped() -> None:
+def test_null_empty_and_bytes_that_are_not_utf8_differ() -> None:
     fields = json.loads(to_json_line(message(b"", None)))
     assert (fields["key"], fields["value"]) == ("", None)
     assert b'"value": {"base64": "/wA="}' in to_json_line(message(value=b"\xff\x00"))
+
+
+def test_control_characters_of_terminals_are_escaped() -> None:
     assert b'"value": "\\u001b\\u007f\\u0080\\u009b\xc3\xa9"' in to_json_line(
         message(value="\x1b\x7f\x80\x9bé".encode())
     )

@@ -1,6 +1,7 @@
 """`produce` is idempotent by default, and says how to go on if the cluster does not allow it."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -49,17 +50,10 @@ class Fake:
             raise KafkaException(ending)
 
 
-class OneTopic(Cluster):
-    def __init__(self, bootstrap: str) -> None:
-        self.bootstrap = bootstrap
-
-    def exists(self, topic: str) -> bool:
-        return True
-
-
 def _produce(monkeypatch: pytest.MonkeyPatch, producer: Fake, *words: str) -> Any:
     monkeypatch.setattr(sending, "Producer", producer)
-    monkeypatch.setattr(Cluster, "connect", OneTopic)
+    one_topic = SimpleNamespace(bootstrap="b:1", exists=lambda _: True)
+    monkeypatch.setattr(Cluster, "connect", lambda _: one_topic)
     return runner.invoke(app, ["produce", "t", *words], input="a\nb\n", env={"COLUMNS": "200"})
 
 
