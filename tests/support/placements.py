@@ -28,19 +28,16 @@ def partition(
 def state(
     brokers: Mapping[int, str | None] | Iterable[int],
     partitions: Iterable[Partition],
-    sizes: Mapping[Place, int] | None = None,
     *,
     replica_sizes: Mapping[tuple[Place, int], int] | None = None,
 ) -> State:
-    """Return a cluster; `brokers` may have racks, and `sizes` are those of all replicas of a partition."""
+    """Return a cluster; `brokers` may have racks."""
     racks = brokers if isinstance(brokers, Mapping) else dict.fromkeys(brokers)
-    found = {one.place: one for one in partitions}
-    known = {(place, broker): size for place, size in (sizes or {}).items() for broker in found[place].replicas}
     return State(
         "cluster",
         min(racks, default=None),
         None,
         {broker: Broker(broker, f"host:{broker}", rack, None) for broker, rack in sorted(racks.items())},
-        found,
-        {**known, **(replica_sizes or {})},
+        {one.place: one for one in partitions},
+        replica_sizes or {},
     )

@@ -1,4 +1,4 @@
-"""docs/cli.md explains every option in the section of its command."""
+"""docs/cli.md explains every option in the section of its command, and help pages have examples."""
 
 import re
 from pathlib import Path
@@ -23,13 +23,10 @@ def _commands(command: Any, path: str) -> dict[str, Any]:
     }
 
 
-COMMANDS = _commands(typer.main.get_command(app), "headrace")
-
-
 def test_every_option_is_explained() -> None:
     unexplained = {
         (name, option)
-        for name, command in COMMANDS.items()
+        for name, command in _commands(typer.main.get_command(app), "headrace").items()
         for param in command.params
         for option in {opt for opt in (*param.opts, *param.secondary_opts) if opt.startswith("--")} - SHARED
         if f"`{option}" not in SECTIONS[name]
@@ -37,12 +34,16 @@ def test_every_option_is_explained() -> None:
     assert unexplained == set()
 
 
-def test_shared_options_are_explained_once() -> None:
-    common = SECTIONS["Common options and exit codes"]
+def test_shared_and_global_options_are_explained_once() -> None:
+    introduction, common = PAGE.split("\n## ")[0], SECTIONS["Common options and exit codes"]
+    options = {opt for param in typer.main.get_command(app).params for opt in param.opts}
+    assert {option for option in options if option not in introduction} == set()
     assert {option for option in SHARED - {"--help"} if f"`{option}" not in common} == set()
 
 
-def test_global_options_are_explained() -> None:
-    introduction = PAGE.split("\n## ")[0]
-    options = {opt for param in typer.main.get_command(app).params for opt in param.opts}
-    assert {option for option in options if option not in introduction} == set()
+def test_every_command_has_examples_of_itself() -> None:
+    found = {path: command.epilog or "" for path, command in _commands(typer.main.get_command(app), "headrace").items()}
+    assert len(found) > 40
+    assert [
+        path for path, epilog in found.items() if not epilog.startswith("[bold]Examples[/]") or path not in epilog
+    ] == []

@@ -12,12 +12,12 @@ from typer.testing import CliRunner
 
 from headrace.cli import output, reassign
 from headrace.cli.cluster import Cluster
-from headrace.cli.failures import CommandError
 from headrace.cli.main import app
 from headrace.cli.placement import execution, kafka_json, requests
 from headrace.cli.placement.elections import ELECTED
 from headrace.cli.placement.state import State
 from tests.support.placements import partition, state
+from tests.unit.cli.refusals import wrong_reasons
 
 BEFORE = state(
     (1, 2, 3),
@@ -88,33 +88,28 @@ def test_the_json_of_an_election_has_its_result(tmp_path: Path) -> None:
     assert [one["election"] for one in json.loads(result.stdout)] == [ELECTED]
 
 
-@pytest.mark.parametrize(
-    ("content", "what"),
-    [
-        (b"\xff", "standard input is not UTF-8"),
-        (b"{", "standard input is not JSON"),
-        (None, "cannot read standard input: is a directory"),
-    ],
-)
-def test_a_plan_that_standard_input_does_not_contain(
-    content: bytes | None, what: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plan_that_standard_input_does_not_contain(monkeypatch: pytest.MonkeyPatch) -> None:
     class Directory(io.StringIO):
         def read(self, _: int | None = -1) -> str:
             raise IsADirectoryError(21, "Is a directory")
 
-    stdin = Directory() if content is None else io.TextIOWrapper(io.BytesIO(content), "utf-8")
-    monkeypatch.setattr(sys, "stdin", stdin)
-    with pytest.raises(CommandError) as raised:
+    def read(stdin: io.TextIOBase) -> None:
+        monkeypatch.setattr(sys, "stdin", stdin)
         reassign._read("-")
-    assert raised.value.what.startswith(what)
+
+    reasons: dict[io.TextIOBase, str] = {
+        io.TextIOWrapper(io.BytesIO(b"\xff"), "utf-8"): "standard input is not UTF-8",
+        io.TextIOWrapper(io.BytesIO(b"{"), "utf-8"): "standard input is not JSON",
+        Directory(): "cannot read standard input: is a directory",
+    }
+    assert wrong_reasons(reasons, read) == {}
 
 
 def test_a_plan_file_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(CommandError) as raised:
-        reassign._read(str(tmp_path / "absent"))
-    assert raised.value.what == f"cannot read '{tmp_path / 'absent'}': no such file or directory"
-    (tmp_path / "bytes").write_bytes(b"\xff")
-    with pytest.raises(CommandError) as raised:
-        reassign._read(str(tmp_path / "bytes"))
-    assert raised.value.what == f"{tmp_path / 'bytes'} is not UTF-8"
+    absent, binary = tmp_path / "absent", tmp_path / "binary"
+    binary.write_bytes(b"\xff")
+    reasons = {
+        str(absent): f"cannot read '{absent}': no such file or directory",
+        str(binary): f"{binary} is not UTF-8",
+    }
+    assert wrong_reasons(reasons, reassign._read) == {}

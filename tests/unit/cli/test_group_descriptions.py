@@ -1,8 +1,8 @@
 """Groups that one of the client libraries cannot describe."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -76,11 +76,7 @@ def test_groups_that_confluent_kafka_cannot_describe(monkeypatch: pytest.MonkeyP
         of("secret", "connect", b"", error=30),
     ]
 
-    @contextmanager
-    def python_admin(*_: object) -> Iterator[Admin]:
-        yield Admin(groups)
-
-    monkeypatch.setattr(group_descriptions, "python_admin", python_admin)
+    monkeypatch.setattr(group_descriptions, "python_admin", lambda *_: nullcontext(Admin(groups)))
     names = [group.group_id for group in groups]
     found = describe(cluster(dict.fromkeys([*names, "expired"], KafkaError._INVALID_ARG)), [*names, "expired"])
 

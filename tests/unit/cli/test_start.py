@@ -6,16 +6,15 @@ import pytest
 
 from headrace.cli.start import durability, settings_text
 from headrace.config import BrokerConfig
+from tests.unit.cli.refusals import wrong_reasons
 
 
-def test_a_binary_file_is_refused() -> None:
-    with pytest.raises(OSError, match="it is not a text file: it contains zero bytes"):
-        settings_text("/bin/true")
-
-
-def test_a_huge_settings_file_is_refused() -> None:
-    with pytest.raises(OSError, match="larger than 1 MiB"):
-        settings_text("/dev/zero")
+def test_a_binary_or_huge_file_is_refused() -> None:
+    reasons = {
+        "/bin/true": "it is not a text file: it contains zero bytes",
+        "/dev/zero": "larger than 1 MiB",
+    }
+    assert wrong_reasons(reasons, settings_text, OSError) == {}
 
 
 def test_a_pipe_without_a_writer_times_out(tmp_path: Path) -> None:
@@ -33,15 +32,12 @@ def test_settings_can_be_read_from_a_pipe(tmp_path: Path) -> None:
     writer.join()
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({}, "the operating system decides"),
-        ({"log.flush.scheduler.interval.ms": "1000"}, "fsync every 1000 ms"),
-        ({"log.flush.scheduler.interval.ms": "1000", "log.flush.interval.ms": "50"}, "fsync every 50 ms"),
-        ({"log.flush.interval.messages": "7"}, "fsync every 7 records"),
-        ({"log.flush.interval.messages": "1"}, "every record is on disk before it is acknowledged"),
-    ],
-)
-def test_the_first_lines_say_when_records_are_on_disk(settings: dict[str, str], words: str) -> None:
-    assert words in durability(BrokerConfig(settings))
+def test_the_first_lines_say_when_records_are_on_disk() -> None:
+    interval_ms, check_ms, messages = (
+        f"log.flush.{name}" for name in ("interval.ms", "scheduler.interval.ms", "interval.messages")
+    )
+    assert "the operating system decides" in durability(BrokerConfig({}))
+    assert "fsync every 1000 ms" in durability(BrokerConfig({check_ms: "1000"}))
+    assert "fsync every 50 ms" in durability(BrokerConfig({check_ms: "1000", interval_ms: "50"}))
+    assert "fsync every 7 records" in durability(BrokerConfig({messages: "7"}))
+    assert "every record is on disk before it is acknowledged" in durability(BrokerConfig({messages: "1"}))

@@ -1,18 +1,15 @@
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer.main
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.cli import main
 from headrace.cli.start import _configuration
 from headrace.cli.start_args import StartOptions, UsageError, parse, start_options
-
-
-def test_no_options_mean_the_defaults() -> None:
-    assert parse([]) == StartOptions(data=None, listen=None, config=None, settings={})
+from tests.unit.cli.refusals import wrong_reasons
 
 
 def test_a_value_may_follow_a_space_or_an_equals_sign() -> None:
@@ -22,6 +19,7 @@ def test_a_value_may_follow_a_space_or_an_equals_sign() -> None:
     spaced = "--data d --listen 0.0.0.0:9092 --config server.properties --set a=1 --set b=x=y"
     assert parse(spaced.split()) == expected
     assert parse(spaced.replace(" ", "=").replace("=--", " --").split()) == expected
+    assert parse([]) == StartOptions(data=None, listen=None, config=None, settings={})
 
 
 def test_a_switch_may_be_anywhere() -> None:
@@ -36,35 +34,16 @@ def test_the_last_of_a_repeated_option_wins() -> None:
     assert (options.data, options.settings) == ("b", {"k": "2"})
 
 
-def test_an_ipv6_address_is_written_in_brackets() -> None:
+def test_help_and_errors_are_left_to_typer() -> None:
+    lines = ("--help", "--data", "--data=", "--dat x", "x", "--set a", "--listen 9092", "--set --help")
+    assert {line: parse(line.split()) for line in lines} == dict.fromkeys(lines)
+
+
+def test_only_valid_addresses_and_settings_are_accepted() -> None:
     assert start_options(None, "[::1]:0", None, []).listen == ("::1", 0)
-
-
-@pytest.mark.parametrize(
-    "line",
-    ["--help", "-h", "--data", "--data=", "--daat x", "--dat x", "x", "--set a", "--listen 9092", "--set --help"],
-)
-def test_help_and_errors_are_left_to_typer(line: str) -> None:
-    assert parse(line.split()) is None
-
-
-@pytest.mark.parametrize(
-    ("listen", "message"),
-    [
-        ("9092", "is not HOST:PORT"),
-        ("localhost", "is not HOST:PORT"),
-        ("h:x", "is not HOST:PORT"),
-        ("h:99999", "is not HOST:PORT"),
-        pytest.param("h:" + "9" * 5000, "is not HOST:PORT", id="a long number"),
-        ("::1:9092", "put an IPv6 address in brackets"),
-    ],
-)
-def test_a_bad_address_is_refused(listen: str, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        start_options(None, listen, None, [])
-
-
-def test_a_bad_setting_is_refused() -> None:
+    addresses = dict.fromkeys(("9092", "localhost", "h:x", "h:99999", "h:" + "9" * 5000), "is not HOST:PORT")
+    addresses["::1:9092"] = "put an IPv6 address in brackets"
+    assert wrong_reasons(addresses, lambda listen: start_options(None, listen, None, []), UsageError) == {}
     with pytest.raises(UsageError, match="'retention' is not KEY=VALUE"):
         start_options(None, None, None, ["retention"])
 
@@ -77,40 +56,19 @@ def test_a_settings_file_may_be_in_latin_1_or_utf_8(tmp_path: Path) -> None:
     assert _configuration(StartOptions(config=str(settings))).broker_rack == "Köln"
 
 
-words = st.sampled_from(
-    [
-        "--data",
-        "--data=d",
-        "--listen",
-        "h:1",
-        "--listen=h:2",
-        "--set",
-        "a=1",
-        "--set=b=2",
-        "--config",
-        "f",
-        "d",
-        "--until-eof",
-    ]
-)
+OPTIONS = ["--data", "--data=d", "--listen", "--listen=h:2", "--set", "--set=b=2", "--config", "--until-eof"]
 
 
-@given(st.lists(words, max_size=6))
+@given(st.lists(st.sampled_from([*OPTIONS, "h:1", "a=1", "f", "d"]), max_size=6))
 def test_the_quick_parser_never_disagrees_with_typer(args: list[str]) -> None:
     quick = parse(args)
     if quick is not None:
         assert _through_typer(args) == quick
 
 
-@cache
-def _start_command() -> Any:
-    import typer.main
-
-    return typer.main.get_command(main.app).commands["start"]  # type: ignore[attr-defined]
-
-
 def _through_typer(args: list[str]) -> StartOptions:
-    with _start_command().make_context("start", list(args)) as context:
+    command: Any = typer.main.get_command(main.app)
+    with command.commands["start"].make_context("start", list(args)) as context:
         values = context.params
     return start_options(
         values["data"], values["listen"], values["config"], values["settings"] or [], until_eof=values["until_eof"]

@@ -2,7 +2,9 @@ import pytest
 from confluent_kafka import Message
 
 from headrace.cli.json_lines import MalformedRecordError
+from headrace.cli.record import Record
 from headrace.cli.text_lines import compile_columns, compile_template, for_terminal, from_text_line, unescape
+from tests.unit.cli.refusals import wrong_reasons
 
 RECORD = Message(
     topic="orders",
@@ -16,21 +18,15 @@ RECORD = Message(
 TOMBSTONE = Message(topic="orders", partition=0, offset=1, key=b"", value=None, timestamp=(0, -1))
 
 
-@pytest.mark.parametrize(
-    ("template", "line"),
-    [
-        ("{value}", b"tea"),
-        ("{topic}[{partition}]@{offset}: {key}\\t{value}", b"orders[3]@17: alice\ttea"),
-        ("{timestamp} {time} {headers}", b"1763719200123 2025-11-21T10:00:00.123Z trace=1,trace=null"),
-        ("{{{key}}}\\\\n", b"{alice}\\n"),
-        ("", b""),
-    ],
-)
-def test_a_template_places_the_fields(template: str, line: bytes) -> None:
-    assert compile_template(template, "null")(RECORD) == line
-
-
-def test_null_has_its_own_text() -> None:
+def test_a_template_places_the_fields() -> None:
+    lines = {
+        "{value}": b"tea",
+        "{topic}[{partition}]@{offset}: {key}\\t{value}": b"orders[3]@17: alice\ttea",
+        "{timestamp} {time} {headers}": b"1763719200123 2025-11-21T10:00:00.123Z trace=1,trace=null",
+        "{{{key}}}\\\\n": b"{alice}\\n",
+        "": b"",
+    }
+    assert {template: compile_template(template, "null")(RECORD) for template in lines} == lines
     assert compile_template("{key}|{value}|{timestamp}|{time}", "NIL")(TOMBSTONE) == b"|NIL|NIL|NIL"
 
 
@@ -39,16 +35,10 @@ def test_a_timestamp_in_microseconds_is_printed_as_a_number() -> None:
     assert compile_template("{time} {value}", "null")(record) == b"1763719200123000 tea"
 
 
-@pytest.mark.parametrize("template", ["{vaule}", "{}", "{0}"])
-def test_a_template_with_an_unknown_field_is_refused(template: str) -> None:
-    with pytest.raises(ValueError, match="topic, partition, offset"):
-        compile_template(template, "null")
-
-
-@pytest.mark.parametrize("template", ["{value:>10}", "{value!r}"])
-def test_a_template_without_plain_fields_is_refused(template: str) -> None:
-    with pytest.raises(ValueError, match=r"write '\{value\}' without ! or : after the name"):
-        compile_template(template, "null")
+def test_an_invalid_template_is_refused() -> None:
+    reasons = dict.fromkeys(("{vaule}", "{}", "{0}"), "topic, partition, offset")
+    reasons |= dict.fromkeys(("{value:>10}", "{value!r}"), "write '{value}' without ! or : after the name")
+    assert wrong_reasons(reasons, lambda template: compile_template(template, "null"), ValueError) == {}
 
 
 def test_columns_are_joined_by_the_separator() -> None:
@@ -65,17 +55,9 @@ def test_escapes_are_resolved() -> None:
     assert unescape(r"a\tb\n\0\\t\x") == "a\tb\n\0\\t\\x"
 
 
-def test_a_line_without_a_separator_is_the_value() -> None:
-    record = from_text_line(b"a:b", None, None)
-    assert (record.key, record.value) == (None, b"a:b")
-
-
 def test_the_first_separator_ends_the_key() -> None:
-    record = from_text_line(b"a::b::c", b"::", None)
-    assert (record.key, record.value) == (b"a", b"b::c")
-
-
-def test_a_line_without_the_expected_separator_is_refused() -> None:
+    assert from_text_line(b"a::b::c", b"::", None) == Record(b"a", b"b::c", [])
+    assert from_text_line(b"a:b", None, None) == Record(None, b"a:b", [])
     with pytest.raises(MalformedRecordError, match="':' is missing"):
         from_text_line(b"alice", b":", None)
 

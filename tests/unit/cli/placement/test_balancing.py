@@ -65,16 +65,11 @@ def problems(draw: st.DrawFn) -> tuple[list[Item], dict[int, str]]:
 
 @given(problems())
 @settings(max_examples=examples(50), deadline=None)
-def test_no_other_solution_is_more_even_or_cheaper(problem: tuple[list[Item], dict[int, str]]) -> None:
+def test_no_other_solution_over_racks_is_more_even_or_cheaper(problem: tuple[list[Item], dict[int, str]]) -> None:
     items, racks = problem
-    assert score(items, spread(items, racks, {})) == best(items, racks)
-
-
-@given(problems())
-@settings(max_examples=examples(30), deadline=None)
-def test_every_item_is_spread_over_racks(problem: tuple[list[Item], dict[int, str]]) -> None:
-    items, racks = problem
-    for one, taken in zip(items, spread(items, racks, {}), strict=True):
+    choice = spread(items, racks, {})
+    assert score(items, choice) == best(items, racks)
+    for one, taken in zip(items, choice, strict=True):
         assert len(taken) == one.count
         assert taken <= one.brokers
         assert is_spread_over_racks(taken, one.brokers, racks)
@@ -105,11 +100,11 @@ def test_of_two_idle_brokers_the_preferred_one_is_chosen() -> None:
     assert spread([item(1, range(3), [])], one_rack(range(3)), {0: 5, 1: 2, 2: 3}) == [{1}]
 
 
-def test_thousands_of_items_are_solved_at_once() -> None:
-    current = [[(number + step) % 9 for step in range(3)] for number in range(900)]
+def test_hundreds_of_items_are_solved_at_once() -> None:
+    current = [[(number + step) % 9 for step in range(3)] for number in range(300)]
     items = [item(3, range(10), brokers, group=f"t{number % 50}") for number, brokers in enumerate(current)]
 
     taken = spread(items, one_rack(range(10)), {})
 
-    assert set(Counter(broker for brokers in taken for broker in brokers).values()) == {270}
-    assert sum(len(brokers - one.costs.keys()) for one, brokers in zip(items, taken, strict=True)) == 270
+    assert set(Counter(broker for brokers in taken for broker in brokers).values()) == {90}
+    assert sum(len(brokers - one.costs.keys()) for one, brokers in zip(items, taken, strict=True)) == 90

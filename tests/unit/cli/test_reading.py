@@ -1,13 +1,18 @@
-"""`consume --until-end` ends although the records before the end are invisible and new ones arrive steadily."""
+"""`consume` ends with one line if a group may not be used; with `--until-end`, at the end of every partition.
+
+It ends although the records before the end are invisible and new ones arrive steadily.
+"""
 
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import pytest
-from confluent_kafka import Message, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from headrace.cli import reading
 from headrace.cli.cluster import Cluster, Offsets
+from headrace.cli.failures import CommandError
 from headrace.cli.positions import Position, Start
 from headrace.cli.text_lines import compile_columns
 
@@ -25,6 +30,19 @@ class TwoPartitions(Cluster):
 
     def offsets(self, topic: str, partitions: Iterable[int]) -> dict[int, Offsets]:
         return {number: Offsets(0, END) for number in partitions}
+
+
+def read(out: io.BytesIO, group: str | None = None) -> None:
+    arguments = reading.Reading(
+        topic="t",
+        partition=None,
+        start=Position(Start.BEGINNING),
+        group=group,
+        limit=None,
+        until_end=True,
+        timeout_s=None,
+    )
+    reading.read(TwoPartitions(), arguments, compile_columns(["value"], "", ""), out)
 
 
 class Busy:
@@ -76,16 +94,39 @@ class Busy:
 )
 def test_it_ends_at_the_end_of_every_partition(offsets: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "Consumer", Busy(offsets))
-    arguments = reading.Reading(
-        topic="t",
-        partition=None,
-        start=Position(Start.BEGINNING),
-        group=None,
-        limit=None,
-        until_end=True,
-        timeout_s=None,
-    )
     out = io.BytesIO()
-    reading.read(TwoPartitions(), arguments, compile_columns(["value"], "", ""), out)
+    read(out)
     visible = [b"%d" % offset for offset in offsets if 0 <= offset < END]
     assert sorted(out.getvalue().split()) == sorted(visible * 2)
+
+
+class Refused:
+    """A consumer whose `refused` method fails; its group assigns the partition in the first poll."""
+
+    def __init__(self, refused: str) -> None:
+        self._refused = refused
+
+    def __call__(self, _: object) -> "Refused":
+        return self
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def call(*_: object, **__: object) -> Any:
+            if name == self._refused:
+                raise KafkaException(KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED))
+            return []
+
+        return call
+
+    def subscribe(self, _: object, on_assign: Callable[..., None], on_revoke: object) -> None:
+        self._on_assign = on_assign
+
+    def poll(self, _: float) -> None:
+        self._on_assign(self, [TopicPartition("t", 0)])
+
+
+@pytest.mark.parametrize("call", ["committed", "assign"])
+def test_a_group_that_may_not_be_used(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "Consumer", Refused(call))
+    monkeypatch.setattr(reading, "topic_exists", lambda *_: True)
+    with pytest.raises(CommandError, match=r"^consuming from 't': group authorization failed \(GROUP_AUTH"):
+        read(io.BytesIO(), group="g")
