@@ -118,28 +118,19 @@ def test_a_producer_waits_for_the_markers_of_a_large_transaction(world: World) -
         world.coordinator.add_partitions("id", producer, frozenset({T0}), client_version=2)
 
 
-def test_a_failed_marker_is_retried(world: World) -> None:
+def test_a_failed_marker_is_retried_and_its_partition_described_until_then(world: World) -> None:
     producer = world.begin(T0, T1)
     world.markers.errors = {T0: ErrorCode.kafka_storage_error}
     world.coordinator.end("id", producer, commit=False, client_version=2)
+    assert world.coordinator.describe("id").partitions == {T0, T1}
     world.pass_time(0)
+    assert world.coordinator.describe("id").partitions == {T0}
     assert world.state() is TransactionState.PREPARE_ABORT
     world.markers.errors = {}
     world.pass_time(1)
     assert world.markers.written == [(T1, False, 3), (T0, False, 3)]
-    assert world.state() is TransactionState.COMPLETE_ABORT
-
-
-def test_a_description_has_only_partitions_without_a_marker(world: World) -> None:
-    producer = world.begin(T0, T1)
-    world.markers.errors[T1] = ErrorCode.kafka_storage_error
-    world.coordinator.end("id", producer, commit=True, client_version=2)
-    assert world.coordinator.describe("id").partitions == {T0, T1}
-    world.pass_time(0)
-    assert world.coordinator.describe("id").partitions == {T1}
-    world.markers.errors.clear()
-    world.pass_time(1)
     assert world.coordinator.describe("id").partitions == set()
+    assert world.state() is TransactionState.COMPLETE_ABORT
 
 
 def test_a_deleted_partition_needs_no_marker(world: World) -> None:
@@ -150,22 +141,18 @@ def test_a_deleted_partition_needs_no_marker(world: World) -> None:
     assert world.state() is TransactionState.COMPLETE_COMMIT
 
 
-@pytest.mark.parametrize("error", [ErrorCode.invalid_producer_epoch, ErrorCode.transaction_coordinator_fenced])
-def test_a_fenced_marker_leaves_the_transaction_prepared(world: World, error: ErrorCode) -> None:
+@pytest.mark.parametrize(
+    ("refusing", "other", "error"),
+    [(T0, T1, ErrorCode.invalid_producer_epoch), (T1, T0, ErrorCode.transaction_coordinator_fenced)],
+)
+def test_a_fenced_marker_leaves_the_transaction_prepared_but_others_are_written(
+    world: World, refusing: TopicPartition, other: TopicPartition, error: ErrorCode
+) -> None:
     producer = world.begin(T0, T1)
-    world.markers.errors = {T0: error}
+    world.markers.errors[refusing] = error
     world.coordinator.end("id", producer, commit=True, client_version=2)
     world.pass_time(10)
-    assert world.state() is TransactionState.PREPARE_COMMIT
-
-
-@pytest.mark.parametrize("refusing", [T0, T1])
-def test_a_fenced_marker_does_not_keep_others_from_being_written(world: World, refusing: TopicPartition) -> None:
-    producer = world.begin(T0, T1)
-    world.markers.errors[refusing] = ErrorCode.transaction_coordinator_fenced
-    world.coordinator.end("id", producer, commit=True, client_version=2)
-    world.pass_time(0)
-    assert [partition for partition, *_ in world.markers.written] == [T1 if refusing == T0 else T0]
+    assert [partition for partition, *_ in world.markers.written] == [other]
     assert world.coordinator.describe("id").partitions == {refusing}
     assert world.state() is TransactionState.PREPARE_COMMIT
 
@@ -213,18 +200,7 @@ async def test_markers_follow_the_committed_decision(world: World) -> None:
     assert world.markers.written == [(T0, True, 3)]
 
 
-def test_a_restart_writes_the_remaining_markers(world: World) -> None:
-    producer = world.begin(T0)
-    world.markers.errors = {T0: ErrorCode.kafka_storage_error}
-    world.coordinator.end("id", producer, commit=True, client_version=2)
-    world.coordinator.close()
-    world.markers.errors = {}
-    world.coordinator = world.start()
-    assert world.markers.written == [(T0, True, 3)]
-    assert world.state() is TransactionState.COMPLETE_COMMIT
-
-
-def test_a_closed_coordinator_writes_no_markers(world: World) -> None:
+def test_the_remaining_markers_are_written_after_a_restart_and_not_by_the_closed_coordinator(world: World) -> None:
     producer = world.begin(T0)
     world.markers.errors = {T0: ErrorCode.kafka_storage_error}
     world.coordinator.end("id", producer, commit=True, client_version=2)
@@ -232,6 +208,9 @@ def test_a_closed_coordinator_writes_no_markers(world: World) -> None:
     world.markers.errors = {}
     world.pass_time(10)
     assert world.markers.written == []
+    world.coordinator = world.start()
+    assert world.markers.written == [(T0, True, 3)]
+    assert world.state() is TransactionState.COMPLETE_COMMIT
 
 
 def test_a_timed_out_transaction_is_aborted(world: World) -> None:
@@ -248,22 +227,13 @@ def test_a_timed_out_transaction_is_aborted(world: World) -> None:
 def test_a_timed_out_transaction_is_logged_with_its_client(world: World, caplog: pytest.LogCaptureFixture) -> None:
     world.begin(T0)
     world.coordinator.note_client("id", "billing at 10.0.0.7")
-    world.pass_time(2)
-    list(world.coordinator.abort_timed_out())
-    [line] = [record.getMessage() for record in caplog.records]
-    assert "transactional id id (client billing at 10.0.0.7, producer " in line
-
-
-def test_a_client_is_remembered_when_another_partition_is_resigned(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
-    world.begin(T0)
-    world.coordinator.note_client("id", "billing at 10.0.0.7")
+    # Its client is remembered when another partition is resigned.
     world.coordinator.elected(1, MemoryLog())
     world.coordinator.resigned(1)
     world.pass_time(2)
     list(world.coordinator.abort_timed_out())
-    assert "(client billing at 10.0.0.7, " in caplog.text
+    [line] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "transactional id id (client billing at 10.0.0.7, producer " in line
 
 
 async def test_idle_ids_are_forgotten(world: World) -> None:
@@ -284,11 +254,11 @@ def test_nothing_is_decided_without_a_producer_id(world: World) -> None:
     assert world.log.content == []
 
 
-@pytest.mark.parametrize("timeout_ms", [-1, 0, 900_001])
-def test_timeouts_have_limits(world: World, timeout_ms: int) -> None:
-    with pytest.raises(KafkaError) as caught:
-        world.coordinator.init_producer_id("id", None, timeout_ms)
-    assert caught.value.code is ErrorCode.invalid_transaction_timeout
+def test_timeouts_have_limits(world: World) -> None:
+    for timeout_ms in (-1, 0, 900_001):
+        with pytest.raises(KafkaError) as caught:
+            world.coordinator.init_producer_id("id", None, timeout_ms)
+        assert caught.value.code is ErrorCode.invalid_transaction_timeout
 
 
 def test_two_phase_commit_must_be_enabled(world: World) -> None:

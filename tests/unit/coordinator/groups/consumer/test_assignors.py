@@ -82,9 +82,9 @@ def test_uniform_is_balanced_for_every_pair_of_subscribers(
 def test_uniform_is_fast_for_thousands_of_different_subscriptions(
     holder: str | None,
 ) -> None:
-    counts = {number.to_bytes(16, "big"): 1000 for number in range(10)}
+    counts = {number.to_bytes(16, "big"): 500 for number in range(10)}
     topics = sorted(counts)
-    everything = frozenset(TopicIdPartition(topic, index) for topic in topics for index in range(1000))
+    everything = frozenset(TopicIdPartition(topic, index) for topic in topics for index in range(500))
     members = [
         Subscriber(
             str(n),
@@ -92,7 +92,7 @@ def test_uniform_is_fast_for_thousands_of_different_subscriptions(
             frozenset(topics if not n else [topics[n % 10], topics[n % 9]]),
             everything if str(n) == holder else frozenset(),
         )
-        for n in range(2000)
+        for n in range(1000)
     ]
 
     def seconds() -> float:
@@ -100,8 +100,8 @@ def test_uniform_is_fast_for_thousands_of_different_subscriptions(
         assert {len(item) for item in assign_uniform(members, counts).values()} <= {4, 5, 6}
         return time.thread_time() - started
 
-    # It is 0.05 s. On a busy machine, other processes slow down a thread.
-    assert any(seconds() < 0.2 * slowness() for _ in range(5))
+    # It is 0.025 s. On a busy machine, other processes slow down a thread.
+    assert any(seconds() < 0.1 * slowness() for _ in range(5))
 
 
 def test_range_assigns_the_same_ranges_of_every_topic() -> None:

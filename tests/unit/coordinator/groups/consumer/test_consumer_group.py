@@ -30,12 +30,6 @@ def shared(consumers: ConsumerDriver) -> tuple[Client, Client]:
     return first, consumers.join("b")
 
 
-def test_the_first_member_gets_all_partitions_at_once(consumers: ConsumerDriver) -> None:
-    client = consumers.join("a")
-    assert client.epoch == 2
-    assert client.assignment == partitions("t", 0, 1, 2, 3)
-
-
 def test_a_partition_is_assigned_after_its_owner_revoked_it(consumers: ConsumerDriver) -> None:
     first, second = shared(consumers)
     assert (second.epoch, second.assignment) == (3, frozenset())
@@ -53,8 +47,9 @@ UNCHANGED: dict[str, Any] = {"topics": None, "owned": None, "rebalance_timeout_m
 """Fields of a heartbeat that reports no change."""
 
 
-def test_an_assignment_is_repeated_until_the_member_reports_it_as_owned(consumers: ConsumerDriver) -> None:
+def test_the_first_assignment_is_repeated_until_the_member_reports_it_as_owned(consumers: ConsumerDriver) -> None:
     client = consumers.join("a")
+    assert (client.epoch, client.assignment) == (2, partitions("t", 0, 1, 2, 3))
     assert consumers.beat(client, **UNCHANGED).assignment == client.assignment
     consumers.apply_assignment(client)
     assert consumers.beat(client, topics=None, rebalance_timeout_ms=-1).assignment is None
@@ -102,16 +97,11 @@ def test_a_lost_response_is_repeated(consumers: ConsumerDriver) -> None:
     assert client.epoch == 3
 
 
-@pytest.mark.parametrize("epoch", [1, 9])
-def test_a_wrong_epoch_is_fenced(consumers: ConsumerDriver, epoch: int) -> None:
+def test_a_wrong_epoch_or_member_id_is_refused(consumers: ConsumerDriver) -> None:
     consumers.apply_assignment(consumers.join("a"))
-    assert refused(consumers, "a", epoch=epoch).code is ErrorCode.fenced_member_epoch
-
-
-def test_an_unknown_member_is_refused(consumers: ConsumerDriver) -> None:
-    client = consumers.join("a")
+    for epoch in (1, 9):
+        assert refused(consumers, "a", epoch=epoch).code is ErrorCode.fenced_member_epoch
     assert refused(consumers, "a", member_id="b").code is ErrorCode.unknown_member_id
-    consumers.leave(client)
 
 
 def test_a_member_without_heartbeats_is_removed(consumers: ConsumerDriver) -> None:
@@ -147,10 +137,6 @@ def test_a_member_over_the_maximum_is_refused() -> None:
     consumers = ConsumerDriver(GroupSettings(group_consumer_max_size=1))
     consumers.join("a")
     assert refused(consumers, "b").code is ErrorCode.group_max_size_reached
-
-
-def test_an_unknown_assignor_is_refused(consumers: ConsumerDriver) -> None:
-    assert refused(consumers, "a", assignor="sticky").code is ErrorCode.unsupported_assignor
 
 
 def test_the_assignor_with_most_votes_is_used(consumers: ConsumerDriver) -> None:
@@ -200,27 +186,13 @@ def test_the_earlier_id_of_a_static_member_is_fenced(consumers: ConsumerDriver) 
 # Topics and expressions
 
 
-def test_new_partitions_are_assigned(consumers: ConsumerDriver) -> None:
-    client = consumers.join("a")
-    consumers.topics.set("t", 6)
-    consumers.settle()
-    assert client.owned == partitions("t", *range(6))
-
-
-def test_partitions_of_a_deleted_topic_are_revoked(consumers: ConsumerDriver) -> None:
+def test_new_partitions_are_assigned_and_those_of_a_deleted_topic_revoked(consumers: ConsumerDriver) -> None:
     client = consumers.join("a", "t", "u")
+    consumers.apply_assignment(client)
+    consumers.topics.set("t", 6)
     consumers.topics.delete("u")
     consumers.settle()
-    assert client.owned == partitions("t", 0, 1, 2, 3)
-
-
-def test_an_expression_matches_new_topics(consumers: ConsumerDriver) -> None:
-    client = consumers.join("a", regex="t.*")
-    client.topics = ()
-    consumers.topics.set("t-new", 2)
-    consumers.settle()
-    assert client.owned == partitions("t", 0, 1, 2, 3) | partitions("t-new", 0, 1)
-    assert consumers.group.is_subscribed_to("t-new")
+    assert client.owned == partitions("t", *range(6))
 
 
 def test_an_expression_is_resolved_when_matching_has_finished(consumers: ConsumerDriver) -> None:
@@ -234,7 +206,7 @@ def test_an_expression_is_resolved_when_matching_has_finished(consumers: Consume
     assert client.owned == partitions("t", 0, 1, 2, 3)
 
 
-def test_an_expression_keeps_its_topics_during_matching(consumers: ConsumerDriver) -> None:
+def test_an_expression_keeps_its_topics_until_new_ones_are_matched(consumers: ConsumerDriver) -> None:
     client = consumers.join("a", regex="t.*")
     client.topics = ()
     consumers.settle()
@@ -245,6 +217,7 @@ def test_an_expression_keeps_its_topics_during_matching(consumers: ConsumerDrive
     consumers.topics.is_busy = False
     consumers.settle()
     assert client.owned == partitions("t", 0, 1, 2, 3) | partitions("t-new", 0)
+    assert consumers.group.is_subscribed_to("t-new")
 
 
 def test_an_unused_expression_is_removed(consumers: ConsumerDriver) -> None:
@@ -253,6 +226,8 @@ def test_an_unused_expression_is_removed(consumers: ConsumerDriver) -> None:
         (RegexKey("g", "t.*"), None),
         (ConsumerGroupKey("g"), GroupEpoch(3, 0)),
     ]
+    # The last tombstone is that of the group.
+    assert [key for key, _ in consumers.group.tombstones()][-1] == ConsumerGroupKey("g")
 
 
 def test_an_invalid_expression_is_refused_and_changes_nothing(consumers: ConsumerDriver) -> None:
@@ -285,8 +260,3 @@ def test_an_admin_may_commit_to_an_empty_group(consumers: ConsumerDriver) -> Non
     with pytest.raises(KafkaError) as raised:
         consumers.group.known.check_offset_commit("", -1, frozenset())
     assert raised.value.code is ErrorCode.unknown_member_id
-
-
-def test_the_last_tombstone_is_that_of_the_group(consumers: ConsumerDriver) -> None:
-    consumers.leave(consumers.join("a", regex="t.*"))
-    assert [key for key, _ in consumers.group.tombstones()][-1] == ConsumerGroupKey("g")
