@@ -252,8 +252,8 @@ def test_pruning_ends_in_a_file_that_is_full_of_names(path: Path) -> None:
 def test_pruning_ends_if_the_latest_states_alone_are_too_large(path: Path) -> None:
     store = open_store(path, 16 * SMALL)
     noise = random.Random(0)
-    for number in range(8):
-        assert not store.write_sample(NOW + number, [(f"g{number}", "t", noise.randbytes(50_000))])
+    for number in range(40):
+        assert not store.write_sample(NOW + number, [(f"g{number}", "t", noise.randbytes(12_000))])
     store.close()
     store = open_store(path, SMALL)
     store.prune(NOW)
