@@ -1,9 +1,8 @@
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from struct import pack
-from typing import Any
 
 import pytest
 
@@ -14,9 +13,7 @@ from headrace.coordinator.groups.effects import Happening
 from headrace.coordinator.groups.records.classic import GroupKey, GroupMetadata
 from headrace.coordinator.groups.records.codec import encode
 from headrace.coordinator.groups.records.offsets import CommittedOffset, OffsetKey
-from headrace.coordinator.groups.requests import (
-    Leaver,
-)
+from headrace.coordinator.groups.requests import Leaver
 from headrace.coordinator.groups.settings import GroupSettings
 from headrace.coordinator.groups.state import shard as shard_module
 from headrace.coordinator.runtime import shards
@@ -26,7 +23,7 @@ from headrace.wire.compression import Codec
 from headrace.wire.control import Marker
 from headrace.wire.records import RecordData, build_batch
 from tests.unit.coordinator.memory_log import MemoryLog
-from tests.unit.coordinator.world import SETTINGS, World
+from tests.unit.coordinator.world import SETTINGS, World, refusal
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "consumer_offsets"
 
@@ -37,12 +34,6 @@ def world() -> Iterator[World]:
     yield world
     for group in world.coordinator.groups():
         group.check()
-
-
-def refusal(call: Callable[..., object], *args: Any, **kwargs: Any) -> ErrorCode:
-    with pytest.raises(KafkaError) as raised:
-        call(*args, **kwargs)
-    return raised.value.code
 
 
 def test_a_group_and_its_offsets_survive_a_restart(world: World) -> None:
@@ -65,12 +56,6 @@ def test_a_new_group_is_written_before_its_first_member(world: World) -> None:
     world.join()
     assert [key for key, _ in world.log.records()] == [GroupKey("g")]
     assert world.restarted().coordinator.group("g").state == "Empty"
-
-
-def test_a_group_that_cannot_be_written_does_not_exist(world: World) -> None:
-    world.log.error = KafkaError(ErrorCode.not_enough_replicas)
-    assert refusal(world.join) is ErrorCode.coordinator_not_available
-    assert not list(world.coordinator.groups())
 
 
 def test_a_commit_that_cannot_be_written_changes_nothing(world: World) -> None:

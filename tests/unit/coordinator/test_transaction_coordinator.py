@@ -12,6 +12,7 @@ from headrace.errors import ErrorCode, KafkaError
 from headrace.slices import finish
 from headrace.types import Buffer, TopicPartition
 from tests.simulation.clock import VirtualLoop, virtual_clock
+from tests.unit.coordinator.world import refusal
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 TIMEOUT_MS = 1000
@@ -242,9 +243,7 @@ async def test_idle_ids_are_forgotten(world: World) -> None:
     await finish(world.coordinator.forget_expired())
     world.pass_time(6)
     await finish(world.coordinator.forget_expired())
-    with pytest.raises(KafkaError) as caught:
-        world.coordinator.describe("id")
-    assert caught.value.code is ErrorCode.transactional_id_not_found
+    assert refusal(world.coordinator.describe, "id") is ErrorCode.transactional_id_not_found
 
 
 def test_nothing_is_decided_without_a_producer_id(world: World) -> None:
@@ -255,18 +254,16 @@ def test_nothing_is_decided_without_a_producer_id(world: World) -> None:
 
 
 def test_timeouts_have_limits(world: World) -> None:
+    init = world.coordinator.init_producer_id
     for timeout_ms in (-1, 0, 900_001):
-        with pytest.raises(KafkaError) as caught:
-            world.coordinator.init_producer_id("id", None, timeout_ms)
-        assert caught.value.code is ErrorCode.invalid_transaction_timeout
+        assert refusal(init, "id", None, timeout_ms) is ErrorCode.invalid_transaction_timeout
 
 
 def test_two_phase_commit_must_be_enabled(world: World) -> None:
-    with pytest.raises(KafkaError) as caught:
-        world.coordinator.init_producer_id("id", None, TIMEOUT_MS, has_two_phases=True)
-    assert caught.value.code is ErrorCode.transactional_id_authorization_failed
+    init, request = world.coordinator.init_producer_id, ("id", None, TIMEOUT_MS)
+    assert refusal(init, *request, has_two_phases=True) is ErrorCode.transactional_id_authorization_failed
     world.coordinator.settings.has_two_phase_commit = True
-    world.coordinator.init_producer_id("id", None, TIMEOUT_MS, has_two_phases=True)
+    init(*request, has_two_phases=True)
     assert world.coordinator.describe("id").timeout_ms == 2**31 - 1
 
 

@@ -9,17 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.coordinator.groups.records.classic import GroupMetadata, MemberMetadata, decode_group
-from headrace.coordinator.groups.records.codec import (
-    UnknownKey,
-    decode_key,
-    encode,
-)
-from headrace.coordinator.groups.records.offsets import (
-    CommittedOffset,
-    OffsetKey,
-    decode_offset,
-    encode_offset,
-)
+from headrace.coordinator.groups.records.codec import UnknownKey, decode_key, encode
+from headrace.coordinator.groups.records.offsets import CommittedOffset, OffsetKey, decode_offset, encode_offset
 from headrace.errors import ErrorCode, KafkaError
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "consumer_offsets" / "records.jsonl"

@@ -2,8 +2,8 @@
 
 import asyncio
 import re
-from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -65,15 +65,13 @@ class Topics:
             return None
         log = self.logs[index]
 
-        class Found:
-            topic_partition = TopicPartition(topic, index)
-            log_start_offset = log.log_start_offset
-            last_stable_offset = log.log_end_offset
-            transactions = self.transactions[index]
-
-        found = Found()
-        found.log = log  # type: ignore[attr-defined]
-        return found  # type: ignore[return-value]
+        return SimpleNamespace(  # type: ignore[return-value]
+            topic_partition=TopicPartition(topic, index),
+            log=log,
+            log_start_offset=log.log_start_offset,
+            last_stable_offset=log.log_end_offset,
+            transactions=self.transactions[index],
+        )
 
 
 @pytest.fixture
@@ -286,8 +284,8 @@ async def test_assignments_of_custom_assignors_count(coordinator: GroupCoordinat
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Iterator[Path]:
-    return tmp_path / "history.db"  # type: ignore[return-value]
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "history.db"
 
 
 async def test_samples_are_taken_at_the_interval(path: Path, coordinator: GroupCoordinator, topics: Topics) -> None:

@@ -4,23 +4,19 @@ from headrace.errors import ErrorCode
 from tests.unit.coordinator.driver import INITIAL_DELAY_MS, REBALANCE_MS, SESSION_MS, Driver, subscription
 
 
-def test_a_new_dynamic_member_gets_an_id_and_must_rejoin(group: Driver) -> None:
+def test_a_new_dynamic_member_gets_an_id_and_must_rejoin_within_the_session_timeout(group: Driver) -> None:
     answer = group.join_answer(group.join(client_id="app"))
     assert answer.error is ErrorCode.member_id_required
     assert answer.member_id.startswith("app-")
     assert group.group.state is GroupState.EMPTY
+    group.advance(SESSION_MS)
+    assert group.join_answer(group.join(answer.member_id)).error is ErrorCode.unknown_member_id
 
 
 def test_a_client_before_kip_394_joins_at_once(group: Driver) -> None:
     token = group.join(version=3)
     assert group.is_parked(token)
     assert group.group.state is GroupState.PREPARING_REBALANCE
-
-
-def test_an_unused_member_id_expires_with_the_session_timeout(group: Driver) -> None:
-    member_id = group.join_answer(group.join()).member_id
-    group.advance(SESSION_MS)
-    assert group.join_answer(group.join(member_id)).error is ErrorCode.unknown_member_id
 
 
 def test_the_first_rebalance_waits_for_the_initial_delay(group: Driver) -> None:
