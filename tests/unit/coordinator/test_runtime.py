@@ -45,13 +45,6 @@ def test_a_group_and_its_offsets_survive_a_restart(world: World) -> None:
     assert again.sync(member_id, 1).result.assignment == b"mine"
 
 
-def test_a_member_that_does_not_return_after_a_restart_times_out(world: World) -> None:
-    world.member()
-    again = world.restarted()
-    again.loop.advance(10)
-    assert again.coordinator.group("g").state == "Empty"
-
-
 def test_a_new_group_is_written_before_its_first_member(world: World) -> None:
     world.join()
     assert [key for key, _ in world.log.records()] == [GroupKey("g")]

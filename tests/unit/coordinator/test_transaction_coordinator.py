@@ -190,17 +190,6 @@ async def test_a_lost_decision_writes_no_markers(world: World) -> None:
     assert world.markers.written == []
 
 
-async def test_markers_follow_the_committed_decision(world: World) -> None:
-    producer = world.begin(T0)
-    world.log.waiting = asyncio.get_running_loop().create_future()
-    world.coordinator.end("id", producer, commit=True, client_version=2)
-    assert world.markers.written == []
-    world.log.waiting.set_result(None)
-    await asyncio.sleep(0)
-    world.pass_time(0)
-    assert world.markers.written == [(T0, True, 3)]
-
-
 def test_the_remaining_markers_are_written_after_a_restart_and_not_by_the_closed_coordinator(world: World) -> None:
     producer = world.begin(T0)
     world.markers.errors = {T0: ErrorCode.kafka_storage_error}

@@ -18,7 +18,6 @@ from tests.unit.coordinator.memory_log import MemoryLog
 from tests.unit.coordinator.world import SETTINGS, World, beat
 
 ALL = [("t", index) for index in range(4)]
-ONLY_UPGRADES = replace(SETTINGS, group_consumer_migration_policy="upgrade", group_consumer_assignment_interval_ms=0)
 
 
 def cooperative(owned: list[tuple[str, int]], generation: int = -1) -> dict[str, Any]:
@@ -76,8 +75,9 @@ def test_a_downgraded_group_rebalances_after_a_reload() -> None:
     assert again.coordinator.heartbeat("g", "old", None, group.generation) is ErrorCode.rebalance_in_progress
 
 
-def test_remaining_classic_members_get_all_partitions() -> None:
-    world = World(settings=ONLY_UPGRADES)
+def test_remaining_classic_members_get_all_partitions_and_notice_new_ones() -> None:
+    settings = replace(SETTINGS, group_consumer_migration_policy="upgrade", group_consumer_assignment_interval_ms=0)
+    world = World(settings=settings)
     beat(world, "modern")
     joined = world.join("old", **cooperative([])).result
     beat(world, "modern", epoch=-1)
@@ -85,16 +85,6 @@ def test_remaining_classic_members_get_all_partitions() -> None:
     assert world.coordinator.heartbeat("g", "old", None, joined.generation) is ErrorCode.rebalance_in_progress
     generation = world.join("old", **cooperative([])).result.generation
     assert decode_assignment(world.sync("old", generation).result.assignment).partitions == {"t": (0, 1, 2, 3)}
-
-
-def test_remaining_classic_members_notice_new_partitions() -> None:
-    world = World(settings=ONLY_UPGRADES)
-    beat(world, "modern")
-    world.join("old", **cooperative([]))
-    beat(world, "modern", epoch=-1)
-    world.loop.advance(1)
-    generation = world.join("old", **cooperative([])).result.generation
-    world.sync("old", generation)
     world.topics.set("t", 5)
     world.loop.advance(1)
     assert world.coordinator.heartbeat("g", "old", None, generation) is ErrorCode.rebalance_in_progress

@@ -22,6 +22,7 @@ def test_kafkas_records_are_decoded_and_encoded_to_the_same_bytes() -> None:
     encoded = []
     for raw_key, raw_value in records:
         key = decode_key(raw_key)
+        assert not isinstance(key, UnknownKey)
         decode = decode_offset if isinstance(key, OffsetKey) else decode_group
         encoded.append([*encode(key, None if raw_value is None else decode(raw_value))])
     assert encoded == records
@@ -110,7 +111,7 @@ def error_of(decode: Callable[[bytes], object], data: bytes) -> ErrorCode | None
 def test_truncated_keys_and_values_and_unknown_versions_are_corrupt() -> None:
     keys = (b"", b"\x00", b"\x00\x01", b"\x00\x01\x00\x09abc", b"\x00\x02\x00\x05ab")
     values = (b"", b"\x00\x03\x00", b"\x00\x05" + bytes(40), b"\xff\xff" + bytes(40))
-    cases = [(decode_key, key) for key in keys]
+    cases: list[tuple[Callable[[bytes], object], bytes]] = [(decode_key, key) for key in keys]
     cases += [(decode, value) for value in values for decode in (decode_offset, decode_group)]
     assert {case: error_of(*case) for case in cases} == dict.fromkeys(cases, ErrorCode.corrupt_message)
 

@@ -232,11 +232,14 @@ def test_offsets_of_other_protocol_types_with_members_cannot_be_deleted(world: W
     assert refusal(world.shard.delete_offsets, "g", [("t", 0)]) is ErrorCode.non_empty_group
 
 
-def test_deleting_a_topic_removes_its_offsets(world: World) -> None:
+def test_deleting_a_topic_removes_its_offsets_and_those_of_open_transactions(world: World) -> None:
+    world.commit("t", 1, producer_id=7)
+    assert world.shard.offsets.group_ids() == ["g"]
     for topic in ("t", "u"):
         world.commit(topic)
     world.apply(world.shard.decide_topics_deleted(frozenset({"t", "other"}), "g"))
-    assert (world.offset("t"), world.offset("u")) == (None, 1)
+    world.shard.offsets.end_transaction(7, committed=True)
+    assert (world.offset("t"), world.offset("t", 1), world.offset("u")) == (None, None, 1)
 
 
 def test_offsets_of_a_transaction_take_effect_only_when_it_commits(world: World) -> None:
@@ -276,11 +279,3 @@ def test_an_open_transaction_keeps_offset_and_group(world: World) -> None:
     world.commit(offset=2, producer_id=7)
     world.now += RETENTION_MS
     assert world.expire() == set()
-
-
-def test_deleting_a_topic_removes_offsets_of_open_transactions(world: World) -> None:
-    world.commit(offset=2, producer_id=7)
-    assert world.shard.offsets.group_ids() == ["g"]
-    world.apply(world.shard.decide_topics_deleted(frozenset({"t", "other"}), "g"))
-    world.shard.offsets.end_transaction(7, committed=True)
-    assert world.offset() is None

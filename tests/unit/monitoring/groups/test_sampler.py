@@ -114,7 +114,9 @@ def changed(sampler: GroupSampler) -> list[tuple[str, str, bytes]]:
     return rows
 
 
-async def test_a_sweep_finds_lag_in_records_and_seconds(coordinator: GroupCoordinator, sampler: GroupSampler) -> None:
+async def test_a_sweep_finds_lag_except_of_offline_partitions_and_missing_topics(
+    coordinator: GroupCoordinator, sampler: GroupSampler, topics: Topics
+) -> None:
     commit(coordinator, "g", 55, 100)
     assert sweep(sampler) == 1
     behind, read = sampler.standings("g", NOW + 20_000)["t"]
@@ -122,6 +124,12 @@ async def test_a_sweep_finds_lag_in_records_and_seconds(coordinator: GroupCoordi
     assert (read.lag, read.lag_seconds(NOW + 20_000)) == (0, 0.0)
     # The time of the same position is not looked up again.
     assert sweep(sampler) == 0
+    topics.is_offline = True
+    commit(coordinator, "g", 5, topic="gone")
+    sweep(sampler)
+    standings = sampler.standings("g", NOW)
+    assert [standing.lag for standing in standings["t"]] == [45, None]
+    assert [standing.lag for standing in standings["gone"]] == [None]
 
 
 async def test_only_what_changed_is_written(
@@ -177,18 +185,6 @@ async def test_series_of_deleted_groups_and_topics_are_ended(
     assert sampler.standings("g", NOW) == {}
     sweep(sampler)
     assert changed(sampler) == []
-
-
-async def test_the_lag_of_offline_partitions_and_missing_topics_is_unknown(
-    coordinator: GroupCoordinator, sampler: GroupSampler, topics: Topics
-) -> None:
-    topics.is_offline = True
-    commit(coordinator, "g", 55, 55)
-    commit(coordinator, "g", 5, topic="gone")
-    sweep(sampler)
-    standings = sampler.standings("g", NOW)
-    assert [standing.lag for standing in standings["t"]] == [45, None]
-    assert [standing.lag for standing in standings["gone"]] == [None]
 
 
 async def test_a_failed_lookup_is_repeated(

@@ -128,13 +128,6 @@ def test_members_that_never_sync_are_removed(group: Driver) -> None:
     assert group.group.state is GroupState.PREPARING_REBALANCE
 
 
-def test_a_waiting_sync_ends_when_the_rebalance_restarts(group: Driver) -> None:
-    leader, follower = two_in_sync_phase(group)
-    waiting = group.sync(follower)
-    group.leave(leader)
-    assert group.sync_answer(waiting).error is ErrorCode.rebalance_in_progress
-
-
 def test_a_heartbeat_keeps_a_member_alive(group: Driver) -> None:
     (member_id,) = group.stable()
     for _ in range(5):

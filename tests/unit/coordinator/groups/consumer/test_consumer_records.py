@@ -22,14 +22,10 @@ from headrace.coordinator.groups.settings import GroupSettings
 from headrace.errors import ErrorCode, KafkaError
 from tests.unit.coordinator.fake_topics import FakeTopics
 
+GOLDEN = Path(__file__).parents[4] / "golden" / "consumer_offsets" / "consumer_protocol.jsonl"
 RECORDS = [
     (bytes.fromhex(record["key"]), None if record["value"] is None else bytes.fromhex(record["value"]))
-    for record in map(
-        json.loads,
-        (Path(__file__).parents[4] / "golden" / "consumer_offsets" / "consumer_protocol.jsonl")
-        .read_text()
-        .splitlines(),
-    )
+    for record in map(json.loads, GOLDEN.read_text().splitlines())
 ]
 
 
