@@ -285,7 +285,7 @@ def path(tmp_path: Path) -> Path:
 
 
 async def test_samples_are_taken_at_the_interval(path: Path, coordinator: GroupCoordinator, topics: Topics) -> None:
-    history = GroupHistory(path, interval_ms=1, retention_ms=10**15, max_bytes=10**7)
+    history = GroupHistory(path, interval_ms=5, retention_ms=10**15, max_bytes=10**7)
     commit(coordinator, "g", 55)
     history.start(coordinator, topics, topics.partition)
     while True:

@@ -237,7 +237,7 @@ def test_pruning_ends_in_a_file_that_is_full_of_names(path: Path) -> None:
     store = open_store(path, 16 * SMALL)
     assert write_groups(store, 1000, "g" * 300) == 1000
     assert store.size() > 2 * SMALL
-    gone = [f"{number}-{'g' * 300}" for number in range(250)]
+    gone = [f"{number}-{'g' * 300}" for number in range(750, 1000)]
     store.touch([(group, "orders") for group, _ in store.series() if group not in gone], NOW + HOUR)
     store.close()
     store = open_store(path, SMALL)
@@ -304,7 +304,7 @@ def test_the_latest_of_a_burst_of_large_events_are_stored(small: HistoryStore) -
     events = [large._replace(generation=number) for number in range(100)]
     assert small.write_events(events)
     stored = small.events("g" * 500, NOW, NOW, 9999)
-    assert 10 < len(stored) < 100
+    assert 10 < len(stored) < 20
     assert stored == events[-len(stored) :]
     assert small.events_lost == 100 - len(stored)
     assert len(samples(small, "g1", "t", NOW, NOW).ticks) == 1

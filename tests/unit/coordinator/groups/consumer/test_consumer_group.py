@@ -189,6 +189,14 @@ def test_new_partitions_are_assigned_and_those_of_a_deleted_topic_revoked(consum
     assert client.owned == partitions("t", *range(6))
 
 
+def test_partitions_of_an_unsubscribed_topic_are_revoked_before_the_next_assignment(consumers: ConsumerDriver) -> None:
+    client = consumers.join("a", "t", "u")
+    consumers.apply_assignment(client)
+    client.topics = ("t",)
+    assert consumers.beat(client).assignment == partitions("t", 0, 1, 2, 3)
+    assert (consumers.group.known.epoch, consumers.group.known.assignment_epoch) == (3, 2)
+
+
 def test_an_expression_is_resolved_when_matching_has_finished(consumers: ConsumerDriver) -> None:
     consumers.topics.is_busy = True
     client = consumers.join("a", regex="t.*")
