@@ -11,6 +11,8 @@ import pytest
 from headrace.coordinator.groups.effects import Happening, Note
 from headrace.coordinator.groups.group import Group, MemberView
 from headrace.monitoring.groups import points, routes
+from headrace.monitoring.groups.progress import from_bytes
+from headrace.monitoring.groups.rebalances import timeline_of
 from headrace.monitoring.groups.recorder import GroupHistory
 from headrace.monitoring.groups.routes import GroupRoutes
 from headrace.monitoring.groups.sampler import GroupSampler
@@ -121,8 +123,8 @@ async def test_the_event_loop_reads_no_history_and_builds_no_timeline(
 
         return call
 
-    monkeypatch.setattr(points, "from_bytes", traced(points.from_bytes))
-    monkeypatch.setattr(routes, "timeline_of", traced(routes.timeline_of))
+    monkeypatch.setattr(points, "from_bytes", traced(from_bytes))
+    monkeypatch.setattr(routes, "timeline_of", traced(timeline_of))
     history = GroupHistory(tmp_path / "history.db", interval_ms=1000, retention_ms=10**9, max_bytes=10**8)
     history.sampler = GroupSampler(list, FakeTopics(), lambda _topic, _index: None)
     assert not history.store.write_sample(NOW, [("g", "t", array("q", [40, 100, NOW]).tobytes())])
