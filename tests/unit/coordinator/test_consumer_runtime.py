@@ -14,7 +14,6 @@ from headrace.coordinator.groups.records.offsets import CommittedOffset
 from headrace.coordinator.groups.requests import Leaver
 from headrace.coordinator.groups.settings import GroupSettings
 from headrace.errors import ErrorCode, KafkaError
-from tests.unit.coordinator.memory_log import MemoryLog
 from tests.unit.coordinator.world import SETTINGS, World, beat, refusal
 
 
@@ -26,7 +25,7 @@ def offset(world: World, member_id: str, epoch: int, *, knows_epochs: bool = Tru
 def test_a_group_survives_a_restart() -> None:
     world = World()
     epoch = beat(world).epoch
-    again = World(MemoryLog(world.log.stored))
+    again = world.restarted()
     assert [note.what for note in again.notes] == [Happening.LOADED]
     assert beat(again, epoch=epoch, owned=None).epoch == epoch
 
@@ -34,7 +33,7 @@ def test_a_group_survives_a_restart() -> None:
 def test_members_of_a_loaded_group_time_out() -> None:
     world = World()
     beat(world)
-    again = World(MemoryLog(world.log.stored))
+    again = world.restarted()
     again.loop.advance(46)
     group = again.coordinator.group("g")
     assert isinstance(group, ConsumerGroup)
@@ -100,7 +99,7 @@ def test_an_empty_consumer_group_becomes_a_classic_group() -> None:
     world.member()
     assert world.coordinator.classic_group("g").membership.members
     assert (ConsumerGroupKey("g"), None) in world.log.records()
-    assert World(MemoryLog(world.log.stored)).coordinator.classic_group("g").group_id == "g"
+    assert world.restarted().coordinator.classic_group("g").group_id == "g"
 
 
 def test_classic_members_cannot_join_a_consumer_group_if_migration_is_disabled() -> None:
@@ -146,7 +145,7 @@ def test_only_an_empty_group_can_be_deleted() -> None:
     assert refusal(world.coordinator.delete_group, "g") is ErrorCode.non_empty_group
     beat(world, epoch=-1)
     world.coordinator.delete_group("g")
-    again = World(MemoryLog(world.log.stored))
+    again = world.restarted()
     assert not list(again.coordinator.groups())
     assert not again.coordinator.committed_offsets("g")
 

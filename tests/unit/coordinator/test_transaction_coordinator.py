@@ -81,6 +81,9 @@ class World:
         self.coordinator.add_partitions("id", producer, frozenset(partitions), client_version=2)
         return producer
 
+    def end(self, producer: ProducerIdentity, *, commit: bool = True) -> ProducerIdentity:
+        return self.coordinator.end("id", producer, commit=commit, client_version=2)
+
     def pass_time(self, seconds: float) -> None:
         self.loop.run_until(self.loop.now + seconds)
 
@@ -95,7 +98,7 @@ def world() -> World:
 
 def test_markers_go_to_all_partitions(world: World) -> None:
     producer = world.begin(T0, T1)
-    assert world.coordinator.end("id", producer, commit=True, client_version=2) == (7, 1)
+    assert world.end(producer) == (7, 1)
     assert world.markers.written == []  # the reply goes first
     world.pass_time(0)
     assert world.markers.written == [(T0, True, 3), (T1, True, 3)]
@@ -104,7 +107,7 @@ def test_markers_go_to_all_partitions(world: World) -> None:
 
 def test_a_producer_need_not_wait_for_the_markers_of_its_last_transaction(world: World) -> None:
     producer = world.begin(T0, T1)
-    producer = world.coordinator.end("id", producer, commit=True, client_version=2)
+    producer = world.end(producer)
     world.coordinator.add_partitions("id", producer, frozenset({T0}), client_version=2)
     assert world.markers.written == [(T0, True, 3), (T1, True, 3)]
     assert world.state() is TransactionState.ONGOING
@@ -114,7 +117,7 @@ def test_a_producer_need_not_wait_for_the_markers_of_its_last_transaction(world:
 
 def test_a_producer_waits_for_the_markers_of_a_large_transaction(world: World) -> None:
     producer = world.begin(*(TopicPartition("t", index) for index in range(100)))
-    producer = world.coordinator.end("id", producer, commit=True, client_version=2)
+    producer = world.end(producer)
     with pytest.raises(KafkaError, match="concurrent_transactions"):
         world.coordinator.add_partitions("id", producer, frozenset({T0}), client_version=2)
 
@@ -122,7 +125,7 @@ def test_a_producer_waits_for_the_markers_of_a_large_transaction(world: World) -
 def test_a_failed_marker_is_retried_and_its_partition_described_until_then(world: World) -> None:
     producer = world.begin(T0, T1)
     world.markers.errors = {T0: ErrorCode.kafka_storage_error}
-    world.coordinator.end("id", producer, commit=False, client_version=2)
+    world.end(producer, commit=False)
     assert world.coordinator.describe("id").partitions == {T0, T1}
     world.pass_time(0)
     assert world.coordinator.describe("id").partitions == {T0}
@@ -137,7 +140,7 @@ def test_a_failed_marker_is_retried_and_its_partition_described_until_then(world
 def test_a_deleted_partition_needs_no_marker(world: World) -> None:
     producer = world.begin(T0)
     world.markers.errors = {T0: ErrorCode.unknown_topic_or_partition}
-    world.coordinator.end("id", producer, commit=True, client_version=2)
+    world.end(producer)
     world.pass_time(0)
     assert world.state() is TransactionState.COMPLETE_COMMIT
 
@@ -151,7 +154,7 @@ def test_a_fenced_marker_leaves_the_transaction_prepared_but_others_are_written(
 ) -> None:
     producer = world.begin(T0, T1)
     world.markers.errors[refusing] = error
-    world.coordinator.end("id", producer, commit=True, client_version=2)
+    world.end(producer)
     world.pass_time(10)
     assert [partition for partition, *_ in world.markers.written] == [other]
     assert world.coordinator.describe("id").partitions == {refusing}
@@ -163,7 +166,7 @@ async def test_a_decision_that_could_not_be_committed_at_first_has_markers_later
 ) -> None:
     producer = world.begin(T0)
     world.log.waiting = failed = asyncio.get_running_loop().create_future()
-    world.coordinator.end("id", producer, commit=True, client_version=2)
+    world.end(producer)
     failed.set_result(KafkaError(ErrorCode.not_enough_replicas_after_append))
     await asyncio.sleep(0)
     world.pass_time(0)
@@ -181,7 +184,7 @@ async def test_a_decision_that_could_not_be_committed_at_first_has_markers_later
 async def test_a_lost_decision_writes_no_markers(world: World) -> None:
     producer = world.begin(T0)
     world.log.waiting = failed = asyncio.get_running_loop().create_future()
-    world.coordinator.end("id", producer, commit=True, client_version=2)
+    world.end(producer)
     failed.set_result(KafkaError(ErrorCode.kafka_storage_error))
     await asyncio.sleep(0)
     world.coordinator.resigned(0)
@@ -193,7 +196,7 @@ async def test_a_lost_decision_writes_no_markers(world: World) -> None:
 def test_the_remaining_markers_are_written_after_a_restart_and_not_by_the_closed_coordinator(world: World) -> None:
     producer = world.begin(T0)
     world.markers.errors = {T0: ErrorCode.kafka_storage_error}
-    world.coordinator.end("id", producer, commit=True, client_version=2)
+    world.end(producer)
     world.coordinator.close()
     world.markers.errors = {}
     world.pass_time(10)
@@ -259,7 +262,7 @@ def test_two_phase_commit_must_be_enabled(world: World) -> None:
 def test_markers_are_written_in_slices(world: World) -> None:
     producer = world.begin(*(TopicPartition("t", number) for number in range(10)))
     world.markers.takes_s = 0.0004
-    world.coordinator.end("id", producer, commit=True, client_version=2)
+    world.end(producer)
     world.pass_time(0)
     assert len(world.markers.written) == 3
     world.pass_time(1)
@@ -272,7 +275,7 @@ def test_transactions_take_turns(world: World) -> None:
     small = world.coordinator.init_producer_id("small", None, TIMEOUT_MS)
     world.coordinator.add_partitions("small", small, frozenset({T0}), client_version=2)
     world.markers.takes_s = 0.002
-    world.coordinator.end("id", large, commit=True, client_version=2)
+    world.end(large)
     world.coordinator.end("small", small, commit=False, client_version=2)
     world.pass_time(0.008)
     assert world.coordinator.describe("small").state is TransactionState.COMPLETE_ABORT

@@ -14,7 +14,6 @@ from headrace.coordinator.groups.records.consumer import MemberState
 from headrace.coordinator.groups.records.embedded import decode_assignment, encode_assignment
 from headrace.errors import ErrorCode, KafkaError
 from tests.simulation.classic_client import subscription
-from tests.unit.coordinator.memory_log import MemoryLog
 from tests.unit.coordinator.world import SETTINGS, World, beat
 
 ALL = [("t", index) for index in range(4)]
@@ -69,7 +68,7 @@ def test_a_downgraded_group_rebalances_after_a_reload() -> None:
     beat(world, "modern")
     world.join("old", **cooperative([]))
     beat(world, "modern", epoch=-1)
-    again = World(MemoryLog(world.log.stored))
+    again = world.restarted()
     group = again.coordinator.classic_group("g")
     assert group.state is GroupState.PREPARING_REBALANCE
     assert again.coordinator.heartbeat("g", "old", None, group.generation) is ErrorCode.rebalance_in_progress

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headrace.clock import SYSTEM, Clock
-from headrace.coordinator.runtime.results import CancelTimer, Complete, Result, ScheduleTimer, Then, Write
+from headrace.coordinator.runtime.results import CancelTimer, Result, ScheduleTimer, Then, Write
 from headrace.coordinator.runtime.runtime import Runtime
 from headrace.coordinator.runtime.shards import LedShard
 from headrace.errors import ErrorCode, KafkaError
@@ -21,7 +21,6 @@ class Counters:
 
     def __init__(self) -> None:
         self.values: dict[str, int] = {}
-        self.parked: dict[str, object] = {}
         self.failed: list[str] = []
         self.when_fired: Result[None] = Result(None)
 
@@ -46,8 +45,7 @@ class Counters:
             yield name, [("loaded", value)]
 
     def unloaded(self, error: ErrorCode, now_ms: int) -> Iterator[tuple[str, list[object]]]:
-        for name, reply in self.parked.items():
-            yield name, [Complete(reply, error)]
+        return iter(())
 
     def timer_fired(self, name: str, timer: str, now_ms: int) -> Result[None]:
         return self.when_fired
