@@ -2,7 +2,7 @@ import re
 from pathlib import Path
 
 SOURCES = Path(__file__).resolve().parents[2] / "src" / "headrace"
-MESSAGE = re.compile(r'(?<![\w.])log\.(?:debug|info|warning|error|exception|critical)\(\s*"([^"]*)"')
+MESSAGE = re.compile(r' log\.(?:debug|info|warning|error|exception|critical)\(\s*"([^"]*)"')
 
 
 def test_log_messages_begin_with_a_capital_letter_or_a_name() -> None:

@@ -18,11 +18,8 @@ def directories(tmp_path: Path) -> list[Path]:
     return found
 
 
-def test_new_metadata_goes_into_the_first_directory(directories: list[Path]) -> None:
+def test_metadata_is_found_in_any_directory_and_new_metadata_goes_into_the_first(directories: list[Path]) -> None:
     assert metadata_file(directories) == directories[0] / "metadata.db"
-
-
-def test_metadata_is_found_in_any_directory(directories: list[Path]) -> None:
     (directories[1] / "metadata.db").touch()
     assert metadata_file(directories) == directories[1] / "metadata.db"
     assert metadata_file(directories[::-1]) == directories[1] / "metadata.db"

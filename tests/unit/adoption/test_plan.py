@@ -99,22 +99,18 @@ class TestFromACluster:
         left = found(3, topic_id=OTHER_ID, name="deleted")
         assert [topic.name for topic in adopt_cluster(cluster, *found(0), *left).topics] == ["t"]
 
-    @pytest.mark.parametrize(
-        ("cluster", "there", "message"),
-        [
-            (cluster_of(HERE), [*found(0), *found(1)], "contain t-1, but the cluster's metadata does not"),
-            (cluster_of(HERE), found(0, topic_id=OTHER_ID), "contain t-0, but the cluster's metadata does not"),
-            (cluster_of(HERE, HERE), found(0), "directories of t-1, which belong to this broker, are missing"),
-            (cluster_of(HERE, KafkaPartition((7,), 0, (OTHER_ID,))), found(0), "t-1 is in the log directory with id"),
-            (cluster_of(HERE, KafkaPartition((8,), 0)), found(0), "only other brokers have t-1"),
-            (cluster_of(KafkaPartition((8, 7), 0)), found(0), "other brokers also have replicas of t-0"),
-        ],
-    )
-    def test_metadata_that_contradicts_the_directories_is_refused(
-        self, cluster: KafkaCluster, there: list[FoundPartition], message: str
-    ) -> None:
-        with pytest.raises(KafkaError, match=message):
-            adopt_cluster(cluster, *there)
+    def test_metadata_that_contradicts_the_directories_is_refused(self) -> None:
+        cases = {
+            "contain t-1, but the cluster's metadata does not": (cluster_of(HERE), [*found(0), *found(1)]),
+            "contain t-0, but the cluster's metadata does not": (cluster_of(HERE), found(0, topic_id=OTHER_ID)),
+            "directories of t-1, which belong to this broker, are missing": (cluster_of(HERE, HERE), found(0)),
+            "t-1 is in the log directory with id": (cluster_of(HERE, KafkaPartition((7,), 0, (OTHER_ID,))), found(0)),
+            "only other brokers have t-1": (cluster_of(HERE, KafkaPartition((8,), 0)), found(0)),
+            "other brokers also have replicas of t-0": (cluster_of(KafkaPartition((8, 7), 0)), found(0)),
+        }
+        for message, (cluster, there) in cases.items():
+            with pytest.raises(KafkaError, match=message):
+                adopt_cluster(cluster, *there)
 
     def test_part_of_a_cluster_is_adopted_if_allowed(self) -> None:
         config = BrokerConfig({"node.id": "7", "headrace.adopt.partial": "true"})

@@ -150,17 +150,13 @@ class ConsumerDriver:
     def reload(self) -> None:
         """Continue with another coordinator that reads the log."""
         before = self.group
-        self.group = self.from_log()
+        self.group = ConsumerGroup("g", self.settings, self.topics)
+        for record in self.log:
+            replay(self.group, *record)
         for name in ("epoch", "assignment_epoch", "members", "target", "regexes", "owners", "instances"):
             assert getattr(self.group.known, name) == getattr(before.known, name), f"{name} differs after a replay"
         self.timers.clear()
         self.carry_out(Result(None, effects=self.group.loaded(self.now_ms)))
-
-    def from_log(self) -> ConsumerGroup:
-        group = ConsumerGroup("g", self.settings, self.topics)
-        for record in self.log:
-            replay(group, *record)
-        return group
 
     def check(self) -> None:
         self.group.check()

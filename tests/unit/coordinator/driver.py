@@ -7,20 +7,9 @@ from itertools import count
 from typing import Any
 
 from headrace.coordinator.groups.classic.group import ClassicGroup
-from headrace.coordinator.groups.effects import (
-    Effect,
-    Happening,
-    JoinResult,
-    Note,
-    SyncResult,
-    Timer,
-)
+from headrace.coordinator.groups.effects import Effect, Happening, JoinResult, Note, SyncResult, Timer
 from headrace.coordinator.groups.records.classic import GroupMetadata
-from headrace.coordinator.groups.requests import (
-    Join,
-    Leaver,
-    Sync,
-)
+from headrace.coordinator.groups.requests import Join, Leaver, Sync
 from headrace.coordinator.runtime.results import CancelTimer, Complete, ScheduleTimer, Write
 from headrace.errors import ErrorCode, KafkaError
 

@@ -1,12 +1,7 @@
 from collections.abc import Iterator
 
 from headrace.coordinator.groups.records.classic import GroupKey, decode_group
-from headrace.coordinator.groups.records.codec import (
-    Key,
-    UnknownKey,
-    Value,
-    decode_key,
-)
+from headrace.coordinator.groups.records.codec import Key, UnknownKey, Value, decode_key
 from headrace.coordinator.groups.records.consumer import decode_value
 from headrace.coordinator.groups.records.offsets import OffsetKey, decode_offset
 from headrace.errors import ErrorCode, KafkaError

@@ -12,6 +12,7 @@ from headrace.errors import ErrorCode, KafkaError
 from headrace.slices import finish
 from headrace.types import Buffer, TopicPartition
 from tests.simulation.clock import VirtualLoop, virtual_clock
+from tests.unit.coordinator.world import refusal
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 TIMEOUT_MS = 1000
@@ -80,6 +81,9 @@ class World:
         self.coordinator.add_partitions("id", producer, frozenset(partitions), client_version=2)
         return producer
 
+    def end(self, producer: ProducerIdentity, *, commit: bool = True) -> ProducerIdentity:
+        return self.coordinator.end("id", producer, commit=commit, client_version=2)
+
     def pass_time(self, seconds: float) -> None:
         self.loop.run_until(self.loop.now + seconds)
 
@@ -94,7 +98,7 @@ def world() -> World:
 
 def test_markers_go_to_all_partitions(world: World) -> None:
     producer = world.begin(T0, T1)
-    assert world.coordinator.end("id", producer, commit=True, client_version=2) == (7, 1)
+    assert world.end(producer) == (7, 1)
     assert world.markers.written == []  # the reply goes first
     world.pass_time(0)
     assert world.markers.written == [(T0, True, 3), (T1, True, 3)]
@@ -103,7 +107,7 @@ def test_markers_go_to_all_partitions(world: World) -> None:
 
 def test_a_producer_need_not_wait_for_the_markers_of_its_last_transaction(world: World) -> None:
     producer = world.begin(T0, T1)
-    producer = world.coordinator.end("id", producer, commit=True, client_version=2)
+    producer = world.end(producer)
     world.coordinator.add_partitions("id", producer, frozenset({T0}), client_version=2)
     assert world.markers.written == [(T0, True, 3), (T1, True, 3)]
     assert world.state() is TransactionState.ONGOING
@@ -113,59 +117,46 @@ def test_a_producer_need_not_wait_for_the_markers_of_its_last_transaction(world:
 
 def test_a_producer_waits_for_the_markers_of_a_large_transaction(world: World) -> None:
     producer = world.begin(*(TopicPartition("t", index) for index in range(100)))
-    producer = world.coordinator.end("id", producer, commit=True, client_version=2)
+    producer = world.end(producer)
     with pytest.raises(KafkaError, match="concurrent_transactions"):
         world.coordinator.add_partitions("id", producer, frozenset({T0}), client_version=2)
 
 
-def test_a_failed_marker_is_retried(world: World) -> None:
+def test_a_failed_marker_is_retried_and_its_partition_described_until_then(world: World) -> None:
     producer = world.begin(T0, T1)
     world.markers.errors = {T0: ErrorCode.kafka_storage_error}
-    world.coordinator.end("id", producer, commit=False, client_version=2)
+    world.end(producer, commit=False)
+    assert world.coordinator.describe("id").partitions == {T0, T1}
     world.pass_time(0)
+    assert world.coordinator.describe("id").partitions == {T0}
     assert world.state() is TransactionState.PREPARE_ABORT
     world.markers.errors = {}
     world.pass_time(1)
     assert world.markers.written == [(T1, False, 3), (T0, False, 3)]
-    assert world.state() is TransactionState.COMPLETE_ABORT
-
-
-def test_a_description_has_only_partitions_without_a_marker(world: World) -> None:
-    producer = world.begin(T0, T1)
-    world.markers.errors[T1] = ErrorCode.kafka_storage_error
-    world.coordinator.end("id", producer, commit=True, client_version=2)
-    assert world.coordinator.describe("id").partitions == {T0, T1}
-    world.pass_time(0)
-    assert world.coordinator.describe("id").partitions == {T1}
-    world.markers.errors.clear()
-    world.pass_time(1)
     assert world.coordinator.describe("id").partitions == set()
+    assert world.state() is TransactionState.COMPLETE_ABORT
 
 
 def test_a_deleted_partition_needs_no_marker(world: World) -> None:
     producer = world.begin(T0)
     world.markers.errors = {T0: ErrorCode.unknown_topic_or_partition}
-    world.coordinator.end("id", producer, commit=True, client_version=2)
+    world.end(producer)
     world.pass_time(0)
     assert world.state() is TransactionState.COMPLETE_COMMIT
 
 
-@pytest.mark.parametrize("error", [ErrorCode.invalid_producer_epoch, ErrorCode.transaction_coordinator_fenced])
-def test_a_fenced_marker_leaves_the_transaction_prepared(world: World, error: ErrorCode) -> None:
+@pytest.mark.parametrize(
+    ("refusing", "other", "error"),
+    [(T0, T1, ErrorCode.invalid_producer_epoch), (T1, T0, ErrorCode.transaction_coordinator_fenced)],
+)
+def test_a_fenced_marker_leaves_the_transaction_prepared_but_others_are_written(
+    world: World, refusing: TopicPartition, other: TopicPartition, error: ErrorCode
+) -> None:
     producer = world.begin(T0, T1)
-    world.markers.errors = {T0: error}
-    world.coordinator.end("id", producer, commit=True, client_version=2)
+    world.markers.errors[refusing] = error
+    world.end(producer)
     world.pass_time(10)
-    assert world.state() is TransactionState.PREPARE_COMMIT
-
-
-@pytest.mark.parametrize("refusing", [T0, T1])
-def test_a_fenced_marker_does_not_keep_others_from_being_written(world: World, refusing: TopicPartition) -> None:
-    producer = world.begin(T0, T1)
-    world.markers.errors[refusing] = ErrorCode.transaction_coordinator_fenced
-    world.coordinator.end("id", producer, commit=True, client_version=2)
-    world.pass_time(0)
-    assert [partition for partition, *_ in world.markers.written] == [T1 if refusing == T0 else T0]
+    assert [partition for partition, *_ in world.markers.written] == [other]
     assert world.coordinator.describe("id").partitions == {refusing}
     assert world.state() is TransactionState.PREPARE_COMMIT
 
@@ -175,7 +166,7 @@ async def test_a_decision_that_could_not_be_committed_at_first_has_markers_later
 ) -> None:
     producer = world.begin(T0)
     world.log.waiting = failed = asyncio.get_running_loop().create_future()
-    world.coordinator.end("id", producer, commit=True, client_version=2)
+    world.end(producer)
     failed.set_result(KafkaError(ErrorCode.not_enough_replicas_after_append))
     await asyncio.sleep(0)
     world.pass_time(0)
@@ -193,7 +184,7 @@ async def test_a_decision_that_could_not_be_committed_at_first_has_markers_later
 async def test_a_lost_decision_writes_no_markers(world: World) -> None:
     producer = world.begin(T0)
     world.log.waiting = failed = asyncio.get_running_loop().create_future()
-    world.coordinator.end("id", producer, commit=True, client_version=2)
+    world.end(producer)
     failed.set_result(KafkaError(ErrorCode.kafka_storage_error))
     await asyncio.sleep(0)
     world.coordinator.resigned(0)
@@ -202,36 +193,17 @@ async def test_a_lost_decision_writes_no_markers(world: World) -> None:
     assert world.markers.written == []
 
 
-async def test_markers_follow_the_committed_decision(world: World) -> None:
-    producer = world.begin(T0)
-    world.log.waiting = asyncio.get_running_loop().create_future()
-    world.coordinator.end("id", producer, commit=True, client_version=2)
-    assert world.markers.written == []
-    world.log.waiting.set_result(None)
-    await asyncio.sleep(0)
-    world.pass_time(0)
-    assert world.markers.written == [(T0, True, 3)]
-
-
-def test_a_restart_writes_the_remaining_markers(world: World) -> None:
+def test_the_remaining_markers_are_written_after_a_restart_and_not_by_the_closed_coordinator(world: World) -> None:
     producer = world.begin(T0)
     world.markers.errors = {T0: ErrorCode.kafka_storage_error}
-    world.coordinator.end("id", producer, commit=True, client_version=2)
-    world.coordinator.close()
-    world.markers.errors = {}
-    world.coordinator = world.start()
-    assert world.markers.written == [(T0, True, 3)]
-    assert world.state() is TransactionState.COMPLETE_COMMIT
-
-
-def test_a_closed_coordinator_writes_no_markers(world: World) -> None:
-    producer = world.begin(T0)
-    world.markers.errors = {T0: ErrorCode.kafka_storage_error}
-    world.coordinator.end("id", producer, commit=True, client_version=2)
+    world.end(producer)
     world.coordinator.close()
     world.markers.errors = {}
     world.pass_time(10)
     assert world.markers.written == []
+    world.coordinator = world.start()
+    assert world.markers.written == [(T0, True, 3)]
+    assert world.state() is TransactionState.COMPLETE_COMMIT
 
 
 def test_a_timed_out_transaction_is_aborted(world: World) -> None:
@@ -248,22 +220,13 @@ def test_a_timed_out_transaction_is_aborted(world: World) -> None:
 def test_a_timed_out_transaction_is_logged_with_its_client(world: World, caplog: pytest.LogCaptureFixture) -> None:
     world.begin(T0)
     world.coordinator.note_client("id", "billing at 10.0.0.7")
-    world.pass_time(2)
-    list(world.coordinator.abort_timed_out())
-    [line] = [record.getMessage() for record in caplog.records]
-    assert "transactional id id (client billing at 10.0.0.7, producer " in line
-
-
-def test_a_client_is_remembered_when_another_partition_is_resigned(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
-    world.begin(T0)
-    world.coordinator.note_client("id", "billing at 10.0.0.7")
+    # Its client is remembered when another partition is resigned.
     world.coordinator.elected(1, MemoryLog())
     world.coordinator.resigned(1)
     world.pass_time(2)
     list(world.coordinator.abort_timed_out())
-    assert "(client billing at 10.0.0.7, " in caplog.text
+    [line] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "transactional id id (client billing at 10.0.0.7, producer " in line
 
 
 async def test_idle_ids_are_forgotten(world: World) -> None:
@@ -272,9 +235,7 @@ async def test_idle_ids_are_forgotten(world: World) -> None:
     await finish(world.coordinator.forget_expired())
     world.pass_time(6)
     await finish(world.coordinator.forget_expired())
-    with pytest.raises(KafkaError) as caught:
-        world.coordinator.describe("id")
-    assert caught.value.code is ErrorCode.transactional_id_not_found
+    assert refusal(world.coordinator.describe, "id") is ErrorCode.transactional_id_not_found
 
 
 def test_nothing_is_decided_without_a_producer_id(world: World) -> None:
@@ -284,26 +245,24 @@ def test_nothing_is_decided_without_a_producer_id(world: World) -> None:
     assert world.log.content == []
 
 
-@pytest.mark.parametrize("timeout_ms", [-1, 0, 900_001])
-def test_timeouts_have_limits(world: World, timeout_ms: int) -> None:
-    with pytest.raises(KafkaError) as caught:
-        world.coordinator.init_producer_id("id", None, timeout_ms)
-    assert caught.value.code is ErrorCode.invalid_transaction_timeout
+def test_timeouts_have_limits(world: World) -> None:
+    init = world.coordinator.init_producer_id
+    for timeout_ms in (-1, 0, 900_001):
+        assert refusal(init, "id", None, timeout_ms) is ErrorCode.invalid_transaction_timeout
 
 
 def test_two_phase_commit_must_be_enabled(world: World) -> None:
-    with pytest.raises(KafkaError) as caught:
-        world.coordinator.init_producer_id("id", None, TIMEOUT_MS, has_two_phases=True)
-    assert caught.value.code is ErrorCode.transactional_id_authorization_failed
+    init, request = world.coordinator.init_producer_id, ("id", None, TIMEOUT_MS)
+    assert refusal(init, *request, has_two_phases=True) is ErrorCode.transactional_id_authorization_failed
     world.coordinator.settings.has_two_phase_commit = True
-    world.coordinator.init_producer_id("id", None, TIMEOUT_MS, has_two_phases=True)
+    init(*request, has_two_phases=True)
     assert world.coordinator.describe("id").timeout_ms == 2**31 - 1
 
 
 def test_markers_are_written_in_slices(world: World) -> None:
     producer = world.begin(*(TopicPartition("t", number) for number in range(10)))
     world.markers.takes_s = 0.0004
-    world.coordinator.end("id", producer, commit=True, client_version=2)
+    world.end(producer)
     world.pass_time(0)
     assert len(world.markers.written) == 3
     world.pass_time(1)
@@ -316,7 +275,7 @@ def test_transactions_take_turns(world: World) -> None:
     small = world.coordinator.init_producer_id("small", None, TIMEOUT_MS)
     world.coordinator.add_partitions("small", small, frozenset({T0}), client_version=2)
     world.markers.takes_s = 0.002
-    world.coordinator.end("id", large, commit=True, client_version=2)
+    world.end(large)
     world.coordinator.end("small", small, commit=False, client_version=2)
     world.pass_time(0.008)
     assert world.coordinator.describe("small").state is TransactionState.COMPLETE_ABORT

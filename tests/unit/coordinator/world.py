@@ -1,6 +1,9 @@
 """A coordinator of groups of both protocols over a log in memory."""
 
+from collections.abc import Callable
 from typing import Any
+
+import pytest
 
 from headrace.coordinator.group_coordinator import GroupCoordinator
 from headrace.coordinator.groups.consumer.requests import ConsumerHeartbeat, ConsumerHeartbeatResult
@@ -8,7 +11,7 @@ from headrace.coordinator.groups.effects import Note
 from headrace.coordinator.groups.records.offsets import CommittedOffset
 from headrace.coordinator.groups.requests import Join, Sync
 from headrace.coordinator.groups.settings import GroupSettings
-from headrace.errors import ErrorCode
+from headrace.errors import ErrorCode, KafkaError
 from tests.unit.coordinator.driver import subscription
 from tests.unit.coordinator.fake_loop import FakeLoop, Reply
 from tests.unit.coordinator.fake_topics import FakeTopics
@@ -90,6 +93,13 @@ class World:
     def restarted(self) -> "World":
         """Return another coordinator with a copy of the log."""
         return World(MemoryLog(list(self.log.stored)))
+
+
+def refusal(call: Callable[..., object], *arguments: Any, **named: Any) -> ErrorCode:
+    """Return the error of a call that must fail."""
+    with pytest.raises(KafkaError) as raised:
+        call(*arguments, **named)
+    return raised.value.code
 
 
 def beat(world: World, member_id: str = "a", epoch: int = 0, **changes: Any) -> ConsumerHeartbeatResult:

@@ -29,11 +29,8 @@ def figures(world: OfficeWorld) -> dict[str, float]:
     return found
 
 
-async def test_a_broker_without_office_exports_zeros(world: OfficeWorld) -> None:
+async def test_elections_and_moved_leaders_are_counted_until_after_the_term(world: OfficeWorld) -> None:
     assert not any(figures(world).values())
-
-
-async def test_elections_and_moved_leaders_are_counted(world: OfficeWorld) -> None:
     await world.stand()
     await world.create_topic("t", (2, 3))
     before = figures(world)
@@ -43,6 +40,10 @@ async def test_elections_and_moved_leaders_are_counted(world: OfficeWorld) -> No
     elections = "kafka_controller_controllerstats_leaderelectionrateandtimems_count"
     assert after[elections] == before[elections] + 1
     assert after["kafka_controller_kafkacontroller_preferredreplicaimbalancecount"] == 1
+    await world.candidate.close()
+    later = figures(world)
+    assert later[elections] == after[elections]
+    assert later["headrace_controller_events"] > 0
 
 
 def quantiles(world: OfficeWorld, name: str) -> dict[str, float]:
@@ -51,26 +52,17 @@ def quantiles(world: OfficeWorld, name: str) -> dict[str, float]:
     return {labels["quantile"]: value for labels, value in family.samples}
 
 
-async def test_times_of_elections_have_quantiles_in_milliseconds(world: OfficeWorld) -> None:
-    name = "kafka_controller_controllerstats_leaderelectionrateandtimems"
-    assert set(quantiles(world, name)) == {"0.50", "0.75", "0.95", "0.98", "0.99", "0.999"}
+async def test_times_have_quantiles_in_milliseconds(world: OfficeWorld) -> None:
+    elections = "kafka_controller_controllerstats_leaderelectionrateandtimems"
+    assert set(quantiles(world, elections)) == {"0.50", "0.75", "0.95", "0.98", "0.99", "0.999"}
     for seconds in (0.001, 0.002, 0.003):
         world.candidate.figures.handled.setdefault("brokers", Timing()).add(seconds)
-    assert quantiles(world, name)["0.50"] == pytest.approx(2)
-    assert quantiles(world, name)["0.999"] == pytest.approx(3)
-
-
-async def test_time_in_the_queue_has_quantiles_and_a_count(world: OfficeWorld) -> None:
-    name = "kafka_controller_controllereventmanager_eventqueuetimems"
+    assert quantiles(world, elections)["0.50"] == pytest.approx(2)
+    assert quantiles(world, elections)["0.999"] == pytest.approx(3)
+    queue = "kafka_controller_controllereventmanager_eventqueuetimems"
     world.candidate.figures.waited.add(0.25)
-    assert quantiles(world, name)["0.99"] == pytest.approx(250)
-    assert figures(world)[f"{name}_count"] == 1
-
-
-async def test_figures_survive_the_end_of_a_term(world: OfficeWorld) -> None:
-    await world.stand()
-    await world.candidate.close()
-    assert figures(world)["headrace_controller_events"] > 0
+    assert quantiles(world, queue)["0.99"] == pytest.approx(250)
+    assert figures(world)[f"{queue}_count"] == 1
 
 
 async def test_unfinished_deletions_are_counted(world: OfficeWorld) -> None:

@@ -74,15 +74,24 @@ def managed(replicas: ReplicaManager, name: str) -> float:
     return value
 
 
-def test_followed_partitions_count_as_partitions_but_not_as_leaders(replicas: ReplicaManager) -> None:
+def test_followed_and_offline_partitions_do_not_count_as_leaders(replicas: ReplicaManager, tmp_path: Path) -> None:
+    names = ("offlinereplicacount", "partitioncount", "leadercount")
     replicas.follow(PartitionState("t", T_ID, 0, 2, 1, (1, 2, 3), (1, 2, 3), is_new=False))
-    assert (managed(replicas, "partitioncount"), managed(replicas, "leadercount")) == (3, 2)
+    assert [managed(replicas, name) for name in names] == [0, 3, 2]
+    replicas.take_offline(tmp_path, "test")
+    assert [managed(replicas, name) for name in names] == [3, 3, 0]
 
 
-def test_partitions_with_missing_replicas_are_under_replicated(replicas: ReplicaManager) -> None:
-    assert managed(replicas, "underreplicatedpartitions") == 2
-    named = values(replication.replica_manager(replicas))["kafka_cluster_partition_underreplicated"]
-    assert named == [({"topic": "t", "partition": "1"}, 1), ({"topic": "t", "partition": "2"}, 1)]
+def test_partitions_with_missing_replicas_are_under_replicated_or_under_min_isr(replicas: ReplicaManager) -> None:
+    names = ("underreplicatedpartitions", "underminisrpartitioncount", "atminisrpartitioncount")
+    assert [managed(replicas, name) for name in names] == [2, 1, 1]
+    named = values(replication.replica_manager(replicas))
+    first, last = {"topic": "t", "partition": "1"}, {"topic": "t", "partition": "2"}
+    assert named["kafka_cluster_partition_underreplicated"] == [(first, 1), (last, 1)]
+    assert named["kafka_cluster_partition_underminisr"] == [(last, 1)]
+    # One replica, though two are required, is neither.
+    replicas.become_leader(TopicPartition("single", 0), UUID(int=6), 0)
+    assert [managed(replicas, name) for name in names] == [2, 1, 2]
 
 
 def test_replicas_that_a_reassignment_is_adding_need_not_be_in_sync(replicas: ReplicaManager) -> None:
@@ -95,48 +104,24 @@ def test_replicas_that_a_reassignment_is_adding_need_not_be_in_sync(replicas: Re
     assert managed(replicas, "underreplicatedpartitions") == 2
 
 
-def test_partitions_below_min_isr_differ_from_those_at_it(replicas: ReplicaManager) -> None:
-    assert managed(replicas, "underminisrpartitioncount") == 1
-    assert managed(replicas, "atminisrpartitioncount") == 1
-    named = values(replication.replica_manager(replicas))["kafka_cluster_partition_underminisr"]
-    assert named == [({"topic": "t", "partition": "2"}, 1)]
-
-
-def test_a_partition_with_one_replica_is_never_under_min_isr(replicas: ReplicaManager) -> None:
-    replicas.become_leader(TopicPartition("single", 0), UUID(int=6), 0)
-    assert managed(replicas, "underminisrpartitioncount") == 1
-    assert managed(replicas, "underreplicatedpartitions") == 2
-
-
-def test_offline_partitions_are_counted(replicas: ReplicaManager, tmp_path: Path) -> None:
-    replicas.take_offline(tmp_path, "test")
-    names = ("offlinereplicacount", "partitioncount", "leadercount")
-    assert [managed(replicas, name) for name in names] == [3, 3, 0]
-
-
-@pytest.mark.parametrize(("controller", "expected"), [(OWN, (1, 1)), (2, (0, 0))])
-def test_only_the_controller_counts_partitions_without_a_leader(controller: int, expected: tuple[int, int]) -> None:
-    partitions = (PartitionImage(OWN, 0, (OWN,), (OWN,)), PartitionImage(-1, 1, (2,), (2,)))
-    image = MetadataImage(controller_id=controller, topics={"t": TopicImage("t", T_ID, partitions)})
-    found = values(replication.cluster(image, OWN, Elections()))
-    active = found["kafka_controller_kafkacontroller_activecontrollercount"]
-    offline = found["kafka_controller_kafkacontroller_offlinepartitionscount"]
-    assert (active[0][1], offline[0][1]) == expected
-
-
 def test_elections_are_counted_by_role() -> None:
     found = values(replication.cluster(MetadataImage(), OWN, Elections()))
     assert found["headrace_replica_elections"] == [({"role": "leader"}, 3), ({"role": "follower"}, 5)]
 
 
-def test_changes_of_in_sync_replicas_are_counted() -> None:
+def test_only_the_controller_counts_partitions_without_a_leader() -> None:
+    partitions = (PartitionImage(OWN, 0, (OWN,), (OWN,)), PartitionImage(-1, 1, (2,), (2,)))
+    for controller, expected in ((OWN, [1, 1]), (2, [0, 0])):
+        image = MetadataImage(controller_id=controller, topics={"t": TopicImage("t", T_ID, partitions)})
+        found = values(replication.cluster(image, OWN, Elections()))
+        names = ("activecontrollercount", "offlinepartitionscount")
+        assert [found[f"kafka_controller_kafkacontroller_{name}"][0][1] for name in names] == expected
+
+
+def test_the_figures_of_fetchers_have_kafkas_names() -> None:
     found = values(replication.followers(Isr(), Fetchers()))
     names = ("isrshrinks", "isrexpands", "failedisrupdates")
     assert [found[MANAGER + name][0][1] for name in names] == [4, 2, 1]
-
-
-def test_the_lag_of_followed_partitions_has_kafkas_names() -> None:
-    found = values(replication.followers(Isr(), Fetchers()))
     labels = {"clientId": "ReplicaFetcherThread-0-7", "topic": "t"}
     assert found["kafka_server_fetcherlagmetrics_consumerlag"] == [
         ({**labels, "partition": "0"}, 0),
@@ -144,10 +129,6 @@ def test_the_lag_of_followed_partitions_has_kafkas_names() -> None:
     ]
     assert found["kafka_server_replicafetchermanager_maxlag"] == [({"clientId": "Replica"}, 70)]
     assert found["kafka_server_replicafetchermanager_failedpartitionscount"] == [({"clientId": "Replica"}, 1)]
-
-
-def test_the_traffic_of_fetchers_names_the_leader() -> None:
-    found = values(replication.followers(Isr(), Fetchers()))
     known = {"clientId": "ReplicaFetcherThread-0-7", "brokerHost": "h", "brokerPort": "9092"}
     unknown = {"clientId": "ReplicaFetcherThread-0-8", "brokerHost": "", "brokerPort": "0"}
     assert found["kafka_server_fetcherstats_bytes"] == [(known, 2000), (unknown, 0)]

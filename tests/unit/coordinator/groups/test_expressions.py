@@ -17,6 +17,8 @@ from tests.support.speed import cpu_limit, slowness
 
 EVIL = ["(?:aa|a)" * 45 + "#", "a?" * 28 + "b", ".{0,249}" * 6 + "#"]
 """Python's `re` would practically never finish."""
+UNSUPPORTED = ["(", "[", "a**", "(a)\\1", "(?=a)b", "(?<!a)b", "a++", "(?>a)", r"\C", r"a\\\C", "a{1001}"]
+UNSUPPORTED += ["(?P<n>a)(?P<n>b)"]
 SLOW = "(?:.?){900}(a|b|0)#"
 """RE2 needs milliseconds."""
 NAME = "a" * 249
@@ -72,18 +74,14 @@ def test_an_expression_matches_whole_names() -> None:
     assert matching("ord|orders", names) == ("orders",)
 
 
-@pytest.mark.parametrize("regex", EVIL)
-def test_an_expression_with_catastrophic_backtracking_is_fast(regex: str) -> None:
+def test_an_expression_with_catastrophic_backtracking_is_fast() -> None:
     with cpu_limit(2):  # backtracking does not end
-        assert matching(regex, [NAME]) == ()
+        assert {regex: matching(regex, [NAME]) for regex in EVIL} == dict.fromkeys(EVIL, ())
 
 
-@pytest.mark.parametrize(
-    "regex",
-    ["(", "[", "a**", "(a)\\1", "(?=a)b", "(?<!a)b", "a++", "(?>a)", r"\C", r"a\\\C", "a{1001}", "(?P<n>a)(?P<n>b)"],
-)
-def test_expressions_that_re2_does_not_support_are_refused(regex: str) -> None:
-    assert f"SubscribedTopicRegex `{regex}` is not a valid regular expression: " in refused(regex)
+def test_expressions_that_re2_does_not_support_are_refused() -> None:
+    for regex in UNSUPPORTED:
+        assert f"SubscribedTopicRegex `{regex}` is not a valid regular expression: " in refused(regex)
 
 
 def test_an_escaped_single_byte_class_is_accepted() -> None:
@@ -91,12 +89,10 @@ def test_an_escaped_single_byte_class_is_accepted() -> None:
     assert matching(r"\\C", [r"\C"]) == (r"\C",)
 
 
-@pytest.mark.parametrize(
-    "regex", ["((a{100}){100}){100}", "(?:a{1000}){1000}", r"\pL{249}" * 10, "[\\pL]{1000}", "(?:.?){1000}" * 20]
-)
-def test_an_expression_that_compiles_to_megabytes_is_refused_quickly(regex: str) -> None:
-    with cpu_limit(1):
-        refused(regex)
+def test_an_expression_that_compiles_to_megabytes_is_refused_quickly() -> None:
+    for regex in ("((a{100}){100}){100}", r"\pL{249}" * 10, "[\\pL]{1000}", "(?:.?){1000}" * 20):
+        with cpu_limit(1):
+            refused(regex)
 
 
 def test_an_expression_may_have_ten_thousand_characters() -> None:
@@ -104,11 +100,11 @@ def test_an_expression_may_have_ten_thousand_characters() -> None:
     assert "longer than 10000 characters" in refused("a" * (MAX_LENGTH + 1))
 
 
-@pytest.mark.parametrize("unicode_class", [r"\pL", r"\P{Lu}", r"[^\pN]"])
-def test_many_unicode_classes_are_refused(unicode_class: str) -> None:
-    compiled("|".join([unicode_class] * MAX_UNICODE_CLASSES))
+def test_many_unicode_classes_are_refused() -> None:
+    compiled("|".join([r"\pL"] * MAX_UNICODE_CLASSES))
     compiled("|".join([r"\\pL"] * (MAX_UNICODE_CLASSES + 1)))
-    assert "more than 100 Unicode classes" in refused("|".join([unicode_class] * (MAX_UNICODE_CLASSES + 1)))
+    for unicode_class in (r"\pL", r"\P{Lu}", r"[^\pN]"):
+        assert "more than 100 Unicode classes" in refused("|".join([unicode_class] * (MAX_UNICODE_CLASSES + 1)))
 
 
 def test_added_and_removed_names_are_noticed() -> None:
@@ -118,7 +114,7 @@ def test_added_and_removed_names_are_noticed() -> None:
     assert topics.matching("b.*") == ("b2", "b3")
     topics.set("a", "b3", "b1")
     assert topics.matching("b.*") == ("b1", "b3")
-    topics.set(*(f"b{number}" for number in range(5000)))
+    topics.set(*(f"b{number}" for number in range(1100)))
     topics.set("b7", "c")
     assert topics.matching("b.*") == ("b7",)
     assert topics.matching("c") == ("c",)
@@ -127,9 +123,9 @@ def test_added_and_removed_names_are_noticed() -> None:
 def test_removed_names_are_forgotten() -> None:
     topics = Names("a")
     for number in range(20):
-        topics.set(*(f"b{number}-{item}" for item in range(1000)))
-        assert len(topics.matching("b.*") or ()) == 1000
-    assert len(topics.expressions._names) <= 4000
+        topics.set(*(f"b{number}-{item}" for item in range(100)))
+        assert len(topics.matching("b.*") or ()) == 100
+    assert len(topics.expressions._names) <= 1300
 
 
 def test_only_new_names_are_matched_after_a_change() -> None:
@@ -153,15 +149,15 @@ def test_a_request_matches_only_for_its_share_of_time() -> None:
 
 def test_a_slice_of_work_ends_in_time() -> None:
     expressions = TopicExpressions(time.monotonic, print)
-    names = [f"{NAME[:-5]}{number:05}" for number in range(10_000)]
+    names = [f"{NAME[:-5]}{number:05}" for number in range(2000)]
     assert expressions.matching(SLOW, 1, lambda: names) is None
     slices = []
-    for _ in range(10):
+    for _ in range(5):
         started = time.thread_time()
         assert expressions.work(0.002)
         slices.append(time.thread_time() - started)
-    # All the names take tens of seconds.
-    assert sorted(slices)[5] < 0.1 * slowness()
+    # All the names take seconds.
+    assert sorted(slices)[2] < 0.1 * slowness()
 
 
 def test_expressions_take_turns() -> None:
@@ -175,15 +171,15 @@ def test_expressions_take_turns() -> None:
 
 
 def test_results_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(expressions, "_MAX_NAMES", 1000)
-    monkeypatch.setattr(expressions, "_MAX_RESULTS", 20)
-    for names in (3, 300):
+    monkeypatch.setattr(expressions, "_MAX_NAMES", 200)
+    monkeypatch.setattr(expressions, "_MAX_RESULTS", 10)
+    for names in (3, 60):
         topics = Names(*(f"t{number}" for number in range(names)))
-        for number in range(30):
+        for number in range(15):
             topics.finished(f".*|{number}")
         results = topics.expressions._results.values()
-        assert 0 < sum(len(result.found) for result in results) <= 1000, names
-        assert len(results) <= 20, names
+        assert 0 < sum(len(result.found) for result in results) <= 200, names
+        assert len(results) <= 10, names
 
 
 def test_an_unsupported_expression_in_the_log_matches_nothing() -> None:

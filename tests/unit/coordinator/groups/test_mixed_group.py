@@ -14,11 +14,9 @@ from headrace.coordinator.groups.records.consumer import MemberState
 from headrace.coordinator.groups.records.embedded import decode_assignment, encode_assignment
 from headrace.errors import ErrorCode, KafkaError
 from tests.simulation.classic_client import subscription
-from tests.unit.coordinator.memory_log import MemoryLog
 from tests.unit.coordinator.world import SETTINGS, World, beat
 
 ALL = [("t", index) for index in range(4)]
-ONLY_UPGRADES = replace(SETTINGS, group_consumer_migration_policy="upgrade", group_consumer_assignment_interval_ms=0)
 
 
 def cooperative(owned: list[tuple[str, int]], generation: int = -1) -> dict[str, Any]:
@@ -70,14 +68,15 @@ def test_a_downgraded_group_rebalances_after_a_reload() -> None:
     beat(world, "modern")
     world.join("old", **cooperative([]))
     beat(world, "modern", epoch=-1)
-    again = World(MemoryLog(world.log.stored))
+    again = world.restarted()
     group = again.coordinator.classic_group("g")
     assert group.state is GroupState.PREPARING_REBALANCE
     assert again.coordinator.heartbeat("g", "old", None, group.generation) is ErrorCode.rebalance_in_progress
 
 
-def test_remaining_classic_members_get_all_partitions() -> None:
-    world = World(settings=ONLY_UPGRADES)
+def test_remaining_classic_members_get_all_partitions_and_notice_new_ones() -> None:
+    settings = replace(SETTINGS, group_consumer_migration_policy="upgrade", group_consumer_assignment_interval_ms=0)
+    world = World(settings=settings)
     beat(world, "modern")
     joined = world.join("old", **cooperative([])).result
     beat(world, "modern", epoch=-1)
@@ -85,16 +84,6 @@ def test_remaining_classic_members_get_all_partitions() -> None:
     assert world.coordinator.heartbeat("g", "old", None, joined.generation) is ErrorCode.rebalance_in_progress
     generation = world.join("old", **cooperative([])).result.generation
     assert decode_assignment(world.sync("old", generation).result.assignment).partitions == {"t": (0, 1, 2, 3)}
-
-
-def test_remaining_classic_members_notice_new_partitions() -> None:
-    world = World(settings=ONLY_UPGRADES)
-    beat(world, "modern")
-    world.join("old", **cooperative([]))
-    beat(world, "modern", epoch=-1)
-    world.loop.advance(1)
-    generation = world.join("old", **cooperative([])).result.generation
-    world.sync("old", generation)
     world.topics.set("t", 5)
     world.loop.advance(1)
     assert world.coordinator.heartbeat("g", "old", None, generation) is ErrorCode.rebalance_in_progress

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from headrace.clock import SYSTEM, Clock
-from headrace.coordinator.runtime.results import CancelTimer, Complete, Result, ScheduleTimer, Then, Write
+from headrace.coordinator.runtime.results import CancelTimer, Result, ScheduleTimer, Then, Write
 from headrace.coordinator.runtime.runtime import Runtime
 from headrace.coordinator.runtime.shards import LedShard
 from headrace.errors import ErrorCode, KafkaError
 from headrace.wire.compression import Codec
-from tests.unit.coordinator.fake_loop import FakeLoop, Reply
+from tests.unit.coordinator.fake_loop import FakeLoop
 from tests.unit.coordinator.memory_log import MemoryLog
 
 
@@ -21,7 +21,6 @@ class Counters:
 
     def __init__(self) -> None:
         self.values: dict[str, int] = {}
-        self.parked: dict[str, object] = {}
         self.failed: list[str] = []
         self.when_fired: Result[None] = Result(None)
 
@@ -46,8 +45,7 @@ class Counters:
             yield name, [("loaded", value)]
 
     def unloaded(self, error: ErrorCode, now_ms: int) -> Iterator[tuple[str, list[object]]]:
-        for name, reply in self.parked.items():
-            yield name, [Complete(reply, error)]
+        return iter(())
 
     def timer_fired(self, name: str, timer: str, now_ms: int) -> Result[None]:
         return self.when_fired
@@ -123,23 +121,13 @@ def test_an_error_is_raised_after_the_effects(world: World) -> None:
     assert world.performed == [("n", "effect")]
 
 
-@pytest.mark.parametrize("error", [None, KafkaError(ErrorCode.request_timed_out)])
-def test_the_effects_of_a_write_depend_on_its_outcome(world: World, error: KafkaError | None) -> None:
-    world.log.error = error
-    world.carry_out(Result(None, effects=[Write([("n", 5)], lambda code, _now_ms: [code])]))
-    expected = ErrorCode.none if error is None else ErrorCode.coordinator_not_available
-    assert world.performed == [("n", expected)]
+def test_the_effects_of_a_write_depend_on_its_outcome(world: World) -> None:
+    write = Write([("n", 5)], lambda code, _now_ms: [code])
+    world.carry_out(Result(None, effects=[write]))
+    world.log.error = KafkaError(ErrorCode.request_timed_out)
+    world.carry_out(Result(None, effects=[write]))
+    assert world.performed == [("n", ErrorCode.none), ("n", ErrorCode.coordinator_not_available)]
     assert world.shard.state.values == {}
-
-
-def test_a_timer_is_retried_if_its_records_cannot_be_written(world: World) -> None:
-    world.shard.state.when_fired = Result(None, [("n", 7)])
-    world.log.error = KafkaError(ErrorCode.not_enough_replicas)
-    world.carry_out(Result(None, effects=[ScheduleTimer("late", 1000)]))
-    world.loop.advance(1)
-    world.log.error = None
-    world.loop.advance(1)
-    assert world.shard.state.values == {"n": 7}
 
 
 def test_a_cancelled_timer_does_not_fire(world: World) -> None:
@@ -147,15 +135,6 @@ def test_a_cancelled_timer_does_not_fire(world: World) -> None:
     world.carry_out(Result(None, effects=[ScheduleTimer("late", 1000), CancelTimer("late")]))
     world.loop.advance(2)
     assert world.performed == []
-
-
-def test_closing_completes_parked_requests_and_stops_timers(world: World) -> None:
-    reply = Reply()
-    world.shard.state.parked["n"] = reply
-    world.carry_out(Result(None, effects=[ScheduleTimer("late", 1000)]))
-    world.runtime.close()
-    assert reply.result is ErrorCode.not_coordinator
-    assert world.loop.scheduled == 0
 
 
 def test_loading_performs_effects(world: World) -> None:

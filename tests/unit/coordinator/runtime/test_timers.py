@@ -15,7 +15,7 @@ def test_timers_fire_in_order_of_their_deadlines() -> None:
 
 def test_cancelled_timers_do_not_accumulate() -> None:
     timers: Timers[int] = Timers()
-    for key in range(10_000):
+    for key in range(1000):
         timers.schedule(key, key)
         timers.cancel(key)
     assert len(timers._heap) < 200

@@ -20,6 +20,7 @@ State = TransactionState
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 ME = ProducerIdentity(7, 3)
 NOW = 50_000
+ENDED = (State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT)
 
 
 def at(state: State, **changes: Any) -> TransactionMetadata:
@@ -49,9 +50,8 @@ def written(result: Result[Any]) -> TransactionMetadata:
     return metadata
 
 
-def code(result: Result[Any]) -> ErrorCode:
-    assert result.error is not None
-    return result.error.code
+def code(result: Result[Any]) -> ErrorCode | None:
+    return None if result.error is None else result.error.code
 
 
 # InitProducerId
@@ -68,12 +68,13 @@ def test_a_new_id_needs_a_fresh_producer_id() -> None:
         init(None)
 
 
-@pytest.mark.parametrize("state", [State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT])
-def test_the_epoch_is_raised(state: State) -> None:
-    result = init(at(state))
-    assert result.answer == (7, 4)
-    assert written(result).state is State.EMPTY
-    assert written(result).timeout_ms == 2000
+def test_the_epoch_is_raised() -> None:
+    results = {state: init(at(state)) for state in ENDED}
+    assert {state: result.answer for state, result in results.items()} == dict.fromkeys(ENDED, (7, 4))
+    changes = {state: written(result) for state, result in results.items()}
+    assert {state: (changed.state, changed.timeout_ms) for state, changed in changes.items()} == dict.fromkeys(
+        ENDED, (State.EMPTY, 2000)
+    )
 
 
 def test_an_exhausted_epoch_gets_a_new_producer_id() -> None:
@@ -94,36 +95,33 @@ def test_a_repeated_request_gets_the_same_new_producer_id() -> None:
     assert init(rotated, last).answer == (8, 0)
 
 
-def test_an_older_epoch_is_fenced() -> None:
+def test_another_epoch_or_producer_id_is_fenced() -> None:
     assert code(init(at(State.EMPTY), ProducerIdentity(7, 2))) is ErrorCode.producer_fenced
-
-
-def test_another_producer_id_is_fenced() -> None:
     assert code(init(at(State.EMPTY), ProducerIdentity(6, 3))) is ErrorCode.producer_fenced
 
 
-@pytest.mark.parametrize(("version", "last"), [(1, -1), (2, 3)])
-def test_an_open_transaction_is_aborted_under_the_next_epoch(version: int, last: int) -> None:
-    result = init(at(State.ONGOING), version=version)
-    assert code(result) is ErrorCode.concurrent_transactions
-    changed = written(result)
-    assert (changed.state, changed.producer_epoch, changed.last_epoch) == (State.PREPARE_ABORT, 4, last)
-    client_version = 2 if version == 2 else 0
-    assert result.effects == [WriteMarkers(ProducerIdentity(7, 4), False, frozenset({T0}), client_version)]
+def test_an_open_transaction_is_aborted_under_the_next_epoch() -> None:
+    for version, last, client_version in ((1, -1, 0), (2, 3, 2)):
+        result = init(at(State.ONGOING), version=version)
+        assert code(result) is ErrorCode.concurrent_transactions
+        changed = written(result)
+        assert (changed.state, changed.producer_epoch, changed.last_epoch) == (State.PREPARE_ABORT, 4, last)
+        assert result.effects == [WriteMarkers(ProducerIdentity(7, 4), False, frozenset({T0}), client_version)]
 
 
-@pytest.mark.parametrize("state", [State.PREPARE_ABORT, State.PREPARE_COMMIT])
-def test_init_is_refused_while_a_transaction_ends(state: State) -> None:
-    assert code(init(at(state))) is ErrorCode.concurrent_transactions
+def test_init_is_refused_while_a_transaction_ends() -> None:
+    assert code(init(at(State.PREPARE_ABORT))) is ErrorCode.concurrent_transactions
+    assert code(init(at(State.PREPARE_COMMIT))) is ErrorCode.concurrent_transactions
 
 
 # AddPartitionsToTxn
 
 
-@pytest.mark.parametrize("state", [State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT])
-def test_the_first_partition_begins_a_transaction(state: State) -> None:
-    changed = written(add(at(state)))
-    assert (changed.state, changed.partitions, changed.start_ms) == (State.ONGOING, frozenset({T1}), NOW)
+def test_the_first_partition_begins_a_transaction() -> None:
+    changes = {state: written(add(at(state))) for state in ENDED}
+    assert {state: (changed.state, changed.partitions, changed.start_ms) for state, changed in changes.items()} == (
+        dict.fromkeys(ENDED, (State.ONGOING, frozenset({T1}), NOW))
+    )
 
 
 def test_a_further_partition_joins_the_transaction() -> None:
@@ -136,52 +134,46 @@ def test_a_known_partition_writes_nothing() -> None:
     assert (result.records, result.error) == ([], None)
 
 
-@pytest.mark.parametrize(
-    ("metadata", "producer", "error"),
-    [
-        (None, ME, ErrorCode.invalid_producer_id_mapping),
-        (at(State.EMPTY), ProducerIdentity(6, 3), ErrorCode.invalid_producer_id_mapping),
-        (at(State.EMPTY), ProducerIdentity(7, 2), ErrorCode.producer_fenced),
-        (at(State.EMPTY), ProducerIdentity(7, 4), ErrorCode.producer_fenced),
-        (at(State.PREPARE_ABORT), ProducerIdentity(6, 3), ErrorCode.concurrent_transactions),
-    ],
-)
-def test_invalid_producers_cannot_add_partitions(metadata: Any, producer: ProducerIdentity, error: ErrorCode) -> None:
-    assert code(add(metadata, producer)) is error
+def test_invalid_producers_cannot_add_partitions() -> None:
+    expected = {
+        (None, ME): ErrorCode.invalid_producer_id_mapping,
+        (at(State.EMPTY), ProducerIdentity(6, 3)): ErrorCode.invalid_producer_id_mapping,
+        (at(State.EMPTY), ProducerIdentity(7, 2)): ErrorCode.producer_fenced,
+        (at(State.EMPTY), ProducerIdentity(7, 4)): ErrorCode.producer_fenced,
+        (at(State.PREPARE_ABORT), ProducerIdentity(6, 3)): ErrorCode.concurrent_transactions,
+    }
+    assert {case: code(add(*case)) for case in expected} == expected
 
 
-@pytest.mark.parametrize(
-    ("metadata", "producer", "error"),
-    [
-        (None, ME, ErrorCode.invalid_producer_id_mapping),
-        (at(State.ONGOING), ProducerIdentity(6, 3), ErrorCode.invalid_producer_id_mapping),
-        (at(State.ONGOING), ProducerIdentity(7, 2), ErrorCode.producer_fenced),
-        (at(State.PREPARE_COMMIT), ME, ErrorCode.concurrent_transactions),
-        (at(State.COMPLETE_COMMIT), ME, ErrorCode.transaction_abortable),
-        (at(State.ONGOING), ME, ErrorCode.none),
-    ],
-)
-def test_partitions_are_verified(metadata: Any, producer: ProducerIdentity, error: ErrorCode) -> None:
-    assert machine.verify_partitions(metadata, producer, [T0]) == {T0: error}
+def test_partitions_are_verified() -> None:
+    expected = {
+        (None, ME): ErrorCode.invalid_producer_id_mapping,
+        (at(State.ONGOING), ProducerIdentity(6, 3)): ErrorCode.invalid_producer_id_mapping,
+        (at(State.ONGOING), ProducerIdentity(7, 2)): ErrorCode.producer_fenced,
+        (at(State.PREPARE_COMMIT), ME): ErrorCode.concurrent_transactions,
+        (at(State.COMPLETE_COMMIT), ME): ErrorCode.transaction_abortable,
+        (at(State.ONGOING), ME): ErrorCode.none,
+    }
+    assert {case: machine.verify_partitions(*case, [T0])[T0] for case in expected} == expected
 
 
 # EndTxn
 
 
-@pytest.mark.parametrize(("commit", "state"), [(True, State.PREPARE_COMMIT), (False, State.PREPARE_ABORT)])
-def test_version_1_ends_under_the_same_epoch(commit: bool, state: State) -> None:
-    result = end(at(State.ONGOING), commit=commit, client_version=0)
-    assert result.answer == NOBODY
-    assert (written(result).state, written(result).producer_epoch) == (state, 3)
-    assert result.effects == [WriteMarkers(ME, commit, frozenset({T0}), 0)]
+def test_version_1_ends_under_the_same_epoch() -> None:
+    for commit, state in ((True, State.PREPARE_COMMIT), (False, State.PREPARE_ABORT)):
+        result = end(at(State.ONGOING), commit=commit, client_version=0)
+        assert result.answer == NOBODY
+        assert (written(result).state, written(result).producer_epoch) == (state, 3)
+        assert result.effects == [WriteMarkers(ME, commit, frozenset({T0}), 0)]
 
 
-@pytest.mark.parametrize(("commit", "state"), [(True, State.PREPARE_COMMIT), (False, State.PREPARE_ABORT)])
-def test_version_2_ends_under_the_next_epoch(commit: bool, state: State) -> None:
-    result = end(at(State.ONGOING), commit=commit)
-    assert result.answer == (7, 4)
-    assert (written(result).state, written(result).producer_epoch, written(result).last_epoch) == (state, 4, 3)
-    assert result.effects == [WriteMarkers(ProducerIdentity(7, 4), commit, frozenset({T0}), 2)]
+def test_version_2_ends_under_the_next_epoch() -> None:
+    for commit, state in ((True, State.PREPARE_COMMIT), (False, State.PREPARE_ABORT)):
+        result = end(at(State.ONGOING), commit=commit)
+        assert result.answer == (7, 4)
+        assert (written(result).state, written(result).producer_epoch, written(result).last_epoch) == (state, 4, 3)
+        assert result.effects == [WriteMarkers(ProducerIdentity(7, 4), commit, frozenset({T0}), 2)]
 
 
 def test_version_2_ends_the_last_epoch_under_a_new_producer_id() -> None:
@@ -193,54 +185,48 @@ def test_version_2_ends_the_last_epoch_under_a_new_producer_id() -> None:
     assert end(completed, ProducerIdentity(7, MAX_EPOCH - 1)).answer == (8, 0)
 
 
-@pytest.mark.parametrize(
-    ("state", "commit", "error"),
-    [
-        (State.COMPLETE_COMMIT, True, None),
-        (State.COMPLETE_ABORT, False, None),
-        (State.COMPLETE_COMMIT, False, ErrorCode.invalid_txn_state),
-        (State.COMPLETE_ABORT, True, ErrorCode.invalid_txn_state),
-        (State.EMPTY, True, ErrorCode.producer_fenced),
-        (State.EMPTY, False, ErrorCode.producer_fenced),
-        (State.PREPARE_COMMIT, True, ErrorCode.concurrent_transactions),
-    ],
-)
-def test_a_repeated_end_with_version_2(state: State, commit: bool, error: ErrorCode | None) -> None:
-    result = end(at(state, client_version=2), ProducerIdentity(7, 2), commit=commit)
-    if error is None:
-        assert (result.answer, result.records, result.error) == (ME, [], None)
-    else:
-        assert code(result) is error
+def test_a_repeated_end_with_version_2() -> None:
+    expected = {
+        (State.COMPLETE_COMMIT, True): None,
+        (State.COMPLETE_ABORT, False): None,
+        (State.COMPLETE_COMMIT, False): ErrorCode.invalid_txn_state,
+        (State.COMPLETE_ABORT, True): ErrorCode.invalid_txn_state,
+        (State.EMPTY, True): ErrorCode.producer_fenced,
+        (State.EMPTY, False): ErrorCode.producer_fenced,
+        (State.PREPARE_COMMIT, True): ErrorCode.concurrent_transactions,
+    }
+    results = {
+        (state, commit): end(at(state, client_version=2), ProducerIdentity(7, 2), commit=commit)
+        for state, commit in expected
+    }
+    assert {case: code(result) for case, result in results.items()} == expected
+    repeated = results[State.COMPLETE_COMMIT, True], results[State.COMPLETE_ABORT, False]
+    assert [(result.answer, result.records) for result in repeated] == [(ME, [])] * 2
 
 
-@pytest.mark.parametrize("state", [State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT])
-def test_version_2_can_abort_before_the_begin(state: State) -> None:
-    result = end(at(state), commit=False)
-    assert result.answer == (7, 4)
-    assert (written(result).state, written(result).start_ms) == (State.PREPARE_ABORT, NOW)
+def test_version_2_can_abort_but_not_commit_before_the_begin() -> None:
+    results = {state: end(at(state), commit=False) for state in ENDED}
+    assert {state: result.answer for state, result in results.items()} == dict.fromkeys(ENDED, (7, 4))
+    changes = {state: written(result) for state, result in results.items()}
+    assert {state: (changed.state, changed.start_ms) for state, changed in changes.items()} == dict.fromkeys(
+        ENDED, (State.PREPARE_ABORT, NOW)
+    )
+    assert {state: code(end(at(state))) for state in ENDED} == dict.fromkeys(ENDED, ErrorCode.invalid_txn_state)
 
 
-@pytest.mark.parametrize("state", [State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT])
-def test_version_2_cannot_commit_before_the_begin(state: State) -> None:
-    assert code(end(at(state))) is ErrorCode.invalid_txn_state
-
-
-@pytest.mark.parametrize(
-    ("state", "commit", "error"),
-    [
-        (State.EMPTY, True, ErrorCode.invalid_txn_state),
-        (State.EMPTY, False, ErrorCode.invalid_txn_state),
-        (State.COMPLETE_COMMIT, True, None),
-        (State.COMPLETE_COMMIT, False, ErrorCode.invalid_txn_state),
-        (State.COMPLETE_ABORT, False, None),
-        (State.COMPLETE_ABORT, True, ErrorCode.invalid_txn_state),
-        (State.PREPARE_ABORT, False, ErrorCode.concurrent_transactions),
-    ],
-)
-def test_a_repeated_end_with_version_1(state: State, commit: bool, error: ErrorCode | None) -> None:
-    result = end(at(state), commit=commit, client_version=0)
-    assert (result.error.code if result.error else None) is error
-    assert result.records == []
+def test_a_repeated_end_with_version_1() -> None:
+    expected = {
+        (State.EMPTY, True): ErrorCode.invalid_txn_state,
+        (State.EMPTY, False): ErrorCode.invalid_txn_state,
+        (State.COMPLETE_COMMIT, True): None,
+        (State.COMPLETE_COMMIT, False): ErrorCode.invalid_txn_state,
+        (State.COMPLETE_ABORT, False): None,
+        (State.COMPLETE_ABORT, True): ErrorCode.invalid_txn_state,
+        (State.PREPARE_ABORT, False): ErrorCode.concurrent_transactions,
+    }
+    results = {(state, commit): end(at(state), commit=commit, client_version=0) for state, commit in expected}
+    assert {case: code(result) for case, result in results.items()} == expected
+    assert not any(result.records for result in results.values())
 
 
 def test_a_predecessor_of_a_version_1_transaction_is_fenced() -> None:
@@ -248,44 +234,34 @@ def test_a_predecessor_of_a_version_1_transaction_is_fenced() -> None:
     assert code(end(successor, ProducerIdentity(7, 2))) is ErrorCode.producer_fenced
 
 
-@pytest.mark.parametrize("client_version", [0, 2])
-@pytest.mark.parametrize(
-    ("metadata", "producer", "error"),
-    [
-        (None, ME, ErrorCode.invalid_producer_id_mapping),
-        (at(State.ONGOING), ProducerIdentity(6, 3), ErrorCode.invalid_producer_id_mapping),
-        (at(State.ONGOING), ProducerIdentity(7, 2), ErrorCode.producer_fenced),
-        (at(State.ONGOING), ProducerIdentity(7, 4), ErrorCode.producer_fenced),
-    ],
-)
-def test_invalid_producers_cannot_end_a_transaction(
-    metadata: Any, producer: ProducerIdentity, error: ErrorCode, client_version: int
-) -> None:
-    assert code(end(metadata, producer, client_version=client_version)) is error
+def test_invalid_producers_cannot_end_a_transaction() -> None:
+    expected = {
+        (None, ME): ErrorCode.invalid_producer_id_mapping,
+        (at(State.ONGOING), ProducerIdentity(6, 3)): ErrorCode.invalid_producer_id_mapping,
+        (at(State.ONGOING), ProducerIdentity(7, 2)): ErrorCode.producer_fenced,
+        (at(State.ONGOING), ProducerIdentity(7, 4)): ErrorCode.producer_fenced,
+    }
+    for version in (0, 2):
+        assert {case: code(end(*case, client_version=version)) for case in expected} == expected
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [(State.PREPARE_COMMIT, State.COMPLETE_COMMIT), (State.PREPARE_ABORT, State.COMPLETE_ABORT)],
-)
-def test_markers_complete_a_transaction(before: State, after: State) -> None:
-    changed = written(machine.complete("id", at(before), NOW))
-    assert (changed.state, changed.partitions, changed.start_ms, changed.identity) == (after, frozenset(), 10, ME)
+def test_markers_complete_a_transaction() -> None:
+    for before, after in (
+        (State.PREPARE_COMMIT, State.COMPLETE_COMMIT),
+        (State.PREPARE_ABORT, State.COMPLETE_ABORT),
+    ):
+        changed = written(machine.complete("id", at(before), NOW))
+        assert (changed.state, changed.partitions, changed.start_ms, changed.identity) == (after, frozenset(), 10, ME)
 
 
 # Time
 
 
-def test_a_transaction_times_out() -> None:
+def test_a_transaction_times_out_unless_it_is_prepared_or_unlimited() -> None:
     assert not machine.has_timed_out(at(State.ONGOING), 1010)
     assert machine.has_timed_out(at(State.ONGOING), 1011)
-
-
-@pytest.mark.parametrize(
-    "metadata", [at(State.PREPARE_COMMIT), at(State.ONGOING, timeout_ms=NEVER_MS)], ids=["prepared", "two phases"]
-)
-def test_prepared_and_unlimited_transactions_never_time_out(metadata: TransactionMetadata) -> None:
-    assert not machine.has_timed_out(metadata, 2**50)
+    assert not machine.has_timed_out(at(State.PREPARE_COMMIT), 2**50)
+    assert not machine.has_timed_out(at(State.ONGOING, timeout_ms=NEVER_MS), 2**50)
 
 
 def test_a_timeout_raises_the_epoch_once() -> None:

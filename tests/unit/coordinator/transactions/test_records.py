@@ -24,23 +24,16 @@ ONGOING = TransactionMetadata(
 )
 
 
-def test_a_key_is_the_transactional_id() -> None:
+def test_a_key_is_the_transactional_id_and_those_of_other_versions_are_skipped() -> None:
     assert encode_key("id") == b"\x00\x00\x00\x02id"
     assert decode_key(b"\x00\x00\x00\x02id") == "id"
-
-
-def test_a_key_of_another_version_is_skipped() -> None:
     assert decode_key(b"\x00\x01") is None
 
 
-@pytest.mark.parametrize(
-    ("value", "metadata"),
-    [(PLAIN, ONGOING), (FLEXIBLE, ONGOING._replace(client_version=2))],
-    ids=["version 0", "version 1"],
-)
-def test_both_versions_are_decoded_and_encoded(value: bytes, metadata: TransactionMetadata) -> None:
-    assert decode_value("id", value) == metadata
-    assert encode_value(metadata, flexible=value is FLEXIBLE) == value
+def test_both_versions_are_decoded_and_encoded() -> None:
+    for value, metadata in ((PLAIN, ONGOING), (FLEXIBLE, ONGOING._replace(client_version=2))):
+        assert decode_value("id", value) == metadata
+        assert encode_value(metadata, flexible=value is FLEXIBLE) == value
 
 
 def test_the_partitions_of_an_empty_transaction_are_null() -> None:
@@ -60,31 +53,24 @@ def test_many_partitions_are_encoded() -> None:
     assert decode_value("id", encode_value(metadata, flexible=True)) == metadata
 
 
-@pytest.mark.parametrize(
-    ("epoch", "previous", "last"), [(7, 4000, 6), (0, 3999, MAX_EPOCH - 1)], ids=["same id", "new id"]
-)
-def test_the_last_epoch_of_version_2_is_restored(epoch: int, previous: int, last: int) -> None:
-    ended = ONGOING._replace(
-        state=TransactionState.COMPLETE_COMMIT, producer_epoch=epoch, previous_producer_id=previous, client_version=2
-    )
-    loaded = decode_value("id", encode_value(ended, flexible=True))
-    assert loaded == ended._replace(last_epoch=last)
+def test_the_last_epoch_of_version_2_is_restored() -> None:
+    ended = ONGOING._replace(state=TransactionState.COMPLETE_COMMIT, client_version=2)
+    for epoch, previous, last in ((7, 4000, 6), (0, 3999, MAX_EPOCH - 1)):
+        same_or_new_id = ended._replace(producer_epoch=epoch, previous_producer_id=previous)
+        loaded = decode_value("id", encode_value(same_or_new_id, flexible=True))
+        assert loaded == same_or_new_id._replace(last_epoch=last)
 
 
 def test_a_dead_id_is_decoded_as_a_tombstone() -> None:
     assert decode_value("id", encode_value(ONGOING._replace(state=TransactionState.DEAD), flexible=True)) is None
 
 
-@pytest.mark.parametrize(
-    ("value", "code"),
-    [
+def test_unknown_and_malformed_values_are_refused() -> None:
+    for value, code in (
         (b"\x00\x09", ErrorCode.unsupported_version),
         (PLAIN[:16] + b"\x63" + PLAIN[17:], ErrorCode.unsupported_version),
         (PLAIN[:-1], ErrorCode.corrupt_message),
-    ],
-    ids=["version", "state", "torn"],
-)
-def test_unknown_and_malformed_values_are_refused(value: bytes, code: ErrorCode) -> None:
-    with pytest.raises(KafkaError) as caught:
-        decode_value("id", value)
-    assert caught.value.code is code
+    ):
+        with pytest.raises(KafkaError) as caught:
+            decode_value("id", value)
+        assert caught.value.code is code

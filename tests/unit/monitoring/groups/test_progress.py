@@ -28,40 +28,34 @@ def standing(**changes: float | None) -> Standing:
 
 
 def test_lag_is_the_number_of_unread_records_and_the_age_of_the_oldest() -> None:
-    assert standing().lag == 100
-    assert standing().lag_seconds(NOW) == 5.0
+    partitions = {
+        "behind": standing(),
+        "read to the end": standing(committed=200, time_ms=-1),
+        "with timestamps in the future": standing(time_ms=NOW + 9000),
+        "offline": standing(end=-1),
+    }
+    assert {name: (item.lag, item.lag_seconds(NOW)) for name, item in partitions.items()} == {
+        "behind": (100, 5.0),
+        "read to the end": (0, 0.0),
+        "with timestamps in the future": (100, 0.0),
+        "offline": (None, None),
+    }
 
 
-def test_a_partition_read_to_the_end_has_no_lag() -> None:
-    read = standing(committed=200, time_ms=-1)
-    assert (read.lag, read.lag_seconds(NOW), read.trend, read.catches_up_in) == (0, 0.0, Trend.CAUGHT_UP, 0.0)
-
-
-def test_timestamps_in_the_future_give_no_negative_lag() -> None:
-    assert standing(time_ms=NOW + 9000).lag_seconds(NOW) == 0.0
-
-
-def test_the_lag_of_an_offline_partition_is_unknown() -> None:
-    row = standing(end=-1)
-    assert (row.lag, row.lag_seconds(NOW), row.trend, row.catches_up_in) == (None, None, Trend.UNKNOWN, None)
-
-
-@pytest.mark.parametrize(
-    ("pace", "arrival", "trend", "seconds"),
-    [
-        (30.0, 10.0, Trend.CATCHING_UP, 5.0),
-        (10.0, 30.0, Trend.FALLING_BEHIND, None),
-        (100.0, 101.0, Trend.KEEPING_PACE, None),
-        (0.0, 10.0, Trend.STALLED, None),
-        (0.0, 0.0, Trend.STALLED, None),
-        (None, 10.0, Trend.UNKNOWN, None),
-    ],
-)
-def test_the_trend_depends_on_both_rates(
-    pace: float | None, arrival: float, trend: Trend, seconds: float | None
-) -> None:
-    row = standing(pace=pace, arrival=arrival)
-    assert (row.trend, row.catches_up_in) == (trend, seconds)
+def test_the_trend_depends_on_both_rates() -> None:
+    expected = {
+        (30.0, 10.0): (Trend.CATCHING_UP, 5.0),
+        (10.0, 30.0): (Trend.FALLING_BEHIND, None),
+        (100.0, 101.0): (Trend.KEEPING_PACE, None),
+        (0.0, 10.0): (Trend.STALLED, None),
+        (0.0, 0.0): (Trend.STALLED, None),
+        (None, 10.0): (Trend.UNKNOWN, None),
+    }
+    rows = {rates: standing(pace=rates[0], arrival=rates[1]) for rates in expected}
+    assert {rates: (row.trend, row.catches_up_in) for rates, row in rows.items()} == expected
+    read, offline = standing(committed=200), standing(end=-1)
+    assert (read.trend, read.catches_up_in) == (Trend.CAUGHT_UP, 0.0)
+    assert (offline.trend, offline.catches_up_in) == (Trend.UNKNOWN, None)
 
 
 def test_rates_cover_the_last_minute() -> None:

@@ -72,7 +72,8 @@ def test_a_member_that_did_not_rejoin_was_waited_for_until_the_timeout() -> None
     group.advance(REBALANCE_MS)
     group.sync_all()
 
-    (rebalance,) = rebalances_of(events_of(group))
+    # The texts of reasons do not matter.
+    (rebalance,) = rebalances_of([event._replace(reason="") for event in events_of(group)])
     join = rebalance["phases"][0]
     assert (join["ended_by"], join["ms"]) == ("rebalance timeout", REBALANCE_MS)
     assert [(item["member_id"], item["ms"]) for item in join["waited_for"]] == [(lost, REBALANCE_MS)]
@@ -148,26 +149,13 @@ def test_an_event_gets_its_client_from_earlier_ones() -> None:
         "member": {"member_id": "m", "client_id": "app", "host": "10.0.0.1", "instance_id": None},
         "reason": "Heartbeat: instance i is member n, not m",
     }
-
-
-def test_the_end_of_a_join_phase_does_not_depend_on_the_reason_text() -> None:
-    group = Driver()
-    leader, _ = group.stable(2, session_ms=REBALANCE_MS * 2)
-    group.join(leader)
-    group.advance(REBALANCE_MS)
-    events = [event._replace(reason="") for event in events_of(group)]
-    assert rebalances_of(events)[-1]["phases"][0]["ended_by"] == "rebalance timeout"
+    assert event_json(fenced._replace(what="SOMETHING_NEW"), timeline.clients)["text"] == "something_new"
 
 
 def test_every_event_is_documented() -> None:
     page = Path(__file__).parents[4] / "docs" / "watching-groups.md"
     named = set(re.findall(r"`([a-z_]+)`", page.read_text()))
     assert {item.name.lower() for item in Happening} <= named
-
-
-def test_unknown_events_keep_their_name() -> None:
-    unknown = Event("g", 1, "SOMETHING_NEW", 1, "", None, "", "", "")
-    assert event_json(unknown, timeline_of([unknown]).clients)["text"] == "something_new"
 
 
 class Id(str):

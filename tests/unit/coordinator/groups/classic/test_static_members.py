@@ -10,13 +10,6 @@ from headrace.errors import ErrorCode
 from tests.unit.coordinator.driver import INITIAL_DELAY_MS, REBALANCE_MS, SESSION_MS, Driver, subscription
 
 
-def test_a_static_member_needs_no_second_join(group: Driver) -> None:
-    token = group.join(instance_id="i")
-    assert group.is_parked(token)
-    group.finish_initial_rebalance()
-    assert group.join_answer(token).member_id.startswith("i-")
-
-
 def test_a_restarted_static_member_keeps_its_assignment_without_a_rebalance(group: Driver) -> None:
     group.static_member("leader")
     old = group.static_member("i")
@@ -55,10 +48,12 @@ def test_the_earlier_id_is_fenced(group: Driver) -> None:
 
 def test_a_parked_join_of_the_earlier_id_is_fenced(group: Driver) -> None:
     first = group.join(instance_id="i")
+    assert group.is_parked(first), "a static member needs no second join"
     second = group.join(instance_id="i")
     assert group.join_answer(first).error is ErrorCode.fenced_instance_id
     group.finish_initial_rebalance()
     assert group.join_answer(second).error is ErrorCode.none
+    assert group.join_answer(second).member_id.startswith("i-")
 
 
 def test_a_parked_sync_of_the_earlier_id_is_fenced(group: Driver) -> None:

@@ -5,7 +5,7 @@ import time
 import pytest
 from hypothesis import given, strategies
 
-from headrace.coordinator.groups.consumer.assignors import ASSIGNORS, Assignor, Subscriber, assign_range, assign_uniform
+from headrace.coordinator.groups.consumer.assignors import ASSIGNORS, Subscriber, assign_range, assign_uniform
 from headrace.coordinator.groups.records.consumer import Partitions, TopicIdPartition
 from tests.support.speed import slowness
 from tests.unit.coordinator.consumer_driver import partitions
@@ -27,7 +27,7 @@ def subscribers(*topics: str, current: dict[str, Partitions] | None = None) -> l
 def test_every_subscribed_partition_has_one_subscribed_reader(assignor: str, subscriptions: list[set[bytes]]) -> None:
     members = [Subscriber(str(n), None, frozenset(each), frozenset()) for n, each in enumerate(subscriptions)]
     wanted = {topic: _TOPICS[topic] for subscription in subscriptions for topic in subscription}
-    result = _assigned(ASSIGNORS[assignor], members, wanted)
+    result = ASSIGNORS[assignor](members, wanted)
     assigned = [one for item in result.values() for one in item]
     assert len(assigned) == len(set(assigned)) == sum(wanted.values())
     for member in members:
@@ -54,10 +54,7 @@ def test_uniform_balances_members_with_different_subscriptions() -> None:
     assert partitions("u", 0, 1, 2) <= result["a"]
 
 
-@given(
-    subscriptions=_SUBSCRIPTIONS,
-    changed=_SUBSCRIPTIONS,
-)
+@given(subscriptions=_SUBSCRIPTIONS, changed=_SUBSCRIPTIONS)
 def test_uniform_is_balanced_for_every_pair_of_subscribers(
     subscriptions: list[set[bytes]], changed: list[set[bytes]]
 ) -> None:
@@ -79,12 +76,10 @@ def test_uniform_is_balanced_for_every_pair_of_subscribers(
 
 
 @pytest.mark.parametrize("holder", [None, "0"], ids=["fresh", "all with one member"])
-def test_uniform_is_fast_for_thousands_of_different_subscriptions(
-    holder: str | None,
-) -> None:
-    counts = {number.to_bytes(16, "big"): 1000 for number in range(10)}
+def test_uniform_is_fast_for_many_different_subscriptions(holder: str | None) -> None:
+    counts = {number.to_bytes(16, "big"): 500 for number in range(10)}
     topics = sorted(counts)
-    everything = frozenset(TopicIdPartition(topic, index) for topic in topics for index in range(1000))
+    everything = frozenset(TopicIdPartition(topic, index) for topic in topics for index in range(500))
     members = [
         Subscriber(
             str(n),
@@ -92,7 +87,7 @@ def test_uniform_is_fast_for_thousands_of_different_subscriptions(
             frozenset(topics if not n else [topics[n % 10], topics[n % 9]]),
             everything if str(n) == holder else frozenset(),
         )
-        for n in range(2000)
+        for n in range(1000)
     ]
 
     def seconds() -> float:
@@ -100,8 +95,8 @@ def test_uniform_is_fast_for_thousands_of_different_subscriptions(
         assert {len(item) for item in assign_uniform(members, counts).values()} <= {4, 5, 6}
         return time.thread_time() - started
 
-    # It is 0.05 s. On a busy machine, other processes slow down a thread.
-    assert any(seconds() < 0.2 * slowness() for _ in range(5))
+    # It is 0.025 s. On a busy machine, other processes slow down a thread.
+    assert any(seconds() < 0.1 * slowness() for _ in range(5))
 
 
 def test_range_assigns_the_same_ranges_of_every_topic() -> None:
@@ -115,10 +110,6 @@ def test_range_puts_static_members_first() -> None:
     static = static._replace(instance_id="z")
     result = assign_range([dynamic, static], {topic_id("t"): 3})
     assert result == {"b": partitions("t", 0, 1), "a": partitions("t", 2)}
-
-
-def _assigned(assignor: Assignor, members: list[Subscriber], counts: dict[bytes, int]) -> dict[str, Partitions]:
-    return assignor(members, counts)
 
 
 def _wanted(members: list[Subscriber]) -> dict[bytes, int]:
