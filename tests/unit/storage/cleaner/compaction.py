@@ -136,12 +136,13 @@ class Table:
 
 
 def filled(directory: Path) -> Table:
-    """Write several segments with many superseded records, and an active one."""
+    """Write three segments with superseded records, of which the last two are merged, and an active one."""
     table = Table(directory)
-    for place in range(24):
+    for place in range(12):
         key = f"key {place * 7 % 5}"
         table.put((key, f"value {place}" * 5), (f"{key}, once: {place}" if place % 3 == 0 else key, "v" * 20))
-        if place % 11 == 10:
+        if place == 9:
+            table.log.roll(NOW)
             table.put((key, None))
     table.log.roll(NOW)
     table.put(("active", "1"))

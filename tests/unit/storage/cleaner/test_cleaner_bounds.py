@@ -18,7 +18,7 @@ from headrace.wire.records import RecordData, assemble, build_batch, iter_record
 from tests.unit.storage.logs import NOW
 
 PRODUCER = 7
-LIMIT = 30_000_000
+LIMIT = 15_000_000
 """Bytes; without the limits, these logs take twice as much memory."""
 
 
@@ -97,18 +97,18 @@ def _peak(work: Callable[[], object]) -> int:
 
 def test_small_batches_do_not_keep_their_read_buffers(tmp_path: Path) -> None:
     batches = []
-    for offset in range(0, 500, 2):
+    for offset in range(0, 240, 2):
         batches += [_batch(offset, (b"%d" % offset, b"v")), _aborted(offset + 1, bytes(250_000))]
-    batches.append(_marker(500, 0))
-    _note_aborted(tmp_path, 1, 500)
+    batches.append(_marker(240, 0))
+    _note_aborted(tmp_path, 1, 240)
     cleaner = _cleaner(tmp_path, batches)
     assert _peak(cleaner.build_map) < LIMIT
-    assert len(cleaner.map) == 250
+    assert len(cleaner.map) == 120
 
 
 def test_highly_compressed_clean_batches_are_processed_a_few_at_a_time(tmp_path: Path) -> None:
-    batches = [_batch(offset, (b"%d" % offset, bytes(2_000_000)), codec=Codec.ZSTD) for offset in range(20)]
-    cleaner = _cleaner(tmp_path, [*batches, _batch(20, (b"0", b"new"))], first_dirty=20)
+    batches = [_batch(offset, (b"%d" % offset, bytes(2_000_000)), codec=Codec.ZSTD) for offset in range(15)]
+    cleaner = _cleaner(tmp_path, [*batches, _batch(15, (b"0", b"new"))], first_dirty=15)
     cleaner.build_map()
     assert _peak(lambda: cleaner.clean(cleaner.groups()[0])) < LIMIT
 

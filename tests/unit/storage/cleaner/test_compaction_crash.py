@@ -72,7 +72,7 @@ def test_a_crash_after_any_operation_loses_nothing(tmp_path: Path, kernel_surviv
         table.compact()
     after = table.records()
     assert len(after) < len(before)
-    assert len(states) > 40
+    assert len(states) > 30
     originals = {item.offset: item for item in before}
     seen = set()
     for place, state in enumerate(states):
@@ -131,7 +131,7 @@ class TestTheLogChangesBeforeTheSwap:
         self.assert_untouched(table)
 
     def test_cut_by_retention(self, table: Table) -> None:
-        table.configure(cleanup_policy=frozenset({"compact", "delete"}), retention_bytes=1000)
+        table.configure(cleanup_policy=frozenset({"compact", "delete"}), retention_bytes=500)
         expire = EventBeforeSwap(lambda: table.log.apply_retention(NOW, table.log.log_end_offset))
         assert table.cleaner.clean_filthiest(expire)
         assert table.log.log_start_offset > 0

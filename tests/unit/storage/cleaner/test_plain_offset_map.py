@@ -78,7 +78,7 @@ def test_both_maps_give_the_same_fates(
 
 def test_memory_per_key_is_within_the_estimate() -> None:
     # the table has just grown, and is as empty as it gets
-    keys = 2_800
+    keys = 700
     offset_map = PlainOffsetMap(0, max_bytes=1 << 30, random_bytes=random.Random(1).randbytes)
     batches = [batch([(b"%200d" % (base + place), b"v") for place in range(100)], base) for base in range(0, keys, 100)]
     gc.collect()
@@ -100,13 +100,13 @@ def test_has_room_refuses_a_batch_that_does_not_fit() -> None:
     assert not offset_map.has_room(11, 109)
 
 
-@pytest.mark.parametrize("change", [b"\xff", b"\x01", b"\x7e", b"\x02"])
-def test_a_batch_whose_body_does_not_match_its_header_is_kept_whole(change: bytes) -> None:
-    header, body = batch([(b"key", b"value")], 0)
+def test_batches_whose_bodies_do_not_match_their_headers_are_kept_whole() -> None:
     offset_map = PlainOffsetMap(0, max_bytes=1 << 30, random_bytes=bytes)
-    offset_map.add(header, change + body[1:])
-    assert list(offset_map.unreadable) == [header.base_offset]
-    assert offset_map.latest_offset == header.last_offset
+    for offset, size in enumerate((b"\xff", b"\x01", b"\x7e", b"\x02")):
+        header, body = batch([(b"key", b"value")], offset)
+        offset_map.add(header, size + body[1:])
+    assert list(offset_map.unreadable) == [0, 1, 2, 3]
+    assert offset_map.latest_offset == 3
 
 
 def test_a_log_is_compacted_to_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
