@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import pytest
 
@@ -37,6 +37,11 @@ class FailingCall:
             return call(*args, **options)
 
         return counted
+
+
+def refuse(*_: object, **__: object) -> NoReturn:
+    """Fail like a system call on a full disk."""
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 @contextmanager

@@ -1,13 +1,12 @@
 """A compaction whose renames fail changes nothing, and succeeds later."""
 
-import errno
 import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
 from itertools import count
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import pytest
 
@@ -23,7 +22,7 @@ from headrace.storage.log.segment_files import (
     segment_file,
 )
 from tests.unit.storage.cleaner.compaction import Table, filled, newest
-from tests.unit.storage.failing_calls import FailingCall
+from tests.unit.storage.failing_calls import FailingCall, refuse
 from tests.unit.storage.logs import NOW, read_all
 
 SCANDIR: Final = os.scandir
@@ -147,10 +146,6 @@ def failing_after(calls: int, then: Callable[..., None]) -> Callable[..., None]:
         (rename if next(numbers) < calls else then)(*names, **options)
 
     return counted
-
-
-def refuse(*_: object, **__: object) -> NoReturn:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 class KilledError(BaseException):

@@ -40,66 +40,43 @@ def test_an_empty_log_starts_and_ends_at_offset_0(log: Log) -> None:
     assert log.reader.offset_for_timestamp(0) is None
 
 
-def test_a_read_returns_the_appended_bytes(log: Log) -> None:
-    expected = b"".join(batch(offset, 2) for offset in (0, 2, 4))
+def test_a_read_begins_with_the_batch_that_holds_the_offset(log: Log) -> None:
+    append(log, 3)
+    append(log, 3)
+    for offset in range(6):
+        part = log.reader.read(offset, 1 << 20, upto_offset=6)
+        assert part is not None
+        _, first = next(batch_headers(part.read()))
+        assert first.base_offset == offset // 3 * 3, offset
+
+
+def test_a_read_never_passes_the_upper_offset_even_inside_a_batch(log: Log) -> None:
     for _ in range(3):
-        append(log, 2)
-    part = log.reader.read(0, 1 << 20, upto_offset=6)
-    assert part is not None
-    assert part.read() == expected
-
-
-@pytest.mark.parametrize("offset", range(6))
-def test_a_read_begins_with_the_batch_that_holds_the_offset(log: Log, offset: int) -> None:
-    append(log, 3)
-    append(log, 3)
-    part = log.reader.read(offset, 1 << 20, upto_offset=6)
-    assert part is not None
-    _, first = next(batch_headers(part.read()))
-    assert first.base_offset == offset // 3 * 3
-
-
-def test_a_read_never_passes_the_upper_offset(log: Log) -> None:
-    for _ in range(4):
         append(log, 5)
-    part = log.reader.read(0, 1 << 20, upto_offset=10)
-    assert part is not None
-    assert whole_end(part) == 10
+    for upper in (10, 12):
+        part = log.reader.read(0, 1 << 20, upto_offset=upper)
+        assert part is not None
+        assert whole_end(part) == 10
+    assert log.reader.read(10, 1 << 20, upto_offset=12) is None
 
 
-def test_an_upper_offset_inside_a_batch_leaves_the_batch_out(log: Log) -> None:
-    append(log, 5)
-    append(log, 5)
-    part = log.reader.read(0, 1 << 20, upto_offset=7)
-    assert part is not None
-    assert whole_end(part) == 5
-    assert log.reader.read(5, 1 << 20, upto_offset=7) is None
-
-
-def test_a_small_read_returns_one_whole_batch_if_requested(log: Log) -> None:
+def test_a_read_is_cut_at_its_byte_limit_after_one_whole_batch_if_requested(log: Log) -> None:
     size = append(log, 5).size
     append(log, 5)
-    part = log.reader.read(0, 10, upto_offset=10)
-    assert part is not None
-    assert part.size == size
+    for limit in (10, size + 7):
+        part = log.reader.read(0, limit, upto_offset=10)
+        assert part is not None
+        assert part.size == max(size, limit)
     assert log.reader.read(0, 10, upto_offset=10, min_one_batch=False) is None
 
 
-def test_a_read_is_cut_at_its_byte_limit(log: Log) -> None:
-    size = append(log, 5).size
-    append(log, 5)
-    part = log.reader.read(0, size + 7, upto_offset=10)
-    assert part is not None
-    assert part.size == size + 7
-
-
-@pytest.mark.parametrize("offset", [-1, 3])
-def test_an_offset_outside_the_log_is_out_of_range(log: Log, offset: int) -> None:
+def test_an_offset_outside_the_log_is_out_of_range(log: Log) -> None:
     append(log, 2)
-    reason = f"offset {offset} of orders-eu-3 is out of range: the log starts at offset 0 and ends at offset 2"
-    with pytest.raises(KafkaError, match=reason) as raised:
-        log.reader.read(offset, 100, upto_offset=2)
-    assert raised.value.code == ErrorCode.offset_out_of_range
+    for offset in (-1, 3):
+        reason = f"offset {offset} of orders-eu-3 is out of range: the log starts at offset 0 and ends at offset 2"
+        with pytest.raises(KafkaError, match=reason) as raised:
+            log.reader.read(offset, 100, upto_offset=2)
+        assert raised.value.code == ErrorCode.offset_out_of_range
 
 
 def test_a_slice_outlives_its_segment(log: Log) -> None:
@@ -175,11 +152,8 @@ class TestRolling:
         assert [item.base_offset for item in log.segments.ordered] == [0, far]
         assert offsets(read_all(log)) == [0, far]
 
-    def test_rolling_an_empty_log_changes_nothing(self, log: Log) -> None:
+    def test_a_rolled_log_continues_at_its_end_and_an_empty_one_is_unchanged(self, log: Log) -> None:
         assert log.roll(NOW) is log.segments.active
-        assert len(log.segments.ordered) == 1
-
-    def test_a_rolled_log_continues_at_its_end(self, log: Log) -> None:
         append(log, 4)
         log.roll(NOW)
         append(log, 4)
@@ -251,15 +225,16 @@ class TestTruncation:
         for place in range(30):
             append(log, 2, epoch=place // 10, timestamp=NOW + place)
 
-    @pytest.mark.parametrize("offset", [0, 1, 2, 21, 40, 59, 60, 100])
-    def test_everything_from_the_offset_on_is_deleted(self, log: Log, offset: int) -> None:
+    def test_everything_from_the_offset_on_is_deleted(self, log: Log, tmp_path: Path) -> None:
         self.fill(log)
-        log.truncate_to(offset)
-        end = min(offset // 2 * 2, 60)
-        assert log.log_end_offset == end
-        assert offsets(read_all(log)) == list(range(end))
-        append(log, 2)
-        assert offsets(read_all(log)) == list(range(end + 2))
+        for offset, end in ((100, 60), (60, 60), (59, 58), (40, 40), (31, 30), (21, 20), (2, 2), (1, 0)):
+            log.truncate_to(offset)
+            assert log.log_end_offset == end
+            assert offsets(read_all(log)) == list(range(end))
+            again = open_log(tmp_path / "log")
+            assert again.log_end_offset == end
+            append(log, 2)
+            assert offsets(read_all(log)) == list(range(end + 2))
 
     def test_epochs_and_timestamps_are_truncated_too(self, log: Log) -> None:
         self.fill(log)
@@ -308,14 +283,6 @@ class TestTruncation:
         assert log.leader_epochs.entries == ()
         append(log, 2)
         assert offsets(read_all(log)) == [1000, 1001]
-
-    def test_a_restart_finds_the_truncated_log(self, log: Log, tmp_path: Path) -> None:
-        self.fill(log)
-        log.truncate_to(31)
-        again = open_log(tmp_path / "log")
-        assert again.log_end_offset == log.log_end_offset
-        assert offsets(read_all(again)) == list(range(30))
-
 
 class TestRetention:
     def fill(self, log: Log) -> None:
