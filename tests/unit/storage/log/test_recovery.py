@@ -108,7 +108,9 @@ def test_a_tail_torn_at_any_byte_of_the_last_batch_is_cut_off(directory: Path, k
 
 def test_garbage_after_the_last_batch_is_cut_off(directory: Path) -> None:
     log = filled(directory, 2)
-    for place, garbage in enumerate((b"\x00" * 500, b"\xff" * 500, batch(1000, 3)[:-1], batch(3, 3), bytes(range(256)))):
+    for place, garbage in enumerate(
+        (b"\x00" * 500, b"\xff" * 500, batch(1000, 3)[:-1], batch(3, 3), bytes(range(256)))
+    ):
         with log.segments.active.path.open("ab") as file:
             file.write(garbage)
         log = open_log(directory)
