@@ -27,22 +27,28 @@ def _batch(offset: int, *records: tuple[bytes, bytes | None], codec: Codec = Cod
     return build_batch(data, base_offset=offset, codec=codec, leader_epoch=0, **options)
 
 
-def _aborted(offset: int, body: bytes) -> bytes:
+def _assembled(
+    offset: int, body: bytes, *, records: int = 1, timestamp: int = NOW, producer_id: int = -1, attributes: int = 0
+) -> bytes:
     return assemble(
         body,
-        record_count=1,
-        last_offset_delta=0,
-        base_timestamp=NOW,
-        max_timestamp=NOW,
+        record_count=records,
+        last_offset_delta=records - 1,
+        base_timestamp=timestamp,
+        max_timestamp=timestamp,
         base_offset=offset,
         codec=Codec.NONE,
         level=None,
         leader_epoch=0,
-        producer_id=PRODUCER,
+        producer_id=producer_id,
         producer_epoch=0,
         base_sequence=0,
-        attributes=TRANSACTIONAL_FLAG,
+        attributes=attributes,
     )
+
+
+def _aborted(offset: int, body: bytes) -> bytes:
+    return _assembled(offset, body, producer_id=PRODUCER, attributes=TRANSACTIONAL_FLAG)
 
 
 def _marker(offset: int, kind: int, records: int = 1) -> bytes:
@@ -152,20 +158,6 @@ def test_timestamps_that_exceed_64_bits_are_limited(tmp_path: Path) -> None:
         RecordData(key, value, timestamp) for key, value, timestamp in ((b"a", b"1", far), (b"b", None, 3 * far - 1))
     ]
     body = build_batch([item._replace(timestamp=item.timestamp - far) for item in data])[61:]
-    malformed = assemble(
-        body,
-        record_count=2,
-        last_offset_delta=1,
-        base_timestamp=far,
-        max_timestamp=far,
-        base_offset=0,
-        codec=Codec.NONE,
-        level=None,
-        leader_epoch=0,
-        producer_id=-1,
-        producer_epoch=-1,
-        base_sequence=-1,
-        attributes=0,
-    )
+    malformed = _assembled(0, body, records=2, timestamp=far)
     left = _cleaned(_cleaner(tmp_path, [malformed, _batch(2, (b"a", b"2"))]), tmp_path)
     assert [record.key for record in iter_records(left)] == [b"b", b"a"]

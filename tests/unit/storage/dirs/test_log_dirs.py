@@ -123,12 +123,6 @@ class TestPlacing:
         with pytest.raises(KafkaError, match=r"t-0 is in .*b/t-0 and in .*a/t-0: move the older one out"):
             open_dirs(tmp_path / "a", tmp_path / "b")
 
-    def test_the_space_is_that_of_the_file_system(self, tmp_path: Path) -> None:
-        dirs = open_dirs(tmp_path)
-        total, usable = dirs.owned.space(tmp_path)
-        assert total >= usable > 0
-        dirs.close({})
-
 
 def test_flushing_and_checkpointing_run_in_parallel_with_appends_and_deletions(tmp_path: Path) -> None:
     config = replace(SMALL, retention_bytes=20_000, file_delete_delay_ms=0)

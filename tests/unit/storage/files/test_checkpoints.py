@@ -145,25 +145,21 @@ class TestLeaderEpochs:
         epochs = self.epochs(tmp_path)
         assert (epochs.latest, epochs.end_offset_for(0), epochs.epoch_for(5)) == (-1, (-1, -1), -1)
 
-    def test_a_new_entry_removes_contradictory_ones(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-        epochs = self.epochs(tmp_path, (1, 0), (2, 20), (3, 40), (4, 20))
+    def test_an_epoch_keeps_its_first_offset_and_removes_contradictory_entries(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        epochs = self.epochs(tmp_path, (1, 0), (1, 10), (2, 20), (3, 40), (4, 20))
         assert epochs.entries == (EpochEntry(1, 0), EpochEntry(4, 20))
         assert "contradict it: epoch 2 at offset 20, epoch 3 at offset 40" in caplog.text
 
-    def test_an_epoch_keeps_its_first_offset(self, tmp_path: Path) -> None:
-        assert self.epochs(tmp_path, (1, 0), (1, 20)).entries == (EpochEntry(1, 0),)
-
-    def test_truncation_at_either_end(self, tmp_path: Path) -> None:
+    def test_entries_and_truncations_at_either_end_are_written_to_the_file(self, tmp_path: Path) -> None:
         epochs = self.epochs(tmp_path, (1, 0), (2, 20), (3, 40), (4, 60))
+        assert epochs.path.read_text() == "0\n4\n1 0\n2 20\n3 40\n4 60\n"
         epochs.truncate_from_end(60)
         epochs.truncate_from_start(30)
         assert epochs.entries == (EpochEntry(2, 30), EpochEntry(3, 40))
         epochs.sync()
         assert read_entries(epochs.path) == [EpochEntry(2, 30), EpochEntry(3, 40)]
-
-    def test_every_change_is_written_to_the_file(self, tmp_path: Path) -> None:
-        epochs = self.epochs(tmp_path, (1, 0), (2, 20))
-        assert epochs.path.read_text() == "0\n2\n1 0\n2 20\n"
         epochs.clear()
         assert read_entries(epochs.path) == []
 

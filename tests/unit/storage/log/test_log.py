@@ -232,13 +232,6 @@ class TestTruncation:
         again = open_log(tmp_path / "log", kernel_survived=True)
         assert again.reader.max_timestamp() == (NOW + 52, 2)
 
-    def test_the_recovery_point_is_not_after_the_end(self, log: Log) -> None:
-        self.fill(log)
-        log.flusher.flush()
-        assert log.flusher.recovery_point == 60
-        log.truncate_to(10)
-        assert log.flusher.recovery_point == 10
-
     def test_truncating_before_the_log_start_restarts_the_log(self, log: Log) -> None:
         self.fill(log)
         log.apply_retention(NOW + 10**12, 60)
@@ -294,14 +287,6 @@ class TestRetention:
         log.configure(replace(SMALL, retention_ms=0))
         limit = log.segments.ordered[1].base_offset
         assert log.apply_retention(NOW + 10**12, limit) == 1
-
-    def test_an_empty_segment_remains_when_all_records_are_too_old(self, log: Log) -> None:
-        self.fill(log)
-        log.configure(replace(SMALL, retention_ms=0))
-        log.apply_retention(NOW + 10**12, 30)
-        assert (log.log_start_offset, log.log_end_offset, log.segments.size) == (30, 30, 0)
-        append(log)
-        assert offsets(read_all(log)) == [30]
 
     def test_files_are_removed_after_the_delay(self, log: Log) -> None:
         self.fill(log)

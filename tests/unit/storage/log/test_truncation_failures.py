@@ -25,7 +25,7 @@ from tests.unit.storage.logs import NOW, append, offsets, open_log, read_all
 
 START, END = 2, 18
 TRUNCATIONS: Final[dict[str, Callable[[Log], None]]] = {
-    "within a segment": lambda log: log.truncate_to(9),
+    "within a segment": lambda log: log.truncate_to(11),
     "to the log start": lambda log: log.truncate_to(START),
     "to a later start": lambda log: log.truncate_fully_and_start_at(80),
 }

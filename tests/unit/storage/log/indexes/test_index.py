@@ -52,17 +52,12 @@ def test_truncation_drops_the_entries_from_the_offset_on(
 
 def test_the_time_index_takes_only_larger_timestamps(tmp_path: Path) -> None:
     index = TimeIndex(tmp_path / "x.timeindex", 50, size=0)
+    assert (index.last, index.lookup(10)) == ((NO_TIMESTAMP, 50), 50)
     for timestamp, offset in [(NO_TIMESTAMP, 50), (100, 51), (100, 52), (90, 53), (200, 54)]:
         index.append(timestamp, offset)
     assert list(index.pairs()) == [(100, 1), (200, 4)]
     assert index.last == (200, 54)
     assert [index.lookup(timestamp) for timestamp in (0, 99, 100, 150, 200, 999)] == [50, 50, 51, 51, 54, 54]
-
-
-def test_an_empty_time_index_has_no_timestamp(tmp_path: Path) -> None:
-    index = TimeIndex(tmp_path / "x.timeindex", 50, size=0)
-    assert index.last == (NO_TIMESTAMP, 50)
-    assert index.lookup(10) == 50
 
 
 def test_indexes_have_kafka_s_format(tmp_path: Path) -> None:

@@ -48,10 +48,14 @@ def lose_indexes(directory: Path, base_offset: int, other: str = "index") -> Non
         (directory / f"{base_offset:020}.{suffix}").unlink()
 
 
-def damage_start(directory: Path, base_offset: int) -> None:
-    """Overwrite the first bytes of a segment."""
-    path = directory / f"{base_offset:020}.log"
-    path.write_bytes(bytes(20) + path.read_bytes()[20:])
+def damage(directory: Path, offset: int, position: int = -1) -> None:
+    """Change one byte of the batch at `offset`, by default the last one."""
+    paths = sorted(directory.glob("*.log"))
+    path = next(path for path in reversed(paths) if int(path.stem) <= offset)
+    content = bytearray(path.read_bytes())
+    found = next((at, header) for at, header in batch_headers(bytes(content)) if header.base_offset == offset)
+    content[found[0] + position % found[1].size] ^= 0x80
+    path.write_bytes(content)
 
 
 def aborted(log: Log) -> list[AbortedTransaction]:
@@ -105,14 +109,18 @@ def test_a_lost_index_is_rebuilt_with_the_segments_other_indexes(
 
 
 @pytest.mark.timeout(20)
-@pytest.mark.parametrize(("damaged", "snapshot"), [(0, 2), (4, 0)])
+@pytest.mark.parametrize(
+    ("damaged", "position", "snapshot"),
+    [(0, 8, 2), (4, 8, 0), (0, 2, 0)],
+    ids=["after a snapshot", "in the segment", "the offset, without a checksum"],
+)
 def test_a_lost_index_that_cannot_be_rebuilt_does_not_stop_the_start(
-    tmp_path: Path, damaged: int, snapshot: int, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, damaged: int, position: int, snapshot: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     closed_history(tmp_path)
     write_snapshot(tmp_path, snapshot, [])
     lose_indexes(tmp_path, 4)
-    damage_start(tmp_path, damaged)
+    damage(tmp_path, damaged, position)
     caplog.clear()
     log = open_log(tmp_path, clean=True)
     assert log.log_end_offset == 9
@@ -128,28 +136,6 @@ def test_a_torn_last_segment_is_restored_without_an_error(tmp_path: Path, caplog
     caplog.clear()
     assert aborted(open_log(tmp_path, clean=True)) == expected
     assert "may get records of aborted" not in caplog.text
-
-
-def test_a_damaged_offset_does_not_get_into_a_restored_index(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    closed_history(tmp_path)
-    path = tmp_path / f"{0:020}.log"
-    content = bytearray(path.read_bytes())
-    content[2] = 1  # the checksum does not cover the base offset
-    path.write_bytes(content)
-    lose_indexes(tmp_path, 4)
-    log = open_log(tmp_path, clean=True)
-    assert aborted(log) == [AbortedTransaction(3, 5, 7, 8)]
-    assert "read_committed consumers may get records of aborted transactions" in caplog.text
-
-
-def damage(directory: Path, offset: int, position: int = -1) -> None:
-    """Change one byte of the batch at `offset`, by default the last one."""
-    paths = sorted(directory.glob("*.log"))
-    path = next(path for path in reversed(paths) if int(path.stem) <= offset)
-    content = bytearray(path.read_bytes())
-    found = next((at, header) for at, header in batch_headers(bytes(content)) if header.base_offset == offset)
-    content[found[0] + position % found[1].size] ^= 0x80
-    path.write_bytes(content)
 
 
 def long_history(directory: Path) -> list[AbortedTransaction]:
@@ -271,7 +257,7 @@ def test_an_interrupted_start_does_not_hide_that_an_index_was_lost(
 def test_a_sound_index_is_kept_when_the_segments_other_indexes_are_rebuilt(tmp_path: Path) -> None:
     expected = closed_history(tmp_path)
     (tmp_path / f"{4:020}.index").unlink()
-    damage_start(tmp_path, 0)  # the transactions cannot be read from the log
+    damage(tmp_path, 0, 8)  # the transactions cannot be read from the log
     assert aborted(open_log(tmp_path, clean=True)) == expected
 
 
