@@ -12,7 +12,7 @@ from headrace.storage.cleaner.job import CleanedGroup, CleanedLog, CleaningJob
 from headrace.storage.log.log import Log
 from headrace.wire.records import iter_records
 from tests.unit.storage.cleaner.compaction import COMPACTED, TP, InlineProcess, Table, filled, newest
-from tests.unit.storage.logs import NOW, read_all
+from tests.unit.storage.logs import NOW, open_log, read_all
 
 OPERATIONS = ("rename", "unlink", "open", "pwrite", "pwritev", "ftruncate", "write", "truncate", "fsync")
 State = dict[str, bytes]
@@ -52,16 +52,7 @@ def recovered(directory: Path, state: State, *, kernel_survived: bool) -> Log:
     directory.mkdir()
     for name, content in state.items():
         (directory / name).write_bytes(content)
-    return Log.open(
-        directory,
-        TP,
-        COMPACTED,
-        recovery_point=0,
-        clean_shutdown=False,
-        log_start_offset=0,
-        now_ms=NOW,
-        kernel_survived=kernel_survived,
-    )
+    return open_log(directory, COMPACTED, kernel_survived=kernel_survived)
 
 
 @pytest.mark.parametrize("kernel_survived", [True, False])

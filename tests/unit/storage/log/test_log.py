@@ -40,16 +40,6 @@ def test_an_empty_log_starts_and_ends_at_offset_0(log: Log) -> None:
     assert log.reader.offset_for_timestamp(0) is None
 
 
-def test_a_read_begins_with_the_batch_that_holds_the_offset(log: Log) -> None:
-    append(log, 3)
-    append(log, 3)
-    for offset in range(6):
-        part = log.reader.read(offset, 1 << 20, upto_offset=6)
-        assert part is not None
-        _, first = next(batch_headers(part.read()))
-        assert first.base_offset == offset // 3 * 3, offset
-
-
 def test_a_read_never_passes_the_upper_offset_even_inside_a_batch(log: Log) -> None:
     for _ in range(3):
         append(log, 5)
@@ -77,14 +67,6 @@ def test_an_offset_outside_the_log_is_out_of_range(log: Log) -> None:
         with pytest.raises(KafkaError, match=reason) as raised:
             log.reader.read(offset, 100, upto_offset=2)
         assert raised.value.code == ErrorCode.offset_out_of_range
-
-
-def test_a_slice_outlives_its_segment(log: Log) -> None:
-    append(log, 2)
-    part = log.reader.read(0, 1 << 20, upto_offset=2)
-    log.truncate_fully_and_start_at(0)
-    assert part is not None
-    assert part.read() == batch(0, 2)
 
 
 def open_files(directory: Path) -> list[Path]:

@@ -86,10 +86,15 @@ def test_replacing_drops_entries_that_are_not_written_yet(tmp_path: Path) -> Non
         assert index.read() == entries
 
 
-def flushed_with_unwritten_entry(directory: Path) -> Log:
+def with_aborted_transaction(directory: Path) -> Log:
     log = open_log(directory)
     put(log, 1)
     put(log, 1, marker=Marker.ABORT)
+    return log
+
+
+def flushed_with_unwritten_entry(directory: Path) -> Log:
+    log = with_aborted_transaction(directory)
     with full_disk(0):
         log.note_aborted(AbortedTransaction(1, 0, 1, 2))
         log.flusher.flush()
@@ -149,9 +154,7 @@ def test_recovery_reads_a_segment_that_is_rolled_during_a_flush(
 
 
 def test_a_segment_is_not_completed_without_its_index(tmp_path: Path) -> None:
-    log = open_log(tmp_path)
-    put(log, 1)
-    put(log, 1, marker=Marker.ABORT)
+    log = with_aborted_transaction(tmp_path)
     with without_descriptors():
         log.note_aborted(FIRST)
         with pytest.raises(KafkaError, match="Too many open files"):
@@ -161,9 +164,7 @@ def test_a_segment_is_not_completed_without_its_index(tmp_path: Path) -> None:
 
 
 def test_a_restart_restores_an_entry_that_could_not_be_written(tmp_path: Path) -> None:
-    log = open_log(tmp_path)
-    put(log, 1)
-    put(log, 1, marker=Marker.ABORT)
+    log = with_aborted_transaction(tmp_path)
     with without_descriptors():
         log.note_aborted(FIRST)
     while log.segments.active.index.count < 2:
@@ -180,9 +181,7 @@ def test_a_failed_disk_fails_the_flush(tmp_path: Path, monkeypatch: pytest.Monke
     def broken(*_: Any) -> int:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    log = open_log(tmp_path)
-    put(log, 1)
-    put(log, 1, marker=Marker.ABORT)
+    log = with_aborted_transaction(tmp_path)
     monkeypatch.setattr(os, "pwrite", broken)
     log.note_aborted(FIRST)
     with pytest.raises(KafkaError, match="Input/output error"):
