@@ -22,10 +22,18 @@ CALLS: Final = (
 
 
 class FailingCall:
-    """Fails the system call number `place` of those that follow, with an error that may pass."""
+    """Fails the system call number `place` of those that follow, by default with an error that may pass."""
 
-    def __init__(self, patch: pytest.MonkeyPatch, place: int, calls: Iterable[tuple[ModuleType, str]] = CALLS) -> None:
+    def __init__(
+        self,
+        patch: pytest.MonkeyPatch,
+        place: int,
+        calls: Iterable[tuple[ModuleType, str]] = CALLS,
+        *,
+        code: int = errno.EMFILE,
+    ) -> None:
         self.left = place
+        self._code = code
         for module, name in calls:
             patch.setattr(module, name, self._counting(getattr(module, name)))
 
@@ -33,7 +41,7 @@ class FailingCall:
         def counted(*args: Any, **options: Any) -> Any:
             self.left -= 1
             if self.left == 0:
-                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+                raise OSError(self._code, os.strerror(self._code))
             return call(*args, **options)
 
         return counted

@@ -1,5 +1,6 @@
 """Logs that are compacted synchronously, without threads and processes."""
 
+import tracemalloc
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +17,9 @@ from headrace.storage.log.config import LogConfig
 from headrace.storage.log.producers.producer_snapshot import ProducerEntry
 from headrace.storage.log.segment import Segment
 from headrace.types import TopicPartition
-from headrace.wire.batch import BatchHeader
+from headrace.wire.batch import BatchHeader, parse_header
 from headrace.wire.compression import Codec
-from headrace.wire.records import Record, RecordData, build_batch, iter_records
+from headrace.wire.records import Record, RecordData, build_batch, iter_records, uncompressed_body
 from tests.unit.storage.logs import NOW, append_batch
 
 T = TypeVar("T")
@@ -152,3 +153,23 @@ def filled(directory: Path) -> Table:
 
 def newest(records: list[Record]) -> dict[bytes | None, Record]:
     return {record.key: record for record in records}
+
+
+def opened(batch: bytes) -> tuple[BatchHeader, bytes]:
+    """Return the header and the uncompressed body of a batch."""
+    header = parse_header(batch)
+    return header, uncompressed_body(header, batch, 0)
+
+
+def opened_batch(pairs: Sequence[tuple[bytes | None, bytes | None]], base_offset: int) -> tuple[BatchHeader, bytes]:
+    return opened(build_batch([RecordData(key, value, 0) for key, value in pairs], base_offset=base_offset))
+
+
+def peak_memory(work: Callable[[], object]) -> int:
+    """Return the bytes that `work` has in memory at most."""
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()

@@ -1,7 +1,5 @@
 """The cleaner process uses little memory for any log, and handles batches that no client writes."""
 
-import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
 from struct import pack
 
@@ -15,6 +13,7 @@ from headrace.wire.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, parse_header, 
 from headrace.wire.compression import Codec
 from headrace.wire.control import Marker, encode_marker
 from headrace.wire.records import RecordData, assemble, build_batch, iter_records
+from tests.unit.storage.cleaner.compaction import peak_memory
 from tests.unit.storage.logs import NOW
 
 PRODUCER = 7
@@ -92,15 +91,6 @@ def _cleaned(cleaner: Cleaner, directory: Path) -> bytes:
     return (directory / f"{0:020d}.log.cleaned").read_bytes()
 
 
-def _peak(work: Callable[[], object]) -> int:
-    tracemalloc.start()
-    try:
-        work()
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-
-
 def test_small_batches_do_not_keep_their_read_buffers(tmp_path: Path) -> None:
     batches = []
     for offset in range(0, 240, 2):
@@ -108,7 +98,7 @@ def test_small_batches_do_not_keep_their_read_buffers(tmp_path: Path) -> None:
     batches.append(_marker(240, 0))
     _note_aborted(tmp_path, 1, 240)
     cleaner = _cleaner(tmp_path, batches)
-    assert _peak(cleaner.build_map) < LIMIT
+    assert peak_memory(cleaner.build_map) < LIMIT
     assert len(cleaner.map) == 120
 
 
@@ -116,7 +106,7 @@ def test_highly_compressed_clean_batches_are_processed_a_few_at_a_time(tmp_path:
     batches = [_batch(offset, (b"%d" % offset, bytes(2_000_000)), codec=Codec.ZSTD) for offset in range(15)]
     cleaner = _cleaner(tmp_path, [*batches, _batch(15, (b"0", b"new"))], first_dirty=15)
     cleaner.build_map()
-    assert _peak(lambda: cleaner.clean(cleaner.groups()[0])) < LIMIT
+    assert peak_memory(lambda: cleaner.clean(cleaner.groups()[0])) < LIMIT
 
 
 @pytest.mark.slow
@@ -124,7 +114,7 @@ def test_many_small_batches_are_written_before_they_fill_a_megabyte(tmp_path: Pa
     batches = [_batch(0, (b"%d" % key, b"")) for key in range(100)]
     cleaner = _cleaner(tmp_path, [pack(">q", offset) + batches[offset % 100][8:] for offset in range(20_000)])
     # without a limit on the number of pending batches: 16 MB
-    assert _peak(cleaner.build_map) < 12_000_000
+    assert peak_memory(cleaner.build_map) < 12_000_000
 
 
 def test_aborted_batches_are_not_decompressed(tmp_path: Path) -> None:

@@ -4,17 +4,16 @@ import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from types import ModuleType, SimpleNamespace
 from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.storage.cleaner import log_cleaner, segments_io
 from headrace.storage.cleaner.log_cleaner import RETRY_MS, CleanerSettings, Compactable, Dirt, dirt_of
 from headrace.storage.dirs.disk_space import Marks
-from headrace.storage.log.log import Log
 from headrace.storage.log.producers.producer_snapshot import ProducerEntry
 from headrace.storage.log.segment_files import SNAPSHOT_SUFFIX
 from headrace.types import TopicPartition
@@ -23,6 +22,7 @@ from headrace.wire.compression import Codec
 from headrace.wire.records import batch_headers
 from tests.support.examples import examples
 from tests.unit.storage.cleaner.compaction import DAY, TP, Table
+from tests.unit.storage.failing_calls import FailingCall, refuse
 from tests.unit.storage.logs import NOW, read_all
 
 
@@ -301,27 +301,24 @@ class TestFailures:
         assert table.compact()
         assert table.dirs.owned.offline == {table.directory: "[Errno 5] Input/output error"}
 
-    @pytest.mark.parametrize("function", ["log_cleaner.sync_directory", "segments_io.sync_file"])
+    @pytest.mark.parametrize(
+        ("module", "function", "call"),
+        [(segments_io, "sync_file", 1), (log_cleaner, "sync_directory", 1), (log_cleaner, "sync_directory", 2)],
+        ids=["before the swap", "during the swap", "when the swap is complete"],
+    )
     def test_a_disk_that_fails_takes_its_directory_offline(
-        self, dirty: Table, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, function: str
+        self,
+        dirty: Table,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+        module: ModuleType,
+        function: str,
+        call: int,
     ) -> None:
-        monkeypatch.setattr(f"headrace.storage.cleaner.{function}", failing(errno.EIO))
+        FailingCall(monkeypatch, call, [(module, function)], code=errno.EIO)
         dirty.compact()
         assert dirty.dirs.owned.offline == {dirty.directory: "[Errno 5] Input/output error"}
         assert "will be retried" not in caplog.text
-
-    def test_a_disk_that_fails_when_the_swap_is_complete_takes_its_directory_offline(
-        self, dirty: Table, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        finish_swap = Log.finish_swap
-
-        def finish(*args: Any) -> None:
-            finish_swap(*args)
-            monkeypatch.setattr("headrace.storage.cleaner.log_cleaner.sync_directory", failing(errno.EIO))
-
-        monkeypatch.setattr(Log, "finish_swap", finish)
-        assert dirty.compact()
-        assert dirty.dirs.owned.offline == {dirty.directory: "[Errno 5] Input/output error"}
 
     def test_no_log_of_a_directory_that_fails_during_the_search_is_compacted(
         self, dirty: Table, monkeypatch: pytest.MonkeyPatch
@@ -341,7 +338,7 @@ class TestFailures:
 
     def test_a_full_disk_is_retried_after_a_minute(self, dirty: Table, monkeypatch: pytest.MonkeyPatch) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr("headrace.storage.cleaner.log_cleaner.sync_directory", failing(errno.ENOSPC))
+            patch.setattr(log_cleaner, "sync_directory", refuse)
             assert dirty.compact()
         assert dirty.cleaner.failing == {TP: "[Errno 28] No space left on device"}
         assert not dirty.compact()
@@ -349,15 +346,6 @@ class TestFailures:
         assert dirty.compact()
         assert not dirty.dirs.owned.offline
         assert dirty.pairs() == [(1, b"a", b"2")]
-
-
-def failing(code: int) -> Callable[..., Any]:
-    """Return a function that fails with this number of an OSError."""
-
-    def fail(*_: object) -> None:
-        raise OSError(code, os.strerror(code))
-
-    return fail
 
 
 def test_reads_and_writes_are_throttled(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
