@@ -6,19 +6,24 @@ import numpy as np
 import pytest
 
 from headrace.storage.cleaner import offset_map as offset_map_module
+from headrace.storage.cleaner import plain_offset_map
 from headrace.storage.cleaner.columns import Bytes, Integers
 from headrace.storage.cleaner.fates import BYTES_PER_OFFSET, LIVE, SUPERSEDED, TOMBSTONE
 from headrace.storage.cleaner.key_digests import Digests, KeyDigests
 from headrace.storage.cleaner.offset_map import BYTES_PER_KEY, OffsetMap
+from headrace.storage.cleaner.plain_offset_map import PlainOffsetMap
 from headrace.wire.batch import BatchHeader
 from tests.unit.storage.cleaner.compaction import opened_batch, peak_memory
 
+Map = OffsetMap | PlainOffsetMap
+Kind = type[OffsetMap] | type[PlainOffsetMap]
 
-def _map(first_offset: int = 0, max_bytes: float = 1 << 30) -> OffsetMap:
-    return OffsetMap(first_offset, max_bytes=max_bytes, random_bytes=random.Random(1).randbytes)
+
+def _map(first_offset: int = 0, max_bytes: float = 1 << 30, kind: Kind = OffsetMap) -> Map:
+    return kind(first_offset, max_bytes=max_bytes, random_bytes=random.Random(1).randbytes)
 
 
-def _fates(offset_map: OffsetMap, *batches: tuple[BatchHeader, bytes]) -> list[int]:
+def _fates(offset_map: Map, *batches: tuple[BatchHeader, bytes]) -> list[int]:
     return [fate for header, _ in batches for fate in offset_map.fates_in(header)]
 
 
@@ -43,11 +48,14 @@ def test_memory_per_key_is_within_the_estimate(monkeypatch: pytest.MonkeyPatch) 
     assert peak - 500_000 <= len(offset_map) * (BYTES_PER_KEY + BYTES_PER_OFFSET)
 
 
-def test_has_room_refuses_a_batch_that_does_not_fit() -> None:
-    offset_map = _map(100, 10 * BYTES_PER_KEY)
+@pytest.mark.parametrize(
+    ("kind", "bytes_per_key"), [(OffsetMap, BYTES_PER_KEY), (PlainOffsetMap, plain_offset_map.BYTES_PER_KEY)]
+)
+def test_has_room_refuses_a_batch_that_does_not_fit(kind: Kind, bytes_per_key: int) -> None:
+    offset_map = _map(100, 10 * bytes_per_key, kind)
     assert offset_map.has_room(9, 108)
     assert not offset_map.has_room(11, 109)
-    assert not offset_map.has_room(1, 100 + 10 * BYTES_PER_KEY // BYTES_PER_OFFSET)
+    assert not offset_map.has_room(1, 100 + 10 * bytes_per_key // BYTES_PER_OFFSET)
 
 
 def test_known_keys_use_no_additional_memory() -> None:
@@ -86,14 +94,15 @@ def test_the_last_record_of_each_key_is_the_newest(few: int, chunk: int, monkeyp
     assert len(offset_map) == len(newest)
 
 
-def test_records_of_the_clean_part_are_judged_by_the_map() -> None:
+@pytest.mark.parametrize("kind", [OffsetMap, PlainOffsetMap])
+def test_records_of_the_clean_part_are_judged_by_the_map(kind: Kind) -> None:
     long = b"long" * 50
     before = [
         opened_batch([(b"a", b"old"), (None, b"v"), (b"c", b"v"), (b"d", None)], 0),
         # this batch ends within the offsets of the map
         opened_batch([(b"b", b"old"), (long, b"old"), (long + b"er", b"v"), (b"c", None)], 4),
     ]
-    offset_map = _map(7)
+    offset_map = _map(7, kind=kind)
     offset_map.add(*before[1])
     offset_map.add(*opened_batch([(b"a", b"v"), (b"b", None), (long, b"v")], 8))
     offset_map.settle()

@@ -82,12 +82,6 @@ def test_memory_per_key_is_within_the_estimate() -> None:
     assert peak <= len(offset_map) * (BYTES_PER_KEY + BYTES_PER_OFFSET)
 
 
-def test_has_room_refuses_a_batch_that_does_not_fit() -> None:
-    offset_map = PlainOffsetMap(100, max_bytes=10 * BYTES_PER_KEY, random_bytes=bytes)
-    assert offset_map.has_room(9, 108)
-    assert not offset_map.has_room(11, 109)
-
-
 def test_batches_whose_bodies_do_not_match_their_headers_are_kept_whole() -> None:
     offset_map = PlainOffsetMap(0, max_bytes=1 << 30, random_bytes=bytes)
     for offset, size in enumerate((b"\xff", b"\x01", b"\x7e", b"\x02")):
