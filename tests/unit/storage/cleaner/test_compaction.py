@@ -168,7 +168,7 @@ changes = st.lists(
         st.sampled_from(Codec),
         st.booleans(),
     ),
-    max_size=15,
+    max_size=10,
 )
 
 

@@ -17,14 +17,14 @@ from headrace.storage.log.segment import Segment
 from tests.unit.storage.failing_calls import FailingCall, refuse
 from tests.unit.storage.logs import NOW, SMALL, append, offsets, open_log, read_all, restarted
 
-DELETING: Final = replace(SMALL, retention_ms=-1, retention_bytes=2000, file_delete_delay_ms=0)
+DELETING: Final = replace(SMALL, retention_ms=-1, retention_bytes=1500, file_delete_delay_ms=0)
 EXPIRING: Final = replace(SMALL, retention_ms=1000, file_delete_delay_ms=0, preallocate=True)
-END: Final = 16
+END: Final = 12
 LATER: Final = NOW + 10**6
 
 
 def filled(directory: Path) -> Log:
-    """Return a log of four segments with the offsets 0 to 15 and two leader epochs."""
+    """Return a log of three segments with the offsets 0 to 11 and two leader epochs."""
     log = open_log(directory)
     for place in range(END // 2):
         append(log, 2, epoch=place // 5, value=b"v" * 400)

@@ -222,7 +222,7 @@ def overlapping(
     incomplete=st.integers(0, ENTRY_BYTES - 1),
     data=st.data(),
 )
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_a_search_finds_the_same_entries_as_reading_all_of_them(
     tmp_path_factory: pytest.TempPathFactory,
     entries: list[AbortedTransaction],
