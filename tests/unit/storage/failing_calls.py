@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import pytest
 
@@ -22,10 +22,18 @@ CALLS: Final = (
 
 
 class FailingCall:
-    """Fails the system call number `place` of those that follow, with an error that may pass."""
+    """Fails the system call number `place` of those that follow, by default with an error that may pass."""
 
-    def __init__(self, patch: pytest.MonkeyPatch, place: int, calls: Iterable[tuple[ModuleType, str]] = CALLS) -> None:
+    def __init__(
+        self,
+        patch: pytest.MonkeyPatch,
+        place: int,
+        calls: Iterable[tuple[ModuleType, str]] = CALLS,
+        *,
+        code: int = errno.EMFILE,
+    ) -> None:
         self.left = place
+        self._code = code
         for module, name in calls:
             patch.setattr(module, name, self._counting(getattr(module, name)))
 
@@ -33,10 +41,15 @@ class FailingCall:
         def counted(*args: Any, **options: Any) -> Any:
             self.left -= 1
             if self.left == 0:
-                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+                raise OSError(self._code, os.strerror(self._code))
             return call(*args, **options)
 
         return counted
+
+
+def refuse(*_: object, **__: object) -> NoReturn:
+    """Fail like a system call on a full disk."""
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 @contextmanager

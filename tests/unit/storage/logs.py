@@ -1,5 +1,7 @@
 """Logs with known content."""
 
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +94,15 @@ def open_log(
         now_ms=NOW,
         **options,
     )
+
+
+def restarted(log: Log, config: LogConfig = SMALL, **options: Any) -> Iterator[Log]:
+    """Yield the log as it is opened after the process was killed, and then after a clean shutdown."""
+    killed = log.directory.with_name(f"{log.directory.name} killed")
+    shutil.copytree(log.directory, killed)
+    yield open_log(killed, config, **options)
+    log.close()
+    yield open_log(log.directory, config, clean=True, **options)
 
 
 def read_all(log: Log, offset: int | None = None, max_bytes: int = 1 << 20) -> list[Record]:

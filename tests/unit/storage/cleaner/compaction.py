@@ -1,5 +1,6 @@
 """Logs that are compacted synchronously, without threads and processes."""
 
+import tracemalloc
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +17,9 @@ from headrace.storage.log.config import LogConfig
 from headrace.storage.log.producers.producer_snapshot import ProducerEntry
 from headrace.storage.log.segment import Segment
 from headrace.types import TopicPartition
-from headrace.wire.batch import BatchHeader
+from headrace.wire.batch import BatchHeader, parse_header
 from headrace.wire.compression import Codec
-from headrace.wire.records import Record, RecordData, build_batch, iter_records
+from headrace.wire.records import Record, RecordData, build_batch, iter_records, uncompressed_body
 from tests.unit.storage.logs import NOW, append_batch
 
 T = TypeVar("T")
@@ -136,12 +137,13 @@ class Table:
 
 
 def filled(directory: Path) -> Table:
-    """Write several segments with many superseded records, and an active one."""
+    """Write three segments with superseded records, of which the last two are merged, and an active one."""
     table = Table(directory)
-    for place in range(24):
+    for place in range(12):
         key = f"key {place * 7 % 5}"
         table.put((key, f"value {place}" * 5), (f"{key}, once: {place}" if place % 3 == 0 else key, "v" * 20))
-        if place % 11 == 10:
+        if place == 9:
+            table.log.roll(NOW)
             table.put((key, None))
     table.log.roll(NOW)
     table.put(("active", "1"))
@@ -151,3 +153,23 @@ def filled(directory: Path) -> Table:
 
 def newest(records: list[Record]) -> dict[bytes | None, Record]:
     return {record.key: record for record in records}
+
+
+def opened(batch: bytes) -> tuple[BatchHeader, bytes]:
+    """Return the header and the uncompressed body of a batch."""
+    header = parse_header(batch)
+    return header, uncompressed_body(header, batch, 0)
+
+
+def opened_batch(pairs: Sequence[tuple[bytes | None, bytes | None]], base_offset: int) -> tuple[BatchHeader, bytes]:
+    return opened(build_batch([RecordData(key, value, 0) for key, value in pairs], base_offset=base_offset))
+
+
+def peak_memory(work: Callable[[], object]) -> int:
+    """Return the bytes that `work` has in memory at most."""
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()

@@ -1,7 +1,5 @@
 """The cleaner process uses little memory for any log, and handles batches that no client writes."""
 
-import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
 from struct import pack
 
@@ -15,10 +13,11 @@ from headrace.wire.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, parse_header, 
 from headrace.wire.compression import Codec
 from headrace.wire.control import Marker, encode_marker
 from headrace.wire.records import RecordData, assemble, build_batch, iter_records
+from tests.unit.storage.cleaner.compaction import peak_memory
 from tests.unit.storage.logs import NOW
 
 PRODUCER = 7
-LIMIT = 30_000_000
+LIMIT = 12_000_000
 """Bytes; without the limits, these logs take twice as much memory."""
 
 
@@ -27,22 +26,28 @@ def _batch(offset: int, *records: tuple[bytes, bytes | None], codec: Codec = Cod
     return build_batch(data, base_offset=offset, codec=codec, leader_epoch=0, **options)
 
 
-def _aborted(offset: int, body: bytes) -> bytes:
+def _assembled(
+    offset: int, body: bytes, *, records: int = 1, timestamp: int = NOW, producer_id: int = -1, attributes: int = 0
+) -> bytes:
     return assemble(
         body,
-        record_count=1,
-        last_offset_delta=0,
-        base_timestamp=NOW,
-        max_timestamp=NOW,
+        record_count=records,
+        last_offset_delta=records - 1,
+        base_timestamp=timestamp,
+        max_timestamp=timestamp,
         base_offset=offset,
         codec=Codec.NONE,
         level=None,
         leader_epoch=0,
-        producer_id=PRODUCER,
+        producer_id=producer_id,
         producer_epoch=0,
         base_sequence=0,
-        attributes=TRANSACTIONAL_FLAG,
+        attributes=attributes,
     )
+
+
+def _aborted(offset: int, body: bytes) -> bytes:
+    return _assembled(offset, body, producer_id=PRODUCER, attributes=TRANSACTIONAL_FLAG)
 
 
 def _marker(offset: int, kind: int, records: int = 1) -> bytes:
@@ -86,31 +91,22 @@ def _cleaned(cleaner: Cleaner, directory: Path) -> bytes:
     return (directory / f"{0:020d}.log.cleaned").read_bytes()
 
 
-def _peak(work: Callable[[], object]) -> int:
-    tracemalloc.start()
-    try:
-        work()
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-
-
 def test_small_batches_do_not_keep_their_read_buffers(tmp_path: Path) -> None:
     batches = []
-    for offset in range(0, 500, 2):
+    for offset in range(0, 190, 2):
         batches += [_batch(offset, (b"%d" % offset, b"v")), _aborted(offset + 1, bytes(250_000))]
-    batches.append(_marker(500, 0))
-    _note_aborted(tmp_path, 1, 500)
+    batches.append(_marker(190, 0))
+    _note_aborted(tmp_path, 1, 190)
     cleaner = _cleaner(tmp_path, batches)
-    assert _peak(cleaner.build_map) < LIMIT
-    assert len(cleaner.map) == 250
+    assert peak_memory(cleaner.build_map) < LIMIT
+    assert len(cleaner.map) == 95
 
 
 def test_highly_compressed_clean_batches_are_processed_a_few_at_a_time(tmp_path: Path) -> None:
-    batches = [_batch(offset, (b"%d" % offset, bytes(2_000_000)), codec=Codec.ZSTD) for offset in range(20)]
-    cleaner = _cleaner(tmp_path, [*batches, _batch(20, (b"0", b"new"))], first_dirty=20)
+    batches = [_batch(offset, (b"%d" % offset, bytes(2_000_000)), codec=Codec.ZSTD) for offset in range(12)]
+    cleaner = _cleaner(tmp_path, [*batches, _batch(12, (b"0", b"new"))], first_dirty=12)
     cleaner.build_map()
-    assert _peak(lambda: cleaner.clean(cleaner.groups()[0])) < LIMIT
+    assert peak_memory(lambda: cleaner.clean(cleaner.groups()[0])) < LIMIT
 
 
 @pytest.mark.slow
@@ -118,7 +114,7 @@ def test_many_small_batches_are_written_before_they_fill_a_megabyte(tmp_path: Pa
     batches = [_batch(0, (b"%d" % key, b"")) for key in range(100)]
     cleaner = _cleaner(tmp_path, [pack(">q", offset) + batches[offset % 100][8:] for offset in range(20_000)])
     # without a limit on the number of pending batches: 16 MB
-    assert _peak(cleaner.build_map) < 12_000_000
+    assert peak_memory(cleaner.build_map) < 12_000_000
 
 
 def test_aborted_batches_are_not_decompressed(tmp_path: Path) -> None:
@@ -152,20 +148,6 @@ def test_timestamps_that_exceed_64_bits_are_limited(tmp_path: Path) -> None:
         RecordData(key, value, timestamp) for key, value, timestamp in ((b"a", b"1", far), (b"b", None, 3 * far - 1))
     ]
     body = build_batch([item._replace(timestamp=item.timestamp - far) for item in data])[61:]
-    malformed = assemble(
-        body,
-        record_count=2,
-        last_offset_delta=1,
-        base_timestamp=far,
-        max_timestamp=far,
-        base_offset=0,
-        codec=Codec.NONE,
-        level=None,
-        leader_epoch=0,
-        producer_id=-1,
-        producer_epoch=-1,
-        base_sequence=-1,
-        attributes=0,
-    )
+    malformed = _assembled(0, body, records=2, timestamp=far)
     left = _cleaned(_cleaner(tmp_path, [malformed, _batch(2, (b"a", b"2"))]), tmp_path)
     assert [record.key for record in iter_records(left)] == [b"b", b"a"]

@@ -4,17 +4,16 @@ import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from types import ModuleType, SimpleNamespace
 from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.storage.cleaner import log_cleaner, segments_io
 from headrace.storage.cleaner.log_cleaner import RETRY_MS, CleanerSettings, Compactable, Dirt, dirt_of
 from headrace.storage.dirs.disk_space import Marks
-from headrace.storage.log.log import Log
 from headrace.storage.log.producers.producer_snapshot import ProducerEntry
 from headrace.storage.log.segment_files import SNAPSHOT_SUFFIX
 from headrace.types import TopicPartition
@@ -23,6 +22,7 @@ from headrace.wire.compression import Codec
 from headrace.wire.records import batch_headers
 from tests.support.examples import examples
 from tests.unit.storage.cleaner.compaction import DAY, TP, Table
+from tests.unit.storage.failing_calls import FailingCall, refuse
 from tests.unit.storage.logs import NOW, read_all
 
 
@@ -31,13 +31,21 @@ def table(tmp_path: Path) -> Table:
     return Table(tmp_path / "data")
 
 
-def test_the_newest_record_of_each_key_keeps_its_offset(table: Table) -> None:
+@pytest.fixture
+def dirty(table: Table) -> Table:
+    """A log with a superseded record at offset 0."""
+    table.put(("a", "1"), ("a", "2"))
+    table.log.roll(NOW)
+    return table
+
+
+def test_only_the_newest_record_of_each_key_is_kept_at_its_offset(table: Table) -> None:
     table.put(("a", "1"), ("b", "1"), ("c", "1"))
-    table.put(("a", "2"))
+    table.put(("a", "2"), (None, "from before the topic was compacted"))
     table.put(("b", "2"), ("d", "1"))
     table.log.roll(NOW)
     assert table.compact()
-    assert table.pairs() == [(2, b"c", b"1"), (3, b"a", b"2"), (4, b"b", b"2"), (5, b"d", b"1")]
+    assert table.pairs() == [(2, b"c", b"1"), (3, b"a", b"2"), (5, b"b", b"2"), (6, b"d", b"1")]
     assert not table.compact()
 
 
@@ -78,13 +86,6 @@ def test_whole_batches_are_copied_byte_for_byte_and_others_keep_their_codec(tabl
     assert len(table.records()) == 3 * len(Codec) + 1
 
 
-def test_records_without_a_key_are_removed(table: Table) -> None:
-    table.put((None, "from before the topic was compacted"), ("a", "1"))
-    table.log.roll(NOW)
-    table.compact()
-    assert table.pairs() == [(1, b"a", b"1")]
-
-
 class TestTombstones:
     def test_a_tombstone_is_removed_delete_retention_ms_after_the_first_compaction(self, table: Table) -> None:
         table.put(("a", "1"), ("b", "1"))
@@ -120,31 +121,21 @@ class TestTombstones:
         assert table.pairs() == [(2, b"z", b"1")]
 
 
-class TestProducers:
-    def test_the_last_batch_of_an_active_producer_stays_empty(self, table: Table) -> None:
-        last = table.put(("a", "1"), ("b", "1"), producer_id=7, producer_epoch=2, base_sequence=40)
-        table.put(("a", "2"), ("b", "2"), producer_id=8, producer_epoch=0, base_sequence=0)
-        table.put(("a", "3"), ("b", "3"))
-        table.producers = [ProducerEntry(7, 2, 41, last.last_offset, 1, NOW, -1, -1)]
-        table.log.roll(NOW)
-        table.compact()
+def test_the_last_batch_of_a_producer_stays_empty_until_the_producer_expires(table: Table) -> None:
+    last = table.put(("a", "1"), ("b", "1"), producer_id=7, producer_epoch=2, base_sequence=40)
+    table.put(("a", "2"), ("b", "2"), producer_id=8, producer_epoch=0, base_sequence=0)
+    table.put(("a", "3"), ("b", "3"))
+    table.producers = [ProducerEntry(7, 2, 41, last.last_offset, 1, NOW, -1, -1)]
+    table.log.roll(NOW)
+    for _ in range(2):
+        table.compact(from_start=True)
         first, second = table.headers()
         assert (first.producer_id, first.producer_epoch, first.base_sequence, first.last_sequence) == (7, 2, 40, 41)
         assert (first.base_offset, first.last_offset, first.record_count) == (0, 1, 0)
         assert second.base_offset == 4
-
-    def test_an_empty_batch_is_removed_when_its_producer_has_expired(self, table: Table) -> None:
-        last = table.put(("a", "1"), producer_id=7, producer_epoch=0, base_sequence=0)
-        table.put(("a", "2"))
-        table.producers = [ProducerEntry(7, 0, 0, last.last_offset, 0, NOW, -1, -1)]
-        table.log.roll(NOW)
-        table.compact()
-        content = table.content()
-        table.compact(from_start=True)
-        assert table.content() == content
-        table.producers = []
-        table.compact(from_start=True)
-        assert [header.base_offset for header in table.headers()] == [1]
+    table.producers = []
+    table.compact(from_start=True)
+    assert [header.base_offset for header in table.headers()] == [4]
 
 
 def test_the_last_batch_before_the_uncleaned_part_stays_empty(table: Table) -> None:
@@ -177,7 +168,7 @@ changes = st.lists(
         st.sampled_from(Codec),
         st.booleans(),
     ),
-    max_size=40,
+    max_size=10,
 )
 
 
@@ -257,52 +248,41 @@ class TestDueLogs:
         table.now += 1001
         assert table.compact()
 
-    def test_the_cleaner_offset_survives_a_restart(self, table: Table) -> None:
-        table.put(("a", "1"))
-        table.log.roll(NOW)
-        table.compact()
-        assert (table.directory / "cleaner-offset-checkpoint").read_text() == "0\n1\ntable 0 1\n"
-        table.reopen()
-        assert not table.compact()
-
-    def test_a_new_topic_of_the_same_name_is_compacted_from_its_start(self, table: Table) -> None:
-        table.put(("a", "1"), ("a", "2"))
-        table.log.roll(NOW)
-        table.compact()
-        table.dirs.delete(TP, now_ms=NOW)
-        table.log = table.dirs.create(TP, UUID(int=2), table.log.config, now_ms=NOW)
-        assert table.dirs.cleaned_upto(TP) is None
+    def test_the_cleaner_offset_survives_a_restart_but_not_the_deletion_of_the_topic(self, dirty: Table) -> None:
+        dirty.compact()
+        assert (dirty.directory / "cleaner-offset-checkpoint").read_text() == "0\n1\ntable 0 2\n"
+        dirty.reopen()
+        assert not dirty.compact()
+        dirty.dirs.delete(TP, now_ms=NOW)
+        dirty.log = dirty.dirs.create(TP, UUID(int=2), dirty.log.config, now_ms=NOW)
+        assert dirty.dirs.cleaned_upto(TP) is None
 
 
 class TestFailures:
     def test_the_error_of_a_batch_too_large_for_memory_has_the_remedy(
-        self, table: Table, caplog: pytest.LogCaptureFixture
+        self, dirty: Table, caplog: pytest.LogCaptureFixture
     ) -> None:
-        table.settings = CleanerSettings(map_bytes=100, io_buffer_bytes=512, bytes_per_second=1e12)
-        table.put(("a", "1"), ("a", "2"))
-        table.log.roll(NOW)
-        table.compact()
+        dirty.settings = CleanerSettings(map_bytes=100, io_buffer_bytes=512, bytes_per_second=1e12)
+        dirty.compact()
         assert "increase log.cleaner.dedupe.buffer.size" in caplog.text
-        assert "log.cleaner.dedupe.buffer.size" in table.cleaner.failing[TP]
+        assert "log.cleaner.dedupe.buffer.size" in dirty.cleaner.failing[TP]
 
     def test_a_failing_log_is_retried_after_a_minute_and_reported_once(
-        self, table: Table, caplog: pytest.LogCaptureFixture
+        self, dirty: Table, caplog: pytest.LogCaptureFixture
     ) -> None:
-        table.put(("a", "1"), ("a", "2"))
-        table.log.roll(NOW)
-        path = table.log.segments.ordered[0].path
+        path = dirty.log.segments.ordered[0].path
         content = path.read_bytes()
         path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
         for _ in range(3):
-            assert table.compact()
-            assert not table.compact()
-            table.now += RETRY_MS
+            assert dirty.compact()
+            assert not dirty.compact()
+            dirty.now += RETRY_MS
         assert caplog.text.count("failed") == 1
-        assert "at byte 0" in table.cleaner.failing[TP]
+        assert "at byte 0" in dirty.cleaner.failing[TP]
         path.write_bytes(content)
-        assert table.compact()
-        assert not table.cleaner.failing
-        assert table.pairs() == [(1, b"a", b"2")]
+        assert dirty.compact()
+        assert not dirty.cleaner.failing
+        assert dirty.pairs() == [(1, b"a", b"2")]
 
     def test_a_disk_that_fails_after_the_swap_takes_its_directory_offline(
         self, table: Table, monkeypatch: pytest.MonkeyPatch
@@ -322,47 +302,30 @@ class TestFailures:
         assert table.dirs.owned.offline == {table.directory: "[Errno 5] Input/output error"}
 
     @pytest.mark.parametrize(
-        "function",
-        [
-            "log_cleaner.sync_directory",
-            "log_cleaner._open_cleaned",
-            "log_cleaner.dirt_of",
-            "segments_io.sync_file",
-        ],
+        ("module", "function", "call"),
+        [(segments_io, "sync_file", 1), (log_cleaner, "sync_directory", 1), (log_cleaner, "sync_directory", 2)],
+        ids=["before the swap", "during the swap", "when the swap is complete"],
     )
     def test_a_disk_that_fails_takes_its_directory_offline(
-        self, table: Table, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, function: str
+        self,
+        dirty: Table,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+        module: ModuleType,
+        function: str,
+        call: int,
     ) -> None:
-        table.put(("a", "1"), ("a", "2"))
-        table.log.roll(NOW)
-        monkeypatch.setattr(f"headrace.storage.cleaner.{function}", failing(errno.EIO))
-        table.compact()
-        assert table.dirs.owned.offline == {table.directory: "[Errno 5] Input/output error"}
+        FailingCall(monkeypatch, call, [(module, function)], code=errno.EIO)
+        dirty.compact()
+        assert dirty.dirs.owned.offline == {dirty.directory: "[Errno 5] Input/output error"}
         assert "will be retried" not in caplog.text
 
-    def test_a_disk_that_fails_when_the_swap_is_complete_takes_its_directory_offline(
-        self, table: Table, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        table.put(("a", "1"), ("a", "2"))
-        table.log.roll(NOW)
-        finish_swap = Log.finish_swap
-
-        def finish(*args: Any) -> None:
-            finish_swap(*args)
-            monkeypatch.setattr("headrace.storage.cleaner.log_cleaner.sync_directory", failing(errno.EIO))
-
-        monkeypatch.setattr(Log, "finish_swap", finish)
-        assert table.compact()
-        assert table.dirs.owned.offline == {table.directory: "[Errno 5] Input/output error"}
-
     def test_no_log_of_a_directory_that_fails_during_the_search_is_compacted(
-        self, table: Table, monkeypatch: pytest.MonkeyPatch
+        self, dirty: Table, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        table.put(("a", "1"), ("a", "2"))
-        table.log.roll(NOW)
-        other = table.dirs.create(TopicPartition("other", 0), UUID(int=2), table.log.config, now_ms=NOW)
+        other = dirty.dirs.create(TopicPartition("other", 0), UUID(int=2), dirty.log.config, now_ms=NOW)
         candidate = Compactable(other, 0, lambda: ())
-        monkeypatch.setattr(table.cleaner, "_logs", lambda: [*table._logs(), candidate])
+        monkeypatch.setattr(dirty.cleaner, "_logs", lambda: [*dirty._logs(), candidate])
 
         def dirt(cleanable: Compactable, cleaned_upto: int | None, now_ms: int) -> Dirt | None:
             if cleanable is candidate:
@@ -370,33 +333,19 @@ class TestFailures:
             return dirt_of(cleanable, cleaned_upto, now_ms)
 
         monkeypatch.setattr("headrace.storage.cleaner.log_cleaner.dirt_of", dirt)
-        assert not table.compact()
-        assert list(table.dirs.owned.offline) == [table.directory]
+        assert not dirty.compact()
+        assert list(dirty.dirs.owned.offline) == [dirty.directory]
 
-    @pytest.mark.parametrize("function", ["log_cleaner.sync_directory", "segments_io.sync_file"])
-    def test_a_full_disk_is_retried_after_a_minute(
-        self, table: Table, monkeypatch: pytest.MonkeyPatch, function: str
-    ) -> None:
-        table.put(("a", "1"), ("a", "2"))
-        table.log.roll(NOW)
+    def test_a_full_disk_is_retried_after_a_minute(self, dirty: Table, monkeypatch: pytest.MonkeyPatch) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(f"headrace.storage.cleaner.{function}", failing(errno.ENOSPC))
-            assert table.compact()
-        assert table.cleaner.failing == {TP: "[Errno 28] No space left on device"}
-        assert not table.compact()
-        table.now += RETRY_MS
-        assert table.compact()
-        assert not table.dirs.owned.offline
-        assert table.pairs() == [(1, b"a", b"2")]
-
-
-def failing(code: int) -> Callable[..., Any]:
-    """Return a function that fails with this number of an OSError."""
-
-    def fail(*_: object) -> None:
-        raise OSError(code, os.strerror(code))
-
-    return fail
+            patch.setattr(log_cleaner, "sync_directory", refuse)
+            assert dirty.compact()
+        assert dirty.cleaner.failing == {TP: "[Errno 28] No space left on device"}
+        assert not dirty.compact()
+        dirty.now += RETRY_MS
+        assert dirty.compact()
+        assert not dirty.dirs.owned.offline
+        assert dirty.pairs() == [(1, b"a", b"2")]
 
 
 def test_reads_and_writes_are_throttled(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -411,29 +360,17 @@ def test_reads_and_writes_are_throttled(table: Table, monkeypatch: pytest.Monkey
     assert slept[-1] == pytest.approx(3 * size / 1000)
 
 
-def test_a_log_fails_until_the_disk_has_space(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    table.put(("a", "1"))
-    table.put(("a", "2"))
-    table.log.roll(NOW)
-    free = 10
-    monkeypatch.setattr(table.dirs.owned, "space", lambda _: (1000, free))
-    assert not table.compact()
-    assert "free some space there" in table.cleaner.failing[TP]
-    free = 1_000_000
-    table.now += RETRY_MS
-    assert table.compact()
-    assert not table.cleaner.failing
-    assert table.pairs() == [(1, b"a", b"2")]
-
-
-def test_compaction_leaves_the_space_reserved_for_the_broker(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    table.put(("a", "1"))
-    table.put(("a", "2"))
-    table.log.roll(NOW)
-    space = table.dirs.owned.disk_space[table.log.directory.parent]
-    space.observe(1_000_000, 500_000, Marks(hard_bytes=900_000))
-    monkeypatch.setattr(table.dirs.owned, "space", lambda _: (1_000_000, 440_000))
-    assert not table.compact()
-    monkeypatch.setattr(table.dirs.owned, "space", lambda _: (1_000_000, 460_000))
-    table.now += RETRY_MS
-    assert table.compact()
+def test_a_log_fails_until_the_disk_has_space_beside_that_reserved_for_the_broker(
+    dirty: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reserved, size = 900_000, dirty.log.segments.size
+    dirty.dirs.owned.disk_space[dirty.directory].observe(1_000_000, 500_000, Marks(hard_bytes=reserved))
+    # the cleaner may use half of the reserved space
+    monkeypatch.setattr(dirty.dirs.owned, "space", lambda _: (1_000_000, reserved // 2 + size - 1))
+    assert not dirty.compact()
+    assert "free some space there" in dirty.cleaner.failing[TP]
+    monkeypatch.setattr(dirty.dirs.owned, "space", lambda _: (1_000_000, reserved // 2 + size))
+    dirty.now += RETRY_MS
+    assert dirty.compact()
+    assert not dirty.cleaner.failing
+    assert dirty.pairs() == [(1, b"a", b"2")]

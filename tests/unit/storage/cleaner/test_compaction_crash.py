@@ -12,7 +12,7 @@ from headrace.storage.cleaner.job import CleanedGroup, CleanedLog, CleaningJob
 from headrace.storage.log.log import Log
 from headrace.wire.records import iter_records
 from tests.unit.storage.cleaner.compaction import COMPACTED, TP, InlineProcess, Table, filled, newest
-from tests.unit.storage.logs import NOW, read_all
+from tests.unit.storage.logs import NOW, open_log, read_all
 
 OPERATIONS = ("rename", "unlink", "open", "pwrite", "pwritev", "ftruncate", "write", "truncate", "fsync")
 State = dict[str, bytes]
@@ -52,16 +52,7 @@ def recovered(directory: Path, state: State, *, kernel_survived: bool) -> Log:
     directory.mkdir()
     for name, content in state.items():
         (directory / name).write_bytes(content)
-    return Log.open(
-        directory,
-        TP,
-        COMPACTED,
-        recovery_point=0,
-        clean_shutdown=False,
-        log_start_offset=0,
-        now_ms=NOW,
-        kernel_survived=kernel_survived,
-    )
+    return open_log(directory, COMPACTED, kernel_survived=kernel_survived)
 
 
 @pytest.mark.parametrize("kernel_survived", [True, False])
@@ -72,7 +63,7 @@ def test_a_crash_after_any_operation_loses_nothing(tmp_path: Path, kernel_surviv
         table.compact()
     after = table.records()
     assert len(after) < len(before)
-    assert len(states) > 40
+    assert len(states) > 30
     originals = {item.offset: item for item in before}
     seen = set()
     for place, state in enumerate(states):
@@ -131,7 +122,7 @@ class TestTheLogChangesBeforeTheSwap:
         self.assert_untouched(table)
 
     def test_cut_by_retention(self, table: Table) -> None:
-        table.configure(cleanup_policy=frozenset({"compact", "delete"}), retention_bytes=1000)
+        table.configure(cleanup_policy=frozenset({"compact", "delete"}), retention_bytes=500)
         expire = EventBeforeSwap(lambda: table.log.apply_retention(NOW, table.log.log_end_offset))
         assert table.cleaner.clean_filthiest(expire)
         assert table.log.log_start_offset > 0

@@ -1,5 +1,3 @@
-import pytest
-
 from headrace.storage.dirs.disk_space import DiskSpace, Marks, Room
 
 MIB = 1024 * 1024
@@ -7,12 +5,14 @@ GIB = 1024 * MIB
 OFF = Marks(0, 0, 0, 0)
 
 
-@pytest.mark.parametrize(
-    ("total", "soft", "hard"),
-    [(1000 * GIB, GIB, 256 * MIB), (10 * GIB, GIB, 256 * MIB), (20 * MIB, 2 * MIB, MIB), (0, 0, 0)],
-)
-def test_automatic_marks_leave_most_of_a_small_file_system_to_data(total: int, soft: int, hard: int) -> None:
-    assert (Marks().soft(total), Marks().hard(total)) == (soft, hard)
+def test_automatic_marks_leave_most_of_a_small_file_system_to_data() -> None:
+    marks = {
+        1000 * GIB: (GIB, 256 * MIB),
+        10 * GIB: (GIB, 256 * MIB),
+        20 * MIB: (2 * MIB, MIB),
+        0: (0, 0),
+    }
+    assert {total: (Marks().soft(total), Marks().hard(total)) for total in marks} == marks
 
 
 def test_the_larger_of_bytes_and_percent_applies() -> None:
@@ -23,12 +23,6 @@ def test_the_larger_of_bytes_and_percent_applies() -> None:
 
 def test_the_soft_mark_is_never_below_the_hard_one() -> None:
     assert Marks(soft_bytes=0, hard_bytes=500).soft(1000) == 500
-
-
-def test_marks_of_zero_are_never_reached() -> None:
-    space = DiskSpace()
-    space.observe(1000, 0, OFF)
-    assert space.room is Room.PLENTY
 
 
 def test_a_disk_that_fills_up_and_empties_passes_both_marks() -> None:
@@ -48,10 +42,10 @@ def test_a_disk_that_fills_up_and_empties_passes_both_marks() -> None:
     ]
 
 
-def test_marks_may_change_while_the_broker_runs() -> None:
+def test_marks_may_change_while_the_broker_runs_and_those_of_zero_are_never_reached() -> None:
     space = DiskSpace()
     seen = []
-    for marks in (Marks(soft_bytes=200, hard_bytes=100), Marks(soft_bytes=300, hard_bytes=250), OFF):
-        space.observe(1000, 150, marks)
+    for free, marks in ((150, Marks(200, 0, 100, 0)), (150, Marks(300, 0, 250, 0)), (150, OFF), (0, OFF)):
+        space.observe(1000, free, marks)
         seen.append(space.room)
-    assert seen == [Room.LOW, Room.NONE, Room.PLENTY]
+    assert seen == [Room.LOW, Room.NONE, Room.PLENTY, Room.PLENTY]

@@ -82,16 +82,6 @@ def test_a_new_directory_whose_disk_fails_is_offline(a: Path, tmp_path: Path, mo
     dirs.close({})
 
 
-def test_a_link_to_itself_is_offline(a: Path, tmp_path: Path) -> None:
-    loop = tmp_path / "loop"
-    loop.symlink_to(loop)
-
-    dirs = LogDirs.open([a, loop], broker_id=0)
-
-    assert list(dirs.owned.offline) == [loop]
-    dirs.close({})
-
-
 class TestInterruptedMove:
     """From `a` to `b`."""
 
@@ -170,6 +160,7 @@ class TestDirectoriesOfKafka:
         monkeypatch.undo()
         assert [path.name for path in b.iterdir()] == ["t-1"]
 
+    @pytest.mark.parametrize("fail", ["opening"], indirect=True)
     def test_a_copy_of_its_partition_on_another_disk_is_kept(
         self, a: Path, b: Path, fail: Callable[[Path], None], caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -187,6 +178,7 @@ class TestDirectoriesOfKafka:
         assert f"Keeping {copy}" in caplog.text
         dirs.close({})
 
+    @pytest.mark.parametrize("fail", ["listing"], indirect=True)
     def test_no_start_is_possible_if_all_disks_fail(self, b: Path, fail: Callable[[Path], None]) -> None:
         fail(b / "t-1")
         dirs = LogDirs.survey([b], broker_id=0)

@@ -14,7 +14,7 @@ from headrace.storage.log.config import LogConfig
 from headrace.storage.log.indexes.txn_index import AbortedTransaction, TransactionIndex
 from headrace.storage.log.log import Log
 from headrace.wire.control import Marker
-from tests.unit.storage.failing_calls import full_disk, without_descriptors
+from tests.unit.storage.failing_calls import full_disk, refuse, without_descriptors
 from tests.unit.storage.logs import NOW, TP, append, put
 
 FIRST = AbortedTransaction(1, 0, 1, 2)
@@ -79,9 +79,6 @@ def test_a_move_takes_an_entry_along_that_was_written_late_or_never(
 
 
 def test_a_move_that_fails_keeps_the_entry(moved: Moved, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise PermissionError
-
     with monkeypatch.context() as patch:
         patch.setattr(Path, "rename", refuse)
         with pytest.raises(MoveFailedError):

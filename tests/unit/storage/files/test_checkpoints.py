@@ -1,6 +1,5 @@
 """Small files can be read after they are written; malformed ones are refused with their names."""
 
-import os
 from pathlib import Path
 from uuid import UUID
 
@@ -13,9 +12,7 @@ from headrace.storage.dirs.meta_properties import (
     write_meta_properties,
 )
 from headrace.storage.dirs.partition_metadata import read_topic_id, write_topic_id
-from headrace.storage.files.atomic_file import replace_file
 from headrace.storage.files.checkpoint import CorruptCheckpointError, OffsetCheckpoint
-from headrace.storage.log.indexes.txn_index import AbortedTransaction, TransactionIndex
 from headrace.storage.log.leader_epochs import EpochEntry, LeaderEpochs, read_entries
 from headrace.storage.log.producers.producer_snapshot import (
     CorruptSnapshotError,
@@ -29,27 +26,6 @@ from headrace.types import TopicPartition
 from headrace.wire.ids import id_to_text, new_id, text_to_id
 
 TOPIC_ID = UUID("4f1c8f0e-6a1e-4c3b-9d54-0123456789ab")
-
-
-class TestReplacedFiles:
-    def test_the_new_content_replaces_the_old(self, tmp_path: Path) -> None:
-        path = tmp_path / "file"
-        replace_file(path, b"one")
-        replace_file(path, b"two", sync=False)
-        assert path.read_bytes() == b"two"
-        assert list(tmp_path.iterdir()) == [path]
-
-    def test_a_failed_write_leaves_the_old_content(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        path = tmp_path / "file"
-        replace_file(path, b"one")
-
-        def fail(descriptor: int) -> None:
-            raise OSError(28, "No space left on device")
-
-        monkeypatch.setattr(os, "fsync", fail)
-        with pytest.raises(OSError, match="No space"):
-            replace_file(path, b"two")
-        assert path.read_bytes() == b"one"
 
 
 class TestOffsetCheckpoint:
@@ -76,22 +52,21 @@ class TestOffsetCheckpoint:
         checkpoint.write({TopicPartition("t", 0): 2})
         assert path.exists()
 
-    @pytest.mark.parametrize(
-        "content", ["1\n0\n", "x", "0\n1\n", "0\n0\nt 0 1\n", "0\n1\nt 0\n", "0\n1\nt zero 1\n", b"\xff\xfe"]
-    )
-    def test_a_malformed_file_is_refused_by_name(self, tmp_path: Path, content: str | bytes) -> None:
+    def test_a_malformed_file_is_refused_by_name(self, tmp_path: Path) -> None:
         path = tmp_path / "file"
-        path.write_bytes(content.encode() if isinstance(content, str) else content)
-        with pytest.raises(CorruptCheckpointError, match=str(path)):
-            OffsetCheckpoint(path).read()
+        for content in (b"1\n0\n", b"x", b"0\n1\n", b"0\n0\nt 0 1\n", b"0\n1\nt 0\n", b"0\n1\nt zero 1\n", b"\xff\xfe"):
+            path.write_bytes(content)
+            with pytest.raises(CorruptCheckpointError, match=str(path)):
+                OffsetCheckpoint(path).read()
 
 
 class TestMetaProperties:
-    @pytest.mark.parametrize("version", [0, 1])
-    def test_a_written_file_can_be_read(self, tmp_path: Path, version: int) -> None:
-        properties = MetaProperties(version=version, cluster_id="abc", broker_id=5, directory_id=TOPIC_ID)
-        write_meta_properties(tmp_path, properties)
-        assert read_meta_properties(tmp_path) == properties
+    def test_a_written_file_can_be_read(self, tmp_path: Path) -> None:
+        assert read_meta_properties(tmp_path) is None
+        for version in (0, 1):
+            properties = MetaProperties(version=version, cluster_id="abc", broker_id=5, directory_id=TOPIC_ID)
+            write_meta_properties(tmp_path, properties)
+            assert read_meta_properties(tmp_path) == properties
 
     def test_kafkas_files_are_read(self, tmp_path: Path) -> None:
         path = tmp_path / "meta.properties"
@@ -110,14 +85,11 @@ class TestMetaProperties:
             version=0, cluster_id="xyz", broker_id=3, directory_id=None
         )
 
-    def test_a_directory_without_the_file_has_no_owner(self, tmp_path: Path) -> None:
-        assert read_meta_properties(tmp_path) is None
-
-    @pytest.mark.parametrize("content", ["version=7\n", "version=one\n", "version=1\nnode.id=x\n"])
-    def test_a_malformed_file_is_refused_by_name(self, tmp_path: Path, content: str) -> None:
-        (tmp_path / "meta.properties").write_text(content)
-        with pytest.raises(KafkaError, match=r"meta.properties is malformed"):
-            read_meta_properties(tmp_path)
+    def test_a_malformed_file_is_refused_by_name(self, tmp_path: Path) -> None:
+        for content in ("version=7\n", "version=one\n", "version=1\nnode.id=x\n"):
+            (tmp_path / "meta.properties").write_text(content)
+            with pytest.raises(KafkaError, match=r"meta.properties is malformed"):
+                read_meta_properties(tmp_path)
 
     def test_ids_have_22_characters(self) -> None:
         for _ in range(100):
@@ -137,11 +109,11 @@ class TestPartitionMetadata:
         assert (tmp_path / "partition.metadata").read_text() == f"version: 0\ntopic_id: {id_to_text(TOPIC_ID)}"
         assert read_topic_id(tmp_path) == TOPIC_ID
 
-    @pytest.mark.parametrize("content", ["version: 1\ntopic_id: x", "version: 0", "version: 0\ntopic_id: ?"])
-    def test_a_malformed_file_is_refused_by_name(self, tmp_path: Path, content: str) -> None:
-        (tmp_path / "partition.metadata").write_text(content)
-        with pytest.raises(KafkaError, match=r"partition.metadata is malformed"):
-            read_topic_id(tmp_path)
+    def test_a_malformed_file_is_refused_by_name(self, tmp_path: Path) -> None:
+        for content in ("version: 1\ntopic_id: x", "version: 0", "version: 0\ntopic_id: ?"):
+            (tmp_path / "partition.metadata").write_text(content)
+            with pytest.raises(KafkaError, match=r"partition.metadata is malformed"):
+                read_topic_id(tmp_path)
 
 
 class End:
@@ -173,25 +145,21 @@ class TestLeaderEpochs:
         epochs = self.epochs(tmp_path)
         assert (epochs.latest, epochs.end_offset_for(0), epochs.epoch_for(5)) == (-1, (-1, -1), -1)
 
-    def test_a_new_entry_removes_contradictory_ones(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-        epochs = self.epochs(tmp_path, (1, 0), (2, 20), (3, 40), (4, 20))
+    def test_an_epoch_keeps_its_first_offset_and_removes_contradictory_entries(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        epochs = self.epochs(tmp_path, (1, 0), (1, 10), (2, 20), (3, 40), (4, 20))
         assert epochs.entries == (EpochEntry(1, 0), EpochEntry(4, 20))
         assert "contradict it: epoch 2 at offset 20, epoch 3 at offset 40" in caplog.text
 
-    def test_an_epoch_keeps_its_first_offset(self, tmp_path: Path) -> None:
-        assert self.epochs(tmp_path, (1, 0), (1, 20)).entries == (EpochEntry(1, 0),)
-
-    def test_truncation_at_either_end(self, tmp_path: Path) -> None:
+    def test_entries_and_truncations_at_either_end_are_written_to_the_file(self, tmp_path: Path) -> None:
         epochs = self.epochs(tmp_path, (1, 0), (2, 20), (3, 40), (4, 60))
+        assert epochs.path.read_text() == "0\n4\n1 0\n2 20\n3 40\n4 60\n"
         epochs.truncate_from_end(60)
         epochs.truncate_from_start(30)
         assert epochs.entries == (EpochEntry(2, 30), EpochEntry(3, 40))
         epochs.sync()
         assert read_entries(epochs.path) == [EpochEntry(2, 30), EpochEntry(3, 40)]
-
-    def test_every_change_is_written_to_the_file(self, tmp_path: Path) -> None:
-        epochs = self.epochs(tmp_path, (1, 0), (2, 20))
-        assert epochs.path.read_text() == "0\n2\n1 0\n2 20\n"
         epochs.clear()
         assert read_entries(epochs.path) == []
 
@@ -224,20 +192,3 @@ class TestProducerSnapshot:
         assert list(snapshots(tmp_path)) == [0, 10, 20]
         remove_stray_snapshots(tmp_path, [10], 21)
         assert list(snapshots(tmp_path)) == [10, 20]
-
-
-class TestTransactionIndex:
-    def test_a_written_file_can_be_read(self, tmp_path: Path) -> None:
-        index = TransactionIndex(tmp_path / "x.txnindex")
-        assert index.read() == []
-        first, second = AbortedTransaction(1, 0, 10, 11), AbortedTransaction(2, 5, 20, 12)
-        index.append(first)
-        index.append(second)
-        assert index.path.stat().st_size == 2 * 34
-        assert index.read() == [first, second]
-        assert index.aborted_between(11, 15) == ([second], False)
-        assert index.aborted_between(0, 5) == ([first], True)
-        index.truncate(15)
-        assert index.read() == [first]
-        index.clear()
-        assert index.read() == []

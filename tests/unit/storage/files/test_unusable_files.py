@@ -3,10 +3,12 @@
 import errno
 import os
 from pathlib import Path
+from typing import Final
 
 import pytest
 
 from headrace.errors import KafkaError
+from headrace.storage.files import sparse_copy
 from headrace.storage.files.atomic_file import UnusableFileError, read_file
 from headrace.storage.files.checkpoint import CorruptCheckpointError, OffsetCheckpoint
 from headrace.storage.files.sparse_copy import copy_file
@@ -38,54 +40,56 @@ def test_a_fifo_in_place_of_a_checkpoint_counts_as_corrupt(fifo: Path) -> None:
         OffsetCheckpoint(fifo).read()
 
 
-@pytest.mark.parametrize("suffix", ["log", "index", "timeindex", "txnindex"])
-def test_a_fifo_among_the_files_of_a_log_is_refused_by_name(tmp_path: Path, suffix: str) -> None:
+def test_a_fifo_among_the_files_of_a_log_is_refused_by_name(tmp_path: Path) -> None:
     log = open_log(tmp_path / "log")
     append(log)
     log.close()
-    path = log.directory / f"{0:020}.{suffix}"
-    path.unlink(missing_ok=True)
-    os.mkfifo(path)
-    with pytest.raises(KafkaError, match=f"{path.name} is not a regular file"):
-        open_log(log.directory)
+    for suffix in ("txnindex", "timeindex", "index", "log"):
+        path = log.directory / f"{0:020}.{suffix}"
+        path.unlink(missing_ok=True)
+        os.mkfifo(path)
+        with pytest.raises(KafkaError, match=f"{path.name} is not a regular file"):
+            open_log(log.directory)
+        path.unlink()
 
 
-def test_a_copy_keeps_the_holes_of_a_file(tmp_path: Path) -> None:
-    source, target = tmp_path / "source", tmp_path / "target"
-    with source.open("wb") as file:
-        file.write(b"begin")
-        file.seek(20 << 20)
-        file.write(b"end")
-        file.truncate(40 << 20)
+class TestSparseCopies:
+    CHUNK_BYTES: Final = 4096
 
-    copy_file(source, target)
+    @pytest.fixture(autouse=True)
+    def small_chunks(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sparse_copy, "_COPY_BYTES", self.CHUNK_BYTES)
 
-    assert target.read_bytes() == source.read_bytes()
-    assert target.stat().st_blocks * 512 < 5 << 20
+    def check(self, directory: Path) -> int:
+        """Copy a file with holes, and return the bytes that the copy occupies."""
+        source, target = directory / "source", directory / "target"
+        with source.open("wb") as file:
+            for content in (b"begin", b"middle", b"end"):
+                file.write(content)
+                file.seek(40 * self.CHUNK_BYTES, os.SEEK_CUR)
+            file.truncate(file.tell())
+        copy_file(source, target)
+        assert target.read_bytes() == source.read_bytes()
+        return target.stat().st_blocks * 512
 
+    def test_a_copy_keeps_the_holes(self, tmp_path: Path) -> None:
+        assert self.check(tmp_path) < 20 * self.CHUNK_BYTES
 
-@pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOTSUP, errno.EIO])
-def test_a_copy_is_complete_on_file_systems_that_cannot_find_holes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
-) -> None:
-    lseek = os.lseek
+    def test_a_copy_is_complete_on_file_systems_that_cannot_find_holes(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        lseek = os.lseek
 
-    def seek(descriptor: int, position: int, whence: int) -> int:
-        if whence == os.SEEK_DATA:
-            raise OSError(code, os.strerror(code))
-        return lseek(descriptor, position, whence)
+        def seek(descriptor: int, position: int, whence: int) -> int:
+            if whence == os.SEEK_DATA:
+                raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+            return lseek(descriptor, position, whence)
 
-    monkeypatch.setattr(os, "lseek", seek)
-    check_copy(tmp_path)
+        monkeypatch.setattr(os, "lseek", seek)
+        self.check(tmp_path)
 
-
-def test_a_copy_is_complete_on_systems_that_cannot_find_holes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(os, "SEEK_DATA")
-    check_copy(tmp_path)
-
-
-def check_copy(directory: Path) -> None:
-    source, target = directory / "source", directory / "target"
-    source.write_bytes(bytes(3 << 20) + b"data" + bytes(3 << 20) + b"end")
-    copy_file(source, target)
-    assert target.read_bytes() == source.read_bytes()
+    def test_a_copy_is_complete_on_systems_that_cannot_find_holes(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delattr(os, "SEEK_DATA")
+        self.check(tmp_path)

@@ -1,13 +1,10 @@
 """A roll that fails at any system call loses no record, neither at once nor after a restart."""
 
-import errno
-import os
-import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
 
 import pytest
 
@@ -16,8 +13,8 @@ from headrace.storage.files.disk_failures import is_disk_failure
 from headrace.storage.files.log_file import LogFile
 from headrace.storage.log.log import Log
 from headrace.storage.log.segment import MAX_RELATIVE_OFFSET
-from tests.unit.storage.failing_calls import FailingCall, without_descriptors
-from tests.unit.storage.logs import NOW, SMALL, append, batch, offsets, open_log, read_all
+from tests.unit.storage.failing_calls import FailingCall, refuse, without_descriptors
+from tests.unit.storage.logs import NOW, SMALL, append, batch, offsets, open_log, read_all, restarted
 
 PREALLOCATED: Final = replace(SMALL, preallocate=True)
 LARGE: Final = b"v" * 1700
@@ -45,15 +42,8 @@ def log_files(log: Log) -> list[int]:
     return sorted(int(path.stem) for path in log.directory.glob("*.log"))
 
 
-def refuse(*_: object, **__: object) -> NoReturn:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-@pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("roll", ROLLS.values(), ids=ROLLS.keys())
-def test_records_appended_after_a_failed_roll_survive_a_restart(
-    roll: Callable[[Log], object], clean: bool, tmp_path: Path
-) -> None:
+def test_records_appended_after_a_failed_roll_survive_a_restart(roll: Callable[[Log], object], tmp_path: Path) -> None:
     succeeded = 0
     for place in range(1, 100):
         log = filled(tmp_path / str(place))
@@ -67,10 +57,8 @@ def test_records_appended_after_a_failed_roll_survive_a_restart(
         expected = [*offsets(read_all(log)), *(append(log).base_offset for _ in range(3))]
         assert offsets(read_all(log)) == expected, f"call {place}"
         assert log_files(log) == [segment.base_offset for segment in log.segments.ordered], f"call {place}"
-        if clean:
-            log.close()
-        log = open_log(log.directory, PREALLOCATED, clean=clean, log_start_offset=log.log_start_offset)
-        assert offsets(read_all(log)) == expected, f"call {place}"
+        for again in restarted(log, PREALLOCATED, log_start_offset=log.log_start_offset):
+            assert offsets(read_all(again)) == expected, f"call {place}"
     assert place > succeeded + 5
 
 
@@ -124,10 +112,6 @@ def test_batches_too_far_apart_for_one_segment_stay_in_the_empty_segment_of_thei
 class TestFilesOfEarlierVersions:
     """Earlier versions left empty segments when a roll failed."""
 
-    @pytest.fixture(params=[True, False], ids=["clean", "unclean"])
-    def clean(self, request: pytest.FixtureRequest) -> bool:
-        return bool(request.param)
-
     def leave(self, log: Log, offset: int, content: bytes = b"", *, with_indexes: bool = False) -> None:
         path = log.directory / f"{offset:020d}.log"
         path.write_bytes(content)
@@ -135,29 +119,26 @@ class TestFilesOfEarlierVersions:
             path.with_suffix(".index").touch()
             path.with_suffix(".timeindex").touch()
 
-    @pytest.mark.parametrize("content", [b"", bytes(2000)], ids=["empty", "zeros"])
-    @pytest.mark.parametrize("with_indexes", [True, False])
-    def test_a_segment_without_batches_within_another_is_removed(
-        self, tmp_path: Path, clean: bool, content: bytes, with_indexes: bool, caplog: pytest.LogCaptureFixture
+    @pytest.mark.parametrize("clean", [True, False])
+    def test_segments_without_batches_within_another_are_removed(
+        self, tmp_path: Path, clean: bool, caplog: pytest.LogCaptureFixture
     ) -> None:
         log = filled(tmp_path / "log")
-        failed_at = log.log_end_offset
-        append(log)
-        append(log)
+        failed = [append(log).base_offset for _ in range(4)]
+        expected = [segment.base_offset for segment in log.segments.ordered]
         log.close()
-        self.leave(log, failed_at, content, with_indexes=with_indexes)
-        self.leave(log, failed_at + 1)
+        for place, offset in enumerate(failed):
+            self.leave(log, offset, bytes(2000 * (place % 2)), with_indexes=place < 2)
         again = open_log(log.directory, PREALLOCATED, clean=clean)
-        assert offsets(read_all(again)) == list(range(failed_at + 2))
-        assert failed_at not in log_files(again)
-        assert f"{failed_at}.log, which has no records" in caplog.text
+        assert log_files(again) == expected
+        assert [f"{offset}.log, which has no records" in caplog.text for offset in failed] == [True] * 4
         append(again)
-        assert offsets(read_all(again)) == list(range(failed_at + 3))
+        assert offsets(read_all(again)) == list(range(failed[-1] + 2))
 
+    @pytest.mark.parametrize("clean", [True, False])
     def test_records_before_a_later_roll_are_kept(self, tmp_path: Path, clean: bool) -> None:
         log = filled(tmp_path / "log")
-        failed_at = log.log_end_offset
-        append(log)
+        failed_at = append(log).base_offset
         append(log, value=LARGE)
         append(log)
         log.close()
@@ -165,14 +146,12 @@ class TestFilesOfEarlierVersions:
         again = open_log(log.directory, PREALLOCATED, clean=clean)
         assert offsets(read_all(again)) == list(range(failed_at + 3))
 
-    def test_empty_segments_at_the_end_of_others_are_kept(self, tmp_path: Path, clean: bool) -> None:
+    def test_empty_segments_at_the_end_of_others_are_kept(self, tmp_path: Path) -> None:
         log = filled(tmp_path / "log")
         log.roll(NOW)
         expected = log_files(log)
-        shutil.copytree(log.directory, tmp_path / "killed")  # the active segment is full of preallocated zeros
-        log.close()
-        for directory in (log.directory, tmp_path / "killed"):
-            assert log_files(open_log(directory, PREALLOCATED, clean=clean)) == expected
+        for again in restarted(log, PREALLOCATED):
+            assert log_files(again) == expected
 
 
 def test_a_file_that_cannot_be_opened_fails_the_append_alone(tmp_path: Path) -> None:

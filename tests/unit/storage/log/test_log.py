@@ -1,4 +1,3 @@
-import errno
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from headrace.storage.log.timestamps import timestamp_at
 from headrace.wire.compression import Codec
 from headrace.wire.records import batch_headers
 from tests.support.examples import examples
+from tests.unit.storage.failing_calls import refuse
 from tests.unit.storage.logs import (
     NOW,
     SMALL,
@@ -40,74 +40,33 @@ def test_an_empty_log_starts_and_ends_at_offset_0(log: Log) -> None:
     assert log.reader.offset_for_timestamp(0) is None
 
 
-def test_a_read_returns_the_appended_bytes(log: Log) -> None:
-    expected = b"".join(batch(offset, 2) for offset in (0, 2, 4))
+def test_a_read_never_passes_the_upper_offset_even_inside_a_batch(log: Log) -> None:
     for _ in range(3):
-        append(log, 2)
-    part = log.reader.read(0, 1 << 20, upto_offset=6)
-    assert part is not None
-    assert part.read() == expected
-
-
-@pytest.mark.parametrize("offset", range(6))
-def test_a_read_begins_with_the_batch_that_holds_the_offset(log: Log, offset: int) -> None:
-    append(log, 3)
-    append(log, 3)
-    part = log.reader.read(offset, 1 << 20, upto_offset=6)
-    assert part is not None
-    _, first = next(batch_headers(part.read()))
-    assert first.base_offset == offset // 3 * 3
-
-
-def test_a_read_never_passes_the_upper_offset(log: Log) -> None:
-    for _ in range(4):
         append(log, 5)
-    part = log.reader.read(0, 1 << 20, upto_offset=10)
-    assert part is not None
-    assert whole_end(part) == 10
+    for upper in (10, 12):
+        part = log.reader.read(0, 1 << 20, upto_offset=upper)
+        assert part is not None
+        assert whole_end(part) == 10
+    assert log.reader.read(10, 1 << 20, upto_offset=12) is None
 
 
-def test_an_upper_offset_inside_a_batch_leaves_the_batch_out(log: Log) -> None:
-    append(log, 5)
-    append(log, 5)
-    part = log.reader.read(0, 1 << 20, upto_offset=7)
-    assert part is not None
-    assert whole_end(part) == 5
-    assert log.reader.read(5, 1 << 20, upto_offset=7) is None
-
-
-def test_a_small_read_returns_one_whole_batch_if_requested(log: Log) -> None:
+def test_a_read_is_cut_at_its_byte_limit_after_one_whole_batch_if_requested(log: Log) -> None:
     size = append(log, 5).size
     append(log, 5)
-    part = log.reader.read(0, 10, upto_offset=10)
-    assert part is not None
-    assert part.size == size
+    for limit in (10, size + 7):
+        part = log.reader.read(0, limit, upto_offset=10)
+        assert part is not None
+        assert part.size == max(size, limit)
     assert log.reader.read(0, 10, upto_offset=10, min_one_batch=False) is None
 
 
-def test_a_read_is_cut_at_its_byte_limit(log: Log) -> None:
-    size = append(log, 5).size
-    append(log, 5)
-    part = log.reader.read(0, size + 7, upto_offset=10)
-    assert part is not None
-    assert part.size == size + 7
-
-
-@pytest.mark.parametrize("offset", [-1, 3])
-def test_an_offset_outside_the_log_is_out_of_range(log: Log, offset: int) -> None:
+def test_an_offset_outside_the_log_is_out_of_range(log: Log) -> None:
     append(log, 2)
-    reason = f"offset {offset} of orders-eu-3 is out of range: the log starts at offset 0 and ends at offset 2"
-    with pytest.raises(KafkaError, match=reason) as raised:
-        log.reader.read(offset, 100, upto_offset=2)
-    assert raised.value.code == ErrorCode.offset_out_of_range
-
-
-def test_a_slice_outlives_its_segment(log: Log) -> None:
-    append(log, 2)
-    part = log.reader.read(0, 1 << 20, upto_offset=2)
-    log.truncate_fully_and_start_at(0)
-    assert part is not None
-    assert part.read() == batch(0, 2)
+    for offset in (-1, 3):
+        reason = f"offset {offset} of orders-eu-3 is out of range: the log starts at offset 0 and ends at offset 2"
+        with pytest.raises(KafkaError, match=reason) as raised:
+            log.reader.read(offset, 100, upto_offset=2)
+        assert raised.value.code == ErrorCode.offset_out_of_range
 
 
 def open_files(directory: Path) -> list[Path]:
@@ -133,16 +92,15 @@ class TestRolling:
             append(log)
         assert [item.base_offset for item in log.segments.ordered] == [0, 2000 // size]
         assert log.segments.active_base_offset == 2000 // size
-
-    def test_a_batch_larger_than_a_segment_gets_its_own_segment(self, log: Log) -> None:
-        append(log, value=b"v" * 3000)
+        append(log, value=b"v" * 3000)  # larger than a segment
         append(log)
-        assert [item.base_offset for item in log.segments.ordered] == [0, 1]
+        assert [item.base_offset for item in log.segments.ordered] == [0, *range(2000 // size, 2000 // size + 3)]
 
-    def test_records_segment_ms_younger_than_the_first_go_to_a_new_segment(self, log: Log) -> None:
-        log.configure(replace(SMALL, segment_ms=1000))
+    @pytest.mark.parametrize("jitter_ms", [0, 900])
+    def test_records_segment_ms_younger_than_the_first_go_to_a_new_segment(self, log: Log, jitter_ms: int) -> None:
+        log.configure(replace(SMALL, segment_ms=1000, segment_jitter_ms=jitter_ms))
         append(log, timestamp=NOW)
-        append(log, timestamp=NOW + 1000)
+        append(log, timestamp=NOW + 1000 - jitter_ms)
         assert len(log.segments.ordered) == 1
         append(log, timestamp=NOW + 1001)
         assert [item.base_offset for item in log.segments.ordered] == [0, 2]
@@ -151,12 +109,6 @@ class TestRolling:
         log.configure(replace(SMALL, segment_ms=1000))
         append(log, timestamp=-1, now_ms=NOW)
         append(log, timestamp=-1, now_ms=NOW + 1001)
-        assert len(log.segments.ordered) == 2
-
-    def test_jitter_makes_a_segment_roll_earlier_but_never_later(self, log: Log) -> None:
-        log.configure(replace(SMALL, segment_ms=1000, segment_jitter_ms=900))
-        append(log, timestamp=NOW)
-        append(log, timestamp=NOW + 1001)
         assert len(log.segments.ordered) == 2
 
     def test_a_full_index_rolls_the_segment(self, tmp_path: Path) -> None:
@@ -175,11 +127,8 @@ class TestRolling:
         assert [item.base_offset for item in log.segments.ordered] == [0, far]
         assert offsets(read_all(log)) == [0, far]
 
-    def test_rolling_an_empty_log_changes_nothing(self, log: Log) -> None:
+    def test_a_rolled_log_continues_at_its_end_and_an_empty_one_is_unchanged(self, log: Log) -> None:
         assert log.roll(NOW) is log.segments.active
-        assert len(log.segments.ordered) == 1
-
-    def test_a_rolled_log_continues_at_its_end(self, log: Log) -> None:
         append(log, 4)
         log.roll(NOW)
         append(log, 4)
@@ -204,11 +153,8 @@ class TestFailingDisk:
         def pwritev(descriptor: int, buffers: list[bytes], position: int) -> int:
             return real(descriptor, [buffers[0]], position)
 
-        def pwrite(descriptor: int, data: bytes, position: int) -> int:
-            raise OSError(28, "No space left on device")
-
         monkeypatch.setattr(os, "pwritev", pwritev)
-        monkeypatch.setattr(os, "pwrite", pwrite)
+        monkeypatch.setattr(os, "pwrite", refuse)
         with pytest.raises(KafkaError, match=r"cannot append .* No space left on device") as raised:
             append(log, 2)
         monkeypatch.undo()
@@ -217,27 +163,6 @@ class TestFailingDisk:
         assert log.segments.active.path.stat().st_size == size == log.segments.size
         append(log, 2)
         assert offsets(read_all(log)) == [0, 1, 2, 3]
-
-    def test_a_segment_that_cannot_be_created_leaves_the_log_unchanged(
-        self, log: Log, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        for _ in range(5):
-            append(log, 2, value=b"v" * 150)
-        real = os.open
-
-        def full(path: Path, flags: int, mode: int = 0o777) -> int:
-            if flags & os.O_CREAT and str(path).endswith(".timeindex"):
-                raise OSError(28, "No space left on device")
-            return real(path, flags, mode)
-
-        monkeypatch.setattr(os, "open", full)
-        with pytest.raises(KafkaError, match="No space left on device"):
-            append(log, 2, value=b"v" * 1500)
-        monkeypatch.undo()
-
-        append(log, 2, value=b"v" * 1500)
-        assert offsets(read_all(log)) == list(range(12))
-        assert offsets(read_all(open_log(log.directory))) == list(range(12))
 
     def test_a_partial_write_is_completed(self, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
         real = os.pwritev
@@ -251,21 +176,22 @@ class TestTruncation:
         for place in range(30):
             append(log, 2, epoch=place // 10, timestamp=NOW + place)
 
-    @pytest.mark.parametrize("offset", [0, 1, 2, 21, 40, 59, 60, 100])
-    def test_everything_from_the_offset_on_is_deleted(self, log: Log, offset: int) -> None:
+    def test_everything_from_the_offset_on_is_deleted(self, log: Log) -> None:
         self.fill(log)
-        log.truncate_to(offset)
-        end = min(offset // 2 * 2, 60)
-        assert log.log_end_offset == end
-        assert offsets(read_all(log)) == list(range(end))
-        append(log, 2)
-        assert offsets(read_all(log)) == list(range(end + 2))
+        for offset, end in ((100, 60), (60, 60), (59, 58), (40, 40), (31, 30), (21, 20), (2, 2), (1, 0)):
+            log.truncate_to(offset)
+            assert log.log_end_offset == end
+            assert offsets(read_all(log)) == list(range(end))
+            append(log, 2)
+            assert offsets(read_all(log)) == list(range(end + 2))
 
-    def test_epochs_and_timestamps_are_truncated_too(self, log: Log) -> None:
+    def test_epochs_and_timestamps_are_truncated_too_and_a_restart_finds_the_truncated_log(self, log: Log) -> None:
         self.fill(log)
-        log.truncate_to(30)
-        assert [entry.epoch for entry in log.leader_epochs.entries] == [0, 1]
-        assert log.reader.max_timestamp() == (NOW + 15, 29)
+        log.truncate_to(31)
+        for found in (log, open_log(log.directory)):
+            assert [entry.epoch for entry in found.leader_epochs.entries] == [0, 1]
+            assert found.reader.max_timestamp() == (NOW + 15, 29)
+            assert offsets(read_all(found)) == list(range(30))
 
     def test_timestamps_of_batches_appended_with_truncated_ones_stay(self, log: Log, tmp_path: Path) -> None:
         append(log, 3, timestamp=NOW + 50, value=b"v" * 100)
@@ -288,13 +214,6 @@ class TestTruncation:
         again = open_log(tmp_path / "log", kernel_survived=True)
         assert again.reader.max_timestamp() == (NOW + 52, 2)
 
-    def test_the_recovery_point_is_not_after_the_end(self, log: Log) -> None:
-        self.fill(log)
-        log.flusher.flush()
-        assert log.flusher.recovery_point == 60
-        log.truncate_to(10)
-        assert log.flusher.recovery_point == 10
-
     def test_truncating_before_the_log_start_restarts_the_log(self, log: Log) -> None:
         self.fill(log)
         log.apply_retention(NOW + 10**12, 60)
@@ -308,13 +227,6 @@ class TestTruncation:
         assert log.leader_epochs.entries == ()
         append(log, 2)
         assert offsets(read_all(log)) == [1000, 1001]
-
-    def test_a_restart_finds_the_truncated_log(self, log: Log, tmp_path: Path) -> None:
-        self.fill(log)
-        log.truncate_to(31)
-        again = open_log(tmp_path / "log")
-        assert again.log_end_offset == log.log_end_offset
-        assert offsets(read_all(again)) == list(range(30))
 
 
 class TestRetention:
@@ -331,17 +243,14 @@ class TestRetention:
         with pytest.raises(KafkaError):
             log.reader.read(0, 100, upto_offset=30)
 
-    def test_the_oldest_segments_over_the_size_limit_are_deleted(self, log: Log) -> None:
+    def test_the_oldest_segments_are_deleted_if_the_others_reach_the_size_limit(self, log: Log) -> None:
         self.fill(log)
         kept = log.segments.ordered[1:]
+        log.configure(replace(SMALL, retention_ms=-1, retention_bytes=log.segments.size - 1))
+        assert log.apply_retention(NOW, 30) == 0
         log.configure(replace(SMALL, retention_ms=-1, retention_bytes=sum(item.size for item in kept)))
         assert log.apply_retention(NOW, 30) == 1
         assert log.segments.ordered == kept
-
-    def test_retention_by_size_never_leaves_less_than_the_limit(self, log: Log) -> None:
-        self.fill(log)
-        log.configure(replace(SMALL, retention_ms=-1, retention_bytes=log.segments.size - 1))
-        assert log.apply_retention(NOW, 30) == 0
 
     def test_segments_before_the_log_start_offset_are_deleted_with_any_cleanup_policy(self, log: Log) -> None:
         self.fill(log)
@@ -360,14 +269,6 @@ class TestRetention:
         log.configure(replace(SMALL, retention_ms=0))
         limit = log.segments.ordered[1].base_offset
         assert log.apply_retention(NOW + 10**12, limit) == 1
-
-    def test_an_empty_segment_remains_when_all_records_are_too_old(self, log: Log) -> None:
-        self.fill(log)
-        log.configure(replace(SMALL, retention_ms=0))
-        log.apply_retention(NOW + 10**12, 30)
-        assert (log.log_start_offset, log.log_end_offset, log.segments.size) == (30, 30, 0)
-        append(log)
-        assert offsets(read_all(log)) == [30]
 
     def test_files_are_removed_after_the_delay(self, log: Log) -> None:
         self.fill(log)
@@ -407,12 +308,6 @@ class TestTimestamps:
         log.advance_log_start(4)
         assert log.reader.offset_for_timestamp(NOW) == (NOW + 40, 4, 0)
 
-    def test_the_largest_timestamp_has_the_offset_of_its_first_record(self, log: Log) -> None:
-        append(log, 3, timestamp=NOW + 50, step=0)
-        append(log, 3, timestamp=NOW + 10, step=20)
-        append(log, 3, timestamp=NOW)
-        assert log.reader.max_timestamp() == (NOW + 50, 0)
-
     @settings(max_examples=examples(50))
     @given(
         st.lists(st.tuples(st.integers(1, 4), st.integers(0, 60), st.integers(0, 5)), min_size=1, max_size=40),
@@ -434,11 +329,6 @@ class TestTimestamps:
 
 
 class TestFlushing:
-    def test_a_flush_moves_the_recovery_point_to_the_end(self, log: Log) -> None:
-        append(log, 5)
-        log.flusher.flush(NOW)
-        assert log.flusher.recovery_point == 5
-
     def test_only_rolled_segments_can_be_flushed(self, log: Log) -> None:
         append(log, 5)
         log.roll(NOW)
@@ -542,12 +432,9 @@ def test_a_log_behaves_like_a_list_of_batches(
 
 
 def test_a_log_start_that_cannot_be_noted_is_a_storage_error(log: Log) -> None:
-    def is_full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     append(log, 2)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LeaderEpochs, "truncate_from_start", is_full)
+        patch.setattr(LeaderEpochs, "truncate_from_start", refuse)
         with pytest.raises(KafkaError) as caught:
             log.advance_log_start(1)
     assert caught.value.code is ErrorCode.kafka_storage_error

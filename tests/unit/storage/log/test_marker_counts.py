@@ -13,45 +13,26 @@ def counts(*markers: int, known_from: int = 0) -> MarkerCounts:
 
 
 def test_markers_between_two_offsets_are_counted() -> None:
+    assert not counts()
     found = counts(3, 7, 9)
+    assert found
     assert [found.between(0, 10), found.between(3, 9), found.between(4, 7), found.between(10, 10)] == [3, 2, 0, 0]
 
 
-def test_counts_without_markers_are_false() -> None:
-    assert not counts()
-    assert counts(3)
-
-
-def test_markers_before_the_start_are_unknown_until_scanned() -> None:
+def test_markers_before_the_start_are_unknown_until_scans_find_them_in_parts() -> None:
     found = counts(120, known_from=100)
     assert found.unknown(40) == Range(40, 100)
-    found.learn(Scanned(40, 100, array("q", [50, 60])))
-    assert found.unknown(40) is None
-    assert found.between(40, 130) == 3
-
-
-def test_a_scan_continues_after_the_previous_one() -> None:
-    found = counts(known_from=100)
+    before = found.revision
     found.learn(Scanned(40, 70, array("q", [50])))
+    assert found.revision != before
     assert found.unknown(45) == Range(70, 100)
     assert found.between(40, 100) == 0
-    found.learn(Scanned(70, 100, array("q", [80])))
-    assert found.between(40, 100) == 2
-
-
-def test_older_positions_are_scanned_too() -> None:
-    found = counts(known_from=100)
-    found.learn(Scanned(40, 100, array("q", [50])))
+    found.learn(Scanned(70, 100, array("q", [80, 90])))
+    assert found.unknown(40) is None
+    assert found.between(40, 130) == 4
     assert found.unknown(10) == Range(10, 40)
     found.learn(Scanned(10, 40, array("q", [20])))
-    assert found.between(10, 100) == 2
-
-
-def test_a_scan_changes_the_revision() -> None:
-    found = counts(known_from=100)
-    before = found.revision
-    found.learn(Scanned(40, 100, array("q")))
-    assert found.revision != before
+    assert found.between(10, 130) == 5
 
 
 def test_over_the_limit_older_markers_are_estimated() -> None:
