@@ -3,19 +3,20 @@
 from collections.abc import Awaitable, Generator, Mapping
 from typing import Any
 
-import pytest
-
 from headrace.server.context import ClientInfo, Handler, RawReply, RequestContext
 from headrace.slices import finish
 from headrace.storage.files.log_file import FileSlice
 from headrace.wire.apis import ApiKey, request_encoder, response_reader, schema, versions
 
 
-def every_version(key: ApiKey) -> pytest.MarkDecorator:
-    """Parametrize a test with every supported `version` of the API."""
+def versions_around(key: ApiKey, *changes: int) -> list[int]:
+    """Return the oldest and the newest version of an API, and those on both sides of the versions that change it.
+
+    tests/parity compares the replies in all versions with Kafka's.
+    """
     known = versions(key)
     assert known is not None
-    return pytest.mark.parametrize("version", range(known.lowest, known.highest + 1))
+    return sorted({known.lowest, known.highest, *changes, *(version - 1 for version in changes)})
 
 
 async def ask(
