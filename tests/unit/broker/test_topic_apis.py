@@ -13,7 +13,7 @@ from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode, KafkaError
 from headrace.server.context import Handler
 from headrace.wire.apis import ApiKey
-from tests.unit.broker.asking import ask, every_version
+from tests.unit.broker.asking import ask, versions_around
 from tests.unit.cluster.clusters import Cluster, started
 
 CREATE, DELETE, GROW = ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS, ApiKey.CREATE_PARTITIONS
@@ -43,12 +43,13 @@ async def create(routes: Routes, *topics: dict[str, Any], validate_only: bool = 
     return {result.name: result for result in (await ask(routes, CREATE, 7, request)).topics}
 
 
-@every_version(CREATE)
-async def test_topics_are_created_in_every_version(version: int, routes: Routes, cluster: Cluster) -> None:
-    request = {"topics": [topic("t", 2), topic("a b")], "timeout": 1000, "validate_only": False}
-    response = await ask(routes, CREATE, version, request)
-    assert [result.error_code for result in response.topics] == [ErrorCode.none, ErrorCode.invalid_topic_exception]
-    assert len(cluster.image.topics["t"].partitions) == 2
+async def test_topics_are_created(routes: Routes, cluster: Cluster) -> None:
+    for version in versions_around(CREATE):
+        request = {"topics": [topic(f"t{version}", 2), topic("a b")], "timeout": 1000, "validate_only": False}
+        response = await ask(routes, CREATE, version, request)
+        codes = [result.error_code for result in response.topics]
+        assert codes == [ErrorCode.none, ErrorCode.invalid_topic_exception], version
+        assert len(cluster.image.topics[f"t{version}"].partitions) == 2, version
 
 
 async def test_a_response_has_id_partitions_replicas_and_settings(routes: Routes, cluster: Cluster) -> None:
@@ -90,15 +91,15 @@ async def test_replicas_may_be_assigned_manually(routes: Routes, cluster: Cluste
     assert len(cluster.image.topics["t"].partitions) == 2
 
 
-@every_version(DELETE)
-async def test_topics_are_deleted_by_name_in_every_version(version: int, routes: Routes, cluster: Cluster) -> None:
-    await create(routes, topic("t"))
-    names = ["t", "nothing"]
-    topics = [{"name": name, "topic_id": None} for name in names]
-    response = await ask(routes, DELETE, version, {"topic_names": names, "topics": topics, "timeout": 1000})
-    codes = {result.name: result.error_code for result in response.responses}
-    assert codes == {"t": ErrorCode.none, "nothing": ErrorCode.unknown_topic_or_partition}
-    assert not cluster.image.topics
+async def test_topics_are_deleted_by_name(routes: Routes, cluster: Cluster) -> None:
+    for version in versions_around(DELETE, 6):
+        await create(routes, topic("t"))
+        names = ["t", "nothing"]
+        topics = [{"name": name, "topic_id": None} for name in names]
+        response = await ask(routes, DELETE, version, {"topic_names": names, "topics": topics, "timeout": 1000})
+        codes = {result.name: result.error_code for result in response.responses}
+        assert codes == {"t": ErrorCode.none, "nothing": ErrorCode.unknown_topic_or_partition}, version
+        assert not cluster.image.topics, version
 
 
 async def test_topics_are_deleted_by_id(routes: Routes, cluster: Cluster) -> None:
@@ -125,29 +126,29 @@ async def test_ambiguous_and_duplicate_topics_are_refused(routes: Routes, cluste
     assert "t" in cluster.image.topics
 
 
-@pytest.mark.parametrize(("version", "code"), [(2, ErrorCode.invalid_request), (3, ErrorCode.topic_deletion_disabled)])
-async def test_deletion_can_be_switched_off(version: int, code: ErrorCode, cluster: Cluster) -> None:
+async def test_deletion_can_be_switched_off(cluster: Cluster) -> None:
     routes = TopicApis(cluster.cache, cluster.admin, BrokerConfig({"delete.topic.enable": "false"})).routes()
-    with pytest.raises(KafkaError, match=r"delete\.topic\.enable") as caught:
-        await ask(routes, DELETE, version, {"topic_names": ["t"], "timeout": 1000})
-    assert caught.value.code == code
+    for version, code in ((2, ErrorCode.invalid_request), (3, ErrorCode.topic_deletion_disabled)):
+        with pytest.raises(KafkaError, match=r"delete\.topic\.enable") as caught:
+            await ask(routes, DELETE, version, {"topic_names": ["t"], "timeout": 1000})
+        assert caught.value.code == code, version
 
 
-@every_version(GROW)
-async def test_topics_grow_in_every_version(version: int, routes: Routes, cluster: Cluster) -> None:
+async def test_topics_grow(routes: Routes, cluster: Cluster) -> None:
     await create(routes, topic("t"), topic("u"))
-    wanted = [
-        {"name": "t", "count": 3, "assignments": None},
-        {"name": "u", "count": 2, "assignments": [{"broker_ids": [7]}]},
-        {"name": "nothing", "count": 2, "assignments": None},
-    ]
-    response = await ask(routes, GROW, version, {"topics": wanted, "timeout": 1000, "validate_only": False})
-    assert {result.name: result.error_code for result in response.results} == {
-        "t": ErrorCode.none,
-        "u": ErrorCode.invalid_replica_assignment,
-        "nothing": ErrorCode.unknown_topic_or_partition,
-    }
-    assert len(cluster.image.topics["t"].partitions) == 3
+    for version, count in zip(versions_around(GROW), (3, 4), strict=True):
+        wanted = [
+            {"name": "t", "count": count, "assignments": None},
+            {"name": "u", "count": 2, "assignments": [{"broker_ids": [7]}]},
+            {"name": "nothing", "count": 2, "assignments": None},
+        ]
+        response = await ask(routes, GROW, version, {"topics": wanted, "timeout": 1000, "validate_only": False})
+        assert {result.name: result.error_code for result in response.results} == {
+            "t": ErrorCode.none,
+            "u": ErrorCode.invalid_replica_assignment,
+            "nothing": ErrorCode.unknown_topic_or_partition,
+        }, version
+        assert len(cluster.image.topics["t"].partitions) == count, version
 
 
 async def test_a_topic_may_grow_only_once_per_request(routes: Routes, cluster: Cluster) -> None:
