@@ -83,24 +83,23 @@ def proposal(topic_id: object, leader_epoch: int, version: int, *isr: tuple[int,
     return {"topics": [{"topic_id": topic_id, "partitions": [partition]}]}
 
 
-@pytest.mark.parametrize("key", [ApiKey.CREATE_TOPICS, ApiKey.ALTER_PARTITION])
-async def test_other_brokers_refuse(controller: Controller, key: ApiKey) -> None:
-    handler = controller.apis.routes()[key]
-    with pytest.raises(KafkaError) as caught:
-        handler(None, None)  # type: ignore[arg-type]
-    assert caught.value.code is ErrorCode.not_controller
+async def test_other_brokers_refuse(controller: Controller) -> None:
+    for key in (ApiKey.CREATE_TOPICS, ApiKey.ALTER_PARTITION):
+        with pytest.raises(KafkaError) as caught:
+            controller.apis.routes()[key](None, None)  # type: ignore[arg-type]
+        assert caught.value.code is ErrorCode.not_controller, key
 
 
-async def test_a_leader_changes_its_isr(controller: Controller) -> None:
+async def test_a_leader_changes_its_isr_unless_a_new_member_has_restarted(controller: Controller) -> None:
     await controller.world.stand()
     topic_id = await controller.world.create_topic("t", (2, 3))
-    fields = proposal(topic_id, 0, 0, (2, -1))
-    answer = await controller.ask(
-        ApiKey.ALTER_PARTITION, 3, broker_id=2, broker_epoch=await controller.epoch(2), **fields
-    )
+    sender = {"broker_id": 2, "broker_epoch": await controller.epoch(2)}
+    answer = await controller.ask(ApiKey.ALTER_PARTITION, 3, **sender, **proposal(topic_id, 0, 0, (2, -1)))
     (partition,) = answer.topics[0].partitions
     assert (answer.error_code, partition.error_code) == (NONE, NONE)
     assert (partition.leader_id, partition.leader_epoch, partition.isr, partition.partition_epoch) == (2, 0, (2,), 1)
+    answer = await controller.ask(ApiKey.ALTER_PARTITION, 3, **sender, **proposal(topic_id, 0, 1, (2, -1), (3, 1)))
+    assert answer.topics[0].partitions[0].error_code is ErrorCode.ineligible_replica
     assert (await controller.world.state("t", 0)).isr == (2,)
 
 
@@ -114,18 +113,6 @@ async def test_a_leader_before_its_restart_changes_nothing(controller: Controlle
     assert caught.value.code is ErrorCode.stale_broker_epoch
 
 
-async def test_a_follower_that_has_restarted_does_not_join_the_isr(controller: Controller) -> None:
-    await controller.world.stand()
-    topic_id = await controller.world.create_topic("t", (2, 3))
-    epoch = await controller.epoch(2)
-    await controller.ask(
-        ApiKey.ALTER_PARTITION, 3, broker_id=2, broker_epoch=epoch, **proposal(topic_id, 0, 0, (2, -1))
-    )
-    fields = proposal(topic_id, 0, 1, (2, -1), (3, 1))
-    answer = await controller.ask(ApiKey.ALTER_PARTITION, 3, broker_id=2, broker_epoch=epoch, **fields)
-    assert answer.topics[0].partitions[0].error_code is ErrorCode.ineligible_replica
-
-
 async def test_a_topic_with_an_unknown_id_has_an_error(controller: Controller) -> None:
     await controller.world.stand()
     fields = proposal(uuid.uuid4(), 0, 0, (2, -1))
@@ -135,19 +122,13 @@ async def test_a_topic_with_an_unknown_id_has_an_error(controller: Controller) -
     assert answer.topics[0].partitions[0].error_code is ErrorCode.unknown_topic_id
 
 
-async def test_a_broker_that_stops_hands_over_its_leaders(controller: Controller) -> None:
+async def test_a_broker_that_stops_hands_over_its_leaders_and_learns_which_it_keeps(controller: Controller) -> None:
     await controller.world.stand()
     await controller.world.create_topic("t", (2, 3))
     answer = await controller.ask(ApiKey.CONTROLLED_SHUTDOWN, 3, broker_id=2, broker_epoch=await controller.epoch(2))
     assert (answer.error_code, answer.remaining_partitions) == (NONE, ())
     state = await controller.world.state("t", 0)
     assert (state.leader, state.isr) == (3, (3,))
-
-
-async def test_a_broker_is_told_what_it_has_to_lead_still(controller: Controller) -> None:
-    await controller.world.stand()
-    await controller.world.create_topic("t", (2, 3))
-    await controller.ask(ApiKey.CONTROLLED_SHUTDOWN, 3, broker_id=2, broker_epoch=await controller.epoch(2))
     answer = await controller.ask(ApiKey.CONTROLLED_SHUTDOWN, 3, broker_id=3, broker_epoch=await controller.epoch(3))
     assert [(item.topic_name, item.partition_index) for item in answer.remaining_partitions] == [("t", 0)]
 
@@ -170,39 +151,23 @@ async def test_an_unknown_broker_gets_no_producer_ids(controller: Controller) ->
     assert caught.value.code is ErrorCode.broker_id_not_registered
 
 
-async def test_reassignments_in_progress_are_listed(controller: Controller) -> None:
+async def test_a_reassignment_is_listed_until_it_is_cancelled(controller: Controller) -> None:
     await controller.world.stand()
     await controller.world.create_topic("t", (1, 2))
-    topics = [{"name": "t", "partitions": [{"partition_index": 0, "replicas": [2, 3]}]}]
-    answer = await controller.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, timeout=1000, topics=topics)
-    assert answer.responses[0].partitions[0].error_code is NONE
-    listed = await controller.ask(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, timeout=1000, topics=None)
-    (partition,) = listed.topics[0].partitions
-    assert (partition.replicas, partition.adding_replicas, partition.removing_replicas) == ((2, 3, 1), (3,), (1,))
 
-
-async def test_a_cancelled_reassignment_leaves_the_replicas_of_before(controller: Controller) -> None:
-    await controller.world.stand()
-    await controller.world.create_topic("t", (1, 2))
-    for replicas in ([2, 3], None):
+    async def reassign(replicas: list[int] | None) -> Any:
+        """Return the error, and the topics with reassignments in progress."""
         topics = [{"name": "t", "partitions": [{"partition_index": 0, "replicas": replicas}]}]
-        await controller.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, timeout=1000, topics=topics)
-    listed = await controller.ask(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, timeout=1000, topics=None)
-    assert listed.topics == ()
+        answer = await controller.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, timeout=1000, topics=topics)
+        listed = await controller.ask(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, timeout=1000, topics=None)
+        return answer.responses[0].partitions[0].error_code, listed.topics
+
+    code, (topic,) = await reassign([2, 3])
+    (partition,) = topic.partitions
+    assert code is NONE
+    assert (partition.replicas, partition.adding_replicas, partition.removing_replicas) == ((2, 3, 1), (3,), (1,))
+    assert await reassign(None) == (NONE, ())
     assert sorted(controller.world.candidate.current().machine.context.assignments["t"][0].replicas) == [1, 2]
-
-
-async def test_an_election_without_need_says_so(controller: Controller) -> None:
-    await controller.world.stand()
-    await controller.world.create_topic("t", (1, 2))
-    answer = await controller.ask(
-        ApiKey.ELECT_LEADERS, 2, election_type=0, topic_partitions=[{"topic": "t", "partitions": [0, 5]}], timeout=1000
-    )
-    results = answer.replica_election_results[0].partition_result
-    assert [(item.partition_id, item.error_code) for item in results] == [
-        (0, ErrorCode.election_not_needed),
-        (5, ErrorCode.unknown_topic_or_partition),
-    ]
 
 
 @pytest.fixture
@@ -222,13 +187,13 @@ async def asked(controller: Controller, monkeypatch: pytest.MonkeyPatch) -> list
     return asked
 
 
-MANY = range(3000)
+MANY = range(1100)
 
 
 async def test_an_election_looks_partitions_up_in_slices(controller: Controller, asked: list[str]) -> None:
     wanted = [{"topic": "t", "partitions": [*MANY, 0, 0]}, {"topic": "a", "partitions": [0]}]
     answer = await controller.ask(ApiKey.ELECT_LEADERS, 2, election_type=0, topic_partitions=wanted, timeout=1000)
-    assert asked == [*["lookup"] * 4, "election"]
+    assert asked == ["lookup", "lookup", "election"]
     assert [result.topic for result in answer.replica_election_results] == ["a", "t"]
     codes = {item.partition_id: item.error_code for item in answer.replica_election_results[1].partition_result}
     unknown = ErrorCode.unknown_topic_or_partition
@@ -238,7 +203,7 @@ async def test_an_election_looks_partitions_up_in_slices(controller: Controller,
 async def test_a_reassignment_looks_partitions_up_in_slices(controller: Controller, asked: list[str]) -> None:
     topics = [{"name": "t", "partitions": [{"partition_index": index, "replicas": [2, 3]} for index in MANY]}]
     answer = await controller.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, timeout=1000, topics=topics)
-    assert asked == [*["lookup"] * 3, "reassignment"]
+    assert asked == ["lookup", "lookup", "reassignment"]
     codes = [item.error_code for item in answer.responses[0].partitions]
     assert codes == [NONE, *[ErrorCode.unknown_topic_or_partition] * (len(MANY) - 1)]
 
@@ -255,7 +220,7 @@ async def test_many_topics_are_validated_in_a_thread(controller: Controller, mon
     await controller.world.stand()
     topics = [
         {"name": f"t{index}", "num_partitions": -5, "replication_factor": 1, "assignments": [], "configs": []}
-        for index in MANY
+        for index in range(200)
     ]
     answer = await controller.ask(ApiKey.CREATE_TOPICS, 7, topics=topics, timeout=1000, validate_only=True)
     assert {topic.error_code for topic in answer.topics} == {ErrorCode.invalid_partitions}
@@ -329,23 +294,20 @@ async def test_a_topic_does_not_lose_added_partitions_to_a_reassignment(controll
     assert await replicas(controller) == {0: (2, 1), 1: (2, 3)}
 
 
-@pytest.mark.parametrize(
-    ("allowed", "replicas_after", "error"),
-    [(False, (1, 2), ErrorCode.invalid_replication_factor), (True, (1,), ErrorCode.none)],
-)
-async def test_a_reassignment_changes_the_number_of_replicas_only_if_allowed(
-    allowed: bool, replicas_after: tuple[int, ...], error: ErrorCode, controller: Controller
-) -> None:
+async def test_a_reassignment_changes_the_number_of_replicas_only_if_allowed(controller: Controller) -> None:
     await controller.world.stand()
     topic_id = await controller.world.create_topic("t", (1, 2))
     await controller.announce(TopicImage("t", topic_id, (PartitionImage(1, 0, (1, 2), (1, 2)),)))
     topics = [{"name": "t", "partitions": [{"partition_index": 0, "replicas": (1,)}]}]
-    answer = await controller.ask(
-        ApiKey.ALTER_PARTITION_REASSIGNMENTS, 1, topics=topics, timeout=1000, allow_replication_factor_change=allowed
-    )
-    await controller.world.rest()
-    assert answer.responses[0].partitions[0].error_code is error
-    assert await replicas(controller) == {0: replicas_after}
+    for allowed, replicas_after, error in (
+        (False, (1, 2), ErrorCode.invalid_replication_factor),
+        (True, (1,), ErrorCode.none),
+    ):
+        request = {"topics": topics, "timeout": 1000, "allow_replication_factor_change": allowed}
+        answer = await controller.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 1, **request)
+        await controller.world.rest()
+        assert answer.responses[0].partitions[0].error_code is error
+        assert await replicas(controller) == {0: replicas_after}, allowed
 
 
 async def test_a_controller_that_was_deposed_adds_no_partitions(controller: Controller) -> None:

@@ -18,7 +18,7 @@ from headrace.wire.records import RecordData, build_batch
 from tests.unit.storage.logs import NOW
 
 PARTITIONS = 3
-PRODUCERS = 2000
+PRODUCERS = 200
 
 
 class Replicas:
