@@ -1,11 +1,9 @@
 """Fetches that wait for data: cost per append, completion, and contents."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator
 from pathlib import Path
-from types import GeneratorType
 from typing import Any
-from uuid import UUID
 
 import pytest
 
@@ -17,19 +15,18 @@ from headrace.errors import ErrorCode
 from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.replication.verification import UNVERIFIED
-from headrace.server.context import ClientInfo, RawReply, RequestContext
 from headrace.server.large_requests import WaitingPartitions
-from headrace.slices import finish
 from headrace.storage.dirs.log_dirs import LogDirs
 from headrace.storage.files.log_file import FileSlice
 from headrace.storage.log.config import LogConfig
 from headrace.storage.log.indexes.txn_index import AbortedTransaction
 from headrace.storage.log.reader import LogReader
 from headrace.types import TopicPartition
-from headrace.wire.apis import ApiKey, request_encoder, response_reader, schema
+from headrace.wire.apis import ApiKey
 from headrace.wire.batch import TRANSACTIONAL_FLAG
 from headrace.wire.control import Marker
 from headrace.wire.records import RecordData, build_batch
+from tests.unit.broker.asking import TOPIC_ID, client_at, fetch_fields, send
 
 NOW = 1_700_000_000_000
 FOREVER_MS = 0x7FFFFFFF
@@ -38,15 +35,12 @@ SIZE = len(RECORD)
 
 
 class Broker:
-    """A broker with one topic."""
+    """A broker with one topic of three partitions."""
 
-    def __init__(self, directory: Path, partitions: int = 3) -> None:
+    def __init__(self, directory: Path) -> None:
         self.config = LogConfig()
         self.replicas = ReplicaManager(LogDirs.open([directory], broker_id=0), lambda _: self.config)
-        self.partitions = [
-            self.replicas.become_leader(TopicPartition("t", index), UUID(int=5), 0) for index in range(partitions)
-        ]
-        self.reads = 0
+        self.partitions = [self.replicas.become_leader(TopicPartition("t", index), TOPIC_ID, 0) for index in range(3)]
         self.api = FetchApi(
             self.replicas,
             lambda _: "t",
@@ -54,7 +48,7 @@ class Broker:
             max_sessions=10,
             max_bytes=50 << 20,
         )
-        self.client = ClientInfo(listener="PLAINTEXT", host="192.0.2.9", port=7, local_address=("192.0.2.1", 9092))
+        self.client = client_at()
 
     def append(self, index: int, count: int = 1) -> Partition:
         partition = self.partitions[index]
@@ -63,61 +57,12 @@ class Broker:
         return partition
 
     def fetch(
-        self,
-        *,
-        min_bytes: int = 1,
-        max_bytes: int = 50 << 20,
-        partition_bytes: int = 1 << 20,
-        wait_ms: int = FOREVER_MS,
-        read_committed: bool = False,
-        session: tuple[int, int] = (0, -1),
-        offsets: dict[int, int] | None = None,
+        self, *, offsets: dict[int, int] | None = None, wait_ms: int = FOREVER_MS, **fields: Any
     ) -> asyncio.Task[Any]:
-        """Send a Fetch v11, and return a task for its response."""
-        wanted = offsets if offsets is not None else dict.fromkeys(range(len(self.partitions)), 0)
-        fields = {
-            "replica_id": -1,
-            "max_wait": wait_ms,
-            "min_bytes": min_bytes,
-            "max_bytes": max_bytes,
-            "isolation_level": int(read_committed),
-            "session_id": session[0],
-            "session_epoch": session[1],
-            "topics": [
-                {
-                    "topic": "t",
-                    "partitions": [
-                        {
-                            "partition": index,
-                            "current_leader_epoch": -1,
-                            "fetch_offset": offset,
-                            "log_start_offset": -1,
-                            "partition_max_bytes": partition_bytes,
-                        }
-                        for index, offset in wanted.items()
-                    ],
-                }
-            ]
-            if wanted
-            else [],
-            "forgotten_topics_data": [],
-            "rack_id": "",
-        }
-        out = bytearray()
-        request_encoder(ApiKey.FETCH, 11)(out, fields)
-        request, _ = schema(ApiKey.FETCH, 11).read_request(bytes(out), 0)
-        context = RequestContext(int(ApiKey.FETCH), 11, 1, "me", self.client)
-        reply = self.api.fetch(context, request)
-
-        async def respond() -> Any:
-            raw = await finish(reply) if isinstance(reply, GeneratorType) else reply
-            if isinstance(raw, Awaitable) and not isinstance(raw, RawReply):
-                raw = await raw
-            assert isinstance(raw, RawReply)
-            body = b"".join(part.read() if isinstance(part, FileSlice) else part for part in raw.parts)
-            return response_reader(ApiKey.FETCH, 11)(body, 0)[0]
-
-        return asyncio.ensure_future(respond())
+        """Send a Fetch of all partitions from offset 0 on, or of `offsets`; return a task for its response."""
+        wanted = dict.fromkeys(range(len(self.partitions)), 0) if offsets is None else offsets
+        request = fetch_fields(wanted, wait_ms=wait_ms, **fields)
+        return send({ApiKey.FETCH: self.api.fetch}, ApiKey.FETCH, 11, request, self.client)
 
     @property
     def watchers(self) -> int:

@@ -1,10 +1,9 @@
 """Fetches of followers through the API: reads, reported offsets and waits."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any, NamedTuple
-from uuid import UUID
+from typing import Any
 
 import pytest
 
@@ -18,28 +17,19 @@ from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.replication.throttle import ReplicationThrottle
 from headrace.replication.verification import UNVERIFIED
-from headrace.server.context import ClientInfo, RawReply, RequestContext
 from headrace.storage.dirs.log_dirs import LogDirs
 from headrace.storage.files.log_file import FileSlice
 from headrace.storage.log.config import LogConfig
 from headrace.types import PartitionState, TopicPartition
-from headrace.wire.apis import ApiKey, request_encoder, response_reader, schema
+from headrace.wire.apis import ApiKey
 from headrace.wire.batch import TRANSACTIONAL_FLAG
 from headrace.wire.records import RecordData, build_batch
-from tests.unit.broker.asking import ask
+from tests.unit.broker.asking import TOPIC_ID, ask, client_at, fetch_fields, send
 
 NOW = 1_700_000_000_000
-TOPIC_ID = UUID(int=5)
 RECORD = build_batch([RecordData(b"k", bytes(1000), NOW)])
 VERSION = 17
-
-
-class State(NamedTuple):
-    leader_epoch: int = 3
-    partition_epoch: int = 0
-    replicas: tuple[int, ...] = (1, 2, 3)
-    isr: tuple[int, ...] = (1, 2)
-    adding_replicas: tuple[int, ...] = ()
+STATE = PartitionState("t", TOPIC_ID, 0, 1, 3, (1, 2, 3), (1, 2), is_new=False)
 
 
 class Broker:
@@ -55,7 +45,7 @@ class Broker:
         self.partitions = []
         for index in range(3):
             partition = self.replicas.become_leader(TopicPartition("t", index), TOPIC_ID, 3)
-            partition.lead(State(), peers)
+            partition.lead(STATE, peers)
             self.partitions.append(partition)
         self.peers = peers
         self.api = FetchApi(
@@ -68,7 +58,7 @@ class Broker:
             rack_of=self.racks.get,
             leader_of=lambda topic, index, listener: CurrentLeader(7, 9, f"{listener}-{topic}-{index}", 9092, "r"),
         )
-        self.client = ClientInfo(listener="PLAINTEXT", host="192.0.2.9", port=7, local_address=("192.0.2.1", 9092))
+        self.client = client_at()
 
     def submit(self, change: IsrChange, _: Callable[[Answer], None]) -> None:
         self.sent.append(change)
@@ -85,56 +75,10 @@ class Broker:
         response = await ask(routes, ApiKey.LIST_OFFSETS, version, fields)
         return response.topics[0].partitions[0]
 
-    def fetch(
-        self,
-        offsets: dict[int, int],
-        *,
-        replica: int = 2,
-        epoch: int = 3,
-        last_epoch: int = -1,
-        wait_ms: int = 0,
-        session: tuple[int, int] = (0, -1),
-        rack: str = "",
-        min_bytes: int = 1,
-        max_bytes: int = 50 << 20,
-        read_committed: bool = False,
-    ) -> asyncio.Task[Any]:
+    def fetch(self, offsets: dict[int, int], *, replica: int = 2, epoch: int = 3, **fields: Any) -> asyncio.Task[Any]:
         """Send a Fetch, and return a task for its response."""
-        partitions = [
-            {
-                "partition": index,
-                "current_leader_epoch": epoch,
-                "last_fetched_epoch": last_epoch,
-                "fetch_offset": offset,
-                "log_start_offset": 0,
-                "partition_max_bytes": 1 << 20,
-            }
-            for index, offset in offsets.items()
-        ]
-        fields = {
-            "replica_state": {"replica_id": replica, "replica_epoch": -1},
-            "max_wait": wait_ms,
-            "min_bytes": min_bytes,
-            "max_bytes": max_bytes,
-            "isolation_level": int(read_committed),
-            "session_id": session[0],
-            "session_epoch": session[1],
-            "topics": [{"topic_id": TOPIC_ID, "partitions": partitions}] if partitions else [],
-            "forgotten_topics_data": [],
-            "rack_id": rack,
-        }
-        out = bytearray()
-        request_encoder(ApiKey.FETCH, VERSION)(out, fields)
-        request, _ = schema(ApiKey.FETCH, VERSION).read_request(bytes(out), 0)
-        reply = self.api.fetch(RequestContext(int(ApiKey.FETCH), VERSION, 1, "me", self.client), request)
-
-        async def respond() -> Any:
-            raw = await reply if isinstance(reply, Awaitable) and not isinstance(reply, RawReply) else reply
-            assert isinstance(raw, RawReply)
-            body = b"".join(part.read() if isinstance(part, FileSlice) else part for part in raw.parts)
-            return response_reader(ApiKey.FETCH, VERSION)(body, 0)[0]
-
-        return asyncio.ensure_future(respond())
+        request = fetch_fields(offsets, replica=replica, epoch=epoch, **fields)
+        return send({ApiKey.FETCH: self.api.fetch}, ApiKey.FETCH, VERSION, request, self.client)
 
 
 @pytest.fixture
@@ -242,7 +186,7 @@ async def test_a_refusal_names_the_current_leader(broker: Broker) -> None:
 
 async def test_a_diverging_follower_learns_where_to_truncate(broker: Broker) -> None:
     broker.append(0)
-    broker.partitions[0].lead(State(leader_epoch=5, partition_epoch=1), broker.peers)
+    broker.partitions[0].lead(STATE._replace(leader_epoch=5, partition_epoch=1), broker.peers)
     answer = only(await broker.fetch({0: 4}, epoch=5, last_epoch=4))
     assert (answer.diverging_epoch.epoch, answer.diverging_epoch.end_offset) == (3, 1)
     assert broker.partitions[0].high_watermark == 0
@@ -251,7 +195,7 @@ async def test_a_diverging_follower_learns_where_to_truncate(broker: Broker) -> 
 async def test_a_follower_that_has_truncated_gets_the_high_watermark(broker: Broker) -> None:
     broker.append(0)
     await broker.fetch({0: 1})
-    broker.partitions[0].lead(State(leader_epoch=5, partition_epoch=1), broker.peers)
+    broker.partitions[0].lead(STATE._replace(leader_epoch=5, partition_epoch=1), broker.peers)
     first = await broker.fetch({0: 4}, epoch=5, last_epoch=4, session=(0, 0))
     second = await broker.fetch({0: 1}, epoch=5, last_epoch=3, session=(first.session_id, 1))
     assert only(second).high_watermark == 1
@@ -259,7 +203,7 @@ async def test_a_follower_that_has_truncated_gets_the_high_watermark(broker: Bro
 
 async def test_a_fetch_under_the_previous_leader_epoch_ends_with_it(broker: Broker) -> None:
     waiting = broker.fetch({0: 0}, wait_ms=60_000)
-    broker.partitions[0].lead(State(leader_epoch=4, partition_epoch=1), broker.peers)
+    broker.partitions[0].lead(STATE._replace(leader_epoch=4, partition_epoch=1), broker.peers)
     assert only(await waiting).error_code is ErrorCode.fenced_leader_epoch
 
 
@@ -291,7 +235,7 @@ async def test_a_session_without_news_keeps_its_follower_in_sync(broker: Broker)
 
 
 async def test_followers_in_sync_share_one_read(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    broker.partitions[0].lead(State(partition_epoch=1, isr=(1, 2, 3)), broker.peers)
+    broker.partitions[0].lead(STATE._replace(partition_epoch=1, isr=(1, 2, 3)), broker.peers)
     broker.append(0)
     read = FileSlice.read
     reads: list[int] = []
@@ -310,7 +254,7 @@ async def test_followers_in_sync_share_one_read(broker: Broker, monkeypatch: pyt
 
 
 async def test_a_shared_read_is_not_used_for_other_records(broker: Broker) -> None:
-    broker.partitions[0].lead(State(partition_epoch=1, isr=(1, 2, 3)), broker.peers)
+    broker.partitions[0].lead(STATE._replace(partition_epoch=1, isr=(1, 2, 3)), broker.peers)
     broker.append(0)
     assert len(only(await broker.fetch({0: 0}, replica=2)).records) == len(RECORD)
     broker.append(0)
@@ -377,7 +321,7 @@ async def test_consumers_without_a_follower_in_their_rack_read_from_the_leader(b
 
 async def test_the_latest_offset_is_unknown_until_the_followers_have_fetched_from_a_new_leader(broker: Broker) -> None:
     partition = broker.append(0)
-    partition.lead(State(leader_epoch=4, partition_epoch=1), broker.peers)
+    partition.lead(STATE._replace(leader_epoch=4, partition_epoch=1), broker.peers)
     with pytest.raises(KafkaError) as caught:
         find_bound(partition, LATEST, read_committed=False)
     assert caught.value.code is ErrorCode.offset_not_available
@@ -387,7 +331,7 @@ async def test_the_latest_offset_is_unknown_until_the_followers_have_fetched_fro
 
 
 async def test_clients_retry_while_the_latest_offset_is_unknown(broker: Broker) -> None:
-    broker.append(0).lead(State(leader_epoch=4, partition_epoch=1), broker.peers)
+    broker.append(0).lead(STATE._replace(leader_epoch=4, partition_epoch=1), broker.peers)
     for version, code in ((4, ErrorCode.leader_not_available), (5, ErrorCode.offset_not_available)):
         for timestamp in (LATEST, NOW + 1):
             answer = await broker.list_offset(version, timestamp)

@@ -19,7 +19,7 @@ from headrace.types import TopicPartition
 from headrace.wire.apis import ApiKey
 from headrace.wire.batch import TRANSACTIONAL_FLAG
 from headrace.wire.records import RecordData, build_batch
-from tests.unit.broker.asking import ask
+from tests.unit.broker.asking import ask, produce_fields
 from tests.unit.broker.fake_coordinator import Coordinator
 
 NOW = 1_700_000_000_000
@@ -45,18 +45,9 @@ class Broker:
         self, *batches: bytes, version: int = VERSION_2, transactional_id: str | None = "x"
     ) -> list[ErrorCode]:
         """Produce one batch to every partition, and return their errors."""
-        response = await self.response(*batches, version=version, transactional_id=transactional_id)
+        fields = produce_fields(dict(enumerate(batches)), timeout_ms=1000, transactional_id=transactional_id)
+        response = await ask(self.routes, ApiKey.PRODUCE, version, fields)
         return [ErrorCode(item.error_code) for item in response.responses[0].partition_responses]
-
-    async def response(self, *batches: bytes, version: int, transactional_id: str | None) -> Any:
-        data = [{"index": index, "records": records} for index, records in enumerate(batches)]
-        fields = {
-            "transactional_id": transactional_id,
-            "acks": -1,
-            "timeout": 1000,
-            "topic_data": [{"name": "t", "partition_data": data}],
-        }
-        return await ask(self.routes, ApiKey.PRODUCE, version, fields)
 
 
 @pytest.fixture
