@@ -432,17 +432,19 @@ async def test_the_controller_learns_of_a_log_that_could_not_be_flushed_when_it_
     assert await broker.assign(leader, 1) is ErrorCode.kafka_storage_error
 
 
+def failing(broker: Broker, directory: Path) -> Callable[[], object]:
+    """Return a function for another thread that takes the directory offline."""
+    return partial(
+        asyncio.get_running_loop().call_soon_threadsafe, broker.replicas.take_offline, directory, "an I/O error"
+    )
+
+
 @pytest.mark.parametrize("leader", [OWN, OTHER])
 async def test_a_directory_that_fails_after_a_log_is_opened_takes_the_partition_offline(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, leader: int
 ) -> None:
     await broker.update()
-    loop = asyncio.get_running_loop()
-
-    def sync_names() -> None:
-        loop.call_soon_threadsafe(broker.replicas.take_offline, tmp_path, "an I/O error")
-
-    monkeypatch.setattr(broker.replicas.log_dirs, "sync_names", sync_names)
+    monkeypatch.setattr(broker.replicas.log_dirs, "sync_names", failing(broker, tmp_path))
     assert await broker.assign(leader) is ErrorCode.kafka_storage_error
     assert broker.refusal() is ErrorCode.kafka_storage_error
 
@@ -453,12 +455,7 @@ async def test_a_directory_that_fails_during_a_request_takes_its_hosted_partitio
 ) -> None:
     await broker.update()
     await broker.assign(OTHER if leader == OWN else OWN)
-    loop = asyncio.get_running_loop()
-
-    def sync_names() -> None:
-        loop.call_soon_threadsafe(broker.replicas.take_offline, tmp_path, "an I/O error")
-
-    monkeypatch.setattr(broker.replicas.log_dirs, "sync_names", sync_names)
+    monkeypatch.setattr(broker.replicas.log_dirs, "sync_names", failing(broker, tmp_path))
     assert await broker.assign(leader, 1) is ErrorCode.kafka_storage_error
 
 
@@ -592,7 +589,7 @@ async def test_a_kraft_controller_is_refused(broker: Broker) -> None:
     assert await refused(broker, is_kraft_controller=True) == {ErrorCode.unsupported_version}
 
 
-async def test_changes_of_partitions_are_logged_with_controller_and_epochs(
+async def test_changes_of_partitions_are_counted_and_logged_with_controller_and_epochs(
     broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, LOGGER)
@@ -601,6 +598,7 @@ async def test_changes_of_partitions_are_logged_with_controller_and_epochs(
     await broker.assign(OWN, 2, replicas=[OWN, OTHER])
     await broker.assign(OWN, 2)
     await broker.stop(3, delete=True)
+    assert (broker.commands.changes.elected, broker.commands.changes.followed) == (1, 1)
     lines = [record.getMessage() for record in caplog.records if record.name == LOGGER]
     issuer = "(controller 1, epoch 3)"
     assert lines == [
@@ -619,15 +617,6 @@ async def test_changes_of_partitions_are_logged_with_controller_and_epochs(
         ),
         f"Replica t-0 deleted at leader epoch 3 {issuer}",
     ]
-
-
-async def test_elections_are_counted(broker: Broker) -> None:
-    await broker.update()
-    await broker.assign(OTHER, 0)
-    await broker.assign(OWN, 1)
-    await broker.assign(OWN, 2)
-    await broker.assign(OWN, 2)
-    assert (broker.commands.changes.elected, broker.commands.changes.followed) == (2, 1)
 
 
 async def test_no_command_is_executed_after_the_broker_has_begun_to_stop(broker: Broker) -> None:

@@ -106,10 +106,9 @@ async def test_a_leader_changes_its_isr_unless_a_new_member_has_restarted(contro
 async def test_a_leader_before_its_restart_changes_nothing(controller: Controller) -> None:
     await controller.world.stand()
     topic_id = await controller.world.create_topic("t", (2, 3))
+    earlier = {"broker_id": 2, "broker_epoch": 1}
     with pytest.raises(KafkaError) as caught:
-        await controller.ask(
-            ApiKey.ALTER_PARTITION, 3, broker_id=2, broker_epoch=1, **proposal(topic_id, 0, 0, (2, -1))
-        )
+        await controller.ask(ApiKey.ALTER_PARTITION, 3, **earlier, **proposal(topic_id, 0, 0, (2, -1)))
     assert caught.value.code is ErrorCode.stale_broker_epoch
 
 
@@ -133,7 +132,7 @@ async def test_a_broker_that_stops_hands_over_its_leaders_and_learns_which_it_ke
     assert [(item.topic_name, item.partition_index) for item in answer.remaining_partitions] == [("t", 0)]
 
 
-async def test_brokers_get_different_producer_ids(controller: Controller) -> None:
+async def test_registered_brokers_get_different_producer_ids(controller: Controller) -> None:
     await controller.world.stand()
     blocks = [
         await controller.ask(
@@ -142,10 +141,6 @@ async def test_brokers_get_different_producer_ids(controller: Controller) -> Non
         for broker_id in (2, 3)
     ]
     assert [(block.producer_id_start, block.producer_id_len) for block in blocks] == [(0, 1000), (1000, 1000)]
-
-
-async def test_an_unknown_broker_gets_no_producer_ids(controller: Controller) -> None:
-    await controller.world.stand()
     with pytest.raises(KafkaError) as caught:
         await controller.ask(ApiKey.ALLOCATE_PRODUCER_IDS, 0, broker_id=9, broker_epoch=1)
     assert caught.value.code is ErrorCode.broker_id_not_registered
@@ -170,9 +165,9 @@ async def test_a_reassignment_is_listed_until_it_is_cancelled(controller: Contro
     assert sorted(controller.world.candidate.current().machine.context.assignments["t"][0].replicas) == [1, 2]
 
 
-@pytest.fixture
-async def asked(controller: Controller, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the requests that reach the machine."""
+async def test_elections_and_reassignments_look_partitions_up_in_slices(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await controller.world.stand()
     await controller.world.create_topic("t", (1, 2))
     term = controller.world.candidate.current()
@@ -184,28 +179,17 @@ async def asked(controller: Controller, monkeypatch: pytest.MonkeyPatch) -> list
         return await original(name, decide)
 
     monkeypatch.setattr(term, "ask", ask)
-    return asked
-
-
-MANY = range(1100)
-
-
-async def test_an_election_looks_partitions_up_in_slices(controller: Controller, asked: list[str]) -> None:
-    wanted = [{"topic": "t", "partitions": [*MANY, 0, 0]}, {"topic": "a", "partitions": [0]}]
+    many, unknown = range(1100), ErrorCode.unknown_topic_or_partition
+    wanted = [{"topic": "t", "partitions": [*many, 0, 0]}, {"topic": "a", "partitions": [0]}]
     answer = await controller.ask(ApiKey.ELECT_LEADERS, 2, election_type=0, topic_partitions=wanted, timeout=1000)
-    assert asked == ["lookup", "lookup", "election"]
     assert [result.topic for result in answer.replica_election_results] == ["a", "t"]
     codes = {item.partition_id: item.error_code for item in answer.replica_election_results[1].partition_result}
-    unknown = ErrorCode.unknown_topic_or_partition
-    assert codes == {**dict.fromkeys(MANY, unknown), 0: ErrorCode.election_not_needed}
+    assert codes == {**dict.fromkeys(many, unknown), 0: ErrorCode.election_not_needed}
 
-
-async def test_a_reassignment_looks_partitions_up_in_slices(controller: Controller, asked: list[str]) -> None:
-    topics = [{"name": "t", "partitions": [{"partition_index": index, "replicas": [2, 3]} for index in MANY]}]
+    topics = [{"name": "t", "partitions": [{"partition_index": index, "replicas": [2, 3]} for index in many]}]
     answer = await controller.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, timeout=1000, topics=topics)
-    assert asked == ["lookup", "lookup", "reassignment"]
-    codes = [item.error_code for item in answer.responses[0].partitions]
-    assert codes == [NONE, *[ErrorCode.unknown_topic_or_partition] * (len(MANY) - 1)]
+    assert [item.error_code for item in answer.responses[0].partitions] == [NONE, *[unknown] * (len(many) - 1)]
+    assert asked == ["lookup", "lookup", "election", "lookup", "lookup", "reassignment"]
 
 
 async def test_many_topics_are_validated_in_a_thread(controller: Controller, monkeypatch: pytest.MonkeyPatch) -> None:

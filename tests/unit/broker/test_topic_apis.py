@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.broker.apis.topics import TopicApis
+from headrace.cluster.metadata_cache import MetadataCache
 from headrace.cluster.stores.embedded import EmbeddedStore
 from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode, KafkaError
@@ -43,7 +44,10 @@ async def create(routes: Routes, *topics: dict[str, Any], validate_only: bool = 
     return {result.name: result for result in (await ask(routes, CREATE, 7, request)).topics}
 
 
-async def test_topics_are_created(routes: Routes, cluster: Cluster) -> None:
+async def test_topics_are_created_unless_the_request_only_validates(routes: Routes, cluster: Cluster) -> None:
+    results = await create(routes, topic("t"), topic("u", 0), validate_only=True)
+    assert (results["t"].error_code, results["u"].error_code) == (ErrorCode.none, ErrorCode.invalid_partitions)
+    assert not cluster.image.topics
     for version in versions_around(CREATE):
         request = {"topics": [topic(f"t{version}", 2), topic("a b")], "timeout": 1000, "validate_only": False}
         response = await ask(routes, CREATE, version, request)
@@ -63,26 +67,19 @@ async def test_a_response_has_id_partitions_replicas_and_settings(routes: Routes
     assert settings["segment.bytes"] == ("1073741824", 5)
 
 
-async def test_validate_only_creates_nothing(routes: Routes, cluster: Cluster) -> None:
-    results = await create(routes, topic("t"), topic("u", 0), validate_only=True)
-    assert (results["t"].error_code, results["u"].error_code) == (ErrorCode.none, ErrorCode.invalid_partitions)
-    assert not cluster.image.topics
-
-
-async def test_a_duplicate_name_does_not_affect_other_topics(routes: Routes) -> None:
-    results = await create(routes, topic("t"), topic("t"), topic("u"))
-    assert (results["t"].error_code, results["t"].error_message) == (ErrorCode.invalid_request, "Duplicate topic name.")
-    assert results["u"].error_code == ErrorCode.none
-
-
-async def test_the_error_for_an_invalid_setting_has_its_name(routes: Routes) -> None:
+async def test_errors_say_what_is_wrong_and_do_not_affect_other_topics(routes: Routes) -> None:
     results = await create(
         routes,
+        topic("t"),
+        topic("t"),
         topic("a", configs=[{"name": "retention.sm", "value": "5"}]),
         topic("b", configs=[{"name": "retention.ms", "value": "soon"}]),
+        topic("u"),
     )
+    assert (results["t"].error_code, results["t"].error_message) == (ErrorCode.invalid_request, "Duplicate topic name.")
     assert results["a"].error_message == "Unknown topic config name: retention.sm. Did you mean retention.ms?"
     assert "'soon' for retention.ms: must be a whole number" in results["b"].error_message
+    assert results["u"].error_code == ErrorCode.none
 
 
 async def test_replicas_may_be_assigned_manually(routes: Routes, cluster: Cluster) -> None:
@@ -91,7 +88,7 @@ async def test_replicas_may_be_assigned_manually(routes: Routes, cluster: Cluste
     assert len(cluster.image.topics["t"].partitions) == 2
 
 
-async def test_topics_are_deleted_by_name(routes: Routes, cluster: Cluster) -> None:
+async def test_topics_are_deleted_by_name_or_id(routes: Routes, cluster: Cluster) -> None:
     for version in versions_around(DELETE, 6):
         await create(routes, topic("t"))
         names = ["t", "nothing"]
@@ -100,9 +97,6 @@ async def test_topics_are_deleted_by_name(routes: Routes, cluster: Cluster) -> N
         codes = {result.name: result.error_code for result in response.responses}
         assert codes == {"t": ErrorCode.none, "nothing": ErrorCode.unknown_topic_or_partition}, version
         assert not cluster.image.topics, version
-
-
-async def test_topics_are_deleted_by_id(routes: Routes, cluster: Cluster) -> None:
     await create(routes, topic("t"))
     known, unknown = cluster.image.topics["t"].topic_id, uuid.uuid4()
     topics = [{"name": None, "topic_id": item} for item in (known, unknown)]
@@ -126,15 +120,16 @@ async def test_ambiguous_and_duplicate_topics_are_refused(routes: Routes, cluste
     assert "t" in cluster.image.topics
 
 
-async def test_deletion_can_be_switched_off(cluster: Cluster) -> None:
-    routes = TopicApis(cluster.cache, cluster.admin, BrokerConfig({"delete.topic.enable": "false"})).routes()
+async def test_deletion_can_be_switched_off() -> None:
+    admin: Any = None
+    routes = TopicApis(MetadataCache(), admin, BrokerConfig({"delete.topic.enable": "false"})).routes()
     for version, code in ((2, ErrorCode.invalid_request), (3, ErrorCode.topic_deletion_disabled)):
         with pytest.raises(KafkaError, match=r"delete\.topic\.enable") as caught:
             await ask(routes, DELETE, version, {"topic_names": ["t"], "timeout": 1000})
         assert caught.value.code == code, version
 
 
-async def test_topics_grow(routes: Routes, cluster: Cluster) -> None:
+async def test_topics_grow_but_only_once_per_request(routes: Routes, cluster: Cluster) -> None:
     await create(routes, topic("t"), topic("u"))
     for version, count in zip(versions_around(GROW), (3, 4), strict=True):
         wanted = [
@@ -149,11 +144,7 @@ async def test_topics_grow(routes: Routes, cluster: Cluster) -> None:
             "nothing": ErrorCode.unknown_topic_or_partition,
         }, version
         assert len(cluster.image.topics["t"].partitions) == count, version
-
-
-async def test_a_topic_may_grow_only_once_per_request(routes: Routes, cluster: Cluster) -> None:
-    await create(routes, topic("t"))
-    wanted = [{"name": "t", "count": count, "assignments": None} for count in (2, 3)]
-    response = await ask(routes, GROW, 3, {"topics": wanted, "timeout": 1000, "validate_only": False})
+    twice = [{"name": "u", "count": count, "assignments": None} for count in (2, 3)]
+    response = await ask(routes, GROW, 3, {"topics": twice, "timeout": 1000, "validate_only": False})
     assert [result.error_code for result in response.results] == [ErrorCode.invalid_request]
-    assert len(cluster.image.topics["t"].partitions) == 1
+    assert len(cluster.image.topics["u"].partitions) == 1
