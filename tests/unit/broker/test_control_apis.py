@@ -40,7 +40,8 @@ OWN, OTHER = 4, 1
 TOPIC_ID = UUID(int=5)
 T0 = TopicPartition("t", 0)
 BROKER_EPOCH = 70
-RECORD = build_batch([RecordData(None, b"v", 1_700_000_000_000)])
+NOW = 1_700_000_000_000
+RECORD = build_batch([RecordData(None, b"v", NOW)])
 NONE = ErrorCode.none
 
 
@@ -224,7 +225,7 @@ async def test_a_leader_that_resigns_keeps_its_log(broker: Broker) -> None:
     await broker.update()
     await broker.assign(OWN)
     led = broker.replicas.get("t", 0)
-    led.append_as_leader(RECORD, now_ms=1_700_000_000_000)
+    led.append_as_leader(RECORD, now_ms=NOW)
     assert await broker.assign(OTHER, 1) is NONE
     assert (broker.followed().log, broker.followed().high_watermark) == (led.log, 1)
     assert broker.coordinators == [("led", T0), ("resigned", T0)]
@@ -233,11 +234,7 @@ async def test_a_leader_that_resigns_keeps_its_log(broker: Broker) -> None:
 async def test_a_leader_whose_partition_was_moved_while_it_had_no_session_resigns_and_keeps_its_log(
     broker: Broker,
 ) -> None:
-    broker.replicas.exists = lambda partition: broker.cache.image.topic_id_of(partition) is not None
-    await broker.update(OWN)
-    await broker.assign(OWN)
-    broker.replicas.get("t", 0).append_as_leader(RECORD, now_ms=1_700_000_000_000)
-    await broker.update(OTHER, 1, replicas=[OTHER])
+    await resigned(broker)
     assert broker.refusal() is ErrorCode.not_leader_or_follower
     assert broker.coordinators[-1] == ("resigned", T0)
     await broker.assign(OTHER, 2)
@@ -257,7 +254,7 @@ async def test_records_do_not_wait_for_a_follower_whose_broker_has_left(broker: 
     await broker.assign(OWN, replicas=[OWN, 9])
     led = broker.replicas.get("t", 0)
     led.fetched_by(9, 0, 0, -1)  # it keeps up, so the leader waits for it
-    led.append_as_leader(RECORD, now_ms=1_700_000_000_000)
+    led.append_as_leader(RECORD, now_ms=NOW)
     assert led.high_watermark == 0
     await broker.update(OWN, replicas=[OWN, 9], brokers=(OTHER, OWN))
     assert led.high_watermark == 1
@@ -280,18 +277,6 @@ async def test_a_follower_that_is_elected_is_copied_no_more(broker: Broker) -> N
     assert broker.replicas.get("t", 0).log is log
 
 
-async def test_the_only_replica_left_commits_nothing_until_the_others_have_left_the_isr(broker: Broker) -> None:
-    """At the end of a reassignment, another controller could still elect one of them."""
-    broker.replicas.peers = Peers(OWN, lambda _: True, lambda: 10_000, lambda: 0, NoController())
-    await broker.update()
-    await broker.assign(OTHER)
-    broker.followed().append_fetched(memoryview(RECORD), 1_700_000_000_000)
-    await broker.assign(OWN, 1, replicas=[OWN], isr=[OTHER, OWN])
-    assert broker.replicas.get("t", 0).high_watermark == 0
-    await broker.assign(OWN, 2, replicas=[OWN], isr=[OWN])
-    assert broker.replicas.get("t", 0).high_watermark == 1
-
-
 async def test_a_follower_changes_its_leader(broker: Broker) -> None:
     await broker.update(brokers=(OTHER, OWN, 9))
     await broker.assign(OTHER)
@@ -312,8 +297,8 @@ async def waiting(broker: Broker, *, count: int = 0) -> Log:
     broker.replicas.become_leader(T0, TOPIC_ID, 0)
     led = broker.replicas.get("t", 0)
     for _ in range(count):
-        led.append_as_leader(RECORD, now_ms=1_700_000_000_000)
-        led.log.roll(1_700_000_000_000)
+        led.append_as_leader(RECORD, now_ms=NOW)
+        led.log.roll(NOW)
     broker.replicas.checkpoint()
     broker.replicas.withdraw([T0])
     await broker.update(brokers=(OWN,))
@@ -321,21 +306,21 @@ async def waiting(broker: Broker, *, count: int = 0) -> Log:
     return broker.replicas.log_dirs.logs[T0]
 
 
-async def test_new_settings_apply_to_a_log_that_waits_for_a_leader(broker: Broker) -> None:
-    log = await waiting(broker)
+async def test_a_log_that_waits_for_a_leader_is_opened_once_and_has_new_settings_and_retention(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = await waiting(broker, count=3)
+    monkeypatch.delattr("headrace.replication.replica_manager.recover_producers")  # retention may delete what it reads
     broker.config = LogConfig(retention_ms=5)
     run_all(broker.replicas.reconfigure({"t"}))
     assert log.config.retention_ms == 5
-
-
-async def test_retention_applies_to_a_log_that_waits_for_a_leader(broker: Broker) -> None:
-    broker.config = LogConfig(retention_ms=5)
-    log = await waiting(broker, count=3)
     run_all(broker.replicas.apply_retention())
     assert log.log_start_offset == 3
     await broker.update()
     assert await broker.assign(OTHER, 1) is NONE
     assert broker.followed().log is log
+    assert await broker.assign(OWN, 2) is NONE
+    assert broker.replicas.get("t", 0).log_end_offset == 3
 
 
 async def test_a_topic_that_was_created_again_gets_no_log_that_waits_for_a_leader(
@@ -346,14 +331,6 @@ async def test_a_topic_that_was_created_again_gets_no_log_that_waits_for_a_leade
     led = broker.replicas.get("t", 0)
     assert (led.topic_id, led.log_end_offset, led.log is old) == (UUID(int=6), 0, False)
     assert list(tmp_path.glob("t-0.*-stray"))
-
-
-async def test_a_log_that_waits_for_a_leader_is_opened_once(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    await waiting(broker, count=1)
-    monkeypatch.delattr("headrace.replication.replica_manager.recover_producers")  # retention may delete what it reads
-    assert await broker.assign(OTHER, 1) is NONE
-    assert await broker.assign(OWN, 2) is NONE
-    assert broker.replicas.get("t", 0).log_end_offset == 1
 
 
 async def test_a_state_that_is_not_newer_is_stale(broker: Broker) -> None:
@@ -370,7 +347,7 @@ async def test_a_topic_that_was_deleted_and_created_again_gets_a_new_log(
     """While a broker has no session, no controller tells it to delete its replica."""
     await broker.update(OWN)
     await broker.assign(OWN, 7)
-    broker.replicas.get("t", 0).append_as_leader(RECORD, now_ms=1_700_000_000_000)
+    broker.replicas.get("t", 0).append_as_leader(RECORD, now_ms=NOW)
     assert await broker.assign(leader, 0, topic_id=UUID(int=6)) is NONE
     assert broker.coordinators[1] == ("resigned", T0)
     (hosted,) = broker.replicas.partitions() or broker.replicas.followed()
@@ -471,15 +448,22 @@ async def test_a_follower_whose_directory_fails_during_a_pause_is_not_copied(
     assert broker.copied == {}
 
 
-async def test_states_that_are_repeated_are_refused_in_slices(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    rests = []
+@pytest.fixture
+def rests(monkeypatch: pytest.MonkeyPatch) -> list[Pace]:
+    """One item for every pause of requests."""
+    rests: list[Pace] = []
 
-    async def rest(_: Pace) -> None:
-        rests.append(1)
+    async def rest(pace: Pace) -> None:
+        rests.append(pace)
 
+    monkeypatch.setattr(Pace, "rest", rest)
+    return rests
+
+
+async def test_states_that_are_repeated_are_refused_in_slices(broker: Broker, rests: list[Pace]) -> None:
     await broker.update()
     await broker.assign(OTHER)
-    monkeypatch.setattr(Pace, "rest", rest)
+    rests.clear()
     await broker.assign(OTHER)
     read = checked = refused = answered = 1
     assert len(rests) == read + checked + refused + answered
@@ -520,13 +504,7 @@ async def test_files_that_cannot_be_deleted_are_reported(broker: Broker, monkeyp
     assert await broker.stop(DURING_DELETION, delete=True) is ErrorCode.kafka_storage_error
 
 
-async def test_replicas_are_stopped_in_slices(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    rests = []
-
-    async def rest(_: Pace) -> None:
-        rests.append(1)
-
-    monkeypatch.setattr(Pace, "rest", rest)
+async def test_replicas_are_stopped_in_slices(broker: Broker, rests: list[Pace]) -> None:
     states = [{"partition_index": index, "leader_epoch": 1, "delete_partition": True} for index in range(1001)]
     topics = [{"topic_name": "t", "partition_states": states}]
     reply = await broker.ask(ApiKey.STOP_REPLICA, 4, {**sender(), "topic_states": topics})
@@ -667,7 +645,7 @@ async def resigned(broker: Broker) -> Log:
     await broker.update(OWN)
     await broker.assign(OWN)
     led = broker.replicas.get("t", 0)
-    led.append_as_leader(RECORD, now_ms=1_700_000_000_000)
+    led.append_as_leader(RECORD, now_ms=NOW)
     await broker.update(OTHER, 1, replicas=[OTHER])
     return led.log
 
@@ -698,7 +676,7 @@ async def test_a_log_that_waits_for_a_leader_is_closed_with_its_producers(tmp_pa
     broker.replicas.become_leader(T0, TOPIC_ID, 0)
     led = broker.replicas.get("t", 0)
     batch = build_batch([RecordData(None, b"v", 1)], producer_id=7, producer_epoch=3, base_sequence=0)
-    led.append_as_leader(batch, now_ms=1_700_000_000_000)
+    led.append_as_leader(batch, now_ms=NOW)
     broker.replicas.checkpoint()
     broker.replicas.withdraw([T0])
     await broker.update(brokers=(OWN,))

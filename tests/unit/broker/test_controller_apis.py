@@ -32,7 +32,7 @@ NONE = ErrorCode.none
 
 
 class Controller:
-    """Broker 1, and what it answers."""
+    """Broker 1, which may be the controller."""
 
     def __init__(self, world: OfficeWorld) -> None:
         self.world = world
@@ -56,19 +56,31 @@ class Controller:
         brokers = tuple(broker(broker_id) for broker_id in (1, 2, 3))
         await self.cache.apply(UpdateMetadata(1, 1, brokers, topics))
 
+    async def create_and_announce(self) -> None:
+        """Create the topic t, whose only partition has the replicas 1 and 2."""
+        topic_id = await self.world.create_topic("t", (1, 2))
+        await self.announce(TopicImage("t", topic_id, (PartitionImage(1, 0, (1, 2), (1, 2)),)))
+
     async def epoch(self, broker_id: int) -> int:
         return (await self.world.tree.get(f"/brokers/ids/{broker_id}")).stat.czxid
 
 
 @pytest.fixture
-async def controller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Controller]:
+async def candidate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Controller]:
     tree = WatchedMemory(tmp_path / "tree.db")
     world = await office(tree, monkeypatch)
-    controller = Controller(world)
-    await controller.announce()
-    yield controller
+    candidate = Controller(world)
+    await candidate.announce()
+    yield candidate
     await world.candidate.close()
     await tree.close()
+
+
+@pytest.fixture
+async def controller(candidate: Controller) -> Controller:
+    """The broker in office."""
+    await candidate.world.stand()
+    return candidate
 
 
 def proposal(topic_id: object, leader_epoch: int, version: int, *isr: tuple[int, int]) -> dict[str, Any]:
@@ -83,15 +95,14 @@ def proposal(topic_id: object, leader_epoch: int, version: int, *isr: tuple[int,
     return {"topics": [{"topic_id": topic_id, "partitions": [partition]}]}
 
 
-async def test_other_brokers_refuse(controller: Controller) -> None:
+async def test_other_brokers_refuse(candidate: Controller) -> None:
     for key in (ApiKey.CREATE_TOPICS, ApiKey.ALTER_PARTITION):
         with pytest.raises(KafkaError) as caught:
-            controller.apis.routes()[key](None, None)  # type: ignore[arg-type]
+            candidate.apis.routes()[key](None, None)  # type: ignore[arg-type]
         assert caught.value.code is ErrorCode.not_controller, key
 
 
 async def test_a_leader_changes_its_isr_unless_a_new_member_has_restarted(controller: Controller) -> None:
-    await controller.world.stand()
     topic_id = await controller.world.create_topic("t", (2, 3))
     sender = {"broker_id": 2, "broker_epoch": await controller.epoch(2)}
     answer = await controller.ask(ApiKey.ALTER_PARTITION, 3, **sender, **proposal(topic_id, 0, 0, (2, -1)))
@@ -104,7 +115,6 @@ async def test_a_leader_changes_its_isr_unless_a_new_member_has_restarted(contro
 
 
 async def test_a_leader_before_its_restart_changes_nothing(controller: Controller) -> None:
-    await controller.world.stand()
     topic_id = await controller.world.create_topic("t", (2, 3))
     earlier = {"broker_id": 2, "broker_epoch": 1}
     with pytest.raises(KafkaError) as caught:
@@ -113,7 +123,6 @@ async def test_a_leader_before_its_restart_changes_nothing(controller: Controlle
 
 
 async def test_a_topic_with_an_unknown_id_has_an_error(controller: Controller) -> None:
-    await controller.world.stand()
     fields = proposal(uuid.uuid4(), 0, 0, (2, -1))
     answer = await controller.ask(
         ApiKey.ALTER_PARTITION, 3, broker_id=2, broker_epoch=await controller.epoch(2), **fields
@@ -122,7 +131,6 @@ async def test_a_topic_with_an_unknown_id_has_an_error(controller: Controller) -
 
 
 async def test_a_broker_that_stops_hands_over_its_leaders_and_learns_which_it_keeps(controller: Controller) -> None:
-    await controller.world.stand()
     await controller.world.create_topic("t", (2, 3))
     answer = await controller.ask(ApiKey.CONTROLLED_SHUTDOWN, 3, broker_id=2, broker_epoch=await controller.epoch(2))
     assert (answer.error_code, answer.remaining_partitions) == (NONE, ())
@@ -133,7 +141,6 @@ async def test_a_broker_that_stops_hands_over_its_leaders_and_learns_which_it_ke
 
 
 async def test_registered_brokers_get_different_producer_ids(controller: Controller) -> None:
-    await controller.world.stand()
     blocks = [
         await controller.ask(
             ApiKey.ALLOCATE_PRODUCER_IDS, 0, broker_id=broker_id, broker_epoch=await controller.epoch(broker_id)
@@ -147,7 +154,6 @@ async def test_registered_brokers_get_different_producer_ids(controller: Control
 
 
 async def test_a_reassignment_is_listed_until_it_is_cancelled(controller: Controller) -> None:
-    await controller.world.stand()
     await controller.world.create_topic("t", (1, 2))
 
     async def reassign(replicas: list[int] | None) -> Any:
@@ -168,7 +174,6 @@ async def test_a_reassignment_is_listed_until_it_is_cancelled(controller: Contro
 async def test_elections_and_reassignments_look_partitions_up_in_slices(
     controller: Controller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await controller.world.stand()
     await controller.world.create_topic("t", (1, 2))
     term = controller.world.candidate.current()
     asked = []
@@ -201,7 +206,6 @@ async def test_many_topics_are_validated_in_a_thread(controller: Controller, mon
         return original(*args)
 
     monkeypatch.setattr(topic_changes, "create_topics", create)
-    await controller.world.stand()
     topics = [
         {"name": f"t{index}", "num_partitions": -5, "replication_factor": 1, "assignments": [], "configs": []}
         for index in range(200)
@@ -212,7 +216,6 @@ async def test_many_topics_are_validated_in_a_thread(controller: Controller, mon
 
 
 async def test_a_topic_is_created_with_the_replicas_that_the_client_wants(controller: Controller) -> None:
-    await controller.world.stand()
     assignments = [{"partition_index": 0, "broker_ids": [3, 1]}]
     topics = [{"name": "t", "num_partitions": -1, "replication_factor": -1, "assignments": assignments, "configs": []}]
     answer = await controller.ask(ApiKey.CREATE_TOPICS, 7, topics=topics, timeout=0, validate_only=False)
@@ -224,9 +227,7 @@ async def test_a_topic_is_created_with_the_replicas_that_the_client_wants(contro
 
 
 async def test_a_topic_that_is_announced_already_is_not_waited_for(controller: Controller) -> None:
-    await controller.world.stand()
-    topic_id = await controller.world.create_topic("t", (1, 2))
-    await controller.announce(TopicImage("t", topic_id, (PartitionImage(1, 0, (1, 2), (1, 2)),)))
+    await controller.create_and_announce()
     topics = [{"name": "t", "count": 2, "assignments": [{"broker_ids": [2, 3]}]}]
     answer = await controller.ask(ApiKey.CREATE_PARTITIONS, 3, topics=topics, timeout=0, validate_only=False)
     assert answer.results[0].error_code is ErrorCode.request_timed_out
@@ -235,9 +236,7 @@ async def test_a_topic_that_is_announced_already_is_not_waited_for(controller: C
 
 
 async def test_a_topic_whose_replicas_move_does_not_grow(controller: Controller) -> None:
-    await controller.world.stand()
-    topic_id = await controller.world.create_topic("t", (1, 2))
-    await controller.announce(TopicImage("t", topic_id, (PartitionImage(1, 0, (1, 2), (1, 2)),)))
+    await controller.create_and_announce()
     moves = [{"name": "t", "partitions": [{"partition_index": 0, "replicas": [2, 3]}]}]
     await controller.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, timeout=1000, topics=moves)
     topics = [{"name": "t", "count": 2, "assignments": None}]
@@ -259,9 +258,7 @@ async def replicas(controller: Controller) -> dict[int, tuple[int, ...]]:
 
 
 async def test_a_topic_does_not_lose_added_partitions_to_a_reassignment(controller: Controller) -> None:
-    await controller.world.stand()
-    topic_id = await controller.world.create_topic("t", (1, 2))
-    await controller.announce(TopicImage("t", topic_id, (PartitionImage(1, 0, (1, 2), (1, 2)),)))
+    await controller.create_and_announce()
     term, busy = controller.world.candidate.current(), asyncio.Event()
 
     async def work() -> None:
@@ -279,9 +276,7 @@ async def test_a_topic_does_not_lose_added_partitions_to_a_reassignment(controll
 
 
 async def test_a_reassignment_changes_the_number_of_replicas_only_if_allowed(controller: Controller) -> None:
-    await controller.world.stand()
-    topic_id = await controller.world.create_topic("t", (1, 2))
-    await controller.announce(TopicImage("t", topic_id, (PartitionImage(1, 0, (1, 2), (1, 2)),)))
+    await controller.create_and_announce()
     topics = [{"name": "t", "partitions": [{"partition_index": 0, "replicas": (1,)}]}]
     for allowed, replicas_after, error in (
         (False, (1, 2), ErrorCode.invalid_replication_factor),
@@ -295,9 +290,7 @@ async def test_a_reassignment_changes_the_number_of_replicas_only_if_allowed(con
 
 
 async def test_a_controller_that_was_deposed_adds_no_partitions(controller: Controller) -> None:
-    await controller.world.stand()
-    topic_id = await controller.world.create_topic("t", (1, 2))
-    await controller.announce(TopicImage("t", topic_id, (PartitionImage(1, 0, (1, 2), (1, 2)),)))
+    await controller.create_and_announce()
     await controller.world.tree.set("/controller_epoch", b"2")
     assert await grow(controller) is ErrorCode.not_controller
     assert await replicas(controller) == {0: (1, 2)}

@@ -98,13 +98,6 @@ async def test_a_follower_that_is_too_slow_lets_the_request_time_out(leader: Lea
     assert leader.partition.log_start_offset == 5
 
 
-async def test_dead_followers_do_not_count(leader: Leader) -> None:
-    leader.alive.discard(3)
-    task = await leader.waiting(5)
-    leader.fetch(2, 5)
-    assert await task == (ErrorCode.none, 5)
-
-
 async def test_a_follower_that_dies_during_the_wait_does_not_count(leader: Leader) -> None:
     task = await leader.waiting(5)
     leader.fetch(2, 5)

@@ -150,11 +150,6 @@ def only_records(response: Any) -> dict[int, int]:
     }
 
 
-async def test_a_follower_that_catches_up_joins_the_isr(broker: Broker) -> None:
-    await broker.fetch({0: 0}, replica=3)
-    assert [sorted(change.proposal.members) for change in broker.sent] == [[1, 2, 3]]
-
-
 async def test_a_refused_fetch_moves_nothing(broker: Broker) -> None:
     expected = {
         "no replica": ((9, 3, 0), ErrorCode.unknown_leader_epoch),

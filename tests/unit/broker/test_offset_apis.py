@@ -73,30 +73,22 @@ async def test_several_groups_are_fetched_at_once(world: GroupWorld) -> None:
     assert [(group.group_id, offsets(group)[0][0]) for group in response.groups] == [("g", 5), ("h", 6), ("nobody", -1)]
 
 
-async def test_commits_for_unknown_topics_are_refused(world: GroupWorld) -> None:
+async def test_unknown_topics_are_refused(world: GroupWorld) -> None:
     partitions = [{"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}]
     by_name = await world.commit(8, topics=[{"name": "u", "partitions": partitions}])
     by_id = await world.commit(10, topics=[{"topic_id": uuid.UUID(int=9), "partitions": partitions}])
+    fetched = await world.fetch(10, [{"topic_id": uuid.UUID(int=9), "partition_indexes": [0]}])
     assert errors(by_name) == [ErrorCode.unknown_topic_or_partition]
-    assert errors(by_id) == [ErrorCode.unknown_topic_id]
+    assert errors(by_id) == errors(fetched) == [ErrorCode.unknown_topic_id]
     assert not world.log.stored
 
 
-async def test_a_fetch_for_an_unknown_topic_id_is_refused(world: GroupWorld) -> None:
-    response = await world.fetch(10, [{"topic_id": uuid.UUID(int=9), "partition_indexes": [0]}])
-    assert errors(response) == [ErrorCode.unknown_topic_id]
-
-
-async def test_offsets_of_an_earlier_topic_of_the_same_name_are_ignored(world: GroupWorld) -> None:
+async def test_a_fetch_by_id_ignores_offsets_of_earlier_and_deleted_topics(world: GroupWorld) -> None:
     await world.commit(10, (0, 5, ""))
     world.topics["t"] = (uuid.UUID(int=8), 3)
     response = await world.fetch(10, [{"topic_id": uuid.UUID(int=8), "partition_indexes": [0]}])
     assert offsets(response) == [(-1, "")]
     assert offsets(await world.fetch(9)) == [(5, ""), (-1, "")]
-
-
-async def test_fetching_all_offsets_by_id_omits_deleted_topics(world: GroupWorld) -> None:
-    await world.commit(10, (0, 5, ""))
     del world.topics["t"]
     assert (await world.fetch(10, None)).topics == ()
     assert len((await world.fetch(9, None)).topics) == 1
@@ -124,11 +116,6 @@ async def test_members_commit_with_their_generation(world: GroupWorld) -> None:
         ], version
 
 
-async def test_only_the_partition_with_too_much_metadata_is_refused(world: GroupWorld) -> None:
-    response = await world.commit(8, (0, 5, "x" * 4097), (1, 6, "x" * 4096))
-    assert errors(response) == [ErrorCode.offset_metadata_too_large, ErrorCode.none]
-
-
 async def test_the_clients_retention_time_is_stored(world: GroupWorld) -> None:
     for version, retention_ms in ((2, 60_000), (4, 90_000)):
         await world.commit(version, (0, 5, ""), retention_time=retention_ms)
@@ -148,7 +135,7 @@ async def test_an_offset_with_an_open_transaction_is_unstable(world: GroupWorld)
     assert offsets(await world.fetch(8, require_stable=False))[0] == (5, "")
 
 
-async def test_unused_offsets_are_deleted(world: GroupWorld) -> None:
+async def test_offsets_of_a_known_group_are_deleted(world: GroupWorld) -> None:
     await world.commit(8, (0, 5, ""), (1, 6, ""))
     topics = [
         {"name": "t", "partitions": [{"partition_index": 0}, {"partition_index": 9}]},
@@ -158,16 +145,6 @@ async def test_unused_offsets_are_deleted(world: GroupWorld) -> None:
     unknown = ErrorCode.unknown_topic_or_partition
     assert (response.error_code, errors(response)) == (ErrorCode.none, [ErrorCode.none, unknown, unknown])
     assert offsets(await world.fetch(8)) == [(-1, ""), (6, "")]
-
-
-async def test_offsets_in_use_are_not_deleted(world: GroupWorld) -> None:
-    await world.member()
-    topics = [{"name": "t", "partitions": [{"partition_index": 0}]}]
-    response = await world.ask(ApiKey.OFFSET_DELETE, 0, group_id="g", topics=topics)
-    assert errors(response) == [ErrorCode.group_subscribed_to_topic]
-
-
-async def test_deleting_offsets_of_an_unknown_group_is_refused(world: GroupWorld) -> None:
     for group_id, error in (("", ErrorCode.invalid_group_id), ("nobody", ErrorCode.group_id_not_found)):
-        response = await world.ask(ApiKey.OFFSET_DELETE, 0, group_id=group_id, topics=[])
+        response = await world.ask(ApiKey.OFFSET_DELETE, 0, group_id=group_id, topics=topics)
         assert response.error_code is error, group_id

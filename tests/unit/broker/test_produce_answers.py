@@ -10,18 +10,16 @@ from headrace.broker.apis.produce_answers import Outcome, failed, name_bytes, re
 from headrace.broker.large_batches import MAX_COMPRESSED_AT_ONCE, LargeBatches
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.batch_rules import RecordsRefusedError
-from headrace.server.context import ClientInfo, RawReply, RequestContext
+from headrace.server.context import RawReply, RequestContext
 from headrace.server.frames import InvalidRequestError
 from headrace.storage.log.config import LogConfig
 from headrace.wire.apis import ApiKey, response_reader
 from headrace.wire.records import RecordData, build_batch
-from tests.unit.broker.asking import versions_around
-
-CLIENT = ClientInfo(listener="PLAINTEXT", host="192.0.2.9", port=7, local_address=("192.0.2.1", 19092))
+from tests.unit.broker.asking import client_at, versions_around
 
 
 def context(version: int) -> RequestContext:
-    return RequestContext(int(ApiKey.PRODUCE), version, 1, "me", CLIENT)
+    return RequestContext(int(ApiKey.PRODUCE), version, 1, "me", client_at())
 
 
 def test_the_reply_contains_successes_and_errors() -> None:
