@@ -5,6 +5,9 @@ from collections.abc import Awaitable, Generator, Mapping
 from typing import Any
 from uuid import UUID
 
+import pytest
+
+from headrace.errors import ErrorCode, KafkaError
 from headrace.server.context import ClientInfo, Handler, RawReply, RequestContext
 from headrace.slices import finish
 from headrace.storage.files.log_file import FileSlice
@@ -21,6 +24,10 @@ def versions_around(key: ApiKey, *changes: int) -> list[int]:
     known = versions(key)
     assert known is not None
     return sorted({known.lowest, known.highest, *changes, *(version - 1 for version in changes)})
+
+
+def raises_code(code: ErrorCode) -> "pytest.RaisesExc[KafkaError]":
+    return pytest.raises(KafkaError, check=lambda error: error.code is code)
 
 
 def client_at(listener: str = "PLAINTEXT") -> ClientInfo:

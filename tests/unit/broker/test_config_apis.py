@@ -67,19 +67,24 @@ async def values(routes: Routes, kind: int, name: str, *keys: str) -> dict[str, 
 
 
 async def change(
-    routes: Routes, kind: int, name: str, *changes: tuple[str, int, str | None], validate_only: bool = False
+    routes: Routes,
+    kind: int,
+    name: str,
+    *changes: tuple[str, int, str | None],
+    validate_only: bool = False,
+    version: int = 1,
 ) -> tuple[ErrorCode, str | None]:
     configs = [{"name": key, "config_operation": operation, "value": value} for key, operation, value in changes]
     resources = [{"resource_type": kind, "resource_name": name, "configs": configs}]
-    response = await ask(routes, INCREMENTAL, 1, {"resources": resources, "validate_only": validate_only})
+    response = await ask(routes, INCREMENTAL, version, {"resources": resources, "validate_only": validate_only})
     (result,) = response.responses
     return result.error_code, result.error_message
 
 
-async def replace(routes: Routes, kind: int, name: str, configs: dict[str, str | None]) -> ErrorCode:
+async def replace(routes: Routes, kind: int, name: str, configs: dict[str, str | None], version: int = 2) -> ErrorCode:
     items = [{"name": key, "value": value} for key, value in configs.items()]
     resources = [{"resource_type": kind, "resource_name": name, "configs": items}]
-    response = await ask(routes, ALTER, 2, {"resources": resources, "validate_only": False})
+    response = await ask(routes, ALTER, version, {"resources": resources, "validate_only": False})
     code: ErrorCode = response.responses[0].error_code
     return code
 
@@ -169,18 +174,16 @@ async def test_missing_and_invalid_resources_are_refused(routes: Routes) -> None
 
 
 async def test_settings_are_changed_incrementally(routes: Routes) -> None:
-    configs = [{"name": "retention.ms", "config_operation": SET, "value": "5"}]
-    resources = [{"resource_type": TOPIC, "resource_name": "t", "configs": configs}]
+    done = (ErrorCode.none, None)
     for version in versions_around(INCREMENTAL):
-        response = await ask(routes, INCREMENTAL, version, {"resources": resources, "validate_only": False})
-        assert response.responses[0].error_code == ErrorCode.none, version
+        assert await change(routes, TOPIC, "t", ("retention.ms", SET, "5"), version=version) == done, version
         assert await values(routes, TOPIC, "t", "retention.ms") == {"retention.ms": ("5", 1)}, version
         await change(routes, TOPIC, "t", ("segment.ms", SET, "9"), ("retention.ms", DELETE, None))
         assert await values(routes, TOPIC, "t", "retention.ms", "segment.ms") == {
             "retention.ms": ("604800000", 5),
             "segment.ms": ("9", 1),
         }, version
-    assert await change(routes, TOPIC, "t", ("nothing", DELETE, None)) == (ErrorCode.none, None)
+    assert await change(routes, TOPIC, "t", ("nothing", DELETE, None)) == done
 
 
 async def test_list_items_are_appended_and_subtracted(routes: Routes) -> None:
@@ -238,12 +241,9 @@ async def test_a_duplicate_resource_is_refused(routes: Routes) -> None:
 
 
 async def test_all_settings_are_replaced(routes: Routes) -> None:
-    configs = [{"name": "segment.ms", "value": "9"}]
-    resources = [{"resource_type": TOPIC, "resource_name": "t", "configs": configs}]
     for version in versions_around(ALTER):
         await change(routes, TOPIC, "t", ("retention.ms", SET, "5"))
-        response = await ask(routes, ALTER, version, {"resources": resources, "validate_only": False})
-        assert response.responses[0].error_code == ErrorCode.none, version
+        assert await replace(routes, TOPIC, "t", {"segment.ms": "9"}, version) == ErrorCode.none, version
         assert await values(routes, TOPIC, "t", "retention.ms", "segment.ms") == {
             "retention.ms": ("604800000", 5),
             "segment.ms": ("9", 1),

@@ -10,7 +10,7 @@ import pytest
 from headrace.broker.apis.fetch import FetchApi
 from headrace.broker.apis.partition_offsets import LATEST, PartitionOffsetsApi, find_bound
 from headrace.broker.current_leader import CurrentLeader
-from headrace.errors import ErrorCode, KafkaError
+from headrace.errors import ErrorCode
 from headrace.replication.leading.isr_changes import Answer, IsrChange
 from headrace.replication.leading.peers import Peers
 from headrace.replication.partition import Partition
@@ -24,7 +24,7 @@ from headrace.types import PartitionState, TopicPartition
 from headrace.wire.apis import ApiKey
 from headrace.wire.batch import TRANSACTIONAL_FLAG
 from headrace.wire.records import RecordData, build_batch
-from tests.unit.broker.asking import TOPIC_ID, ask, client_at, fetch_fields, send
+from tests.unit.broker.asking import TOPIC_ID, ask, client_at, fetch_fields, raises_code, send
 
 NOW = 1_700_000_000_000
 RECORD = build_batch([RecordData(b"k", bytes(1000), NOW)])
@@ -317,9 +317,8 @@ async def test_consumers_without_a_follower_in_their_rack_read_from_the_leader(b
 async def test_the_latest_offset_is_unknown_until_the_followers_have_fetched_from_a_new_leader(broker: Broker) -> None:
     partition = broker.append(0)
     partition.lead(STATE._replace(leader_epoch=4, partition_epoch=1), broker.peers)
-    with pytest.raises(KafkaError) as caught:
+    with raises_code(ErrorCode.offset_not_available):
         find_bound(partition, LATEST, read_committed=False)
-    assert caught.value.code is ErrorCode.offset_not_available
     assert find_bound(partition, LATEST, read_committed=False, is_follower=True) == (-1, 1, 4)
     await broker.fetch({0: 1}, epoch=4)
     assert find_bound(partition, LATEST, read_committed=False) == (-1, 1, 4)

@@ -99,8 +99,8 @@ async def test_topics_are_deleted_by_name_or_id(routes: Routes, cluster: Cluster
         assert not cluster.image.topics, version
     await create(routes, topic("t"))
     known, unknown = cluster.image.topics["t"].topic_id, uuid.uuid4()
-    topics = [{"name": None, "topic_id": item} for item in (known, unknown)]
-    response = await ask(routes, DELETE, 6, {"topics": topics, "timeout": 1000})
+    by_id = [{"name": None, "topic_id": item} for item in (known, unknown)]
+    response = await ask(routes, DELETE, 6, {"topics": by_id, "timeout": 1000})
     found = {result.topic_id: (result.name, result.error_code) for result in response.responses}
     assert found == {known: ("t", ErrorCode.none), unknown: (None, ErrorCode.unknown_topic_id)}
 
