@@ -70,13 +70,14 @@ def leader(tmp_path: Path) -> Iterator[Leader]:
     leader.replicas.close()
 
 
-async def test_the_reply_waits_for_all_followers_not_only_those_in_sync(leader: Leader) -> None:
+async def test_the_reply_waits_until_all_followers_not_only_those_in_sync_have_deleted(leader: Leader) -> None:
     task = await leader.waiting(5)
     leader.fetch(2, 5)
     await asyncio.sleep(0)
     assert not task.done()
     leader.fetch(3, 7)
     assert await task == (ErrorCode.none, 5)
+    assert await leader.delete(4) == (ErrorCode.none, 5)
 
 
 async def test_the_high_watermark_at_the_request_is_the_goal(leader: Leader) -> None:
@@ -84,12 +85,6 @@ async def test_the_high_watermark_at_the_request_is_the_goal(leader: Leader) -> 
     leader.fetch(2, 10)
     leader.fetch(3, 10)
     assert await task == (ErrorCode.none, 10)
-
-
-async def test_records_that_are_gone_everywhere_need_no_wait(leader: Leader) -> None:
-    leader.fetch(2, 4)
-    leader.fetch(3, 4)
-    assert await leader.delete(4) == (ErrorCode.none, 4)
 
 
 async def test_a_follower_that_is_too_slow_lets_the_request_time_out(leader: Leader) -> None:

@@ -238,15 +238,11 @@ async def test_a_session_learns_of_appends_between_its_requests(broker: Broker) 
     assert list(sizes(await broker.fetch(session=(first.session_id, 1), offsets={}))) == [0, 2]
 
 
-async def test_a_session_of_a_client_that_has_gone_costs_one_call_per_partition(broker: Broker) -> None:
-    await broker.fetch(session=(0, 0), wait_ms=0)
+async def test_a_session_watches_a_partition_until_it_grows_or_the_session_ends(broker: Broker) -> None:
+    first = await broker.fetch(session=(0, 0), wait_ms=0)
     assert broker.watchers == 3
     broker.append(2)
     assert broker.watchers == 2
-
-
-async def test_a_session_that_ends_watches_nothing(broker: Broker) -> None:
-    first = await broker.fetch(session=(0, 0), wait_ms=0)
     await broker.fetch(session=(first.session_id, -1), wait_ms=0, offsets={0: 0})
     assert broker.watchers == 0
 

@@ -344,10 +344,11 @@ class Followed:
         self.partition.learn(1, 0)
 
 
-async def test_a_consumer_reads_from_a_follower_what_is_committed(broker: Broker) -> None:
+async def test_only_a_consumer_reads_from_a_follower_and_only_what_is_committed(broker: Broker) -> None:
     followed = Followed(broker)
     answer = only(await broker.fetch({5: 0}, replica=-1))
     assert (answer.error_code, answer.high_watermark, len(answer.records)) == (ErrorCode.none, 1, len(RECORD))
+    assert only(await broker.fetch({5: 0}, replica=3)).error_code is ErrorCode.not_leader_or_follower
 
     waiting = broker.fetch({5: 1}, replica=-1, wait_ms=60_000)
     await turns()
@@ -372,8 +373,3 @@ async def test_a_consumer_of_a_follower_notices_that_it_leads(broker: Broker) ->
     broker.replicas.peers = broker.peers
     broker.replicas.lead(followed.state._replace(leader=1, leader_epoch=4))
     assert only(await waiting).error_code is ErrorCode.fenced_leader_epoch
-
-
-async def test_followers_do_not_read_from_followers(broker: Broker) -> None:
-    Followed(broker)
-    assert only(await broker.fetch({5: 0}, replica=3)).error_code is ErrorCode.not_leader_or_follower
