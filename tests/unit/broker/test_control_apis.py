@@ -277,6 +277,18 @@ async def test_a_follower_that_is_elected_is_copied_no_more(broker: Broker) -> N
     assert broker.replicas.get("t", 0).log is log
 
 
+async def test_the_only_replica_left_commits_nothing_until_the_others_have_left_the_isr(broker: Broker) -> None:
+    """At the end of a reassignment, another controller could still elect one of them."""
+    broker.replicas.peers = Peers(OWN, lambda _: True, lambda: 10_000, lambda: 0, NoController())
+    await broker.update()
+    await broker.assign(OTHER)
+    broker.followed().append_fetched(memoryview(RECORD), NOW)
+    await broker.assign(OWN, 1, replicas=[OWN], isr=[OTHER, OWN])
+    assert broker.replicas.get("t", 0).high_watermark == 0
+    await broker.assign(OWN, 2, replicas=[OWN], isr=[OWN])
+    assert broker.replicas.get("t", 0).high_watermark == 1
+
+
 async def test_a_follower_changes_its_leader(broker: Broker) -> None:
     await broker.update(brokers=(OTHER, OWN, 9))
     await broker.assign(OTHER)
