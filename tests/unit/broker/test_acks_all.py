@@ -4,8 +4,7 @@ import asyncio
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import NamedTuple, cast
-from uuid import UUID
+from typing import cast
 
 import pytest
 
@@ -19,31 +18,22 @@ from headrace.replication.leading.isr_changes import Answer, IsrChange
 from headrace.replication.leading.peers import Peers
 from headrace.replication.purgatory import Purgatory
 from headrace.replication.replica_manager import ReplicaManager
-from headrace.server.context import ClientInfo
 from headrace.server.dispatch import Dispatcher
 from headrace.server.frames import Parts
 from headrace.server.loop.turns import Turns
 from headrace.server.runs import Executed
 from headrace.storage.dirs.log_dirs import LogDirs
 from headrace.storage.log.config import LogConfig
-from headrace.types import Buffer, TopicPartition
+from headrace.types import Buffer, PartitionState, TopicPartition
 from headrace.wire.apis import ApiKey, request_encoder
 from headrace.wire.fetched import ENTRY, FetchLimits, encode_fetch
 from headrace.wire.records import RecordData, build_batch
+from tests.unit.broker.asking import TOPIC_ID, client_at, produce_fields
 from tests.unit.broker.fake_coordinator import Coordinator
 
 NOW = 1_700_000_000_000
 CONFIG = LogConfig()
-TOPIC_ID = UUID(int=5)
-CLIENT = ClientInfo(listener="PLAINTEXT", host="192.0.2.9", port=7, local_address=("192.0.2.1", 9092))
-
-
-class State(NamedTuple):
-    leader_epoch: int = 3
-    partition_epoch: int = 0
-    replicas: tuple[int, ...] = (1, 2, 3)
-    isr: tuple[int, ...] = (1, 2, 3)
-    adding_replicas: tuple[int, ...] = ()
+STATE = PartitionState("t", TOPIC_ID, 0, 1, 3, (1, 2, 3), (1, 2, 3), is_new=False)
 
 
 class Broker:
@@ -56,7 +46,7 @@ class Broker:
         peers = Peers(1, lambda _: True, lambda: 10_000, lambda: 1000, self)
         for index in range(2):
             partition = self.replicas.become_leader(TopicPartition("t", index), TOPIC_ID, 3)
-            partition.lead(State(), peers)
+            partition.lead(STATE, peers)
         turns = Turns(self.calls.append, clock=lambda: 0)
         fetch = FetchApi(
             self.replicas,
@@ -77,7 +67,7 @@ class Broker:
 
     def handle(self, api_key: ApiKey, version: int, body: Buffer) -> Parts | Awaitable[Parts]:
         head = struct.pack(">hhih", api_key, version, 9, -1) + (b"\0" if version > 8 else b"")
-        return self.dispatcher.handle(CLIENT, memoryview(head + bytes(body)))
+        return self.dispatcher.handle(client_at(), memoryview(head + bytes(body)))
 
     def ask(self, api_key: ApiKey, version: int, body: Buffer) -> Promise[Parts]:
         answer = self.handle(api_key, version, body)
@@ -101,15 +91,8 @@ class Broker:
     def records(size: int, *indexes: int, acks: int = -1) -> Buffer:
         """Return the body of a Produce request."""
         batch = build_batch([RecordData(b"k", bytes(size), NOW)])
-        data = [{"index": index, "records": batch} for index in indexes]
-        fields = {
-            "transactional_id": None,
-            "acks": acks,
-            "timeout": 60_000,
-            "topic_data": [{"name": "t", "partition_data": data}],
-        }
         out = bytearray()
-        request_encoder(ApiKey.PRODUCE, 8)(out, fields)
+        request_encoder(ApiKey.PRODUCE, 8)(out, produce_fields(dict.fromkeys(indexes, batch), acks=acks))
         return out
 
 

@@ -10,7 +10,7 @@ from headrace.broker.apis.consumer_groups import ConsumerGroupApis
 from headrace.coordinator.groups.classic.group import ClassicGroup
 from headrace.errors import ErrorCode, KafkaError
 from headrace.wire.apis import ApiKey
-from tests.unit.broker.asking import every_version
+from tests.unit.broker.asking import versions_around
 from tests.unit.broker.group_world import GroupWorld
 from tests.unit.coordinator.fake_topics import topic_id
 
@@ -54,26 +54,25 @@ async def world() -> AsyncIterator[World]:
     world.coordinator.close()
 
 
-@every_version(ApiKey.CONSUMER_GROUP_HEARTBEAT)
-async def test_a_member_joins_and_leaves(version: int, world: World) -> None:
-    joined = await world.beat(version)
+async def test_a_member_joins_and_leaves(world: World) -> None:
+    joined = await world.beat()
     assert (joined.error_code, joined.member_id, joined.member_epoch) == (ErrorCode.none, "a", 2)
     (assigned,) = joined.assignment.topic_partitions
     assert (assigned.topic_id, assigned.partitions) == (TOPIC, (0, 1, 2, 3))
-    kept = await world.beat(version, epoch=2, rebalance_timeout=-1, subscribed_topic_names=None, topic_partitions=None)
+    kept = await world.beat(epoch=2, rebalance_timeout=-1, subscribed_topic_names=None, topic_partitions=None)
     assert (kept.member_epoch, kept.assignment) == (2, None)
-    left = await world.beat(version, epoch=-1)
+    left = await world.beat(epoch=-1)
     assert (left.error_code, left.member_epoch) == (ErrorCode.none, -1)
 
 
 async def test_only_version_0_lets_the_coordinator_choose_the_member_id(world: World) -> None:
-    assert len((await world.beat(0, member_id="")).member_id) == 22
+    joined = await world.beat(0, member_id="")
+    assert (len(joined.member_id), joined.member_epoch) == (22, 2)
     assert (await world.beat(1, member_id="")).error_code is ErrorCode.invalid_request
 
 
-@every_version(ApiKey.CONSUMER_GROUP_HEARTBEAT)
-async def test_an_error_has_a_message(version: int, world: World) -> None:
-    answer = await world.beat(version, epoch=7)
+async def test_an_error_has_a_message(world: World) -> None:
+    answer = await world.beat(epoch=7)
     assert (answer.error_code, answer.error_message) == (
         ErrorCode.group_id_not_found,
         "Consumer group g not found.",
@@ -86,11 +85,10 @@ async def test_owned_partitions_are_validated(world: World) -> None:
     assert (await world.beat(epoch=9, topic_partitions=owned)).error_code is ErrorCode.fenced_member_epoch
 
 
-@every_version(ApiKey.CONSUMER_GROUP_DESCRIBE)
-async def test_a_group_is_described(version: int, world: World) -> None:
+async def test_a_group_is_described(world: World) -> None:
     await world.beat(instance_id="i", rack_id="r")
     answer = await world.ask(
-        ApiKey.CONSUMER_GROUP_DESCRIBE, version, group_ids=["g", "missing", ""], include_authorized_operations=True
+        ApiKey.CONSUMER_GROUP_DESCRIBE, 1, group_ids=["g", "missing", ""], include_authorized_operations=True
     )
     nameless, group, missing = answer.groups
     assert (nameless.error_code, missing.error_code) == (ErrorCode.invalid_group_id, ErrorCode.group_id_not_found)
@@ -123,13 +121,13 @@ async def test_groups_are_listed_by_type(world: World) -> None:
         assert {(group.group_id, group.group_type) for group in answer.groups} == expected
 
 
-@every_version(ApiKey.DESCRIBE_GROUPS)
-async def test_a_consumer_group_is_described_as_a_dead_classic_group(version: int, world: World) -> None:
+async def test_a_consumer_group_is_described_as_a_dead_classic_group(world: World) -> None:
     await world.beat()
-    answer = await world.ask(ApiKey.DESCRIBE_GROUPS, version, groups=["g"], include_authorized_operations=False)
-    (group,) = answer.groups
-    assert group.group_state == "Dead"
-    assert group.error_code is (ErrorCode.group_id_not_found if version >= 6 else ErrorCode.none)
+    for version in versions_around(ApiKey.DESCRIBE_GROUPS, 6):
+        answer = await world.ask(ApiKey.DESCRIBE_GROUPS, version, groups=["g"], include_authorized_operations=False)
+        (group,) = answer.groups
+        missing = ErrorCode.group_id_not_found if version >= 6 else ErrorCode.none
+        assert (group.group_state, group.error_code) == ("Dead", missing), version
 
 
 async def test_a_heartbeat_that_cannot_be_written_is_refused(world: World) -> None:

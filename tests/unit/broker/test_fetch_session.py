@@ -41,10 +41,6 @@ def test_a_session_continues_with_the_next_epoch(sessions: FetchSessions) -> Non
     assert refused(sessions, session.session_id, 2) is ErrorCode.invalid_fetch_session_epoch
 
 
-def test_an_unknown_session_is_not_found(sessions: FetchSessions) -> None:
-    assert refused(sessions, 99, 1) is ErrorCode.fetch_session_id_not_found
-
-
 def test_a_fetch_with_the_final_epoch_ends_its_session(sessions: FetchSessions) -> None:
     session = begin(sessions, 0, 0)
 

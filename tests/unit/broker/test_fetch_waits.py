@@ -1,11 +1,9 @@
 """Fetches that wait for data: cost per append, completion, and contents."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator
 from pathlib import Path
-from types import GeneratorType
 from typing import Any
-from uuid import UUID
 
 import pytest
 
@@ -17,19 +15,18 @@ from headrace.errors import ErrorCode
 from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.replication.verification import UNVERIFIED
-from headrace.server.context import ClientInfo, RawReply, RequestContext
 from headrace.server.large_requests import WaitingPartitions
-from headrace.slices import finish
 from headrace.storage.dirs.log_dirs import LogDirs
 from headrace.storage.files.log_file import FileSlice
 from headrace.storage.log.config import LogConfig
 from headrace.storage.log.indexes.txn_index import AbortedTransaction
 from headrace.storage.log.reader import LogReader
 from headrace.types import TopicPartition
-from headrace.wire.apis import ApiKey, request_encoder, response_reader, schema
+from headrace.wire.apis import ApiKey
 from headrace.wire.batch import TRANSACTIONAL_FLAG
 from headrace.wire.control import Marker
 from headrace.wire.records import RecordData, build_batch
+from tests.unit.broker.asking import TOPIC_ID, client_at, fetch_fields, send
 
 NOW = 1_700_000_000_000
 FOREVER_MS = 0x7FFFFFFF
@@ -38,15 +35,12 @@ SIZE = len(RECORD)
 
 
 class Broker:
-    """A broker with one topic."""
+    """A broker with one topic of three partitions."""
 
-    def __init__(self, directory: Path, partitions: int = 5) -> None:
+    def __init__(self, directory: Path) -> None:
         self.config = LogConfig()
         self.replicas = ReplicaManager(LogDirs.open([directory], broker_id=0), lambda _: self.config)
-        self.partitions = [
-            self.replicas.become_leader(TopicPartition("t", index), UUID(int=5), 0) for index in range(partitions)
-        ]
-        self.reads = 0
+        self.partitions = [self.replicas.become_leader(TopicPartition("t", index), TOPIC_ID, 0) for index in range(3)]
         self.api = FetchApi(
             self.replicas,
             lambda _: "t",
@@ -54,7 +48,7 @@ class Broker:
             max_sessions=10,
             max_bytes=50 << 20,
         )
-        self.client = ClientInfo(listener="PLAINTEXT", host="192.0.2.9", port=7, local_address=("192.0.2.1", 9092))
+        self.client = client_at()
 
     def append(self, index: int, count: int = 1) -> Partition:
         partition = self.partitions[index]
@@ -63,61 +57,12 @@ class Broker:
         return partition
 
     def fetch(
-        self,
-        *,
-        min_bytes: int = 1,
-        max_bytes: int = 50 << 20,
-        partition_bytes: int = 1 << 20,
-        wait_ms: int = FOREVER_MS,
-        read_committed: bool = False,
-        session: tuple[int, int] = (0, -1),
-        offsets: dict[int, int] | None = None,
+        self, *, offsets: dict[int, int] | None = None, wait_ms: int = FOREVER_MS, **fields: Any
     ) -> asyncio.Task[Any]:
-        """Send a Fetch v11, and return a task for its response."""
-        wanted = offsets if offsets is not None else dict.fromkeys(range(len(self.partitions)), 0)
-        fields = {
-            "replica_id": -1,
-            "max_wait": wait_ms,
-            "min_bytes": min_bytes,
-            "max_bytes": max_bytes,
-            "isolation_level": int(read_committed),
-            "session_id": session[0],
-            "session_epoch": session[1],
-            "topics": [
-                {
-                    "topic": "t",
-                    "partitions": [
-                        {
-                            "partition": index,
-                            "current_leader_epoch": -1,
-                            "fetch_offset": offset,
-                            "log_start_offset": -1,
-                            "partition_max_bytes": partition_bytes,
-                        }
-                        for index, offset in wanted.items()
-                    ],
-                }
-            ]
-            if wanted
-            else [],
-            "forgotten_topics_data": [],
-            "rack_id": "",
-        }
-        out = bytearray()
-        request_encoder(ApiKey.FETCH, 11)(out, fields)
-        request, _ = schema(ApiKey.FETCH, 11).read_request(bytes(out), 0)
-        context = RequestContext(int(ApiKey.FETCH), 11, 1, "me", self.client)
-        reply = self.api.fetch(context, request)
-
-        async def respond() -> Any:
-            raw = await finish(reply) if isinstance(reply, GeneratorType) else reply
-            if isinstance(raw, Awaitable) and not isinstance(raw, RawReply):
-                raw = await raw
-            assert isinstance(raw, RawReply)
-            body = b"".join(part.read() if isinstance(part, FileSlice) else part for part in raw.parts)
-            return response_reader(ApiKey.FETCH, 11)(body, 0)[0]
-
-        return asyncio.ensure_future(respond())
+        """Send a Fetch of all partitions from offset 0 on, or of `offsets`; return a task for its response."""
+        wanted = dict.fromkeys(range(len(self.partitions)), 0) if offsets is None else offsets
+        request = fetch_fields(wanted, wait_ms=wait_ms, **fields)
+        return send({ApiKey.FETCH: self.api.fetch}, ApiKey.FETCH, 11, request, self.client)
 
     @property
     def watchers(self) -> int:
@@ -155,30 +100,18 @@ def sizes(response: Any) -> dict[int, int]:
     return {partition.partition_index: len(partition.records or b"") for partition in topic.partitions}
 
 
-async def test_min_bytes_count_over_all_partitions(broker: Broker) -> None:
+async def test_nothing_is_read_until_all_partitions_together_have_min_bytes(broker: Broker, reads: list[int]) -> None:
     waiting = broker.fetch(min_bytes=3 * SIZE)
+    reads.clear()
     broker.append(0)
-    broker.append(3)
+    broker.append(2)
     await turns()
-    assert not waiting.done()
-    broker.append(4)
+    assert (waiting.done(), reads) == (False, [])
+    broker.append(2)
 
-    assert sizes(await waiting) == {0: SIZE, 1: 0, 2: 0, 3: SIZE, 4: SIZE}
+    assert sizes(await waiting) == {0: SIZE, 1: 0, 2: 2 * SIZE}
     assert broker.watchers == 0
     assert broker.client.give_up is None
-
-
-async def test_nothing_is_read_until_min_bytes_are_appended(broker: Broker, reads: list[int]) -> None:
-    waiting = broker.fetch(min_bytes=100 * SIZE)
-    reads.clear()
-    for number in range(99):
-        broker.append(number % 5)
-    await turns()
-
-    assert reads == []
-    assert not waiting.done()
-    broker.append(0)
-    assert sum(sizes(await waiting).values()) == 100 * SIZE
 
 
 async def test_bytes_over_the_limit_of_a_partition_do_not_count(broker: Broker, reads: list[int]) -> None:
@@ -190,7 +123,7 @@ async def test_bytes_over_the_limit_of_a_partition_do_not_count(broker: Broker, 
     assert (waiting.done(), reads) == (False, [])
     broker.append(2)
 
-    assert sizes(await waiting) == {0: SIZE, 1: SIZE, 2: SIZE, 3: 0, 4: 0}
+    assert sizes(await waiting) == {0: SIZE, 1: SIZE, 2: SIZE}
 
 
 async def test_a_fetch_waits_for_no_more_than_max_bytes(broker: Broker) -> None:
@@ -231,17 +164,6 @@ async def test_bytes_of_a_new_segment_count_if_the_older_one_was_read(broker: Br
     assert sizes(await waiting) == {0: 2 * SIZE}
 
 
-async def test_an_incremental_fetch_rereads_only_grown_partitions(broker: Broker, reads: list[int]) -> None:
-    first = await broker.fetch(session=(0, 0), wait_ms=0)
-    waiting = broker.fetch(session=(first.session_id, 1), offsets={})
-    await turns()
-    reads.clear()
-    broker.append(3)
-
-    assert sizes(await waiting) == {3: SIZE}
-    assert reads == [3]
-
-
 async def test_an_append_survives_a_session_changed_by_another_request(broker: Broker) -> None:
     first = await broker.fetch(session=(0, 0), wait_ms=0)
     waiting = broker.fetch(session=(first.session_id, 1), offsets={})
@@ -258,7 +180,7 @@ async def test_an_append_survives_a_session_changed_by_another_request(broker: B
 
 
 async def test_a_fetch_ends_after_its_maximum_wait(broker: Broker) -> None:
-    waiting = broker.fetch(min_bytes=2 * SIZE, wait_ms=20)
+    waiting = broker.fetch(min_bytes=2 * SIZE, wait_ms=1)
     broker.append(0)
 
     assert sizes(await waiting)[0] == SIZE
@@ -268,7 +190,7 @@ async def test_a_fetch_ends_after_its_maximum_wait(broker: Broker) -> None:
 async def test_a_fetch_ends_when_its_client_disconnects(broker: Broker) -> None:
     waiting = broker.fetch()
     await turns()
-    assert broker.watchers == 5
+    assert broker.watchers == 3
     assert broker.client.give_up is not None
     broker.client.give_up()
 
@@ -293,38 +215,34 @@ async def test_a_session_reads_only_partitions_with_news(broker: Broker, reads: 
     assert not waiting.done()
     assert not reads
 
-    broker.append(3)
-    assert list(sizes(await waiting)) == [3]
-    assert reads == [3]
+    broker.append(2)
+    assert sizes(await waiting) == {2: SIZE}
+    assert reads == [2]
 
     # It has not read its records, so they are sent again.
     reads.clear()
     again = await broker.fetch(session=(first.session_id, 2), offsets={}, wait_ms=0)
-    assert list(sizes(again)) == [3]
-    assert reads == [3]
+    assert list(sizes(again)) == [2]
+    assert reads == [2]
 
     reads.clear()
-    assert not (await broker.fetch(session=(first.session_id, 3), offsets={3: 1}, wait_ms=0)).responses
+    assert not (await broker.fetch(session=(first.session_id, 3), offsets={2: 1}, wait_ms=0)).responses
     assert not (await broker.fetch(session=(first.session_id, 4), offsets={}, wait_ms=0)).responses
-    assert reads == [3]
+    assert reads == [2]
 
 
 async def test_a_session_learns_of_appends_between_its_requests(broker: Broker) -> None:
     first = await broker.fetch(session=(0, 0), wait_ms=0)
-    broker.append(1)
-    broker.append(4)
-    assert list(sizes(await broker.fetch(session=(first.session_id, 1), offsets={}))) == [1, 4]
-
-
-async def test_a_session_of_a_client_that_has_gone_costs_one_call_per_partition(broker: Broker) -> None:
-    await broker.fetch(session=(0, 0), wait_ms=0)
-    assert broker.watchers == 5
+    broker.append(0)
     broker.append(2)
-    assert broker.watchers == 4
+    assert list(sizes(await broker.fetch(session=(first.session_id, 1), offsets={}))) == [0, 2]
 
 
-async def test_a_session_that_ends_watches_nothing(broker: Broker) -> None:
+async def test_a_session_watches_a_partition_until_it_grows_or_the_session_ends(broker: Broker) -> None:
     first = await broker.fetch(session=(0, 0), wait_ms=0)
+    assert broker.watchers == 3
+    broker.append(2)
+    assert broker.watchers == 2
     await broker.fetch(session=(first.session_id, -1), wait_ms=0, offsets={0: 0})
     assert broker.watchers == 0
 
@@ -344,7 +262,7 @@ async def test_another_isolation_level_reads_the_whole_session(broker: Broker, r
     first = await broker.fetch(session=(0, 0), wait_ms=0)
     reads.clear()
     await broker.fetch(session=(first.session_id, 1), offsets={}, wait_ms=0, read_committed=True)
-    assert sorted(reads) == [0, 1, 2, 3, 4]
+    assert sorted(reads) == [0, 1, 2]
 
 
 @pytest.fixture
@@ -362,7 +280,7 @@ async def test_a_large_fetch_has_the_same_response_as_a_small_one(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker.append(1, 2)
-    broker.append(4)
+    broker.append(2)
     in_steps = await broker.fetch(wait_ms=0)
     monkeypatch.undo()
     assert in_steps == await broker.fetch(wait_ms=0)
@@ -372,40 +290,41 @@ async def test_a_large_fetch_has_the_same_response_as_a_small_one(
 async def test_a_large_fetch_waits_for_appends(broker: Broker) -> None:
     fetch = broker.fetch(min_bytes=2 * SIZE)
     await turns(20)
-    assert broker.watchers == 5
+    assert broker.watchers == 3
     broker.append(1)
     await turns(20)
     assert not fetch.done()
-    broker.append(3)
-    assert {index for index, size in sizes(await fetch).items() if size} == {1, 3}
+    broker.append(2)
+    assert {index for index, size in sizes(await fetch).items() if size} == {1, 2}
     assert broker.watchers == 0
 
 
 @pytest.mark.usefixtures("in_steps")
 async def test_an_append_while_a_large_fetch_is_collected_is_noticed(broker: Broker) -> None:
     fetch = broker.fetch()
-    await turns(9)
-    assert 0 < broker.watchers < 5
+    await turns(6)
+    assert 0 < broker.watchers < 3
     broker.append(0)
     assert sizes(await asyncio.wait_for(fetch, 10))[0] == SIZE
     assert broker.watchers == 0
 
 
 @pytest.mark.usefixtures("in_steps")
-@pytest.mark.parametrize("moment", [0, 3, 9, 20])
-async def test_a_large_fetch_ends_when_its_client_disconnects(broker: Broker, moment: int) -> None:
-    fetch = broker.fetch()
-    await turns(moment)
-    broker.client.has_hung_up = True
-    if broker.client.give_up is not None:
-        broker.client.give_up()
-    await asyncio.wait_for(fetch, 10)
-    assert broker.watchers == 0
+async def test_a_large_fetch_ends_when_its_client_disconnects(broker: Broker) -> None:
+    for moment in (0, 2, 6, 20):
+        broker.client.has_hung_up = False
+        fetch = broker.fetch()
+        await turns(moment)
+        broker.client.has_hung_up = True
+        if broker.client.give_up is not None:
+            broker.client.give_up()
+        await asyncio.wait_for(fetch, 10)
+        assert broker.watchers == 0, moment
 
 
 @pytest.mark.usefixtures("in_steps")
 async def test_a_cancelled_large_fetch_leaves_no_watchers(broker: Broker) -> None:
-    for moment in (9, 20):
+    for moment in (6, 20):
         fetch = broker.fetch()
         await turns(moment)
         assert broker.watchers
@@ -432,12 +351,12 @@ async def test_over_the_limit_of_waiting_partitions_a_fetch_returns_at_once(
     monkeypatch.setattr(fetch_waits, "_MANY_PARTITIONS", 1)
     if mode == "in steps":
         monkeypatch.setattr(fetch_module, "AT_ONCE", 1)
-    broker.api.waiting = WaitingPartitions(limit=9)
+    broker.api.waiting = WaitingPartitions(limit=5)
     first, small = broker.fetch(), broker.fetch(offsets={0: 0})
     await turns(20)
     refused = await asyncio.wait_for(broker.fetch(), 10)
-    assert sizes(refused) == dict.fromkeys(range(5), 0)
-    assert "A fetch of 5 partitions was answered without waiting" in caplog.text
+    assert sizes(refused) == dict.fromkeys(range(3), 0)
+    assert "A fetch of 3 partitions was answered without waiting" in caplog.text
     assert not first.done()
     assert not small.done()
 
@@ -530,19 +449,6 @@ async def test_bytes_count_once_they_are_before_the_last_stable_offset(broker: B
     assert reads == []
     end_transaction(partition, 6)
     assert sizes(await asyncio.wait_for(waiting, 10)) == {0: partition.log.segments.active.size}
-
-
-async def test_bytes_that_an_open_transaction_hides_do_not_count(broker: Broker) -> None:
-    partition = broker.partitions[0]
-    waiting = broker.fetch(min_bytes=4 * SIZE, read_committed=True, offsets={0: 0})
-    await turns()
-    broker.append(0, 3)
-    append_in_transaction(partition)
-    broker.append(0, 5)
-    await turns()
-    assert not waiting.done()
-    end_transaction(partition)
-    assert sizes(await asyncio.wait_for(waiting, 10))[0] > 9 * SIZE
 
 
 async def test_bytes_count_if_the_last_stable_offset_moves_without_a_report_of_the_marker(broker: Broker) -> None:

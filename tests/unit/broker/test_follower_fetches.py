@@ -1,49 +1,39 @@
 """Fetches of followers through the API: reads, reported offsets and waits."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any, NamedTuple
-from uuid import UUID
+from typing import Any
 
 import pytest
 
 from headrace.broker.apis.fetch import FetchApi
 from headrace.broker.apis.partition_offsets import LATEST, PartitionOffsetsApi, find_bound
 from headrace.broker.current_leader import CurrentLeader
-from headrace.errors import ErrorCode, KafkaError
+from headrace.errors import ErrorCode
 from headrace.replication.leading.isr_changes import Answer, IsrChange
 from headrace.replication.leading.peers import Peers
 from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.replication.throttle import ReplicationThrottle
 from headrace.replication.verification import UNVERIFIED
-from headrace.server.context import ClientInfo, RawReply, RequestContext
 from headrace.storage.dirs.log_dirs import LogDirs
 from headrace.storage.files.log_file import FileSlice
 from headrace.storage.log.config import LogConfig
 from headrace.types import PartitionState, TopicPartition
-from headrace.wire.apis import ApiKey, request_encoder, response_reader, schema
+from headrace.wire.apis import ApiKey
 from headrace.wire.batch import TRANSACTIONAL_FLAG
 from headrace.wire.records import RecordData, build_batch
-from tests.unit.broker.asking import ask
+from tests.unit.broker.asking import TOPIC_ID, ask, client_at, fetch_fields, raises_code, send
 
 NOW = 1_700_000_000_000
-TOPIC_ID = UUID(int=5)
 RECORD = build_batch([RecordData(b"k", bytes(1000), NOW)])
 VERSION = 17
-
-
-class State(NamedTuple):
-    leader_epoch: int = 3
-    partition_epoch: int = 0
-    replicas: tuple[int, ...] = (1, 2, 3)
-    isr: tuple[int, ...] = (1, 2)
-    adding_replicas: tuple[int, ...] = ()
+STATE = PartitionState("t", TOPIC_ID, 0, 1, 3, (1, 2, 3), (1, 2), is_new=False)
 
 
 class Broker:
-    """Broker 1 leads five partitions; 2 follows in the ISR, 3 outside of it."""
+    """Broker 1 leads three partitions; 2 follows in the ISR, 3 outside of it."""
 
     def __init__(self, directory: Path) -> None:
         self.now_ms = 1000
@@ -53,9 +43,9 @@ class Broker:
         self.replicas = ReplicaManager(LogDirs.open([directory], broker_id=1), lambda _: LogConfig())
         peers = Peers(1, lambda _: True, lambda: 100, lambda: self.now_ms, self)
         self.partitions = []
-        for index in range(5):
+        for index in range(3):
             partition = self.replicas.become_leader(TopicPartition("t", index), TOPIC_ID, 3)
-            partition.lead(State(), peers)
+            partition.lead(STATE, peers)
             self.partitions.append(partition)
         self.peers = peers
         self.api = FetchApi(
@@ -68,7 +58,7 @@ class Broker:
             rack_of=self.racks.get,
             leader_of=lambda topic, index, listener: CurrentLeader(7, 9, f"{listener}-{topic}-{index}", 9092, "r"),
         )
-        self.client = ClientInfo(listener="PLAINTEXT", host="192.0.2.9", port=7, local_address=("192.0.2.1", 9092))
+        self.client = client_at()
 
     def submit(self, change: IsrChange, _: Callable[[Answer], None]) -> None:
         self.sent.append(change)
@@ -85,56 +75,10 @@ class Broker:
         response = await ask(routes, ApiKey.LIST_OFFSETS, version, fields)
         return response.topics[0].partitions[0]
 
-    def fetch(
-        self,
-        offsets: dict[int, int],
-        *,
-        replica: int = 2,
-        epoch: int = 3,
-        last_epoch: int = -1,
-        wait_ms: int = 0,
-        session: tuple[int, int] = (0, -1),
-        rack: str = "",
-        min_bytes: int = 1,
-        max_bytes: int = 50 << 20,
-        read_committed: bool = False,
-    ) -> asyncio.Task[Any]:
+    def fetch(self, offsets: dict[int, int], *, replica: int = 2, epoch: int = 3, **fields: Any) -> asyncio.Task[Any]:
         """Send a Fetch, and return a task for its response."""
-        partitions = [
-            {
-                "partition": index,
-                "current_leader_epoch": epoch,
-                "last_fetched_epoch": last_epoch,
-                "fetch_offset": offset,
-                "log_start_offset": 0,
-                "partition_max_bytes": 1 << 20,
-            }
-            for index, offset in offsets.items()
-        ]
-        fields = {
-            "replica_state": {"replica_id": replica, "replica_epoch": -1},
-            "max_wait": wait_ms,
-            "min_bytes": min_bytes,
-            "max_bytes": max_bytes,
-            "isolation_level": int(read_committed),
-            "session_id": session[0],
-            "session_epoch": session[1],
-            "topics": [{"topic_id": TOPIC_ID, "partitions": partitions}] if partitions else [],
-            "forgotten_topics_data": [],
-            "rack_id": rack,
-        }
-        out = bytearray()
-        request_encoder(ApiKey.FETCH, VERSION)(out, fields)
-        request, _ = schema(ApiKey.FETCH, VERSION).read_request(bytes(out), 0)
-        reply = self.api.fetch(RequestContext(int(ApiKey.FETCH), VERSION, 1, "me", self.client), request)
-
-        async def respond() -> Any:
-            raw = await reply if isinstance(reply, Awaitable) and not isinstance(reply, RawReply) else reply
-            assert isinstance(raw, RawReply)
-            body = b"".join(part.read() if isinstance(part, FileSlice) else part for part in raw.parts)
-            return response_reader(ApiKey.FETCH, VERSION)(body, 0)[0]
-
-        return asyncio.ensure_future(respond())
+        request = fetch_fields(offsets, replica=replica, epoch=epoch, **fields)
+        return send({ApiKey.FETCH: self.api.fetch}, ApiKey.FETCH, VERSION, request, self.client)
 
 
 @pytest.fixture
@@ -159,15 +103,10 @@ async def turns(count: int = 5) -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_follower_reads_uncommitted_records_and_a_consumer_does_not(broker: Broker) -> None:
+async def test_a_follower_reads_uncommitted_records_and_commits_them_with_its_next_fetch(broker: Broker) -> None:
     broker.append(0)
     assert len(only(await broker.fetch({0: 0})).records) == len(RECORD)
     assert not only(await broker.fetch({0: 0}, replica=-1)).records
-
-
-async def test_the_reply_has_the_high_watermark_after_the_request(broker: Broker) -> None:
-    broker.append(0)
-    await broker.fetch({0: 0})
     answer = only(await broker.fetch({0: 1}))
     assert (answer.high_watermark, answer.log_start_offset) == (1, 0)
 
@@ -211,28 +150,18 @@ def only_records(response: Any) -> dict[int, int]:
     }
 
 
-async def test_a_follower_that_catches_up_joins_the_isr(broker: Broker) -> None:
-    await broker.fetch({0: 0}, replica=3)
-    assert [sorted(change.proposal.members) for change in broker.sent] == [[1, 2, 3]]
-
-
-@pytest.mark.parametrize(
-    ("replica", "epoch", "offset", "error"),
-    [
-        (9, 3, 0, ErrorCode.unknown_leader_epoch),
-        (2, 2, 0, ErrorCode.fenced_leader_epoch),
-        (2, 4, 0, ErrorCode.unknown_leader_epoch),
-        (2, 3, 7, ErrorCode.offset_out_of_range),
-    ],
-    ids=["no replica", "old epoch", "new epoch", "beyond the end"],
-)
-async def test_a_refused_fetch_moves_nothing(
-    broker: Broker, replica: int, epoch: int, offset: int, error: ErrorCode
-) -> None:
-    assert only(await broker.fetch({0: offset}, replica=replica, epoch=epoch)).error_code is error
+async def test_a_refused_fetch_moves_nothing(broker: Broker) -> None:
+    expected = {
+        "no replica": ((9, 3, 0), ErrorCode.unknown_leader_epoch),
+        "old epoch": ((2, 2, 0), ErrorCode.fenced_leader_epoch),
+        "new epoch": ((2, 4, 0), ErrorCode.unknown_leader_epoch),
+        "beyond the end": ((2, 3, 7), ErrorCode.offset_out_of_range),
+    }
     followers = broker.partitions[0].followers
     assert followers is not None
-    assert followers.state.followers[2].end_offset == -1
+    for name, ((replica, epoch, offset), error) in expected.items():
+        assert only(await broker.fetch({0: offset}, replica=replica, epoch=epoch)).error_code is error, name
+        assert followers.state.followers[2].end_offset == -1, name
 
 
 async def test_a_refusal_names_the_current_leader(broker: Broker) -> None:
@@ -252,7 +181,7 @@ async def test_a_refusal_names_the_current_leader(broker: Broker) -> None:
 
 async def test_a_diverging_follower_learns_where_to_truncate(broker: Broker) -> None:
     broker.append(0)
-    broker.partitions[0].lead(State(leader_epoch=5, partition_epoch=1), broker.peers)
+    broker.partitions[0].lead(STATE._replace(leader_epoch=5, partition_epoch=1), broker.peers)
     answer = only(await broker.fetch({0: 4}, epoch=5, last_epoch=4))
     assert (answer.diverging_epoch.epoch, answer.diverging_epoch.end_offset) == (3, 1)
     assert broker.partitions[0].high_watermark == 0
@@ -261,7 +190,7 @@ async def test_a_diverging_follower_learns_where_to_truncate(broker: Broker) -> 
 async def test_a_follower_that_has_truncated_gets_the_high_watermark(broker: Broker) -> None:
     broker.append(0)
     await broker.fetch({0: 1})
-    broker.partitions[0].lead(State(leader_epoch=5, partition_epoch=1), broker.peers)
+    broker.partitions[0].lead(STATE._replace(leader_epoch=5, partition_epoch=1), broker.peers)
     first = await broker.fetch({0: 4}, epoch=5, last_epoch=4, session=(0, 0))
     second = await broker.fetch({0: 1}, epoch=5, last_epoch=3, session=(first.session_id, 1))
     assert only(second).high_watermark == 1
@@ -269,23 +198,23 @@ async def test_a_follower_that_has_truncated_gets_the_high_watermark(broker: Bro
 
 async def test_a_fetch_under_the_previous_leader_epoch_ends_with_it(broker: Broker) -> None:
     waiting = broker.fetch({0: 0}, wait_ms=60_000)
-    broker.partitions[0].lead(State(leader_epoch=4, partition_epoch=1), broker.peers)
+    broker.partitions[0].lead(STATE._replace(leader_epoch=4, partition_epoch=1), broker.peers)
     assert only(await waiting).error_code is ErrorCode.fenced_leader_epoch
 
 
 async def test_a_session_reports_high_watermarks_without_waking_for_them(broker: Broker) -> None:
-    first = await broker.fetch(dict.fromkeys(range(5), 0), session=(0, 0))
+    first = await broker.fetch(dict.fromkeys(range(3), 0), session=(0, 0))
     await broker.fetch({}, session=(first.session_id, 1))
     waiting = broker.fetch({}, session=(first.session_id, 2), wait_ms=60_000)
-    broker.append(3)
-    assert only_records(await waiting) == {3: len(RECORD)}
-    waiting = broker.fetch({3: 1}, session=(first.session_id, 3), wait_ms=60_000)
+    broker.append(2)
+    assert only_records(await waiting) == {2: len(RECORD)}
+    waiting = broker.fetch({2: 1}, session=(first.session_id, 3), wait_ms=60_000)
     await turns()
     assert not waiting.done()
-    assert broker.partitions[3].high_watermark == 1
+    assert broker.partitions[2].high_watermark == 1
     broker.append(0)
     response = await waiting
-    assert sorted(named(response)) == [0, 3]
+    assert sorted(named(response)) == [0, 2]
 
 
 async def test_a_session_without_news_keeps_its_follower_in_sync(broker: Broker) -> None:
@@ -301,7 +230,7 @@ async def test_a_session_without_news_keeps_its_follower_in_sync(broker: Broker)
 
 
 async def test_followers_in_sync_share_one_read(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    broker.partitions[0].lead(State(partition_epoch=1, isr=(1, 2, 3)), broker.peers)
+    broker.partitions[0].lead(STATE._replace(partition_epoch=1, isr=(1, 2, 3)), broker.peers)
     broker.append(0)
     read = FileSlice.read
     reads: list[int] = []
@@ -311,24 +240,20 @@ async def test_followers_in_sync_share_one_read(broker: Broker, monkeypatch: pyt
         return read(part)
 
     monkeypatch.setattr(FileSlice, "read", counted)
-    answers = [only(await broker.fetch({0: 0}, replica=replica)).records for replica in (2, 3)]
-    assert bytes(answers[0]) == bytes(answers[1]) != b""
+    first = only(await broker.fetch({0: 0}, replica=2)).records
+    no_replica = only(await broker.fetch({0: 0}, replica=9))
+    assert (no_replica.error_code, no_replica.records) == (ErrorCode.unknown_leader_epoch, b"")
+    second = only(await broker.fetch({0: 0}, replica=3)).records
+    assert bytes(first) == bytes(second) != b""
     assert reads == [len(RECORD)]
 
 
 async def test_a_shared_read_is_not_used_for_other_records(broker: Broker) -> None:
-    broker.partitions[0].lead(State(partition_epoch=1, isr=(1, 2, 3)), broker.peers)
+    broker.partitions[0].lead(STATE._replace(partition_epoch=1, isr=(1, 2, 3)), broker.peers)
     broker.append(0)
     assert len(only(await broker.fetch({0: 0}, replica=2)).records) == len(RECORD)
     broker.append(0)
     assert len(only(await broker.fetch({0: 0}, replica=3)).records) == 2 * len(RECORD)
-
-
-async def test_a_broker_that_is_no_replica_gets_no_shared_read(broker: Broker) -> None:
-    broker.partitions[0].lead(State(partition_epoch=1, isr=(1, 2, 3)), broker.peers)
-    broker.append(0)
-    await broker.fetch({0: 0}, replica=2)
-    assert only(await broker.fetch({0: 0}, replica=9)).error_code is ErrorCode.unknown_leader_epoch
 
 
 async def test_a_session_with_little_room_serves_its_partitions_in_turn(broker: Broker) -> None:
@@ -379,38 +304,32 @@ async def test_a_consumer_is_sent_to_a_follower_in_its_rack(broker: Broker) -> N
     assert (answer.preferred_read_replica, answer.records, answer.high_watermark) == (2, b"", 1)
 
 
-@pytest.mark.parametrize("rack", ["a", "c", ""], ids=["the leader's", "nobody's", "none"])
-async def test_other_consumers_read_from_the_leader(broker: Broker, rack: str) -> None:
+async def test_consumers_without_a_follower_in_their_rack_read_from_the_leader(broker: Broker) -> None:
     broker.append(0)
     broker.racks = {1: "a", 2: "b", 3: "b"}
     broker.api._rack_of = broker.racks.get
     await broker.fetch({0: 1}, replica=2)
-    answer = only(await broker.fetch({0: 0}, replica=-1, rack=rack))
-    assert answer.preferred_read_replica == -1
-    assert len(answer.records) == len(RECORD)
+    for rack in ("a", "c", ""):  # the leader's, nobody's, none
+        answer = only(await broker.fetch({0: 0}, replica=-1, rack=rack))
+        assert (answer.preferred_read_replica, len(answer.records)) == (-1, len(RECORD)), rack
 
 
 async def test_the_latest_offset_is_unknown_until_the_followers_have_fetched_from_a_new_leader(broker: Broker) -> None:
     partition = broker.append(0)
-    partition.lead(State(leader_epoch=4, partition_epoch=1), broker.peers)
-    with pytest.raises(KafkaError) as caught:
+    partition.lead(STATE._replace(leader_epoch=4, partition_epoch=1), broker.peers)
+    with raises_code(ErrorCode.offset_not_available):
         find_bound(partition, LATEST, read_committed=False)
-    assert caught.value.code is ErrorCode.offset_not_available
     assert find_bound(partition, LATEST, read_committed=False, is_follower=True) == (-1, 1, 4)
     await broker.fetch({0: 1}, epoch=4)
     assert find_bound(partition, LATEST, read_committed=False) == (-1, 1, 4)
 
 
-@pytest.mark.parametrize("timestamp", [LATEST, NOW + 1], ids=["latest", "by timestamp"])
-@pytest.mark.parametrize(
-    ("version", "code"), [(4, ErrorCode.leader_not_available), (5, ErrorCode.offset_not_available)]
-)
-async def test_clients_retry_while_the_latest_offset_is_unknown(
-    broker: Broker, timestamp: int, version: int, code: ErrorCode
-) -> None:
-    broker.append(0).lead(State(leader_epoch=4, partition_epoch=1), broker.peers)
-    answer = await broker.list_offset(version, timestamp)
-    assert (answer.error_code, answer.offset) == (code, -1)
+async def test_clients_retry_while_the_latest_offset_is_unknown(broker: Broker) -> None:
+    broker.append(0).lead(STATE._replace(leader_epoch=4, partition_epoch=1), broker.peers)
+    for version, code in ((4, ErrorCode.leader_not_available), (5, ErrorCode.offset_not_available)):
+        for timestamp in (LATEST, NOW + 1):
+            answer = await broker.list_offset(version, timestamp)
+            assert (answer.error_code, answer.offset) == (code, -1), (version, timestamp)
 
 
 class Followed:
@@ -425,10 +344,11 @@ class Followed:
         self.partition.learn(1, 0)
 
 
-async def test_a_consumer_reads_from_a_follower_what_is_committed(broker: Broker) -> None:
+async def test_only_a_consumer_reads_from_a_follower_and_only_what_is_committed(broker: Broker) -> None:
     followed = Followed(broker)
     answer = only(await broker.fetch({5: 0}, replica=-1))
     assert (answer.error_code, answer.high_watermark, len(answer.records)) == (ErrorCode.none, 1, len(RECORD))
+    assert only(await broker.fetch({5: 0}, replica=3)).error_code is ErrorCode.not_leader_or_follower
 
     waiting = broker.fetch({5: 1}, replica=-1, wait_ms=60_000)
     await turns()
@@ -453,8 +373,3 @@ async def test_a_consumer_of_a_follower_notices_that_it_leads(broker: Broker) ->
     broker.replicas.peers = broker.peers
     broker.replicas.lead(followed.state._replace(leader=1, leader_epoch=4))
     assert only(await waiting).error_code is ErrorCode.fenced_leader_epoch
-
-
-async def test_followers_do_not_read_from_followers(broker: Broker) -> None:
-    Followed(broker)
-    assert only(await broker.fetch({5: 0}, replica=3)).error_code is ErrorCode.not_leader_or_follower

@@ -13,7 +13,7 @@ from headrace.storage.dirs.log_dirs import LogDirs
 from headrace.storage.log.config import LogConfig
 from headrace.types import PartitionState, TopicPartition
 from headrace.wire.apis import ApiKey
-from tests.unit.broker.asking import ask
+from tests.unit.broker.asking import ask, raises_code
 from tests.unit.storage.logs import NOW, append, offsets, read_all
 
 TP = TopicPartition("t", 0)
@@ -107,13 +107,13 @@ async def test_a_followed_partition_is_moved_and_truncated_meanwhile(broker: Bro
     assert offsets(read_all(followed.log)) == [0]  # the batch of three was truncated
 
 
-async def test_a_partition_that_other_brokers_have_is_not_available_yet(broker: Broker) -> None:
-    broker.replicas.exists = lambda _: True
-    with pytest.raises(KafkaError) as raised:
-        broker.mover.move("t", 1, broker.b)
-    assert raised.value.code is ErrorCode.replica_not_available
-    created = broker.replicas.become_leader(TopicPartition("t", 1), UUID(int=1), 0)
-    assert created.log.directory == broker.b / "t-1"
+async def test_a_partition_that_is_not_here_yet_is_created_in_the_requested_directory(broker: Broker) -> None:
+    broker.replicas.exists = lambda topic_partition: topic_partition.partition == 1
+    for index, code in ((1, ErrorCode.replica_not_available), (2, ErrorCode.unknown_topic_or_partition)):
+        with raises_code(code):
+            broker.mover.move("t", index, broker.b)
+        created = broker.replicas.become_leader(TopicPartition("t", index), UUID(int=1), 0)
+        assert created.log.directory == broker.b / f"t-{index}"
 
 
 async def test_followed_partitions_are_described(broker: Broker) -> None:
@@ -121,11 +121,3 @@ async def test_followed_partitions_are_described(broker: Broker) -> None:
     reply = await ask(LogDirsApi(broker.replicas, broker.mover).routes(), ApiKey.DESCRIBE_LOG_DIRS, 4, {"topics": None})
     described = {result.log_dir: [topic.name for topic in result.topics] for result in reply.results}
     assert described == {str(broker.a): ["t"], str(broker.b): []}
-
-
-async def test_a_future_partition_is_created_in_the_requested_directory(broker: Broker) -> None:
-    with pytest.raises(KafkaError) as raised:
-        broker.mover.move("t", 1, broker.b)
-    assert raised.value.code is ErrorCode.unknown_topic_or_partition
-    created = broker.replicas.become_leader(TopicPartition("t", 1), UUID(int=1), 0)
-    assert created.log.directory == broker.b / "t-1"

@@ -1,4 +1,4 @@
-"""Replies to Produce in every version, and the topics that a run of requests looks up."""
+"""Replies to Produce, and the topics that a run of requests looks up."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -10,41 +10,40 @@ from headrace.broker.apis.produce_answers import Outcome, failed, name_bytes, re
 from headrace.broker.large_batches import MAX_COMPRESSED_AT_ONCE, LargeBatches
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.batch_rules import RecordsRefusedError
-from headrace.server.context import ClientInfo, RawReply, RequestContext
+from headrace.server.context import RawReply, RequestContext
 from headrace.server.frames import InvalidRequestError
 from headrace.storage.log.config import LogConfig
 from headrace.wire.apis import ApiKey, response_reader
 from headrace.wire.records import RecordData, build_batch
-from tests.unit.broker.asking import every_version
-
-CLIENT = ClientInfo(listener="PLAINTEXT", host="192.0.2.9", port=7, local_address=("192.0.2.1", 19092))
+from tests.unit.broker.asking import client_at, versions_around
 
 
 def context(version: int) -> RequestContext:
-    return RequestContext(int(ApiKey.PRODUCE), version, 1, "me", CLIENT)
+    return RequestContext(int(ApiKey.PRODUCE), version, 1, "me", client_at())
 
 
-@every_version(ApiKey.PRODUCE)
-def test_the_reply_contains_successes_and_errors(version: int) -> None:
+def test_the_reply_contains_successes_and_errors() -> None:
     error = RecordsRefusedError(ErrorCode.invalid_record, "no key", [(3, "no key either")])
     outcomes = [Outcome(4, 0, 70, -1, 5), failed(6, error, 9), Outcome(7, 0, 80, 1_000, 0)]
-    name = bytes(16) if version >= 13 else b"\x02t" if version >= 9 else b"\0\1t"
-    [reply] = replies_to([(context(version), -1)], [[(name, outcomes)]], lambda _: "t")
-    assert isinstance(reply, RawReply)
-    [part] = reply.parts
-    assert isinstance(part, bytearray)
-    response: Any
-    response, end = response_reader(ApiKey.PRODUCE, version)(bytes(part), 0)
-    assert end == len(part)
-    [topic] = response.responses
-    partitions = topic.partition_responses
-    assert [(p.index, p.error_code, p.base_offset) for p in partitions] == [(4, 0, 70), (6, 87, -1), (7, 0, 80)]
-    if version >= 5:
-        assert [p.log_start_offset for p in partitions] == [5, 9, 0]
-    if version >= 8:
-        assert [p.error_message for p in partitions] == [None, str(error), None]
-        named = [[(r.batch_index, r.batch_index_error_message) for r in p.record_errors] for p in partitions]
-        assert named == [[], [(3, "no key either")], []]
+    for version in versions_around(ApiKey.PRODUCE, 5, 8, 9, 13):
+        name = bytes(16) if version >= 13 else b"\x02t" if version >= 9 else b"\0\1t"
+        [reply] = replies_to([(context(version), -1)], [[(name, outcomes)]], lambda _: "t")
+        assert isinstance(reply, RawReply)
+        [part] = reply.parts
+        assert isinstance(part, bytearray)
+        response: Any
+        response, end = response_reader(ApiKey.PRODUCE, version)(bytes(part), 0)
+        assert end == len(part), version
+        [topic] = response.responses
+        partitions = topic.partition_responses
+        read = [(p.index, p.error_code, p.base_offset) for p in partitions]
+        assert read == [(4, 0, 70), (6, 87, -1), (7, 0, 80)], version
+        if version >= 5:
+            assert [p.log_start_offset for p in partitions] == [5, 9, 0], version
+        if version >= 8:
+            assert [p.error_message for p in partitions] == [None, str(error), None], version
+            named = [[(r.batch_index, r.batch_index_error_message) for r in p.record_errors] for p in partitions]
+            assert named == [[], [(3, "no key either")], []], version
 
 
 @pytest.mark.parametrize("version", [3, 9, 13])

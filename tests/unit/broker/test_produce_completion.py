@@ -23,7 +23,7 @@ from headrace.types import TopicPartition
 from headrace.wire.apis import ApiKey
 from headrace.wire.records import RecordData, build_batch
 from tests.support.flush_disk import Disk
-from tests.unit.broker.asking import ask
+from tests.unit.broker.asking import ask, produce_fields
 from tests.unit.broker.fake_coordinator import Coordinator
 
 T = TopicPartition("t", 0)
@@ -46,12 +46,7 @@ class Broker:
 
     async def _produce(self, acks: int, timeout_ms: int) -> ErrorCode:
         records = build_batch([RecordData(b"k", b"v", NOW)])
-        fields = {
-            "transactional_id": None,
-            "acks": acks,
-            "timeout": timeout_ms,
-            "topic_data": [{"name": "t", "partition_data": [{"index": 0, "records": records}]}],
-        }
+        fields = produce_fields({0: records}, acks=acks, timeout_ms=timeout_ms)
         response: Any = await ask({ApiKey.PRODUCE: self.api.produce}, ApiKey.PRODUCE, 9, fields)
         return ErrorCode(response.responses[0].partition_responses[0].error_code)
 
@@ -126,12 +121,7 @@ async def test_a_large_batch_uses_its_topics_config_though_another_partition_is_
 ) -> None:
     disk.free.set()
     records = build_batch([RecordData(b"k", b"v" * MAX_AT_ONCE, NOW)])
-    fields = {
-        "transactional_id": None,
-        "acks": 1,
-        "timeout": 60_000,
-        "topic_data": [{"name": "t", "partition_data": [{"index": index, "records": records} for index in (3, 0)]}],
-    }
+    fields = produce_fields({3: records, 0: records}, acks=1)
     response: Any = await ask({ApiKey.PRODUCE: broker.api.produce}, ApiKey.PRODUCE, 9, fields)
     codes = {part.index: part.error_code for part in response.responses[0].partition_responses}
     assert codes == {3: ErrorCode.unknown_topic_or_partition, 0: ErrorCode.none}
@@ -140,12 +130,7 @@ async def test_a_large_batch_uses_its_topics_config_though_another_partition_is_
 async def test_a_refusal_names_the_current_leader(broker: Broker) -> None:
     broker.replicas.exists = lambda _: True
     broker.api._leader_of = lambda topic, index, listener: CurrentLeader(7, 9, f"{topic}-{index}", 9092, None)
-    fields = {
-        "transactional_id": None,
-        "acks": 1,
-        "timeout": 1000,
-        "topic_data": [{"name": "t", "partition_data": [{"index": 3, "records": b""}]}],
-    }
+    fields = produce_fields({3: b""}, acks=1)
     response: Any = await ask({ApiKey.PRODUCE: broker.api.produce}, ApiKey.PRODUCE, 10, fields)
     [partition] = response.responses[0].partition_responses
     assert partition.error_code is ErrorCode.not_leader_or_follower

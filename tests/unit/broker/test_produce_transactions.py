@@ -19,7 +19,7 @@ from headrace.types import TopicPartition
 from headrace.wire.apis import ApiKey
 from headrace.wire.batch import TRANSACTIONAL_FLAG
 from headrace.wire.records import RecordData, build_batch
-from tests.unit.broker.asking import ask
+from tests.unit.broker.asking import ask, produce_fields
 from tests.unit.broker.fake_coordinator import Coordinator
 
 NOW = 1_700_000_000_000
@@ -45,18 +45,9 @@ class Broker:
         self, *batches: bytes, version: int = VERSION_2, transactional_id: str | None = "x"
     ) -> list[ErrorCode]:
         """Produce one batch to every partition, and return their errors."""
-        response = await self.response(*batches, version=version, transactional_id=transactional_id)
+        fields = produce_fields(dict(enumerate(batches)), timeout_ms=1000, transactional_id=transactional_id)
+        response = await ask(self.routes, ApiKey.PRODUCE, version, fields)
         return [ErrorCode(item.error_code) for item in response.responses[0].partition_responses]
-
-    async def response(self, *batches: bytes, version: int, transactional_id: str | None) -> Any:
-        data = [{"index": index, "records": records} for index, records in enumerate(batches)]
-        fields = {
-            "transactional_id": transactional_id,
-            "acks": -1,
-            "timeout": 1000,
-            "topic_data": [{"name": "t", "partition_data": data}],
-        }
-        return await ask(self.routes, ApiKey.PRODUCE, version, fields)
 
 
 @pytest.fixture
@@ -103,34 +94,32 @@ async def test_partitions_of_a_version_1_producer_are_only_verified(broker: Brok
     assert broker.coordinator.calls == [("x", 4, 3, ["t-0"], False)]
 
 
-@pytest.mark.parametrize(
-    ("code", "version", "returned"),
-    [
-        (ErrorCode.invalid_txn_state, VERSION_1, ErrorCode.invalid_txn_state),
-        (ErrorCode.producer_fenced, VERSION_1, ErrorCode.invalid_producer_epoch),
-        (ErrorCode.invalid_producer_id_mapping, VERSION_1, ErrorCode.invalid_producer_id_mapping),
-        (ErrorCode.transaction_abortable, 10, ErrorCode.invalid_txn_state),
-        (ErrorCode.transaction_abortable, VERSION_1, ErrorCode.transaction_abortable),
-        (ErrorCode.concurrent_transactions, VERSION_1, ErrorCode.not_enough_replicas),
-        (ErrorCode.coordinator_not_available, VERSION_1, ErrorCode.not_enough_replicas),
-        (ErrorCode.not_coordinator, VERSION_2, ErrorCode.not_enough_replicas),
-        (ErrorCode.coordinator_load_in_progress, VERSION_2, ErrorCode.not_enough_replicas),
-    ],
-)
-async def test_coordinator_errors_are_converted_for_the_producer(
-    either: Broker, code: ErrorCode, version: int, returned: ErrorCode
-) -> None:
-    either.coordinator.results = [code]
-    assert await either.produce(batch(), version=version) == [returned]
+async def test_coordinator_errors_are_converted_for_the_producer(either: Broker) -> None:
+    expected = {
+        (ErrorCode.invalid_txn_state, VERSION_1): ErrorCode.invalid_txn_state,
+        (ErrorCode.producer_fenced, VERSION_1): ErrorCode.invalid_producer_epoch,
+        (ErrorCode.invalid_producer_id_mapping, VERSION_1): ErrorCode.invalid_producer_id_mapping,
+        (ErrorCode.transaction_abortable, 10): ErrorCode.invalid_txn_state,
+        (ErrorCode.transaction_abortable, VERSION_1): ErrorCode.transaction_abortable,
+        (ErrorCode.concurrent_transactions, VERSION_1): ErrorCode.not_enough_replicas,
+        (ErrorCode.coordinator_not_available, VERSION_1): ErrorCode.not_enough_replicas,
+        (ErrorCode.not_coordinator, VERSION_2): ErrorCode.not_enough_replicas,
+        (ErrorCode.coordinator_load_in_progress, VERSION_2): ErrorCode.not_enough_replicas,
+    }
+    returned = {}
+    for code, version in expected:
+        either.coordinator.results = [code]
+        [returned[code, version]] = await either.produce(batch(), version=version)
+    assert returned == expected
     assert either.partitions[0].log_end_offset == 0
 
 
-async def test_a_batch_waits_for_the_end_of_the_previous_transaction(either: Broker) -> None:
-    either.config.add_partitions_to_txn_retry_backoff_ms = 1
-    either.config.add_partitions_to_txn_retry_backoff_max_ms = 60_000
-    either.coordinator.results = [ErrorCode.concurrent_transactions] * 3
-    assert await either.produce(batch()) == [ErrorCode.none]
-    assert len(either.coordinator.calls) == 4
+async def test_a_batch_waits_for_the_end_of_the_previous_transaction(broker: Broker) -> None:
+    broker.config.add_partitions_to_txn_retry_backoff_ms = 1
+    broker.config.add_partitions_to_txn_retry_backoff_max_ms = 60_000
+    broker.coordinator.results = [ErrorCode.concurrent_transactions] * 3
+    assert await broker.produce(batch()) == [ErrorCode.none]
+    assert len(broker.coordinator.calls) == 4
 
 
 async def test_waiting_for_the_previous_transaction_has_a_limit(broker: Broker) -> None:
@@ -148,38 +137,27 @@ async def test_a_marker_written_during_verification_wins(broker: Broker) -> None
     assert await response == [ErrorCode.invalid_txn_state]
 
 
-async def test_without_a_transactional_id_the_whole_request_is_refused(broker: Broker) -> None:
+async def test_a_request_without_one_transactional_producer_is_refused_as_a_whole(broker: Broker) -> None:
     plain = batch(transactional=False)
-    refused = ErrorCode.transactional_id_authorization_failed
-    assert await broker.produce(plain, batch(), transactional_id=None) == [refused, refused]
+    nameless = ErrorCode.transactional_id_authorization_failed
+    assert await broker.produce(plain, batch(), transactional_id=None) == [nameless, nameless]
     assert broker.partitions[0].log_end_offset == 0
+    several = ErrorCode.invalid_producer_id_mapping
+    assert await broker.produce(batch(), batch(producer=5)) == [several, several]
 
 
-async def test_two_producers_in_a_request_are_refused(broker: Broker) -> None:
-    refused = ErrorCode.invalid_producer_id_mapping
-    assert await broker.produce(batch(), batch(producer=5)) == [refused, refused]
-
-
-async def test_a_transactional_batch_without_a_producer_is_refused(broker: Broker) -> None:
+async def test_batches_without_a_transaction_are_not_verified(broker: Broker) -> None:
     assert await broker.produce(batch(producer=-1)) == [ErrorCode.invalid_record]
-    assert broker.coordinator.calls == []
-
-
-async def test_other_batches_of_a_transactional_producer_need_no_transaction(broker: Broker) -> None:
     assert await broker.produce(batch(transactional=False)) == [ErrorCode.none]
     assert broker.coordinator.calls == []
 
 
-async def test_verification_can_be_switched_off(broker: Broker) -> None:
+async def test_without_verification_only_partitions_of_version_2_producers_are_added(broker: Broker) -> None:
     broker.config.transaction_partition_verification_enable = False
     assert await broker.produce(batch(), version=VERSION_1) == [ErrorCode.none]
     assert broker.coordinator.calls == []
-
-
-async def test_without_verification_partitions_of_a_version_2_producer_are_still_added(broker: Broker) -> None:
-    broker.config.transaction_partition_verification_enable = False
-    assert await broker.produce(batch()) == [ErrorCode.none]
-    assert broker.coordinator.calls == [("x", 4, 3, ["t-0"], True)]
+    assert await broker.produce(batch(producer=5)) == [ErrorCode.none]
+    assert broker.coordinator.calls == [("x", 5, 3, ["t-0"], True)]
 
 
 async def test_requests_of_many_partitions_are_verified_too(broker: Broker) -> None:

@@ -8,17 +8,18 @@ import pytest
 from headrace.broker.apis.producers import ProducersApi
 from headrace.errors import ErrorCode
 from headrace.replication.replica_manager import ReplicaManager
-from headrace.server.context import ClientInfo, RequestContext
+from headrace.server.context import RequestContext
 from headrace.storage.dirs.log_dirs import LogDirs
 from headrace.storage.log.config import LogConfig
 from headrace.storage.log.producers.producer_snapshot import ProducerEntry
 from headrace.types import PartitionState, TopicPartition
 from headrace.wire.apis import ApiKey, response_reader, schema
 from headrace.wire.records import RecordData, build_batch
+from tests.unit.broker.asking import client_at
 from tests.unit.storage.logs import NOW
 
 PARTITIONS = 3
-PRODUCERS = 2000
+PRODUCERS = 200
 
 
 class Replicas:
@@ -41,8 +42,7 @@ def replicas() -> Replicas:
 
 
 def described(replicas: Replicas | ReplicaManager, partitions: range = range(PARTITIONS)) -> Any:
-    client = ClientInfo(listener="PLAINTEXT", host="192.0.2.9", port=7, local_address=("192.0.2.1", 9092))
-    context = RequestContext(int(ApiKey.DESCRIBE_PRODUCERS), 0, 1, "me", client)
+    context = RequestContext(int(ApiKey.DESCRIBE_PRODUCERS), 0, 1, "me", client_at())
     topic = SimpleNamespace(name="t", topic_id=UUID(int=1), partition_indexes=partitions)
     api = ProducersApi(replicas, None, None)  # type: ignore[arg-type]
     return api.describe_producers(context, SimpleNamespace(topics=[topic]))

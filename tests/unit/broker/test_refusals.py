@@ -2,14 +2,14 @@ import pytest
 
 from headrace.broker.refusals import MAX_LINES, RefusalLog
 from headrace.errors import ErrorCode, KafkaError
-from headrace.server.context import ClientInfo, RequestContext
+from headrace.server.context import RequestContext
+from tests.unit.broker.asking import client_at
 
 
 def test_the_log_of_refused_batches_is_rate_limited(caplog: pytest.LogCaptureFixture) -> None:
     now = [0.0]
-    client = ClientInfo(listener="PLAINTEXT", host="192.0.2.9", port=7, local_address=("192.0.2.1", 9092))
     refusals = RefusalLog(lambda: now[0])
-    context = RequestContext(0, 9, 1, "me", client)
+    context = RequestContext(0, 9, 1, "me", client_at())
     for index in range(10 * MAX_LINES):
         refusals.refused(f"t-{index}", context, KafkaError(ErrorCode.corrupt_message, "it is damaged"))
     assert len(caplog.messages) == MAX_LINES

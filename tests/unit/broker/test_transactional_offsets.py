@@ -119,19 +119,14 @@ async def test_offsets_are_committed_in_a_verified_transaction(broker: Broker) -
     assert broker.partition.log_end_offset == 1
 
 
-@pytest.mark.parametrize(
-    ("verified", "answer"),
-    [
+async def test_clients_can_retry_when_the_other_coordinator_does_not_verify(broker: Broker) -> None:
+    for verified, answer in (
         (ErrorCode.network_exception, ErrorCode.coordinator_load_in_progress),
         (ErrorCode.not_coordinator, ErrorCode.coordinator_not_available),
         (ErrorCode.coordinator_load_in_progress, ErrorCode.coordinator_not_available),
-    ],
-)
-async def test_clients_can_retry_when_the_other_coordinator_does_not_verify(
-    broker: Broker, verified: ErrorCode, answer: ErrorCode
-) -> None:
-    broker.verified = verified
-    assert await broker.commit() is answer
+    ):
+        broker.verified = verified
+        assert await broker.commit() is answer, verified
 
 
 async def test_clients_can_retry_below_min_isr(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
-from uuid import UUID
+from typing import Any
 
 import pytest
 
@@ -15,29 +14,23 @@ from headrace.cluster.commands import UpdateMetadata
 from headrace.cluster.image import PartitionImage, TopicImage
 from headrace.cluster.metadata_cache import MetadataCache
 from headrace.coordinator.runtime.partitioner import partition_for
-from headrace.errors import ErrorCode, KafkaError
+from headrace.errors import ErrorCode
 from headrace.replication.leading.isr_changes import Answer, IsrChange
 from headrace.replication.leading.peers import Peers
 from headrace.replication.purgatory import Purgatory
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.storage.dirs.log_dirs import LogDirs
 from headrace.storage.log.config import LogConfig
-from headrace.types import TopicPartition
+from headrace.types import PartitionState, TopicPartition
 from headrace.wire.apis import ApiKey
 from headrace.wire.records import RecordData, build_batch
+from tests.unit.broker.asking import TOPIC_ID, raises_code
 
 NOW = 1_700_000_000_000
 COUNT = 4
 RECORD = build_batch([RecordData(b"k", b"v", NOW)])
 NOWHERE: Any = None
-
-
-class State(NamedTuple):
-    leader_epoch: int = 0
-    partition_epoch: int = 0
-    replicas: tuple[int, ...] = (1, 2)
-    isr: tuple[int, ...] = (1, 2)
-    adding_replicas: tuple[int, ...] = ()
+STATE = PartitionState(NAME, TOPIC_ID, 0, 1, 0, (1, 2), (1, 2), is_new=False)
 
 
 class Setup:
@@ -46,14 +39,14 @@ class Setup:
         self.replicas = ReplicaManager(LogDirs.open([directory], broker_id=1), lambda _: LogConfig(), self.purgatory)
         peers = Peers(1, lambda _: True, lambda: 100, lambda: 0, self)
         for index in range(COUNT):
-            self.replicas.become_leader(TopicPartition(NAME, index), UUID(int=5), 0).lead(State(), peers)
+            self.replicas.become_leader(TopicPartition(NAME, index), TOPIC_ID, 0).lead(STATE, peers)
         self.cache = MetadataCache()
         self.timeout_s = 60.0
 
     def submit(self, change: IsrChange, done: Callable[[Answer], None]) -> None: ...
 
     async def announce(self) -> None:
-        image = TopicImage(NAME, UUID(int=5), tuple(PartitionImage(1, 0, (1, 2), (1, 2)) for _ in range(COUNT)))
+        image = TopicImage(NAME, TOPIC_ID, tuple(PartitionImage(1, 0, (1, 2), (1, 2)) for _ in range(COUNT)))
         await self.cache.apply(UpdateMetadata(1, 1, [], [image]))
 
     def ask(self, request: Any, *, commits: str | None = None) -> Any:
@@ -116,6 +109,5 @@ async def test_groups_in_other_partitions_are_answered_at_once(setup: Setup) -> 
 
 async def test_a_follower_that_does_not_come_fails_the_request(setup: Setup) -> None:
     setup.timeout_s = 0.01
-    with pytest.raises(KafkaError) as caught:
+    with raises_code(ErrorCode.coordinator_not_available):
         await setup.ask(of("a"), commits="a")
-    assert caught.value.code is ErrorCode.coordinator_not_available
