@@ -45,8 +45,8 @@ TOPIC_ID: Final = UUID(int=77)
 REPLICAS: Final = 3
 BACKOFF_S: Final = 1.0
 _SESSION: Final = 41
-_SETTLING_ROUNDS: Final = 60
-"""Three times as many as any of the first 60 seeds takes."""
+_SETTLING_ROUNDS: Final = 30
+"""Half as many again as any of the first 60 seeds takes."""
 
 Batches = list[tuple[BatchHeader, bytes]]
 

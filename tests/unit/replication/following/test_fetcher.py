@@ -77,7 +77,6 @@ class Broker:
         self.directory = directory
         self.leader = Leader(is_ready=is_ready)
         self.throttle = ReplicationThrottle(window_count=11, window_s=1.0)
-        self.flushed: list[TopicPartition] = []
         self.has_failed_disk = False
         self.failures: list[tuple[TopicPartition, str]] = []
         self.has_failed = asyncio.Event()
@@ -90,7 +89,6 @@ class Broker:
         return Fetcher(cast(Link, self.leader), settings, self, self.throttle, clock)
 
     async def flush(self, partitions: list[FollowedPartition]) -> list[tuple[FollowedPartition, str]]:
-        self.flushed += [partition.topic_partition for partition in partitions]
         return [(partition, "the disk has failed") for partition in partitions if self.has_failed_disk]
 
     def failed(self, partition: FollowedPartition, reason: str) -> None:
@@ -124,9 +122,14 @@ class Broker:
         await self.fetcher.close()
 
 
-@pytest.fixture(params=[True, False], ids=["at once", "in its task"])
+@pytest.fixture
 async def broker(tmp_path: Path, request: pytest.FixtureRequest) -> Broker:
-    return Broker(tmp_path, is_ready=request.param)
+    return Broker(tmp_path, is_ready=getattr(request, "param", True))
+
+
+wherever_replies_are_handled = pytest.mark.parametrize(
+    "broker", [pytest.param(True, id="at once"), pytest.param(False, id="in its task")], indirect=True
+)
 
 
 def reply(*partitions: dict[str, Any]) -> dict[str, Any]:
@@ -144,6 +147,7 @@ def data(records: bytes, index: int = 0, *, high_watermark: int = 0, error_code:
     }
 
 
+@wherever_replies_are_handled
 async def test_records_are_appended_and_acknowledged_by_the_next_request(broker: Broker) -> None:
     partition = broker.partition()
     broker.fetcher.follow([partition])
@@ -164,6 +168,7 @@ async def test_requests_carry_the_epoch_of_this_broker(broker: Broker) -> None:
     assert (state.replica_id, state.replica_epoch) == (4, 99)
 
 
+@wherever_replies_are_handled
 async def test_a_lost_answer_is_asked_for_again(broker: Broker) -> None:
     partition = broker.partition()
     broker.fetcher.follow([partition])
@@ -222,7 +227,8 @@ async def test_a_failure_that_lasts_is_logged_once_and_names_the_leader(
     ]
 
 
-async def test_a_full_disk_is_logged_again_after_it_had_space(
+@wherever_replies_are_handled
+async def test_a_full_disk_is_tried_again_and_logged_again_after_it_had_space(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     partition = broker.partition()
@@ -243,12 +249,23 @@ async def test_a_full_disk_is_logged_again_after_it_had_space(
     assert partition.log_end_offset == 2
     line = "t-0: appending fetched records failed; trying again: no space left"
     assert [record.getMessage() for record in caplog.records] == [line, line]
+    assert broker.failures == []
 
 
+LARGE = batch(0, value=b"v" * (1 << 10))
+
+
+@pytest.fixture
+def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pause after every large batch."""
+    assert fetcher._SLICE_BYTES == 1 << 20
+    monkeypatch.setattr(fetcher, "_SLICE_BYTES", 1 << 10)
+
+
+@pytest.mark.usefixtures("small_slices")
 async def test_other_work_runs_after_each_megabyte(broker: Broker) -> None:
     partitions = [broker.partition(index) for index in range(4)]
     broker.fetcher.follow(partitions)
-    large = batch(0, value=b"v" * (1 << 20))
     seen: set[int] = set()
     loop = asyncio.get_running_loop()
 
@@ -257,15 +274,15 @@ async def test_other_work_runs_after_each_megabyte(broker: Broker) -> None:
         loop.call_soon(look)
 
     look()
-    await broker.run(reply(*(data(large, index) for index in range(4))))
+    await broker.run(reply(*(data(LARGE, index) for index in range(4))))
 
     assert seen >= {1, 2, 3}
 
 
+@pytest.mark.usefixtures("small_slices")
 async def test_a_partition_that_leaves_during_a_pause_gets_no_more_records(broker: Broker) -> None:
     first, second = broker.partition(0), broker.partition(1)
     broker.fetcher.follow([first, second])
-    large = batch(0, value=b"v" * (1 << 20))
     loop = asyncio.get_running_loop()
 
     def leave() -> None:
@@ -275,45 +292,9 @@ async def test_a_partition_that_leaves_during_a_pause_gets_no_more_records(broke
             loop.call_soon(leave)
 
     leave()
-    await broker.run(reply(data(large, 0), data(large, 1)))
+    await broker.run(reply(data(LARGE, 0), data(LARGE, 1)))
 
     assert second.log_end_offset == 0
-
-
-async def test_a_full_disk_is_tried_again(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    partition = broker.partition()
-    broker.fetcher.follow([partition])
-    append = Log.append
-    refusals = iter([True])
-
-    def sometimes(self: Log, *args: Any, **options: Any) -> None:
-        if next(refusals, False):
-            raise KafkaError(ErrorCode.kafka_storage_error, "full")
-        append(self, *args, **options)
-
-    monkeypatch.setattr(Log, "append", sometimes)
-
-    await broker.run(reply(data(batch(0))), reply(), reply(data(batch(0))))
-
-    assert partition.log_end_offset == 1
-    assert broker.failures == []
-
-
-async def test_a_truncation_that_fails_gives_the_partition_up(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    partition = broker.partition()
-    partition.append_fetched(memoryview(batch(0) + batch(1)), NOW)
-    other = broker.partition(1)
-    broker.fetcher.follow([partition, other])
-
-    def failing(*_: object) -> None:
-        raise KafkaError(ErrorCode.kafka_storage_error, "bad disk")
-
-    monkeypatch.setattr(Log, "truncate_to", failing)
-    diverging = {**data(b""), "diverging_epoch": {"epoch": 0, "end_offset": 1}}
-
-    await broker.run(reply(diverging))
-
-    assert broker.failures == [(partition.topic_partition, "bad disk")]
 
 
 @pytest.fixture
@@ -404,8 +385,11 @@ async def test_other_work_runs_after_each_truncation(broker: Broker) -> None:
 
 
 @pytest.mark.usefixtures("short_slices")
-@pytest.mark.parametrize("is_followed_again", [False, True])
-@pytest.mark.parametrize("is_reset", [False, True])
+@pytest.mark.parametrize(
+    ("is_reset", "is_followed_again"),
+    [(True, False), (False, True)],
+    ids=["forgotten before a reset", "followed again before a truncation"],
+)
 async def test_a_partition_that_changes_while_its_producers_are_read_is_not_truncated(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, is_reset: bool, is_followed_again: bool
 ) -> None:
@@ -516,15 +500,7 @@ async def test_a_move_of_the_leader_is_no_error(broker: Broker, caplog: pytest.L
     assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
-async def test_records_are_flushed_before_they_are_acknowledged(broker: Broker) -> None:
-    partition = broker.partition(0, LogConfig(flush_messages=1))
-    broker.fetcher.follow([partition])
-
-    await broker.run(reply(data(batch(0))))
-
-    assert broker.flushed == [partition.topic_partition]
-
-
+@wherever_replies_are_handled
 async def test_records_that_could_not_be_flushed_are_not_acknowledged(broker: Broker) -> None:
     broker.has_failed_disk = True
     partition = broker.partition(0, LogConfig(flush_messages=1))

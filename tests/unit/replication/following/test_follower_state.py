@@ -1,7 +1,5 @@
 from collections.abc import Sequence
 
-import pytest
-
 from headrace.errors import ErrorCode
 from headrace.replication.following.fetch_session import SessionRequest
 from headrace.replication.following.follower_state import (
@@ -55,13 +53,6 @@ def fetched(
     diverging: tuple[int, int] | None = None,
 ) -> FetchedPartition:
     return FetchedPartition((TOPIC_ID, partition), error_code, high_watermark, 0, diverging, memoryview(b""))
-
-
-def test_a_partition_is_fetched_from_its_end_under_its_epochs() -> None:
-    driver = Driver()
-    driver.follow(offset=10, epoch=3)
-
-    assert driver.asked() == [(0, 3, 10, 2)]
 
 
 def test_records_are_appended_and_the_next_request_continues_after_them() -> None:
@@ -119,26 +110,23 @@ def test_a_fenced_partition_waits_for_its_new_epoch() -> None:
     assert driver.asked() == [(0, 4, 10, 2)]
 
 
-@pytest.mark.parametrize(
-    ("code", "is_expected", "wait_s"),
-    [
+def test_another_error_delays_the_partition() -> None:
+    for code, is_expected, wait_s in (
         (ErrorCode.not_leader_or_follower, True, 0.025),
         (ErrorCode.unknown_leader_epoch, True, 0.025),
         (ErrorCode.unknown_topic_id, True, 0.025),
         (ErrorCode.kafka_storage_error, False, BACKOFF_S),
-    ],
-)
-def test_another_error_delays_the_partition(code: ErrorCode, is_expected: bool, wait_s: float) -> None:
-    driver = Driver()
-    following = driver.follow()
-    driver.request()
+    ):
+        driver = Driver()
+        following = driver.follow()
+        driver.request()
 
-    assert driver.answer(fetched(error_code=code)) == [Retry(following, code.name, is_expected, wait_s)]
-    assert driver.asked() == []
-    driver.answer()
-    driver.now += wait_s
+        assert driver.answer(fetched(error_code=code)) == [Retry(following, code.name, is_expected, wait_s)]
+        assert driver.asked() == []
+        driver.answer()
+        driver.now += wait_s
 
-    assert driver.asked() == [(0, 3, 10, 2)]
+        assert driver.asked() == [(0, 3, 10, 2)]
 
 
 def test_a_leader_that_does_not_know_its_epoch_yet_is_asked_again_soon_and_then_less_often() -> None:
@@ -254,28 +242,14 @@ def test_a_throttled_partition_is_left_out_only_while_it_lags_and_the_quota_is_e
     assert driver.asked() == [(0, 3, 10, 2)]
 
 
-def test_without_partitions_there_is_no_request() -> None:
-    assert Driver().request() is None
-
-
-@pytest.mark.parametrize(
-    ("end", "leader", "expected"),
-    [
-        ((4, 60), (4, 40), 40),
-        ((4, 30), (4, 40), 30),
-        ((3, 25), (4, 40), 25),
-        ((-1, -1), (4, 40), 40),
-        ((4, 60), (4, 200), 60),
-        ((-1, -1), (4, 200), 100),
-    ],
-    ids=[
-        "the leader's epoch ends first",
-        "the follower's epoch ends first",
-        "the follower does not know the epoch",
-        "the follower knows no epoch",
-        "the leader's epoch ends after the follower's",
-        "the follower knows no epoch and ends first",
-    ],
-)
-def test_the_point_of_divergence(end: tuple[int, int], leader: tuple[int, int], expected: int) -> None:
-    assert truncation_offset(end, 100, leader_epoch=leader[0], leader_end_offset=leader[1]) == expected
+def test_the_point_of_divergence() -> None:
+    expected = {
+        "the leader's epoch ends first": ((4, 60), (4, 40), 40),
+        "the follower's epoch ends first": ((4, 30), (4, 40), 30),
+        "the follower does not know the epoch": ((3, 25), (4, 40), 25),
+        "the follower knows no epoch": ((-1, -1), (4, 40), 40),
+        "the leader's epoch ends after the follower's": ((4, 60), (4, 200), 60),
+        "the follower knows no epoch and ends first": ((-1, -1), (4, 200), 100),
+    }
+    for case, (end, (epoch, end_offset), offset) in expected.items():
+        assert truncation_offset(end, 100, leader_epoch=epoch, leader_end_offset=end_offset) == offset, case

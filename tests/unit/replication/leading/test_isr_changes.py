@@ -59,15 +59,6 @@ def test_a_change_without_an_answer_is_sent_again() -> None:
     assert changes.next_request() == (first,)
 
 
-def test_a_failed_request_is_sent_again() -> None:
-    changes = IsrChanges()
-    first = change(0)
-    changes.submit(first)
-    changes.next_request()
-    changes.failed()
-    assert changes.next_request() == (first,)
-
-
 class Controller:
     """Answers with the next of `answers`."""
 

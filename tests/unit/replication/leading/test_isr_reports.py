@@ -72,11 +72,6 @@ async def world(monkeypatch: pytest.MonkeyPatch) -> Any:
     await world.reports.close()
 
 
-async def test_a_change_is_confirmed(world: World) -> None:
-    world.submit(0)
-    assert await world.answer() == (0, Committed(4, 1, (1, 2)))
-
-
 async def test_changes_that_wait_together_are_sent_together(world: World) -> None:
     world.submit(0)
     await asyncio.sleep(0)
@@ -86,21 +81,8 @@ async def test_changes_that_wait_together_are_sent_together(world: World) -> Non
     assert world.controller.requests == [[0], [1, 2]]
 
 
-async def test_a_lost_request_is_repeated(world: World) -> None:
-    world.controller.failures = 1
-    world.submit(0)
-    assert (await world.answer())[0] == 0
-
-
-async def test_a_request_that_fails_unexpectedly_is_repeated(world: World) -> None:
-    world.controller.failures = 1
-    world.controller.error = ValueError("a malformed reply")
-    world.submit(0)
-    assert (await world.answer())[0] == 0
-
-
 @pytest.mark.parametrize("error", [LinkError("lost"), ValueError("a malformed reply")], ids=["lost", "malformed"])
-async def test_a_series_of_failures_is_logged_once(
+async def test_failed_requests_are_repeated_and_a_series_of_failures_is_logged_once(
     world: World, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     for failures in (3, 2):

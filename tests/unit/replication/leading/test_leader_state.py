@@ -66,27 +66,22 @@ def committed(proposal: Proposal) -> Committed:
 # The high watermark
 
 
-@pytest.mark.parametrize(
-    ("isr", "ends", "expected"),
-    [
-        ((1, 2, 3), {2: 45, 3: 42}, 42),
-        ((1, 2, 3), {2: 50, 3: 50}, 50),
-        ((1, 2, 3), {2: 45}, -1),
-        ((1, 2), {2: 45, 3: 42}, 45),
-        ((1, 2), {2: 45}, 45),
-        ((1,), {2: 45}, -1),
-    ],
-    ids=["lowest", "all", "silent member", "lagging outsider", "silent outsider", "under min ISR"],
-)
-def test_the_high_watermark_is_the_lowest_end_in_the_isr(
-    isr: tuple[int, ...], ends: dict[int, int], expected: int
-) -> None:
-    leader = Leader(isr=isr)
-    leader.dead = {3} if len(isr) == 2 and 3 in ends else set()
-    for follower, end in ends.items():
-        leader.fetch(follower, end)
-    leader.state.pending = None
-    assert leader.end() == expected
+def test_the_high_watermark_is_the_lowest_end_in_the_isr() -> None:
+    cases: dict[str, tuple[tuple[int, ...], dict[int, int], int]] = {
+        "lowest": ((1, 2, 3), {2: 45, 3: 42}, 42),
+        "all": ((1, 2, 3), {2: 50, 3: 50}, 50),
+        "silent member": ((1, 2, 3), {2: 45}, -1),
+        "lagging outsider": ((1, 2), {2: 45, 3: 42}, 45),
+        "silent outsider": ((1, 2), {2: 45}, 45),
+        "under min ISR": ((1,), {2: 45}, -1),
+    }
+    for case, (isr, ends, expected) in cases.items():
+        leader = Leader(isr=isr)
+        leader.dead = {3} if len(isr) == 2 and 3 in ends else set()
+        for follower, end in ends.items():
+            leader.fetch(follower, end)
+        leader.state.pending = None
+        assert leader.end() == expected, case
 
 
 def test_the_leader_counts_only_what_it_has_flushed() -> None:
@@ -139,18 +134,16 @@ def test_a_dead_follower_outside_the_isr_delays_nothing() -> None:
 # Joining
 
 
-@pytest.mark.parametrize(
-    ("log_end", "high_watermark", "offset", "joins"),
-    [(50, 50, 50, True), (50, 40, 50, True), (50, 40, 49, False), (50, 55, 54, False)],
-    ids=["at both", "at the epoch's start", "below the epoch's start", "below the high watermark"],
-)
-def test_a_follower_joins_at_the_high_watermark_and_the_start_of_the_epoch(
-    log_end: int, high_watermark: int, offset: int, joins: bool
-) -> None:
-    leader = Leader(isr=(1, 2), log_end=log_end, high_watermark=high_watermark)
-    leader.append(60)
-    proposal = leader.fetch(3, offset)
-    assert (proposal is not None) is joins
+def test_a_follower_joins_at_the_high_watermark_and_the_start_of_the_epoch() -> None:
+    for case, log_end, high_watermark, offset, joins in (
+        ("at both", 50, 50, 50, True),
+        ("at the epoch's start", 50, 40, 50, True),
+        ("below the epoch's start", 50, 40, 49, False),
+        ("below the high watermark", 50, 55, 54, False),
+    ):
+        leader = Leader(isr=(1, 2), log_end=log_end, high_watermark=high_watermark)
+        leader.append(60)
+        assert (leader.fetch(3, offset) is not None) is joins, case
 
 
 def test_a_dead_follower_does_not_join() -> None:
@@ -250,37 +243,34 @@ def test_only_one_change_is_pending() -> None:
     assert leader.fetch(3, 60) is None
 
 
-@pytest.mark.parametrize("error", [ErrorCode.ineligible_replica, ErrorCode.operation_not_attempted])
-def test_a_change_that_was_not_applied_is_undone(error: ErrorCode) -> None:
+def test_a_change_that_was_not_applied_is_undone() -> None:
     leader = Leader(isr=(1, 2))
-    proposal = leader.fetch(3, 50)
-    assert proposal is not None
-    assert not leader.state.refused(proposal, error)
-    assert leader.state.maximal_isr == {1, 2}
+    for error in (ErrorCode.ineligible_replica, ErrorCode.operation_not_attempted):
+        proposal = leader.fetch(3, 50)
+        assert proposal is not None, error
+        assert not leader.state.refused(proposal, error)
+        assert leader.state.maximal_isr == {1, 2}
     assert leader.fetch(3, 50) is not None
 
 
-@pytest.mark.parametrize(
-    ("error", "version"),
-    [
+def test_a_change_of_unknown_outcome_waits_for_leader_and_isr() -> None:
+    for error, version in (
         (ErrorCode.unknown_topic_or_partition, 10),
         (ErrorCode.unknown_topic_id, 10),
         (ErrorCode.invalid_request, 10),
         (ErrorCode.fenced_leader_epoch, 11),
         (ErrorCode.invalid_update_version, 11),
         (ErrorCode.new_leader_elected, 11),
-    ],
-)
-def test_a_change_of_unknown_outcome_waits_for_leader_and_isr(error: ErrorCode, version: int) -> None:
-    leader = Leader(isr=(1, 2))
-    proposal = leader.fetch(3, 50)
-    assert proposal is not None
-    assert not leader.state.refused(proposal, error)
-    assert leader.fetch(3, 51) is None
-    leader.lead(partition_epoch=version - 1, isr=(1, 2))
-    assert leader.state.maximal_isr == {1, 2, 3}
-    leader.lead(partition_epoch=version, isr=(1, 2))
-    assert leader.state.maximal_isr == {1, 2}
+    ):
+        leader = Leader(isr=(1, 2))
+        proposal = leader.fetch(3, 50)
+        assert proposal is not None
+        assert not leader.state.refused(proposal, error)
+        assert leader.fetch(3, 51) is None
+        leader.lead(partition_epoch=version - 1, isr=(1, 2))
+        assert leader.state.maximal_isr == {1, 2, 3}, error
+        leader.lead(partition_epoch=version, isr=(1, 2))
+        assert leader.state.maximal_isr == {1, 2}, error
 
 
 def test_an_unexpected_error_repeats_the_change() -> None:
@@ -319,13 +309,13 @@ def test_the_controller_may_have_made_the_change_before() -> None:
     assert leader.state.isr == {1, 2, 3}
 
 
-@pytest.mark.parametrize("answer", [Committed(5, 11, (1,)), Committed(4, 9, (1,))], ids=["epoch", "version"])
-def test_a_confirmation_of_another_state_is_ignored(answer: Committed) -> None:
+def test_a_confirmation_of_another_epoch_or_version_is_ignored() -> None:
     leader = Leader(isr=(1, 2))
     proposal = leader.fetch(3, 50)
     assert proposal is not None
-    assert not leader.state.confirmed(proposal, answer)
-    assert leader.state.maximal_isr == {1, 2, 3}
+    for answer in (Committed(5, 11, (1,)), Committed(4, 9, (1,))):
+        assert not leader.state.confirmed(proposal, answer)
+        assert leader.state.maximal_isr == {1, 2, 3}
 
 
 # LeaderAndIsr
@@ -350,13 +340,13 @@ def test_a_new_epoch_begins_at_the_log_end_with_the_lag_time_for_members() -> No
     assert leader.shrink() is not None
 
 
-@pytest.mark.parametrize(("epoch", "expected"), [(5, 50), (6, -1)])
-def test_the_ends_of_followers_are_forgotten_if_another_broker_may_have_led(epoch: int, expected: int) -> None:
-    leader = Leader()
-    for follower in (2, 3):
-        leader.fetch(follower, 50)
-    assert leader.lead(leader_epoch=epoch, partition_epoch=11)
-    assert leader.end() == expected
+def test_the_ends_of_followers_are_forgotten_if_another_broker_may_have_led() -> None:
+    for epoch, expected in ((5, 50), (6, -1)):
+        leader = Leader()
+        for follower in (2, 3):
+            leader.fetch(follower, 50)
+        assert leader.lead(leader_epoch=epoch, partition_epoch=11)
+        assert leader.end() == expected, epoch
 
 
 def test_a_replica_that_was_removed_is_forgotten() -> None:
