@@ -135,19 +135,13 @@ def test_acks_all_is_refused_under_min_isr(setup: Setup) -> None:
     assert setup.partition.high_watermark == 0
 
 
-def test_a_shrink_takes_effect_with_its_answer(setup: Setup) -> None:
+def test_a_follower_leaves_and_joins_the_isr_with_the_answers(setup: Setup) -> None:
     setup.append()
     setup.lag(3)
     assert (setup.partition.isr, setup.partition.high_watermark) == ((1, 2, 3), 0)
     setup.answer()
     assert (setup.partition.isr, setup.partition.high_watermark) == ((1, 2), 1)
     assert setup.partition.partition_epoch == 1
-
-
-def test_a_follower_that_catches_up_joins_again(setup: Setup) -> None:
-    setup.append()
-    setup.lag(3)
-    setup.answer()
     setup.fetch(3)
     setup.answer()
     assert setup.partition.isr == (1, 2, 3)
@@ -241,16 +235,6 @@ async def purgatory(setup: Setup) -> Purgatory:
     purgatory = Purgatory(asyncio.get_running_loop())
     setup.partition.completions = purgatory
     return purgatory
-
-
-async def test_acks_all_is_answered_after_the_fetches(setup: Setup, purgatory: Purgatory) -> None:
-    end = setup.append()
-    completion = purgatory.completion(setup.partition, end, -1, timeout_s=10)
-    assert completion is not None
-    setup.fetch(2)
-    assert not completion.done()
-    setup.fetch(3)
-    assert completion.result() is None
 
 
 async def test_acks_all_is_answered_within_the_fetch_that_commits(setup: Setup, purgatory: Purgatory) -> None:

@@ -3,12 +3,13 @@
 import tracemalloc
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.producer_state import WINDOW, ProducerState
 from headrace.wire.batch import BatchHeader
+from tests.support.examples import examples
 
 
 def header(sequence: int, count: int = 1, *, epoch: int = 0, producer: int = 9, timestamp: int = 1000) -> BatchHeader:
@@ -97,7 +98,7 @@ def test_idle_producers_are_forgotten() -> None:
 
 def test_a_producer_with_a_full_window_takes_at_most_400_bytes() -> None:
     log = Log()
-    count = 1000
+    count = 200
     tracemalloc.start()
     try:
         for sequence in range(WINDOW):
@@ -121,6 +122,7 @@ def test_state_of_unwritten_batches_is_rolled_back() -> None:
     assert [(producer_id, producer.last_sequence) for producer_id, producer in log.state.items()] == [(9, 0)]
 
 
+@settings(max_examples=examples(25))
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 4)), max_size=30))
 def test_a_snapshot_restores_the_state(batches: list[tuple[int, int]]) -> None:
     log = Log()

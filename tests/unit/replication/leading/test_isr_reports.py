@@ -12,7 +12,7 @@ from headrace.errors import ErrorCode
 from headrace.replication.leading import isr_reports
 from headrace.replication.leading.isr_changes import Answer, IsrChange
 from headrace.replication.leading.isr_reports import IsrReports
-from headrace.replication.leading.leader_state import Committed, Proposal
+from headrace.replication.leading.leader_state import Proposal
 from headrace.types import TopicPartition
 
 TOPIC_ID = UUID(int=3)
