@@ -88,10 +88,8 @@ async def test_writes_in_other_threads_are_serialized(tmp_path: Path) -> None:
         await store.close()
 
 
-async def test_only_the_owner_can_access_the_file(tmp_path: Path) -> None:
-    store = EmbeddedStore(tmp_path / "metadata.db", durable=False)
+async def test_only_the_owner_can_access_the_file(store: EmbeddedStore, tmp_path: Path) -> None:
     assert (tmp_path / "metadata.db").stat().st_mode & 0o077 == 0
-    await store.close()
 
 
 def test_a_file_that_is_not_a_store_is_refused(tmp_path: Path) -> None:
@@ -100,14 +98,13 @@ def test_a_file_that_is_not_a_store_is_refused(tmp_path: Path) -> None:
         EmbeddedStore(tmp_path / "metadata.db")
 
 
-async def test_sqlite_errors_become_store_errors(tmp_path: Path) -> None:
+async def test_sqlite_errors_become_store_errors(store: EmbeddedStore) -> None:
     error = sqlite3.OperationalError("bad")
 
     class Failing:
         def execute(self, *_: object) -> None:
             raise error
 
-    store = EmbeddedStore(tmp_path / "metadata.db", durable=False)
     database = store._database
     store._database = cast("sqlite3.Connection", Failing())
     calls: tuple[Callable[[], Coroutine[Any, Any, object]], ...] = (
@@ -134,24 +131,19 @@ async def test_sqlite_errors_become_store_errors(tmp_path: Path) -> None:
             with pytest.raises(kind, match=message):
                 await call()
     store._database = database
-    await store.close()
 
 
-async def test_a_full_store_refuses_all_batches(tmp_path: Path) -> None:
-    store = EmbeddedStore(tmp_path / "metadata.db", durable=False)
+async def test_a_full_store_refuses_all_batches(store: EmbeddedStore) -> None:
     store._database.execute("PRAGMA max_page_count = 16")
     results = await store.multi_many([[Create("/a")], [Create("/b", bytes(100_000))], [Create("/c")]])
     assert [type(result) for result in results] == [StoreUnavailableError] * 3
     assert await store.children("/") == []
-    await store.close()
 
 
-async def test_a_failed_write_changes_nothing(tmp_path: Path) -> None:
-    store = EmbeddedStore(tmp_path / "metadata.db", durable=False)
+async def test_a_failed_write_changes_nothing(store: EmbeddedStore) -> None:
     await store.create("/a")
     before = await store.get("/a")
     store._database.execute("PRAGMA max_page_count = 16")
     with pytest.raises(StoreUnavailableError, match="full"):
         await store.set("/a", bytes(100_000))
     assert await store.get("/a") == before
-    await store.close()

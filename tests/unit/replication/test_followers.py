@@ -190,20 +190,14 @@ def test_a_new_leader_epoch_begins_at_the_log_end_even_without_records(setup: Se
     assert setup.partition.end_offset_for_epoch(3) == (0, 1)
 
 
-def test_with_one_replica_everything_is_visible(setup: Setup) -> None:
-    setup.append()
-    setup.lead(partition_epoch=1, replicas=(1,), isr=(1,))
-    assert setup.partition.high_watermark == 1
-    setup.append()
-    assert setup.partition.high_watermark == 2
-
-
 def test_a_leader_that_is_the_only_replica_waits_until_the_others_have_left_the_isr(setup: Setup) -> None:
     setup.append()
     setup.lead(replicas=(1,), partition_epoch=1)
     assert setup.partition.high_watermark == 0
     setup.lead(replicas=(1,), isr=(1,), partition_epoch=2)
     assert (setup.partition.high_watermark, setup.partition.followers) == (1, None)
+    setup.append()
+    assert setup.partition.high_watermark == 2
 
 
 def test_the_leader_counts_after_its_flush(tmp_path: Path) -> None:

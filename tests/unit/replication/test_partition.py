@@ -21,7 +21,7 @@ from headrace.storage.log.config import LogConfig
 from headrace.types import Buffer
 from headrace.wire import batch as rb
 from headrace.wire.records import RecordData, build_batch, iter_records
-from tests.unit.replication.partition_setup import NOW, TOPIC_ID, TP, Setup
+from tests.unit.replication.partition_setup import NOW, TP, Setup
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def refused(call: Callable[[], object]) -> ErrorCode:
     return caught.value.code
 
 
-def test_offsets_are_consecutive_and_reads_begin_anywhere(setup: Setup) -> None:
+def test_offsets_are_consecutive_and_reads_begin_anywhere_within_the_log(setup: Setup) -> None:
     partition = setup.partition
     results = [partition.append_as_leader(batch(b"a", b"b"), now_ms=NOW) for _ in range(3)]
 
@@ -54,6 +54,9 @@ def test_offsets_are_consecutive_and_reads_begin_anywhere(setup: Setup) -> None:
     assert read_values(partition, 3) == [b"b", b"a", b"b"]
     assert read_values(partition, 6) == []
     assert partition.high_watermark == 6
+    for offset in (-1, 7, 100):
+        code = refused(partial(partition.read, offset, 100, read_committed=False, min_one_batch=True))
+        assert code is ErrorCode.offset_out_of_range
 
 
 def test_batches_have_the_leader_epoch_and_a_correct_checksum(setup: Setup) -> None:
@@ -107,15 +110,6 @@ def test_internal_batches_respect_the_limits(setup: Setup) -> None:
     assert partition.log_end_offset == 0
 
 
-def test_reading_outside_the_log_is_refused(setup: Setup) -> None:
-    partition = setup.partition
-    partition.append_as_leader(batch(b"a"), now_ms=NOW)
-
-    for offset in (-1, 2, 100):
-        code = refused(partial(partition.read, offset, 100, read_committed=False, min_one_batch=True))
-        assert code is ErrorCode.offset_out_of_range
-
-
 def test_a_compacted_topic_refuses_records_without_a_key(setup: Setup) -> None:
     partition = setup.configure(cleanup_policy=frozenset({"compact"}))
 
@@ -152,27 +146,6 @@ def test_acks_all_needs_min_insync_replicas(setup: Setup) -> None:
     code = refused(lambda: partition.append_as_leader(batch(b"a"), now_ms=NOW))
     assert code is ErrorCode.not_enough_replicas
     partition.append_as_leader(batch(b"a"), now_ms=NOW, acks=1)
-
-
-def test_producers_are_remembered_across_a_roll_and_a_crash(setup: Setup, tmp_path: Path) -> None:
-    partition = setup.configure(segment_bytes=400)
-    for sequence in range(20):
-        sent = batch(bytes(50), producer_id=4, producer_epoch=0, base_sequence=sequence)
-        partition.append_as_leader(sent, now_ms=NOW)
-    assert len(partition.log.segments.ordered) > 2
-    crashed = tmp_path / "copy"
-    crashed.mkdir()
-    copied = crashed / "t-0"
-    copied.mkdir()
-    for path in (tmp_path / "t-0").iterdir():
-        (copied / path.name).write_bytes(path.read_bytes())
-
-    replicas = ReplicaManager(LogDirs.open([crashed], broker_id=0), lambda _: setup.config)
-    recovered = replicas.become_leader(TP, TOPIC_ID, 1)
-
-    assert recovered.append_as_leader(sent, now_ms=NOW).base_offset == 19
-    assert recovered.log_end_offset == 20
-    replicas.close()
 
 
 def numbered(sequence: int, size: int = 50, timestamp: int = NOW) -> bytes:

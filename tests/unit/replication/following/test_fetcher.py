@@ -4,7 +4,7 @@ import asyncio
 import errno
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
@@ -113,6 +113,13 @@ class Broker:
             transactions=transactions,
         )
 
+    def followed(self, config: LogConfig = CONFIG, *, records: bytes = b"") -> FollowedPartition:
+        """Return a partition with these records, which the fetcher follows."""
+        partition = self.partition(0, config)
+        partition.append_fetched(memoryview(records), NOW)
+        self.fetcher.follow([partition])
+        return partition
+
     async def run(self, *replies: dict[str, Any] | LinkError) -> None:
         """Run until all replies are processed."""
         self.leader.replies = list(replies)
@@ -123,13 +130,23 @@ class Broker:
 
 
 @pytest.fixture
-async def broker(tmp_path: Path, request: pytest.FixtureRequest) -> Broker:
+def broker(tmp_path: Path, request: pytest.FixtureRequest) -> Broker:
     return Broker(tmp_path, is_ready=getattr(request, "param", True))
 
 
 wherever_replies_are_handled = pytest.mark.parametrize(
     "broker", [pytest.param(True, id="at once"), pytest.param(False, id="in its task")], indirect=True
 )
+
+
+def each_iteration(look: Callable[[], None]) -> None:
+    """Call a function in every iteration of the event loop."""
+
+    def again() -> None:
+        look()
+        asyncio.get_running_loop().call_soon(again)
+
+    again()
 
 
 def reply(*partitions: dict[str, Any]) -> dict[str, Any]:
@@ -149,8 +166,7 @@ def data(records: bytes, index: int = 0, *, high_watermark: int = 0, error_code:
 
 @wherever_replies_are_handled
 async def test_records_are_appended_and_acknowledged_by_the_next_request(broker: Broker) -> None:
-    partition = broker.partition()
-    broker.fetcher.follow([partition])
+    partition = broker.followed()
 
     await broker.run(reply(data(batch(0, 3), high_watermark=2)))
 
@@ -160,7 +176,7 @@ async def test_records_are_appended_and_acknowledged_by_the_next_request(broker:
 
 
 async def test_requests_carry_the_epoch_of_this_broker(broker: Broker) -> None:
-    broker.fetcher.follow([broker.partition()])
+    broker.followed()
 
     await broker.run()
 
@@ -170,8 +186,7 @@ async def test_requests_carry_the_epoch_of_this_broker(broker: Broker) -> None:
 
 @wherever_replies_are_handled
 async def test_a_lost_answer_is_asked_for_again(broker: Broker) -> None:
-    partition = broker.partition()
-    broker.fetcher.follow([partition])
+    partition = broker.followed()
 
     await broker.run(LinkError("away"), reply(data(batch(0))))
 
@@ -181,8 +196,7 @@ async def test_a_lost_answer_is_asked_for_again(broker: Broker) -> None:
 async def test_a_leader_that_refuses_whole_requests_is_asked_again_after_the_back_off(
     broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    partition = broker.partition()
-    broker.fetcher.follow([partition])
+    partition = broker.followed()
     caplog.set_level(logging.INFO)
     began = asyncio.get_running_loop().time()
 
@@ -202,8 +216,7 @@ async def test_a_leader_that_calls_an_offset_in_its_log_out_of_range_is_asked_ag
         return 0 if earliest else 7
 
     monkeypatch.setattr(fetcher, "leader_offset", in_range)
-    partition = broker.partition()
-    broker.fetcher.follow([partition])
+    partition = broker.followed()
     began = asyncio.get_running_loop().time()
 
     refused = reply(data(b"", error_code=ErrorCode.offset_out_of_range))
@@ -217,7 +230,7 @@ async def test_a_leader_that_calls_an_offset_in_its_log_out_of_range_is_asked_ag
 async def test_a_failure_that_lasts_is_logged_once_and_names_the_leader(
     broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    broker.fetcher.follow([broker.partition()])
+    broker.followed()
     away, full = LinkError("away"), data(b"", error_code=ErrorCode.kafka_storage_error)
     await broker.run(away, away, reply(full), reply(full), reply(full), away)
     assert [record.getMessage() for record in caplog.records] == [
@@ -231,8 +244,7 @@ async def test_a_failure_that_lasts_is_logged_once_and_names_the_leader(
 async def test_a_full_disk_is_tried_again_and_logged_again_after_it_had_space(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    partition = broker.partition()
-    broker.fetcher.follow([partition])
+    partition = broker.followed()
     append = Log.append
     is_full = iter([True, True, True, False, True, False])
 
@@ -267,13 +279,7 @@ async def test_other_work_runs_after_each_megabyte(broker: Broker) -> None:
     partitions = [broker.partition(index) for index in range(4)]
     broker.fetcher.follow(partitions)
     seen: set[int] = set()
-    loop = asyncio.get_running_loop()
-
-    def look() -> None:
-        seen.add(sum(partition.log_end_offset for partition in partitions))
-        loop.call_soon(look)
-
-    look()
+    each_iteration(lambda: seen.add(sum(partition.log_end_offset for partition in partitions)))
     await broker.run(reply(*(data(LARGE, index) for index in range(4))))
 
     assert seen >= {1, 2, 3}
@@ -283,15 +289,12 @@ async def test_other_work_runs_after_each_megabyte(broker: Broker) -> None:
 async def test_a_partition_that_leaves_during_a_pause_gets_no_more_records(broker: Broker) -> None:
     first, second = broker.partition(0), broker.partition(1)
     broker.fetcher.follow([first, second])
-    loop = asyncio.get_running_loop()
 
     def leave() -> None:
         if first.log_end_offset:
             broker.fetcher.forget([second.topic_partition])
-        else:
-            loop.call_soon(leave)
 
-    leave()
+    each_iteration(leave)
     await broker.run(reply(data(LARGE, 0), data(LARGE, 1)))
 
     assert second.log_end_offset == 0
@@ -308,15 +311,11 @@ def diverging(index: int = 0, end_offset: int = 4) -> dict[str, Any]:
     return {**data(b"", index), "diverging_epoch": {"epoch": 0, "end_offset": end_offset}}
 
 
-def idempotent(count: int) -> memoryview:
+def idempotent(count: int) -> bytes:
     records = [RecordData(b"k", b"v", NOW)]
-    return memoryview(
-        b"".join(
-            build_batch(
-                records, base_offset=offset, leader_epoch=0, producer_id=7, producer_epoch=0, base_sequence=offset
-            )
-            for offset in range(count)
-        )
+    return b"".join(
+        build_batch(records, base_offset=offset, leader_epoch=0, producer_id=7, producer_epoch=0, base_sequence=offset)
+        for offset in range(count)
     )
 
 
@@ -340,10 +339,7 @@ def out_of_range(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 async def test_other_work_runs_while_a_truncation_reads_the_producers(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, is_reset: bool
 ) -> None:
-    partition = broker.partition()
-    partition.append_fetched(idempotent(6), NOW)
-    broker.fetcher.follow([partition])
-    loop = asyncio.get_running_loop()
+    partition = broker.followed(records=idempotent(6))
     seen: list[tuple[int, int]] = []
     reading = 0
     headers = Segment.headers
@@ -354,11 +350,7 @@ async def test_other_work_runs_while_a_truncation_reads_the_producers(
             reading = len(seen)
             yield item
 
-    def look() -> None:
-        seen.append(state_of(partition))
-        loop.call_soon(look)
-
-    look()
+    each_iteration(lambda: seen.append(state_of(partition)))
     monkeypatch.setattr(Segment, "headers", counted)
     await broker.run(reply(out_of_range(monkeypatch) if is_reset else diverging()))
 
@@ -371,14 +363,8 @@ async def test_other_work_runs_after_each_truncation(broker: Broker) -> None:
     for partition in partitions:
         partition.append_fetched(memoryview(batch(0) + batch(1)), NOW)
     broker.fetcher.follow(partitions)
-    loop = asyncio.get_running_loop()
     seen: set[int] = set()
-
-    def look() -> None:
-        seen.add(sum(partition.log_end_offset for partition in partitions))
-        loop.call_soon(look)
-
-    look()
+    each_iteration(lambda: seen.add(sum(partition.log_end_offset for partition in partitions)))
     await broker.run(reply(*(diverging(index, 1) for index in range(4))))
 
     assert seen == {8, 7, 6, 5, 4}
@@ -394,7 +380,7 @@ async def test_a_partition_that_changes_while_its_producers_are_read_is_not_trun
     broker: Broker, monkeypatch: pytest.MonkeyPatch, is_reset: bool, is_followed_again: bool
 ) -> None:
     partition, other = broker.partition(), broker.partition(1)
-    partition.append_fetched(idempotent(6), NOW)
+    partition.append_fetched(memoryview(idempotent(6)), NOW)
     broker.fetcher.follow([partition, other])
     loop = asyncio.get_running_loop()
     recover_before = FollowedPartition.recover_before
@@ -438,9 +424,7 @@ async def test_records_are_appended_before_other_partitions_are_truncated(
 async def test_a_truncation_whose_producers_cannot_be_read_is_repeated(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    partition = broker.partition()
-    partition.append_fetched(idempotent(6), NOW)
-    broker.fetcher.follow([partition])
+    partition = broker.followed(records=idempotent(6))
 
     def fail(*_: object) -> None:
         monkeypatch.undo()
@@ -458,9 +442,7 @@ async def test_a_truncation_whose_producers_cannot_be_read_is_repeated(
 async def test_a_truncation_that_fails_before_any_change_is_repeated(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, stage: str
 ) -> None:
-    partition = broker.partition()
-    partition.append_fetched(memoryview(batch(0) + batch(1)), NOW)
-    broker.fetcher.follow([partition])
+    partition = broker.followed(records=batch(0) + batch(1))
     failing = {"begins": "remove_unfinished_swaps", "deletes": "drop_segments"}[stage]
 
     def fail(*_: object) -> None:
@@ -494,7 +476,7 @@ async def test_batches_before_the_end_give_the_partition_up(broker: Broker) -> N
 
 
 async def test_a_move_of_the_leader_is_no_error(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
-    broker.fetcher.follow([broker.partition()])
+    broker.followed()
     await broker.run(reply(data(b"", error_code=ErrorCode.fenced_leader_epoch)))
     assert len(broker.failures) == 1
     assert [record for record in caplog.records if record.levelname == "ERROR"] == []
@@ -503,8 +485,7 @@ async def test_a_move_of_the_leader_is_no_error(broker: Broker, caplog: pytest.L
 @wherever_replies_are_handled
 async def test_records_that_could_not_be_flushed_are_not_acknowledged(broker: Broker) -> None:
     broker.has_failed_disk = True
-    partition = broker.partition(0, LogConfig(flush_messages=1))
-    broker.fetcher.follow([partition])
+    partition = broker.followed(LogConfig(flush_messages=1))
 
     await broker.run(reply(data(batch(0))))
 

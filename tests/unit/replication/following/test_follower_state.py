@@ -45,6 +45,14 @@ class Driver:
         return self.state.answered(FetchReply(error_code, 5, list(partitions)), self.now)
 
 
+def asking() -> tuple[Driver, Following]:
+    """Return a driver that has sent its first request, for one partition."""
+    driver = Driver()
+    following = driver.follow()
+    driver.request()
+    return driver, following
+
+
 def fetched(
     partition: int = 0,
     *,
@@ -56,9 +64,7 @@ def fetched(
 
 
 def test_records_are_appended_and_the_next_request_continues_after_them() -> None:
-    driver = Driver()
-    following = driver.follow()
-    driver.request()
+    driver, following = asking()
 
     actions = driver.answer(fetched())
     assert actions == [Append(following, fetched())]
@@ -69,9 +75,7 @@ def test_records_are_appended_and_the_next_request_continues_after_them() -> Non
 
 
 def test_a_partition_without_news_is_not_sent_again() -> None:
-    driver = Driver()
-    following = driver.follow()
-    driver.request()
+    driver, following = asking()
     driver.answer(fetched())
     driver.state.appended(following, following.end, high_watermark=10)
 
@@ -79,9 +83,7 @@ def test_a_partition_without_news_is_not_sent_again() -> None:
 
 
 def test_a_diverging_epoch_truncates_and_nothing_is_appended() -> None:
-    driver = Driver()
-    following = driver.follow()
-    driver.request()
+    driver, following = asking()
 
     assert driver.answer(fetched(diverging=(1, 7))) == [Truncate(following, 1, 7)]
     driver.state.moved(following, LogEnd(7, 1, 0))
@@ -90,17 +92,13 @@ def test_a_diverging_epoch_truncates_and_nothing_is_appended() -> None:
 
 
 def test_an_offset_out_of_range_resets_the_partition() -> None:
-    driver = Driver()
-    following = driver.follow()
-    driver.request()
+    driver, following = asking()
 
     assert driver.answer(fetched(error_code=ErrorCode.offset_out_of_range)) == [Reset(following)]
 
 
 def test_a_fenced_partition_waits_for_its_new_epoch() -> None:
-    driver = Driver()
-    driver.follow(epoch=3)
-    driver.request()
+    driver, _ = asking()
 
     (action,) = driver.answer(fetched(error_code=ErrorCode.fenced_leader_epoch))
 
@@ -117,9 +115,7 @@ def test_another_error_delays_the_partition() -> None:
         (ErrorCode.unknown_topic_id, True, 0.025),
         (ErrorCode.kafka_storage_error, False, BACKOFF_S),
     ):
-        driver = Driver()
-        following = driver.follow()
-        driver.request()
+        driver, following = asking()
 
         assert driver.answer(fetched(error_code=code)) == [Retry(following, code.name, is_expected, wait_s)]
         assert driver.asked() == []
@@ -162,18 +158,14 @@ def test_a_delayed_partition_does_not_delay_others() -> None:
 
 
 def test_records_for_a_partition_that_has_been_removed_are_ignored() -> None:
-    driver = Driver()
-    driver.follow()
-    driver.request()
+    driver, _ = asking()
     driver.state.forget(FIRST)
 
     assert driver.answer(fetched()) == []
 
 
 def test_records_fetched_under_an_older_epoch_are_ignored() -> None:
-    driver = Driver()
-    driver.follow(epoch=3)
-    driver.request()
+    driver, _ = asking()
     driver.follow(epoch=4)
 
     assert driver.answer(fetched()) == []
@@ -181,18 +173,14 @@ def test_records_fetched_under_an_older_epoch_are_ignored() -> None:
 
 
 def test_the_same_epoch_again_changes_nothing() -> None:
-    driver = Driver()
-    following = driver.follow()
-    driver.request()
+    driver, following = asking()
 
     assert driver.follow() is following
     assert driver.answer(fetched()) == [Append(following, fetched())]
 
 
 def test_a_topic_created_again_is_fetched_by_its_new_id() -> None:
-    driver = Driver()
-    driver.follow()
-    driver.request()
+    driver, _ = asking()
     driver.answer()
     driver.state.follow(FIRST, b"n" * 16, 3, LogEnd(0, -1, 0))
 
@@ -218,9 +206,7 @@ def test_after_a_lost_answer_all_partitions_wait_and_are_sent_again() -> None:
 
 
 def test_a_lost_session_has_no_actions() -> None:
-    driver = Driver()
-    driver.follow()
-    driver.request()
+    driver, _ = asking()
 
     assert driver.answer(error_code=ErrorCode.invalid_fetch_session_epoch) == []
     assert driver.asked() == [(0, 3, 10, 2)]

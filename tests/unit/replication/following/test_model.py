@@ -26,8 +26,8 @@ RARE: Final = {
     "keep_an_epoch_without_batches": 6,
     "accept_out_of_order_batches": 4,
     "accept_damaged_batches": 16,
-    "ignore_the_leaders_log_start": 38,
-    "keep_what_diverges": 16,
+    "ignore_the_leaders_log_start": 5,
+    "keep_what_diverges": 10,
 }
 """The first seed to play, for faults that not every history reveals."""
 

@@ -59,6 +59,14 @@ class Leader:
         return proposal
 
 
+def expanding() -> tuple[Leader, Proposal]:
+    """Return a leader with the ISR 1 and 2, and its proposal to add 3."""
+    leader = Leader(isr=(1, 2))
+    proposal = leader.fetch(3, 50)
+    assert proposal is not None
+    return leader, proposal
+
+
 def committed(proposal: Proposal) -> Committed:
     return Committed(proposal.leader_epoch, proposal.partition_epoch + 1, tuple(sorted(proposal.members)))
 
@@ -262,9 +270,7 @@ def test_a_change_of_unknown_outcome_waits_for_leader_and_isr() -> None:
         (ErrorCode.invalid_update_version, 11),
         (ErrorCode.new_leader_elected, 11),
     ):
-        leader = Leader(isr=(1, 2))
-        proposal = leader.fetch(3, 50)
-        assert proposal is not None
+        leader, proposal = expanding()
         assert not leader.state.refused(proposal, error)
         assert leader.fetch(3, 51) is None
         leader.lead(partition_epoch=version - 1, isr=(1, 2))
@@ -274,17 +280,13 @@ def test_a_change_of_unknown_outcome_waits_for_leader_and_isr() -> None:
 
 
 def test_an_unexpected_error_repeats_the_change() -> None:
-    leader = Leader(isr=(1, 2))
-    proposal = leader.fetch(3, 50)
-    assert proposal is not None
+    leader, proposal = expanding()
     assert leader.state.refused(proposal, ErrorCode.unknown_server_error)
     assert leader.state.pending is proposal
 
 
 def test_an_answer_after_a_newer_leader_and_isr_is_ignored() -> None:
-    leader = Leader(isr=(1, 2))
-    proposal = leader.fetch(3, 50)
-    assert proposal is not None
+    leader, proposal = expanding()
     assert leader.lead(partition_epoch=12, isr=(1, 2))
     assert not leader.state.confirmed(proposal, committed(proposal))
     assert not leader.state.refused(proposal, ErrorCode.unknown_server_error)
@@ -293,26 +295,20 @@ def test_an_answer_after_a_newer_leader_and_isr_is_ignored() -> None:
 
 def test_a_repeated_leader_and_isr_keeps_the_change_pending() -> None:
     # The controller may have applied it after it sent this state.
-    leader = Leader(isr=(1, 2))
-    proposal = leader.fetch(3, 50)
-    assert proposal is not None
+    leader, proposal = expanding()
     assert leader.lead(isr=(1, 2))
     assert leader.state.maximal_isr == {1, 2, 3}
     assert leader.state.confirmed(proposal, committed(proposal))
 
 
 def test_the_controller_may_have_made_the_change_before() -> None:
-    leader = Leader(isr=(1, 2))
-    proposal = leader.fetch(3, 50)
-    assert proposal is not None
+    leader, proposal = expanding()
     assert leader.state.confirmed(proposal, Committed(4, 10, (1, 2, 3)))
     assert leader.state.isr == {1, 2, 3}
 
 
 def test_a_confirmation_of_another_epoch_or_version_is_ignored() -> None:
-    leader = Leader(isr=(1, 2))
-    proposal = leader.fetch(3, 50)
-    assert proposal is not None
+    leader, proposal = expanding()
     for answer in (Committed(5, 11, (1,)), Committed(4, 9, (1,))):
         assert not leader.state.confirmed(proposal, answer)
         assert leader.state.maximal_isr == {1, 2, 3}
