@@ -40,6 +40,12 @@ def read_values(partition: Partition, offset: int) -> list[bytes | None]:
     return [] if part is None else [record.value for record in iter_records(part.read()) if record.offset >= offset]
 
 
+def stored(partition: Partition) -> bytes:
+    part = partition.read(0, 1 << 20, read_committed=False, min_one_batch=True)
+    assert part is not None
+    return part.read()
+
+
 def refused(call: Callable[[], object]) -> ErrorCode:
     with pytest.raises(KafkaError) as caught:
         call()
@@ -63,9 +69,7 @@ def test_batches_have_the_leader_epoch_and_a_correct_checksum(setup: Setup) -> N
     partition = setup.reopen(7)
     partition.append_as_leader(batch(b"a"), now_ms=NOW)
 
-    part = partition.read(0, 1 << 20, read_committed=False, min_one_batch=True)
-    assert part is not None
-    data = part.read()
+    data = stored(partition)
     assert rb.parse_header(data).partition_leader_epoch == 7
     assert rb.batch_crc_ok(data, 0, len(data))
     assert partition.end_offset_for_epoch(7) == (7, 1)
@@ -133,9 +137,7 @@ def test_log_append_time_replaces_the_producers_timestamps(setup: Setup) -> None
     result = partition.append_as_leader(batch(b"a", timestamp=5), now_ms=NOW)
 
     assert result.log_append_time == NOW
-    part = partition.read(0, 1 << 20, read_committed=False, min_one_batch=True)
-    assert part is not None
-    assert [record.timestamp for record in iter_records(part.read())] == [NOW]
+    assert [record.timestamp for record in iter_records(stored(partition))] == [NOW]
 
 
 def test_acks_all_needs_min_insync_replicas(setup: Setup) -> None:

@@ -34,6 +34,12 @@ class Log:
         return first
 
 
+def refused(log: Log, batch: BatchHeader) -> ErrorCode:
+    with pytest.raises(KafkaError) as caught:
+        log.send(batch)
+    return caught.value.code
+
+
 def test_a_repeated_batch_gets_its_first_offset_and_is_not_appended() -> None:
     log = Log()
     offsets = [log.send(header(sequence, 3)) for sequence in range(0, 15, 3)]
@@ -47,18 +53,14 @@ def test_only_the_last_five_batches_are_remembered() -> None:
     for sequence in range(WINDOW + 1):
         log.send(header(sequence))
 
-    with pytest.raises(KafkaError) as caught:
-        log.send(header(0))
-    assert caught.value.code is ErrorCode.out_of_order_sequence_number
+    assert refused(log, header(0)) is ErrorCode.out_of_order_sequence_number
 
 
 def test_a_gap_is_refused() -> None:
     log = Log()
     log.send(header(0))
 
-    with pytest.raises(KafkaError) as caught:
-        log.send(header(2))
-    assert caught.value.code is ErrorCode.out_of_order_sequence_number
+    assert refused(log, header(2)) is ErrorCode.out_of_order_sequence_number
 
 
 def test_an_unknown_producer_may_begin_with_any_sequence() -> None:
@@ -68,15 +70,11 @@ def test_an_unknown_producer_may_begin_with_any_sequence() -> None:
 def test_a_new_epoch_begins_with_sequence_0_and_fences_the_old_one() -> None:
     log = Log()
     log.send(header(0))
-    with pytest.raises(KafkaError) as caught:
-        log.send(header(1, epoch=1))
-    assert caught.value.code is ErrorCode.out_of_order_sequence_number
+    assert refused(log, header(1, epoch=1)) is ErrorCode.out_of_order_sequence_number
 
     log.send(header(0, epoch=1))
 
-    with pytest.raises(KafkaError) as caught:
-        log.send(header(1))
-    assert caught.value.code is ErrorCode.invalid_producer_epoch
+    assert refused(log, header(1)) is ErrorCode.invalid_producer_epoch
 
 
 def test_sequences_wrap_around() -> None:

@@ -403,13 +403,3 @@ def test_flush_messages_asks_for_a_flush_after_the_append(tmp_path: Path) -> Non
     partition.log.flusher.flush()
 
     assert (before, due, partition.needs_flush) == (False, True, False)
-
-
-def test_what_was_fetched_is_there_after_a_restart(partition: FollowedPartition) -> None:
-    fetch(partition, transactional(0, 0), batch(1, epoch=2))
-
-    again = follow(open_log(partition.log.directory, LARGE))
-
-    assert written(again) == [(0, 0), (1, 2)]
-    assert again.transactions.begin_of(7, 0) == 0
-    assert again.log_end() == partition.log_end()

@@ -74,14 +74,6 @@ def test_records_are_appended_and_the_next_request_continues_after_them() -> Non
     assert following.lag == 5
 
 
-def test_a_partition_without_news_is_not_sent_again() -> None:
-    driver, following = asking()
-    driver.answer(fetched())
-    driver.state.appended(following, following.end, high_watermark=10)
-
-    assert driver.asked() == []
-
-
 def test_a_diverging_epoch_truncates_and_nothing_is_appended() -> None:
     driver, following = asking()
 

@@ -49,15 +49,6 @@ class Leader:
     def shrink(self) -> Proposal | None:
         return self.state.shrink(self.log_end, self.now_ms)
 
-    def shrunk(self, *leaving: int) -> Proposal:
-        """Make followers lag, and return the proposal to remove them."""
-        self.now_ms += MAX_LAG_MS + 1
-        for follower in {2, 3} - set(leaving):
-            self.fetch(follower, self.log_end)
-        proposal = self.shrink()
-        assert proposal is not None
-        return proposal
-
 
 def expanding() -> tuple[Leader, Proposal]:
     """Return a leader with the ISR 1 and 2, and its proposal to add 3."""
@@ -90,14 +81,6 @@ def test_the_high_watermark_is_the_lowest_end_in_the_isr() -> None:
             leader.fetch(follower, end)
         leader.state.pending = None
         assert leader.end() == expected, case
-
-
-def test_the_leader_counts_only_what_it_has_flushed() -> None:
-    leader = Leader()
-    leader.fetch(2, 50)
-    leader.fetch(3, 50)
-    leader.state.own_end = 47
-    assert leader.end() == 47
 
 
 def test_min_isr_counts_at_most_the_replicas() -> None:
@@ -166,16 +149,6 @@ def test_a_proposal_has_the_epochs_of_the_followers() -> None:
     assert leader.fetch(3, 50, epoch=33) == Proposal(4, 10, ((1, -1), (2, 22), (3, 33)), is_expansion=True)
 
 
-def test_a_joining_follower_counts_before_the_answer() -> None:
-    leader = Leader(isr=(1, 2))
-    leader.fetch(3, 50)
-    leader.append(60)
-    leader.fetch(2, 60)
-    leader.now_ms += MAX_LAG_MS + 1
-    assert leader.end() == 50
-    assert leader.state.isr == {1, 2}
-
-
 # Leaving
 
 
@@ -228,17 +201,6 @@ def test_idle_fetches_count_as_caught_up() -> None:
     assert leader.shrink() is None
 
 
-def test_a_leaving_follower_counts_until_the_answer() -> None:
-    leader = Leader()
-    proposal = leader.shrunk(3)
-    leader.append(60)
-    leader.fetch(2, 60)
-    assert leader.end() == -1
-    assert leader.state.confirmed(proposal, committed(proposal))
-    assert leader.end() == 60
-    assert leader.state.isr == {1, 2}
-
-
 # Answers
 
 
@@ -277,12 +239,6 @@ def test_a_change_of_unknown_outcome_waits_for_leader_and_isr() -> None:
         assert leader.state.maximal_isr == {1, 2, 3}, error
         leader.lead(partition_epoch=version, isr=(1, 2))
         assert leader.state.maximal_isr == {1, 2}, error
-
-
-def test_an_unexpected_error_repeats_the_change() -> None:
-    leader, proposal = expanding()
-    assert leader.state.refused(proposal, ErrorCode.unknown_server_error)
-    assert leader.state.pending is proposal
 
 
 def test_an_answer_after_a_newer_leader_and_isr_is_ignored() -> None:
