@@ -118,13 +118,14 @@ async def test_sqlite_errors_become_store_errors(store: EmbeddedStore) -> None:
         lambda: store.multi([]),
     )
     errors: dict[int, tuple[type[StoreUnavailableError], str]] = {
-        sqlite3.SQLITE_BUSY: (StoreLockedError, "locked by another process"),
-        sqlite3.SQLITE_BUSY_SNAPSHOT: (StoreLockedError, "locked by another process"),
         sqlite3.SQLITE_READONLY: (StoreUnavailableError, "read-only"),
         sqlite3.SQLITE_IOERR_WRITE: (StoreUnavailableError, "the disk failed"),
         sqlite3.SQLITE_FULL: (StoreUnavailableError, "make room"),
         sqlite3.SQLITE_CORRUPT: (StoreUnavailableError, "restore it from a backup"),
         sqlite3.SQLITE_MISUSE: (StoreUnavailableError, "bad"),
+        # last, because calls after a lock begin with another statement
+        sqlite3.SQLITE_BUSY: (StoreLockedError, "locked by another process"),
+        sqlite3.SQLITE_BUSY_SNAPSHOT: (StoreLockedError, "locked by another process"),
     }
     for error.sqlite_errorcode, (kind, message) in errors.items():
         for call in calls:

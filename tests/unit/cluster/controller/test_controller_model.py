@@ -4,10 +4,10 @@ import pytest
 
 from tests.unit.cluster.controller.history import History
 
-SEEDS_PER_BLOCK = 8
+SEEDS_PER_BLOCK = 5
 
 
-@pytest.mark.parametrize("first", [0, *(pytest.param(first, marks=pytest.mark.slow) for first in (8, 16, 24, 32))])
+@pytest.mark.parametrize("first", [0, *(pytest.param(first, marks=pytest.mark.slow) for first in range(5, 40, 5))])
 def test_a_cluster_survives_every_history(first: int) -> None:
     for seed in range(first, first + SEEDS_PER_BLOCK):
         try:

@@ -212,14 +212,10 @@ async def test_a_leader_that_refuses_whole_requests_is_asked_again_after_the_bac
 async def test_a_leader_that_calls_an_offset_in_its_log_out_of_range_is_asked_again_after_the_back_off(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def in_range(*_: object, earliest: bool, **__: object) -> int:
-        return 0 if earliest else 7
-
-    monkeypatch.setattr(fetcher, "leader_offset", in_range)
     partition = broker.followed()
     began = asyncio.get_running_loop().time()
 
-    refused = reply(data(b"", error_code=ErrorCode.offset_out_of_range))
+    refused = reply(out_of_range(monkeypatch))
     # The empty replies answer the requests that remove the partition from the session.
     await broker.run(refused, reply(), refused, reply(), reply(data(batch(0))))
 
@@ -324,14 +320,24 @@ def state_of(partition: FollowedPartition) -> tuple[int, int]:
     return partition.log_end_offset, dict(partition.producers.items())[7].last_sequence
 
 
-def out_of_range(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Return a reply that resets a partition to offset 4."""
+def out_of_range(monkeypatch: pytest.MonkeyPatch, start: int = 0, end: int = 4) -> dict[str, Any]:
+    """Return a reply that resets a partition to one end of the leader's log."""
 
     async def offset(*_: object, earliest: bool, **__: object) -> int:
-        return 0 if earliest else 4
+        return start if earliest else end
 
     monkeypatch.setattr(fetcher, "leader_offset", offset)
     return data(b"", error_code=ErrorCode.offset_out_of_range)
+
+
+async def test_a_log_that_ends_before_the_leaders_starts_again_at_its_beginning(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition = broker.followed(records=batch(0))
+
+    await broker.run(reply(out_of_range(monkeypatch, 7, 9)))
+
+    assert (partition.log_start_offset, partition.log_end_offset) == (7, 7)
 
 
 @pytest.mark.usefixtures("short_slices")
