@@ -41,8 +41,8 @@ class Broker:
         if self.replicas.give_up(partition, str(error)):
             self.offline.append(partition.topic_partition)
 
-    def configure(self, **changes: int) -> None:
-        self.config = LogConfig(**changes)
+    def configure(self, config: LogConfig) -> None:
+        self.config = config
         list(self.replicas.reconfigure({"a"}))
 
     def append(self, partition: Partition, count: int = 1) -> Completion:
@@ -105,7 +105,7 @@ async def test_a_slow_flush_does_not_delay_other_partitions(broker: Broker, disk
 
 
 async def test_fewer_records_than_flush_messages_do_not_wait(tmp_path: Path, disk: Disk, broker: Broker) -> None:
-    broker.configure(flush_messages=10)
+    broker.configure(LogConfig(flush_messages=10))
     broker.append(broker.a, 9)
     assert (broker.a.high_watermark, disk.syncs) == (9, 0)
     await broker.append(broker.a)
@@ -115,7 +115,7 @@ async def test_fewer_records_than_flush_messages_do_not_wait(tmp_path: Path, dis
 async def test_raising_flush_messages_ends_waiting_for_the_disk(broker: Broker, disk: Disk) -> None:
     first = await begun(broker, disk)
     second = broker.append(broker.a)
-    broker.configure(flush_messages=1000)
+    broker.configure(LogConfig(flush_messages=1000))
     disk.free.set()
     await first
     assert not broker.a.awaits_flush
@@ -125,7 +125,7 @@ async def test_raising_flush_messages_ends_waiting_for_the_disk(broker: Broker, 
 
 
 async def test_records_appended_during_a_flush_become_visible_with_it(broker: Broker, disk: Disk) -> None:
-    broker.configure(flush_messages=10)
+    broker.configure(LogConfig(flush_messages=10))
     first = await begun(broker, disk, 10)
     broker.a.append_as_leader(build_batch([RecordData(b"k", b"v", NOW)]), now_ms=NOW)
     assert broker.a.high_watermark == 9
@@ -192,7 +192,7 @@ async def test_the_start_after_a_failed_fsync_checks_the_logs(
 
 
 async def test_a_failed_background_flush_is_reported(broker: Broker, disk: Disk) -> None:
-    broker.configure(flush_ms=0)
+    broker.configure(LogConfig(flush_ms=0))
     broker.append(broker.a)
     disk.error = errno.ENOSPC
     broker.replicas.flush_due()

@@ -243,6 +243,19 @@ def test_a_segment_whose_first_append_fails_begins_with_a_snapshot(tmp_path: Pat
     assert knows_last_batch(killed(setup), 1, producer_id=8)
 
 
+def test_retention_keeps_records_until_the_snapshot_of_their_producers_is_written(tmp_path: Path) -> None:
+    setup = Setup(tmp_path / "data")
+    write(setup, 0, 3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(replica, "write_snapshot", refuse)
+        with pytest.raises(KafkaError, match="No space left"):
+            expire_all(setup)
+    assert knows_last_batch(killed(setup, "before"), 2)
+    expire_all(setup)
+    assert setup.partition.log_start_offset == 3
+    assert knows_last_batch(killed(setup, "after"), 2)
+
+
 def test_retention_on_a_disk_that_stays_full_deletes_records_and_writes_the_snapshot_later(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -201,8 +201,11 @@ async def test_failed_requests_are_repeated_and_a_series_of_failures_is_logged_o
 
 async def test_a_change_right_after_the_last_answer_is_sent() -> None:
     setup = Setup(reply((0, COMMITTED)), reply((1, COMMITTED)))
-    loop = asyncio.get_running_loop()
-    # After the answer, but before callbacks of the task that has sent the first change.
-    setup.reports.submit(change(0), lambda _: loop.call_soon(setup.submit, change(1)))
+
+    def answered(_: Answer) -> None:
+        # After the answer, but before callbacks of the task that has sent the first change.
+        asyncio.get_running_loop().call_soon(setup.submit, change(1))
+
+    setup.reports.submit(change(0), answered)
     await setup.finish()
     assert setup.outcomes == [(1, COMMITTED)]
