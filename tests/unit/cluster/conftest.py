@@ -10,7 +10,7 @@ from tests.unit.cluster.clusters import Cluster, started
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[MetadataStore]:
+async def store(tmp_path: Path) -> AsyncIterator[EmbeddedStore]:
     store = EmbeddedStore(tmp_path / "metadata.db", durable=False)
     yield store
     await store.close()

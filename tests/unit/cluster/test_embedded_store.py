@@ -34,19 +34,14 @@ def previous(tmp_path: Path) -> Iterator[Path]:
         yield path
 
 
-async def test_a_file_of_the_previous_version_keeps_its_nodes_and_versions(previous: Path) -> None:
+async def test_a_file_of_the_previous_version_keeps_its_nodes_which_are_older_than_every_transaction(
+    previous: Path,
+) -> None:
     store = EmbeddedStore(previous, durable=False)
     node = await store.get("/cluster/id")
     assert (node.data, node.stat.version) == (b'{"version":"1","id":"abc"}', 3)
     assert await store.children("/") == ["cluster"]
-    await store.close()
-
-
-async def test_nodes_of_the_previous_version_are_older_than_every_transaction(previous: Path) -> None:
-    store = EmbeddedStore(previous, durable=False)
-    old = await store.get("/cluster")
-    new = await store.set("/cluster", b"")
-    assert old.stat.mzxid < new.mzxid
+    assert node.stat.mzxid < (await store.set("/cluster", b"")).mzxid
     await store.close()
 
 
@@ -93,10 +88,8 @@ async def test_writes_in_other_threads_are_serialized(tmp_path: Path) -> None:
         await store.close()
 
 
-async def test_only_the_owner_can_access_the_file(tmp_path: Path) -> None:
-    store = EmbeddedStore(tmp_path / "metadata.db", durable=False)
+async def test_only_the_owner_can_access_the_file(store: EmbeddedStore, tmp_path: Path) -> None:
     assert (tmp_path / "metadata.db").stat().st_mode & 0o077 == 0
-    await store.close()
 
 
 def test_a_file_that_is_not_a_store_is_refused(tmp_path: Path) -> None:
@@ -105,29 +98,13 @@ def test_a_file_that_is_not_a_store_is_refused(tmp_path: Path) -> None:
         EmbeddedStore(tmp_path / "metadata.db")
 
 
-@pytest.mark.parametrize(
-    ("code", "kind", "message"),
-    [
-        (sqlite3.SQLITE_BUSY, StoreLockedError, "locked by another process"),
-        (sqlite3.SQLITE_BUSY_SNAPSHOT, StoreLockedError, "locked by another process"),
-        (sqlite3.SQLITE_READONLY, StoreUnavailableError, "read-only"),
-        (sqlite3.SQLITE_IOERR_WRITE, StoreUnavailableError, "the disk failed"),
-        (sqlite3.SQLITE_FULL, StoreUnavailableError, "make room"),
-        (sqlite3.SQLITE_CORRUPT, StoreUnavailableError, "restore it from a backup"),
-        (sqlite3.SQLITE_MISUSE, StoreUnavailableError, "bad"),
-    ],
-)
-async def test_sqlite_errors_become_store_errors(
-    tmp_path: Path, code: int, kind: type[StoreUnavailableError], message: str
-) -> None:
+async def test_sqlite_errors_become_store_errors(store: EmbeddedStore) -> None:
     error = sqlite3.OperationalError("bad")
-    error.sqlite_errorcode = code
 
     class Failing:
         def execute(self, *_: object) -> None:
             raise error
 
-    store = EmbeddedStore(tmp_path / "metadata.db", durable=False)
     database = store._database
     store._database = cast("sqlite3.Connection", Failing())
     calls: tuple[Callable[[], Coroutine[Any, Any, object]], ...] = (
@@ -140,36 +117,34 @@ async def test_sqlite_errors_become_store_errors(
         lambda: store.delete("/a"),
         lambda: store.multi([]),
     )
-    for call in calls:
-        with pytest.raises(kind, match=message):
-            await call()
+    errors: dict[int, tuple[type[StoreUnavailableError], str]] = {
+        sqlite3.SQLITE_READONLY: (StoreUnavailableError, "read-only"),
+        sqlite3.SQLITE_IOERR_WRITE: (StoreUnavailableError, "the disk failed"),
+        sqlite3.SQLITE_FULL: (StoreUnavailableError, "make room"),
+        sqlite3.SQLITE_CORRUPT: (StoreUnavailableError, "restore it from a backup"),
+        sqlite3.SQLITE_MISUSE: (StoreUnavailableError, "bad"),
+        # last, because calls after a lock begin with another statement
+        sqlite3.SQLITE_BUSY: (StoreLockedError, "locked by another process"),
+        sqlite3.SQLITE_BUSY_SNAPSHOT: (StoreLockedError, "locked by another process"),
+    }
+    for error.sqlite_errorcode, (kind, message) in errors.items():
+        for call in calls:
+            with pytest.raises(kind, match=message):
+                await call()
     store._database = database
-    await store.close()
 
 
-async def test_a_full_store_refuses_all_batches(tmp_path: Path) -> None:
-    store = EmbeddedStore(tmp_path / "metadata.db", durable=False)
+async def test_a_full_store_refuses_all_batches(store: EmbeddedStore) -> None:
     store._database.execute("PRAGMA max_page_count = 16")
     results = await store.multi_many([[Create("/a")], [Create("/b", bytes(100_000))], [Create("/c")]])
     assert [type(result) for result in results] == [StoreUnavailableError] * 3
     assert await store.children("/") == []
-    await store.close()
 
 
-async def test_a_failed_write_changes_nothing(tmp_path: Path) -> None:
-    store = EmbeddedStore(tmp_path / "metadata.db", durable=False)
+async def test_a_failed_write_changes_nothing(store: EmbeddedStore) -> None:
     await store.create("/a")
     before = await store.get("/a")
     store._database.execute("PRAGMA max_page_count = 16")
     with pytest.raises(StoreUnavailableError, match="full"):
         await store.set("/a", bytes(100_000))
     assert await store.get("/a") == before
-    await store.close()
-
-
-async def test_a_write_to_a_read_only_store_is_refused(tmp_path: Path) -> None:
-    store = EmbeddedStore(tmp_path / "metadata.db", durable=False)
-    store._database.execute("PRAGMA query_only = ON")
-    with pytest.raises(StoreUnavailableError, match="read-only"):
-        await store.create("/a")
-    await store.close()

@@ -17,20 +17,18 @@ def found_topic() -> list[Operation]:
     return adopted(adopt([FoundPartition("t", 0, None, 6)], None, BrokerConfig(), ()), 1)
 
 
-async def test_a_new_store_gets_kafkas_nodes(store: MetadataStore, cluster: Cluster) -> None:
+async def test_a_new_store_gets_kafkas_nodes_and_the_broker_its_zxid_as_epoch(
+    store: MetadataStore, cluster: Cluster
+) -> None:
     assert json.loads((await store.get("/cluster/id")).data)["id"] == cluster.image.cluster_id
     assert len(cluster.image.cluster_id) == 22
     assert json.loads((await store.get("/controller")).data)["brokerid"] == 0
     assert (await store.get("/controller_epoch")).data == b"1"
     assert await store.children("/brokers/ids") == ["0"]
+    registered = (await store.get("/brokers/ids/0")).stat
+    assert (registered.version, registered.owner) == (1, store.session)
+    assert cluster.image.brokers[0].epoch == registered.czxid
     assert set(await store.children("/config")) >= {"topics", "brokers", "clients", "users", "changes"}
-
-
-async def test_the_controller_epoch_rises_with_every_start(tmp_path: Path) -> None:
-    for epoch in (1, 2, 3):
-        store = EmbeddedStore(tmp_path / "metadata.db", durable=False)
-        assert (await started(store)).image.controller_epoch == epoch
-        await store.close()
 
 
 async def test_a_store_of_another_cluster_is_refused(tmp_path: Path) -> None:
@@ -52,7 +50,7 @@ async def test_two_brokers_cannot_have_the_same_id(cluster: Cluster) -> None:
     assert caught.value.code == ErrorCode.duplicate_broker_registration
 
 
-async def test_settings_survive_a_restart_and_leader_epochs_rise(tmp_path: Path) -> None:
+async def test_settings_survive_a_restart_and_the_epochs_of_controller_and_leaders_rise(tmp_path: Path) -> None:
     store = EmbeddedStore(tmp_path / "metadata.db", durable=False)
     cluster = await started(store)
     await cluster.admin.create_topics([NewTopic("t", 2, configs={"retention.ms": "5"})])
@@ -62,6 +60,7 @@ async def test_settings_survive_a_restart_and_leader_epochs_rise(tmp_path: Path)
     store = EmbeddedStore(tmp_path / "metadata.db", durable=False)
     after = (await started(store)).image
     assert after.configs == before.configs
+    assert (before.controller_epoch, after.controller_epoch) == (1, 2)
     assert [partition.leader_epoch for partition in after.topics["t"].partitions] == [1, 1]
     assert after.topics["t"].topic_id == before.topics["t"].topic_id
     await store.close()
@@ -85,12 +84,6 @@ async def test_an_unreadable_node_needs_a_backup_and_not_a_restart(
     with pytest.raises(KafkaError, match="from a backup") as caught:
         await cluster.producer_ids.allocate()
     assert "restart the broker" not in f"{caught.value} {caplog.text}"
-
-
-async def test_the_broker_epoch_is_the_zxid_of_the_registration(store: MetadataStore, cluster: Cluster) -> None:
-    registered = (await store.get("/brokers/ids/0")).stat
-    assert (registered.version, registered.owner) == (1, store.session)
-    assert cluster.image.brokers[0].epoch == registered.czxid
 
 
 async def test_a_new_broker_does_not_affect_leaders_and_epochs(cluster: Cluster) -> None:

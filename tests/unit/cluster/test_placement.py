@@ -2,13 +2,15 @@ from collections import Counter
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.cluster.placement import check_manual, place
 from headrace.errors import ErrorCode, KafkaError
+from tests.support.examples import examples
 
 
+@settings(max_examples=examples(25))
 @given(st.sets(st.integers(0, 1000), min_size=1, max_size=12), st.integers(1, 40), st.data())
 def test_replicas_are_distinct_and_leaders_balanced(brokers: set[int], partitions: int, data: st.DataObject) -> None:
     factor = data.draw(st.integers(1, len(brokers)))
@@ -25,6 +27,7 @@ def test_the_followers_of_one_leader_are_spread_over_brokers() -> None:
         assert len({replicas[1] for replicas in placed if replicas[0] == leader}) == 4
 
 
+@settings(max_examples=examples(25))
 @given(st.integers(1, 3), st.integers(1, 3), st.integers(1, 20), st.integers())
 def test_the_replicas_of_a_partition_are_in_different_racks(racks: int, each: int, partitions: int, seed: int) -> None:
     rack_of: dict[int, str | None] = {broker: f"r{broker % racks}" for broker in range(racks * each)}
@@ -51,12 +54,14 @@ def test_more_replicas_than_brokers_are_refused() -> None:
     assert caught.value.code == ErrorCode.invalid_replication_factor
 
 
-@pytest.mark.parametrize(
-    ("replicas", "message"),
-    [([], "empty replica list"), ([1, 1], "broker 1 more than once"), ([7], "broker 7, which is not registered"),
-     ([1], r"1 replica\(s\), but others have 2")],
-)  # fmt: skip
-def test_an_invalid_manual_assignment_is_refused(replicas: list[int], message: str) -> None:
-    with pytest.raises(KafkaError, match=message) as caught:
-        check_manual(replicas, {1, 2}, 2)
-    assert caught.value.code == ErrorCode.invalid_replica_assignment
+def test_an_invalid_manual_assignment_is_refused() -> None:
+    refused: dict[str, list[int]] = {
+        "empty replica list": [],
+        "broker 1 more than once": [1, 1],
+        "broker 7, which is not registered": [7],
+        r"1 replica\(s\), but others have 2": [1],
+    }
+    for message, replicas in refused.items():
+        with pytest.raises(KafkaError, match=message) as caught:
+            check_manual(replicas, {1, 2}, 2)
+        assert caught.value.code == ErrorCode.invalid_replica_assignment

@@ -50,9 +50,10 @@ def test_a_topic_without_values_uses_the_brokers_defaults() -> None:
     assert [len(partition.replicas) for partition in topic.partitions] == [2, 2, 2]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code"),
-    [
+def test_invalid_topics_are_refused() -> None:
+    draft = Draft(with_topic())
+    create_topic(draft, NewTopic("a.b"), BrokerConfig(), RANDOM)
+    refused: Sequence[tuple[dict[str, Any], ErrorCode]] = [
         ({"name": "a b"}, ErrorCode.invalid_topic_exception),
         ({"name": "t"}, ErrorCode.topic_already_exists),
         ({"name": "a_b"}, ErrorCode.invalid_topic_exception),
@@ -69,22 +70,36 @@ def test_a_topic_without_values_uses_the_brokers_defaults() -> None:
         ({"assignments": ((1, (0,)),)}, ErrorCode.invalid_replica_assignment),
         ({"assignments": ((0, (0,)), (0, (0,)))}, ErrorCode.invalid_replica_assignment),
         ({"assignments": ((0, (0,)), (1, ()))}, ErrorCode.invalid_replica_assignment),
-    ],
-)
-def test_invalid_topics_are_refused(arguments: dict[str, Any], code: ErrorCode) -> None:
-    draft = Draft(with_topic())
-    create_topic(draft, NewTopic("a.b"), BrokerConfig(), RANDOM)
-    with pytest.raises(KafkaError) as caught:
-        create_topic(draft, NewTopic(**{"name": "new", **arguments}), BrokerConfig(), RANDOM)
-    assert caught.value.code == code
+    ]
+    for arguments, code in refused:
+        with pytest.raises(KafkaError) as caught:
+            create_topic(draft, NewTopic(**{"name": "new", **arguments}), BrokerConfig(), RANDOM)
+        assert caught.value.code == code, arguments
 
 
 ASSIGNED = tuple((index, (0,)) for index in range(51))
 
 
-@pytest.mark.parametrize(
-    ("topics", "refused"),
-    [
+@pytest.fixture
+def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Limit requests to 100 partitions and records."""
+    assert topic_changes.MAX_PARTITIONS_PER_REQUEST == topic_changes.MAX_RECORDS_PER_REQUEST == 10_000
+    monkeypatch.setattr(topic_changes, "MAX_PARTITIONS_PER_REQUEST", 100)
+    monkeypatch.setattr(topic_changes, "MAX_RECORDS_PER_REQUEST", 100)
+
+
+def outcome(topics: list[NewTopic]) -> int | ErrorCode:
+    """Return the number of results of one creation request, or the error that refuses all of it."""
+    try:
+        return len(create_topics(Draft(cluster_of(0)), topics, BrokerConfig(), RANDOM))
+    except KafkaError as error:
+        return error.code
+
+
+@pytest.mark.usefixtures("small_limits")
+def test_one_creation_request_is_limited_as_in_kafka() -> None:
+    """tests/parity has Kafka's limits."""
+    requests = [
         ([NewTopic("a", 99)], False),
         ([NewTopic("a", 100)], True),
         ([NewTopic("a", 101)], True),
@@ -97,32 +112,21 @@ ASSIGNED = tuple((index, (0,)) for index in range(51))
         ([NewTopic(f"t{number}", 1) for number in range(51)], True),
         ([NewTopic(f"t{number}", 1, configs={"retention.ms": "1"}) for number in range(34)], True),
         ([NewTopic(f"t{number}", -5) for number in range(101)], False),
-    ],
-)
-def test_one_creation_request_is_limited_as_in_kafka(
-    topics: list[NewTopic], refused: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With limits of 100; tests/parity has Kafka's."""
-    assert topic_changes.MAX_PARTITIONS_PER_REQUEST == topic_changes.MAX_RECORDS_PER_REQUEST == 10_000
-    monkeypatch.setattr(topic_changes, "MAX_PARTITIONS_PER_REQUEST", 100)
-    monkeypatch.setattr(topic_changes, "MAX_RECORDS_PER_REQUEST", 100)
-    if refused:
-        with pytest.raises(KafkaError) as caught:
-            create_topics(Draft(cluster_of(0)), topics, BrokerConfig(), RANDOM)
-        assert caught.value.code == ErrorCode.policy_violation
-    else:
-        assert len(create_topics(Draft(cluster_of(0)), topics, BrokerConfig(), RANDOM)) == len(topics)
+    ]
+    for topics, refused in requests:
+        assert outcome(topics) == (ErrorCode.policy_violation if refused else len(topics)), topics
 
 
+@pytest.mark.usefixtures("small_limits")
 def test_the_growth_of_one_request_is_limited() -> None:
     draft = Draft(with_topic("t", 1))
     create_topic(draft, NewTopic("u", 1), BrokerConfig(), RANDOM)
-    first, second = grow_topics(draft, [NewPartitions("t", 5_002), NewPartitions("u", 5_002)], RANDOM)
+    first, second = grow_topics(draft, [NewPartitions("t", 52), NewPartitions("u", 52)], RANDOM)
     assert not isinstance(first, KafkaError)
     assert isinstance(second, KafkaError)
     assert second.code == ErrorCode.policy_violation
     with pytest.raises(KafkaError, match="excessively large"):
-        grow_topics(draft, [NewPartitions(f"n{number}", 5) for number in range(10_001)], RANDOM)
+        grow_topics(draft, [NewPartitions(f"n{number}", 5) for number in range(101)], RANDOM)
 
 
 def test_names_that_differ_only_in_dots_and_underscores_collide() -> None:
@@ -148,9 +152,8 @@ def test_new_partitions_have_as_many_replicas() -> None:
     assert b'"partitions":{"0":[0],"1":[0],"2":[0]}' in operation.data
 
 
-@pytest.mark.parametrize(
-    ("name", "total", "assignments", "code"),
-    [
+def test_invalid_growth_is_refused() -> None:
+    refused: Sequence[tuple[str, int, Sequence[Sequence[int]] | None, ErrorCode]] = [
         ("nothing", 3, None, ErrorCode.unknown_topic_or_partition),
         ("t", 2, None, ErrorCode.invalid_partitions),
         ("t", -1, None, ErrorCode.invalid_partitions),
@@ -158,14 +161,11 @@ def test_new_partitions_have_as_many_replicas() -> None:
         ("t", 4, [[0]], ErrorCode.invalid_replica_assignment),
         ("t", 3, [[7]], ErrorCode.invalid_replica_assignment),
         ("t", 3, [[0, 1]], ErrorCode.invalid_replica_assignment),
-    ],
-)
-def test_invalid_growth_is_refused(
-    name: str, total: int, assignments: Sequence[Sequence[int]] | None, code: ErrorCode
-) -> None:
-    with pytest.raises(KafkaError) as caught:
-        grow_topic(Draft(with_topic()), NewPartitions(name, total, assignments), RANDOM)
-    assert caught.value.code == code
+    ]
+    for name, total, assignments, code in refused:
+        with pytest.raises(KafkaError) as caught:
+            grow_topic(Draft(with_topic()), NewPartitions(name, total, assignments), RANDOM)
+        assert caught.value.code == code, (name, total, assignments)
 
 
 def test_a_deleted_topic_is_removed_completely() -> None:
@@ -184,22 +184,18 @@ def test_a_deleted_topic_is_removed_completely() -> None:
         delete_topic(draft, "t")
 
 
-@pytest.mark.parametrize(
-    ("settings", "brokers", "factor", "in_sync"),
-    [
+def test_internal_topics_fit_a_small_cluster_by_default() -> None:
+    cases: Sequence[tuple[Mapping[str, str], int, int, str]] = [
         ({}, 1, 1, "1"),
         ({}, 2, 2, "2"),
         ({}, 5, 3, "2"),
         ({"transaction.state.log.replication.factor": "3", "transaction.state.log.min.isr": "2"}, 1, 3, "2"),
-    ],
-)
-def test_internal_topics_fit_a_small_cluster_by_default(
-    settings: Mapping[str, str], brokers: int, factor: int, in_sync: str
-) -> None:
-    topic = internal_topic("__transaction_state", BrokerConfig(settings), brokers)
-    assert (topic.partitions, topic.replication_factor) == (50, factor)
-    assert topic.configs["min.insync.replicas"] == in_sync
-    assert topic.configs["cleanup.policy"] == "compact"
+    ]
+    for settings, brokers, factor, in_sync in cases:
+        topic = internal_topic("__transaction_state", BrokerConfig(settings), brokers)
+        assert (topic.partitions, topic.replication_factor) == (50, factor), brokers
+        assert topic.configs["min.insync.replicas"] == in_sync
+        assert topic.configs["cleanup.policy"] == "compact"
 
 
 def test_the_offsets_topic_is_compacted() -> None:

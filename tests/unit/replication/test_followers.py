@@ -135,19 +135,13 @@ def test_acks_all_is_refused_under_min_isr(setup: Setup) -> None:
     assert setup.partition.high_watermark == 0
 
 
-def test_a_shrink_takes_effect_with_its_answer(setup: Setup) -> None:
+def test_a_follower_leaves_and_joins_the_isr_with_the_answers(setup: Setup) -> None:
     setup.append()
     setup.lag(3)
     assert (setup.partition.isr, setup.partition.high_watermark) == ((1, 2, 3), 0)
     setup.answer()
     assert (setup.partition.isr, setup.partition.high_watermark) == ((1, 2), 1)
     assert setup.partition.partition_epoch == 1
-
-
-def test_a_follower_that_catches_up_joins_again(setup: Setup) -> None:
-    setup.append()
-    setup.lag(3)
-    setup.answer()
     setup.fetch(3)
     setup.answer()
     assert setup.partition.isr == (1, 2, 3)
@@ -196,20 +190,14 @@ def test_a_new_leader_epoch_begins_at_the_log_end_even_without_records(setup: Se
     assert setup.partition.end_offset_for_epoch(3) == (0, 1)
 
 
-def test_with_one_replica_everything_is_visible(setup: Setup) -> None:
-    setup.append()
-    setup.lead(partition_epoch=1, replicas=(1,), isr=(1,))
-    assert setup.partition.high_watermark == 1
-    setup.append()
-    assert setup.partition.high_watermark == 2
-
-
 def test_a_leader_that_is_the_only_replica_waits_until_the_others_have_left_the_isr(setup: Setup) -> None:
     setup.append()
     setup.lead(replicas=(1,), partition_epoch=1)
     assert setup.partition.high_watermark == 0
     setup.lead(replicas=(1,), isr=(1,), partition_epoch=2)
     assert (setup.partition.high_watermark, setup.partition.followers) == (1, None)
+    setup.append()
+    assert setup.partition.high_watermark == 2
 
 
 def test_the_leader_counts_after_its_flush(tmp_path: Path) -> None:
@@ -241,16 +229,6 @@ async def purgatory(setup: Setup) -> Purgatory:
     purgatory = Purgatory(asyncio.get_running_loop())
     setup.partition.completions = purgatory
     return purgatory
-
-
-async def test_acks_all_is_answered_after_the_fetches(setup: Setup, purgatory: Purgatory) -> None:
-    end = setup.append()
-    completion = purgatory.completion(setup.partition, end, -1, timeout_s=10)
-    assert completion is not None
-    setup.fetch(2)
-    assert not completion.done()
-    setup.fetch(3)
-    assert completion.result() is None
 
 
 async def test_acks_all_is_answered_within_the_fetch_that_commits(setup: Setup, purgatory: Purgatory) -> None:

@@ -41,11 +41,23 @@ class Broker:
         if self.replicas.give_up(partition, str(error)):
             self.offline.append(partition.topic_partition)
 
+    def configure(self, config: LogConfig) -> None:
+        self.config = config
+        list(self.replicas.reconfigure({"a"}))
+
     def append(self, partition: Partition, count: int = 1) -> Completion:
         """Append batches of one record, and return a future for their commit."""
         for _ in range(count):
             partition.append_as_leader(build_batch([RecordData(b"k", b"v", NOW)]), now_ms=NOW)
         return self.purgatory.committed(partition, partition.log_end_offset)
+
+
+async def begun(broker: Broker, disk: Disk, count: int = 1) -> Completion:
+    """Append batches to partition a, and return a future for their commit when their flush has begun and is blocked."""
+    disk.hold(broker.a)
+    done = broker.append(broker.a, count)
+    assert await asyncio.to_thread(disk.begun.wait, 10)
+    return done
 
 
 @pytest.fixture
@@ -72,9 +84,7 @@ async def test_a_batch_is_invisible_until_it_is_flushed(broker: Broker, disk: Di
 
 
 async def test_one_fsync_covers_all_waiting_appends(broker: Broker, disk: Disk) -> None:
-    disk.hold(broker.a)
-    first = broker.append(broker.a)
-    assert await asyncio.to_thread(disk.begun.wait, 10)
+    first = await begun(broker, disk)
     rest = [broker.append(broker.a) for _ in range(20)]
     assert not first.done()
     disk.free.set()
@@ -95,8 +105,7 @@ async def test_a_slow_flush_does_not_delay_other_partitions(broker: Broker, disk
 
 
 async def test_fewer_records_than_flush_messages_do_not_wait(tmp_path: Path, disk: Disk, broker: Broker) -> None:
-    broker.config = LogConfig(flush_messages=10)
-    list(broker.replicas.reconfigure({"a"}))
+    broker.configure(LogConfig(flush_messages=10))
     broker.append(broker.a, 9)
     assert (broker.a.high_watermark, disk.syncs) == (9, 0)
     await broker.append(broker.a)
@@ -104,12 +113,9 @@ async def test_fewer_records_than_flush_messages_do_not_wait(tmp_path: Path, dis
 
 
 async def test_raising_flush_messages_ends_waiting_for_the_disk(broker: Broker, disk: Disk) -> None:
-    disk.hold(broker.a)
-    first = broker.append(broker.a)
-    assert await asyncio.to_thread(disk.begun.wait, 10)
+    first = await begun(broker, disk)
     second = broker.append(broker.a)
-    broker.config = LogConfig(flush_messages=1000)
-    list(broker.replicas.reconfigure({"a"}))
+    broker.configure(LogConfig(flush_messages=1000))
     disk.free.set()
     await first
     assert not broker.a.awaits_flush
@@ -119,11 +125,8 @@ async def test_raising_flush_messages_ends_waiting_for_the_disk(broker: Broker, 
 
 
 async def test_records_appended_during_a_flush_become_visible_with_it(broker: Broker, disk: Disk) -> None:
-    broker.config = LogConfig(flush_messages=10)
-    list(broker.replicas.reconfigure({"a"}))
-    disk.hold(broker.a)
-    first = broker.append(broker.a, 10)
-    assert await asyncio.to_thread(disk.begun.wait, 10)
+    broker.configure(LogConfig(flush_messages=10))
+    first = await begun(broker, disk, 10)
     broker.a.append_as_leader(build_batch([RecordData(b"k", b"v", NOW)]), now_ms=NOW)
     assert broker.a.high_watermark == 9
     disk.free.set()
@@ -163,9 +166,7 @@ async def test_a_flush_without_a_free_descriptor_is_retried(
 async def test_closing_during_a_flush_cancels_waiting_appends(
     broker: Broker, disk: Disk, caplog: pytest.LogCaptureFixture
 ) -> None:
-    disk.hold(broker.a)
-    broker.append(broker.a)
-    assert await asyncio.to_thread(disk.begun.wait, 10)
+    await begun(broker, disk)
     last = broker.append(broker.a)
     disk.free.set()
     broker.purgatory.close()
@@ -191,8 +192,7 @@ async def test_the_start_after_a_failed_fsync_checks_the_logs(
 
 
 async def test_a_failed_background_flush_is_reported(broker: Broker, disk: Disk) -> None:
-    broker.config = LogConfig(flush_ms=0)
-    list(broker.replicas.reconfigure({"a"}))
+    broker.configure(LogConfig(flush_ms=0))
     broker.append(broker.a)
     disk.error = errno.ENOSPC
     broker.replicas.flush_due()
@@ -203,9 +203,7 @@ async def test_a_failed_background_flush_is_reported(broker: Broker, disk: Disk)
 
 
 async def test_deleting_a_log_during_a_flush_is_not_a_failure(broker: Broker, disk: Disk) -> None:
-    disk.hold(broker.a)
-    done = broker.append(broker.a)
-    assert await asyncio.to_thread(disk.begun.wait, 10)
+    done = await begun(broker, disk)
     broker.replicas.delete_files(broker.replicas.withdraw([A]))
     disk.free.set()
     await asyncio.gather(done, return_exceptions=True)

@@ -11,7 +11,7 @@ from headrace.errors import ErrorCode, KafkaError
 from headrace.replication import batch_rules
 from headrace.replication import partition as partition_module
 from headrace.replication.appends import ALL_REPLICAS, AppendResult, Batch
-from headrace.replication.batch_rules import Accepted, RecordsRefusedError
+from headrace.replication.batch_rules import Accepted
 from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.replication.verification import VerificationGuard
@@ -20,9 +20,8 @@ from headrace.storage.files.log_file import LogFile
 from headrace.storage.log.config import LogConfig
 from headrace.types import Buffer
 from headrace.wire import batch as rb
-from headrace.wire.compression import Codec
 from headrace.wire.records import RecordData, build_batch, iter_records
-from tests.unit.replication.partition_setup import NOW, TOPIC_ID, TP, Setup
+from tests.unit.replication.partition_setup import NOW, TP, Setup
 
 
 @pytest.fixture
@@ -41,13 +40,19 @@ def read_values(partition: Partition, offset: int) -> list[bytes | None]:
     return [] if part is None else [record.value for record in iter_records(part.read()) if record.offset >= offset]
 
 
+def stored(partition: Partition) -> bytes:
+    part = partition.read(0, 1 << 20, read_committed=False, min_one_batch=True)
+    assert part is not None
+    return part.read()
+
+
 def refused(call: Callable[[], object]) -> ErrorCode:
     with pytest.raises(KafkaError) as caught:
         call()
     return caught.value.code
 
 
-def test_offsets_are_consecutive_and_reads_begin_anywhere(setup: Setup) -> None:
+def test_offsets_are_consecutive_and_reads_begin_anywhere_within_the_log(setup: Setup) -> None:
     partition = setup.partition
     results = [partition.append_as_leader(batch(b"a", b"b"), now_ms=NOW) for _ in range(3)]
 
@@ -55,15 +60,16 @@ def test_offsets_are_consecutive_and_reads_begin_anywhere(setup: Setup) -> None:
     assert read_values(partition, 3) == [b"b", b"a", b"b"]
     assert read_values(partition, 6) == []
     assert partition.high_watermark == 6
+    for offset in (-1, 7, 100):
+        code = refused(partial(partition.read, offset, 100, read_committed=False, min_one_batch=True))
+        assert code is ErrorCode.offset_out_of_range
 
 
 def test_batches_have_the_leader_epoch_and_a_correct_checksum(setup: Setup) -> None:
     partition = setup.reopen(7)
     partition.append_as_leader(batch(b"a"), now_ms=NOW)
 
-    part = partition.read(0, 1 << 20, read_committed=False, min_one_batch=True)
-    assert part is not None
-    data = part.read()
+    data = stored(partition)
     assert rb.parse_header(data).partition_leader_epoch == 7
     assert rb.batch_crc_ok(data, 0, len(data))
     assert partition.end_offset_for_epoch(7) == (7, 1)
@@ -89,16 +95,7 @@ def test_an_epoch_without_records_ends_where_the_current_one_begins(setup: Setup
     ]
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"compression_type": "lz4"},
-        {"compression_type": "uncompressed"},
-        {"message_timestamp_type": "LogAppendTime"},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("changes", [{"compression_type": "lz4"}, {"message_timestamp_type": "LogAppendTime"}], ids=str)
 def test_internal_batches_are_stored_like_others(setup: Setup, changes: dict[str, object]) -> None:
     partition = setup.configure(**changes)
     assert [partition.append_own(batch(b"a", b"b"), NOW), partition.append_own(batch(b"c"), NOW)] == [0, 2]
@@ -115,15 +112,6 @@ def test_internal_batches_respect_the_limits(setup: Setup) -> None:
     partition.replica_count = 2
     assert refused(lambda: partition.append_own(batch(b"a"), NOW)) is ErrorCode.not_enough_replicas
     assert partition.log_end_offset == 0
-
-
-def test_reading_outside_the_log_is_refused(setup: Setup) -> None:
-    partition = setup.partition
-    partition.append_as_leader(batch(b"a"), now_ms=NOW)
-
-    for offset in (-1, 2, 100):
-        code = refused(partial(partition.read, offset, 100, read_committed=False, min_one_batch=True))
-        assert code is ErrorCode.offset_out_of_range
 
 
 def test_a_compacted_topic_refuses_records_without_a_key(setup: Setup) -> None:
@@ -143,40 +131,13 @@ def test_timestamps_too_far_from_now_are_refused(setup: Setup) -> None:
     partition.append_as_leader(batch(b"a", timestamp=-1), now_ms=NOW)
 
 
-def test_every_record_of_a_batch_is_checked(setup: Setup) -> None:
-    partition = setup.configure(message_timestamp_before_max_ms=1000)
-    mixed = build_batch([RecordData(b"k", b"v", NOW + item) for item in (0, -2000, 5)])
-
-    with pytest.raises(RecordsRefusedError) as caught:
-        partition.append_as_leader(mixed, now_ms=NOW)
-
-    assert caught.value.code is ErrorCode.invalid_timestamp
-    assert [place for place, _ in caught.value.records] == [1]
-
-
 def test_log_append_time_replaces_the_producers_timestamps(setup: Setup) -> None:
     partition = setup.configure(message_timestamp_type="LogAppendTime")
 
     result = partition.append_as_leader(batch(b"a", timestamp=5), now_ms=NOW)
 
     assert result.log_append_time == NOW
-    part = partition.read(0, 1 << 20, read_committed=False, min_one_batch=True)
-    assert part is not None
-    assert [record.timestamp for record in iter_records(part.read())] == [NOW]
-
-
-@pytest.mark.parametrize("name", ["uncompressed", "gzip", "snappy", "lz4", "zstd"])
-def test_the_topics_compression_replaces_the_producers(setup: Setup, name: str) -> None:
-    partition = setup.configure(compression_type=name)
-    sent = batch(b"a" * 100, b"b", codec=Codec.GZIP)
-
-    partition.append_as_leader(sent, now_ms=NOW)
-
-    part = partition.read(0, 1 << 20, read_committed=False, min_one_batch=True)
-    assert part is not None
-    data = part.read()
-    assert rb.parse_header(data).codec == (0 if name == "uncompressed" else Codec[name.upper()])
-    assert [record.value for record in iter_records(data)] == [b"a" * 100, b"b"]
+    assert [record.timestamp for record in iter_records(stored(partition))] == [NOW]
 
 
 def test_acks_all_needs_min_insync_replicas(setup: Setup) -> None:
@@ -187,40 +148,6 @@ def test_acks_all_needs_min_insync_replicas(setup: Setup) -> None:
     code = refused(lambda: partition.append_as_leader(batch(b"a"), now_ms=NOW))
     assert code is ErrorCode.not_enough_replicas
     partition.append_as_leader(batch(b"a"), now_ms=NOW, acks=1)
-
-
-def test_producers_are_remembered_across_a_restart(setup: Setup) -> None:
-    sent = batch(b"a", b"b", producer_id=4, producer_epoch=0, base_sequence=0)
-    setup.partition.append_as_leader(sent, now_ms=NOW)
-
-    partition = setup.reopen()
-
-    assert partition.append_as_leader(sent, now_ms=NOW).base_offset == 0
-    assert partition.log_end_offset == 2
-    gap = batch(b"c", producer_id=4, producer_epoch=0, base_sequence=9)
-    code = refused(lambda: partition.append_as_leader(gap, now_ms=NOW))
-    assert code is ErrorCode.out_of_order_sequence_number
-
-
-def test_producers_are_remembered_across_a_roll_and_a_crash(setup: Setup, tmp_path: Path) -> None:
-    partition = setup.configure(segment_bytes=400)
-    for sequence in range(20):
-        sent = batch(bytes(50), producer_id=4, producer_epoch=0, base_sequence=sequence)
-        partition.append_as_leader(sent, now_ms=NOW)
-    assert len(partition.log.segments.ordered) > 2
-    crashed = tmp_path / "copy"
-    crashed.mkdir()
-    copied = crashed / "t-0"
-    copied.mkdir()
-    for path in (tmp_path / "t-0").iterdir():
-        (copied / path.name).write_bytes(path.read_bytes())
-
-    replicas = ReplicaManager(LogDirs.open([crashed], broker_id=0), lambda _: setup.config)
-    recovered = replicas.become_leader(TP, TOPIC_ID, 1)
-
-    assert recovered.append_as_leader(sent, now_ms=NOW).base_offset == 19
-    assert recovered.log_end_offset == 20
-    replicas.close()
 
 
 def numbered(sequence: int, size: int = 50, timestamp: int = NOW) -> bytes:
@@ -256,13 +183,13 @@ def test_batches_of_one_call_are_checked_independently(setup: Setup) -> None:
     assert len(read_values(partition, 0)) == 3
 
 
-@pytest.mark.parametrize("changes", [{}, {"segment_bytes": 600}, {"segment_ms": 40}])
+@pytest.mark.parametrize("changes", [{"segment_bytes": 600}, {"segment_ms": 40}])
 def test_appending_batches_together_gives_the_same_files(setup: Setup, tmp_path: Path, changes: dict[str, int]) -> None:
-    sent = [numbered(sequence, timestamp=NOW + sequence % 7 * 10) for sequence in range(60)]
+    sent = [numbered(sequence, timestamp=NOW + sequence % 7 * 10) for sequence in range(30)]
     other = Setup(tmp_path / "other")
     for item in (setup, other):
         item.configure(index_interval_bytes=200, **changes)
-    for start in range(0, 60, 5):
+    for start in range(0, 30, 5):
         results = setup.partition.append_all(requests(*sent[start : start + 5]), now_ms=NOW)
         assert outcomes(results) == list(range(start, start + 5))
     for records in sent:
@@ -275,7 +202,7 @@ def test_appending_batches_together_gives_the_same_files(setup: Setup, tmp_path:
         return {path.name: path.read_bytes() for path in (parent / "t-0").iterdir() if path.suffix in kinds}
 
     assert files(tmp_path) == files(tmp_path / "other")
-    assert len(files(tmp_path)) > 3 or not changes
+    assert len(files(tmp_path)) > 3
     for one in (setup, other):
         one.open()
     places = [

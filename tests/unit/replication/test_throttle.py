@@ -1,5 +1,3 @@
-import pytest
-
 from headrace.replication.throttle import ReplicationThrottle
 from headrace.types import TopicPartition
 
@@ -20,12 +18,12 @@ def test_only_listed_replicas_of_this_broker_are_throttled() -> None:
     assert not made.is_throttled(TopicPartition("other", 0))
 
 
-@pytest.mark.parametrize("pair", ["\u00b2:4", "1:\u00b2", "1", "1:", ":4", "1:2:4", "9" * 5000 + ":4"])
-def test_unreadable_entries_are_ignored_and_returned(pair: str) -> None:
-    made = throttle()
-    assert made.configure("t", f"0:4,{pair},,2:4", BROKER) == [pair]
-
-    assert [made.is_throttled(TopicPartition("t", partition)) for partition in range(4)] == [True, False, True, False]
+def test_unreadable_entries_are_ignored_and_returned() -> None:
+    for pair in ("\u00b2:4", "1:\u00b2", "1", "1:", ":4", "1:2:4", "9" * 5000 + ":4"):
+        made = throttle()
+        assert made.configure("t", f"0:4,{pair},,2:4", BROKER) == [pair]
+        throttled = [made.is_throttled(TopicPartition("t", partition)) for partition in range(4)]
+        assert throttled == [True, False, True, False], pair
 
 
 def test_a_star_throttles_all_replicas_of_a_topic_until_the_list_is_empty() -> None:
@@ -38,16 +36,11 @@ def test_a_star_throttles_all_replicas_of_a_topic_until_the_list_is_empty() -> N
     assert not made.is_throttled(TopicPartition("t", 9))
 
 
-def test_traffic_up_to_the_rate_is_allowed() -> None:
-    made = throttle()
-    made.record(100, 0.0)
-
-    assert not made.is_exceeded(0.5)
-
-
 def test_traffic_above_the_rate_is_exceeded_until_time_makes_up_for_it() -> None:
     made = throttle()
-    made.record(500, 0.0)
+    made.record(100, 0.0)
+    assert not made.is_exceeded(0.5)
+    made.record(400, 0.0)
 
     assert made.is_exceeded(4.9)
     assert not made.is_exceeded(5.0)

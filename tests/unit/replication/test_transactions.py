@@ -1,7 +1,7 @@
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from uuid import UUID
+from typing import Any
 
 import pytest
 
@@ -9,54 +9,26 @@ from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.appends import Appended, AppendResult
 from headrace.replication.partition import Partition
 from headrace.replication.purgatory import Purgatory
-from headrace.replication.replica_manager import ReplicaManager
 from headrace.replication.verification import UNVERIFIED, VerificationGuard
-from headrace.storage.dirs.log_dirs import LogDirs
 from headrace.storage.log.config import LogConfig
-from headrace.types import TopicPartition
 from headrace.wire.batch import TRANSACTIONAL_FLAG
 from headrace.wire.records import RecordData, build_batch
 from tests.support.flush_disk import Disk
+from tests.unit.replication.partition_setup import NOW, Setup
 
-NOW = 1_700_000_000_000
-TP = TopicPartition("t", 0)
 PRODUCER = 4
 
 
-class Broker:
-    """A broker with one partition."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.config = LogConfig()
-        self.purgatory: Purgatory | None = None
-        self.open()
-
-    def open(self) -> Partition:
-        self.replicas = ReplicaManager(
-            LogDirs.open([self.directory], broker_id=0), lambda _: self.config, self.purgatory
-        )
-        self.partition = self.replicas.become_leader(TP, UUID(int=5), 0)
-        return self.partition
-
-    def restart(self, *, with_snapshot: bool = True) -> Partition:
-        self.replicas.close()
-        if not with_snapshot:
-            for path in self.directory.rglob("*.snapshot"):
-                path.unlink()
-        return self.open()
+@pytest.fixture
+def setup(tmp_path: Path) -> Iterator[Setup]:
+    setup = Setup(tmp_path)
+    yield setup
+    setup.replicas.close()
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
-    broker = Broker(tmp_path)
-    yield broker
-    broker.replicas.close()
-
-
-@pytest.fixture
-def partition(broker: Broker) -> Partition:
-    return broker.partition
+def partition(setup: Setup) -> Partition:
+    return setup.partition
 
 
 def batch(sequence: int = 0, *, epoch: int = 0, producer: int = PRODUCER, transactional: bool = True) -> bytes:
@@ -96,29 +68,29 @@ def end(
     )
 
 
+def refused(call: Callable[..., object], *arguments: Any, **options: Any) -> ErrorCode:
+    with pytest.raises(KafkaError) as caught:
+        call(*arguments, **options)
+    return caught.value.code
+
+
 def refusal(partition: Partition, data: bytes, guard: VerificationGuard | None = None) -> ErrorCode:
-    with pytest.raises(KafkaError) as refused:
-        partition.append_as_leader(data, now_ms=NOW, guard=guard)
-    return refused.value.code
+    return refused(partition.append_as_leader, data, now_ms=NOW, guard=guard)
 
 
 class TestVerification:
-    def test_a_guard_permits_the_first_batch(self, partition: Partition) -> None:
+    def test_the_first_batch_needs_a_guard(self, partition: Partition) -> None:
+        assert refusal(partition, batch()) is ErrorCode.invalid_txn_state
         assert begin(partition).base_offset == 0
         assert partition.start_verification(PRODUCER, 0, 1) is None
         assert partition.append_as_leader(batch(1), now_ms=NOW).base_offset == 1
 
-    def test_the_first_batch_needs_a_guard(self, partition: Partition) -> None:
-        assert refusal(partition, batch()) is ErrorCode.invalid_txn_state
-
-    def test_a_marker_invalidates_the_guard(self, partition: Partition) -> None:
+    def test_a_marker_invalidates_the_guard_and_another_verification_does_not_revive_it(
+        self, partition: Partition
+    ) -> None:
         guard = partition.start_verification(PRODUCER, 0, 0)
         end(partition, commit=False)
         assert refusal(partition, batch(), guard) is ErrorCode.invalid_txn_state
-
-    def test_a_later_verification_does_not_revive_a_guard(self, partition: Partition) -> None:
-        guard = partition.start_verification(PRODUCER, 0, 0)
-        end(partition, commit=False)
         partition.start_verification(PRODUCER, 0, 0)
         assert refusal(partition, batch(), guard) is ErrorCode.invalid_txn_state
 
@@ -158,9 +130,7 @@ class TestVerification:
 
     def test_an_old_epoch_is_not_verified(self, partition: Partition) -> None:
         begin(partition, epoch=3)
-        with pytest.raises(KafkaError) as refused:
-            partition.start_verification(PRODUCER, 2, 0)
-        assert refused.value.code is ErrorCode.invalid_producer_epoch
+        assert refused(partition.start_verification, PRODUCER, 2, 0) is ErrorCode.invalid_producer_epoch
 
     def test_a_raised_epoch_is_verified_before_its_marker(self, partition: Partition) -> None:
         begin(partition)
@@ -178,25 +148,12 @@ class TestBatches:
         begin(partition)
         assert refusal(partition, batch(1, transactional=False)) is ErrorCode.invalid_txn_state
 
-    def test_an_older_epoch_is_fenced(self, partition: Partition) -> None:
-        begin(partition, epoch=1)
-        assert refusal(partition, batch(1), UNVERIFIED) is ErrorCode.invalid_producer_epoch
-
-    def test_a_marker_of_version_2_fences_the_ended_epoch(self, partition: Partition) -> None:
+    def test_a_marker_of_version_2_fences_the_ended_epoch_and_restarts_the_sequence(self, partition: Partition) -> None:
         begin(partition)
         end(partition, epoch=1, version=2)
         assert refusal(partition, batch(1), UNVERIFIED) is ErrorCode.invalid_producer_epoch
-        assert begin(partition, epoch=1, adds=True).base_offset == 2
-
-    def test_sequences_restart_after_a_marker_of_version_2(self, partition: Partition) -> None:
-        begin(partition)
-        end(partition, epoch=1, version=2)
         assert refusal(partition, batch(1, epoch=1), UNVERIFIED) is ErrorCode.out_of_order_sequence_number
-
-    def test_sequences_continue_after_a_marker_of_version_1(self, partition: Partition) -> None:
-        begin(partition)
-        end(partition)
-        assert begin(partition, 1).base_offset == 2
+        assert begin(partition, epoch=1, adds=True).base_offset == 2
 
     def test_a_transactional_batch_needs_a_producer(self, partition: Partition) -> None:
         assert refusal(partition, batch(-1, producer=-1, epoch=-1), UNVERIFIED) is ErrorCode.invalid_record
@@ -216,9 +173,7 @@ class TestBatches:
 
     def test_internal_batches_need_a_guard_too(self, partition: Partition) -> None:
         own = batch(-1)
-        with pytest.raises(KafkaError) as refused:
-            partition.append_own(own, NOW)
-        assert refused.value.code is ErrorCode.invalid_txn_state
+        assert refused(partition.append_own, own, NOW) is ErrorCode.invalid_txn_state
         guard = partition.start_verification(PRODUCER, 0)
         assert partition.append_own(own, NOW, guard) == 0
         assert partition.append_own(own, NOW) == 1
@@ -226,9 +181,7 @@ class TestBatches:
 
     def test_an_internal_batch_of_an_old_epoch_is_refused(self, partition: Partition) -> None:
         partition.append_own(batch(-1, epoch=2), NOW, UNVERIFIED)
-        with pytest.raises(KafkaError) as refused:
-            partition.append_own(batch(-1, epoch=1), NOW, UNVERIFIED)
-        assert refused.value.code is ErrorCode.invalid_producer_epoch
+        assert refused(partition.append_own, batch(-1, epoch=1), NOW, UNVERIFIED) is ErrorCode.invalid_producer_epoch
 
 
 class TestMarkers:
@@ -253,12 +206,10 @@ class TestMarkers:
         end(partition, epoch=5)
         assert refusal(partition, batch(epoch=4), UNVERIFIED) is ErrorCode.invalid_producer_epoch
 
-    @pytest.mark.parametrize(("epoch", "version"), [(0, 0), (0, 2), (1, 2)])
-    def test_a_marker_of_an_old_epoch_is_refused(self, partition: Partition, epoch: int, version: int) -> None:
+    def test_a_marker_of_an_old_epoch_is_refused(self, partition: Partition) -> None:
         begin(partition, epoch=1)
-        with pytest.raises(KafkaError) as refused:
-            end(partition, epoch=epoch, version=version)
-        assert refused.value.code is ErrorCode.invalid_producer_epoch
+        for epoch, version in ((0, 0), (0, 2), (1, 2)):
+            assert refused(end, partition, epoch=epoch, version=version) is ErrorCode.invalid_producer_epoch
 
     def test_a_marker_of_version_2_may_be_repeated(self, partition: Partition) -> None:
         begin(partition)
@@ -269,9 +220,7 @@ class TestMarkers:
     def test_a_marker_of_a_replaced_coordinator_is_refused(self, partition: Partition) -> None:
         begin(partition)
         end(partition, coordinator_epoch=3)
-        with pytest.raises(KafkaError) as refused:
-            end(partition, coordinator_epoch=2)
-        assert refused.value.code is ErrorCode.transaction_coordinator_fenced
+        assert refused(end, partition, coordinator_epoch=2) is ErrorCode.transaction_coordinator_fenced
 
     def test_a_marker_notifies_watchers(self, partition: Partition) -> None:
         begin(partition)
@@ -287,51 +236,52 @@ class TestMarkers:
         assert partition.last_stable_offset == 1
 
 
+def restarted(setup: Setup, *, with_snapshot: bool) -> Partition:
+    setup.replicas.close()
+    if not with_snapshot:
+        for path in setup.directory.rglob("*.snapshot"):
+            path.unlink()
+    return setup.open()
+
+
 class TestRestarts:
     @pytest.mark.parametrize("with_snapshot", [True, False])
-    def test_an_open_transaction_continues(self, broker: Broker, *, with_snapshot: bool) -> None:
-        begin(broker.partition)
-        partition = broker.restart(with_snapshot=with_snapshot)
+    def test_an_open_transaction_continues(self, setup: Setup, *, with_snapshot: bool) -> None:
+        begin(setup.partition)
+        partition = restarted(setup, with_snapshot=with_snapshot)
         assert partition.last_stable_offset == 0
         assert partition.append_as_leader(batch(1), now_ms=NOW).base_offset == 1
         end(partition)
         assert partition.last_stable_offset == 3
 
     @pytest.mark.parametrize("with_snapshot", [True, False])
-    def test_producers_and_coordinators_stay_fenced(self, broker: Broker, *, with_snapshot: bool) -> None:
-        begin(broker.partition)
-        end(broker.partition, epoch=1, coordinator_epoch=3, version=2)
-        partition = broker.restart(with_snapshot=with_snapshot)
+    def test_producers_and_coordinators_stay_fenced(self, setup: Setup, *, with_snapshot: bool) -> None:
+        begin(setup.partition)
+        end(setup.partition, epoch=1, coordinator_epoch=3, version=2)
+        partition = restarted(setup, with_snapshot=with_snapshot)
         assert refusal(partition, batch(1), UNVERIFIED) is ErrorCode.invalid_producer_epoch
-        with pytest.raises(KafkaError) as refused:
-            end(partition, epoch=2, coordinator_epoch=2)
-        assert refused.value.code is ErrorCode.transaction_coordinator_fenced
+        assert refused(end, partition, epoch=2, coordinator_epoch=2) is ErrorCode.transaction_coordinator_fenced
 
-    def test_a_producer_with_an_open_transaction_does_not_expire(self, broker: Broker) -> None:
-        begin(broker.partition)
-        broker.replicas.expire_producers(1)
-        assert refusal(broker.partition, batch(5)) is ErrorCode.out_of_order_sequence_number
+    def test_a_producer_with_an_open_transaction_does_not_expire(self, setup: Setup) -> None:
+        begin(setup.partition)
+        setup.replicas.expire_producers(1)
+        assert refusal(setup.partition, batch(5)) is ErrorCode.out_of_order_sequence_number
+
+
+@pytest.fixture
+async def slow(tmp_path: Path, disk: Disk) -> AsyncIterator[Setup]:
+    """A partition with `flush.messages=1` on a blocked disk."""
+    purgatory = Purgatory(asyncio.get_running_loop())
+    setup = Setup(tmp_path, LogConfig(flush_messages=1), purgatory)
+    disk.hold(setup.partition)
+    yield setup
+    disk.free.set()
+    purgatory.close()
+    setup.replicas.close()
 
 
 class TestMarkersOnASlowDisk:
-    @pytest.fixture
-    async def slow(self, tmp_path: Path, disk: Disk) -> Broker:
-        broker = Broker(tmp_path / "slow")
-        broker.replicas.close()
-        broker.config = LogConfig(flush_messages=1)
-        broker.purgatory = Purgatory(asyncio.get_running_loop())
-        disk.hold(broker.open())
-        return broker
-
-    @pytest.fixture(autouse=True)
-    async def closed(self, slow: Broker, disk: Disk) -> object:
-        yield
-        disk.free.set()
-        assert slow.purgatory is not None
-        slow.purgatory.close()
-        slow.replicas.close()
-
-    async def test_the_last_stable_offset_waits_for_the_marker_to_be_committed(self, slow: Broker) -> None:
+    async def test_the_last_stable_offset_waits_for_the_marker_to_be_committed(self, slow: Setup) -> None:
         partition = slow.partition
         begin(partition)
         partition.flushed_to(1)
@@ -340,7 +290,7 @@ class TestMarkersOnASlowDisk:
         partition.flushed_to(after)
         assert partition.last_stable_offset == 2
 
-    async def test_a_marker_is_complete_after_a_flush(self, slow: Broker, disk: Disk) -> None:
+    async def test_a_marker_is_complete_after_a_flush(self, slow: Setup, disk: Disk) -> None:
         begin(slow.partition)
         assert slow.purgatory is not None
         done = slow.purgatory.committed(slow.partition, end(slow.partition))

@@ -25,10 +25,15 @@ def admin_of(tree: WatchedMemory, image: MetadataImage | None = None) -> MemberA
     return MemberAdmin(tree, lambda: image, BrokerConfig({"num.partitions": "2"}), StoreFailures(), random=Random(1))
 
 
-async def test_a_topic_is_created_by_its_settings_and_its_assignment(tree: WatchedMemory) -> None:
-    (result,) = await admin_of(tree).auto_create(["t"])
+async def auto_created(tree: WatchedMemory, name: str = "t", image: MetadataImage | None = None) -> ErrorCode:
+    """Create a topic for a client, and return the error that it gets."""
+    (result,) = await admin_of(tree, image).auto_create([name])
     assert isinstance(result, KafkaError)
-    assert result.code is ErrorCode.leader_not_available
+    return result.code
+
+
+async def test_a_topic_is_created_by_its_settings_and_its_assignment(tree: WatchedMemory) -> None:
+    assert await auto_created(tree) is ErrorCode.leader_not_available
     assert json.loads((await tree.get("/config/topics/t")).data) == {"version": 1, "config": {}}
     assert sorted(json.loads((await tree.get("/brokers/topics/t")).data)["partitions"]) == ["0", "1"]
     assert await tree.children("/brokers/topics/t") == []
@@ -36,38 +41,29 @@ async def test_a_topic_is_created_by_its_settings_and_its_assignment(tree: Watch
 
 async def test_a_topic_that_another_broker_has_created_is_left_unchanged(tree: WatchedMemory) -> None:
     await tree.create("/brokers/topics/t", b"theirs")
-    (result,) = await admin_of(tree).auto_create(["t"])
-    assert isinstance(result, KafkaError)
-    assert result.code is ErrorCode.leader_not_available
+    assert await auto_created(tree) is ErrorCode.leader_not_available
     assert (await tree.get("/brokers/topics/t")).data == b"theirs"
 
 
-@pytest.mark.parametrize(
-    ("is_deleting", "reason"), [(False, "already exists"), (True, "is being deleted, which waits")]
-)
-async def test_a_topic_that_exists_is_refused_with_the_reason(
-    is_deleting: bool, reason: str, tree: WatchedMemory
-) -> None:
-    await tree.create("/brokers/topics/t", b"theirs")
-    if is_deleting:
-        await tree.create("/admin/delete_topics/t")
+async def test_a_topic_that_exists_is_refused_with_the_reason(tree: WatchedMemory) -> None:
     draft = Draft(cluster_of(1, 2))
     topic = create_topic(draft, NewTopic("t"), BrokerConfig({}), Random(1))
-    with pytest.raises(KafkaError, match=reason) as caught:
-        await admin_of(tree).write_topic(topic, draft)
-    assert caught.value.code is ErrorCode.topic_already_exists
+    for path, reason in (
+        ("/brokers/topics/t", "already exists"),
+        ("/admin/delete_topics/t", "is being deleted, which waits"),
+    ):
+        await tree.create(path, b"theirs")
+        with pytest.raises(KafkaError, match=reason) as caught:
+            await admin_of(tree).write_topic(topic, draft)
+        assert caught.value.code is ErrorCode.topic_already_exists
 
 
 async def test_an_invalid_name_is_refused(tree: WatchedMemory) -> None:
-    (result,) = await admin_of(tree).auto_create(["a/b"])
-    assert isinstance(result, KafkaError)
-    assert result.code is ErrorCode.invalid_topic_exception
+    assert await auto_created(tree, "a/b") is ErrorCode.invalid_topic_exception
 
 
 async def test_a_broker_without_metadata_creates_no_topics(tree: WatchedMemory) -> None:
-    (result,) = await admin_of(tree, cluster_of()).auto_create(["t"])
-    assert isinstance(result, KafkaError)
-    assert result.code is ErrorCode.leader_not_available
+    assert await auto_created(tree, image=cluster_of()) is ErrorCode.leader_not_available
     assert await tree.children("/brokers/topics") == []
 
 

@@ -49,21 +49,16 @@ def image_of(*partitions: PartitionImage) -> MetadataImage:
     return MetadataImage().with_topics([TopicImage("t", ID, partitions)])
 
 
-async def test_a_new_topic_has_the_partitions_of_the_request() -> None:
-    changes = await update(MetadataImage(), [state(0), state(1)])
-    assert changes.topics == (TopicImage("t", ID, (LED, LED)),)
-    assert changes.deleted == ()
-
-
 async def test_partitions_that_are_not_in_the_request_stay() -> None:
     old = PartitionImage(2, 1, (2,), (2,))
     changes = await update(image_of(old, old), [state(1)])
     assert changes.topics[0].partitions == (old, LED)
 
 
-async def test_a_partition_that_was_not_announced_has_no_leader() -> None:
+async def test_a_partition_of_a_new_topic_that_was_not_announced_has_no_leader() -> None:
     changes = await update(MetadataImage(), [state(1)])
-    assert changes.topics[0].partitions == (UNASSIGNED, LED)
+    assert changes.topics == (TopicImage("t", ID, (UNASSIGNED, LED)),)
+    assert changes.deleted == ()
 
 
 async def test_a_topic_without_partitions_is_deleted() -> None:

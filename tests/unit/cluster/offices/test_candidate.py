@@ -13,11 +13,12 @@ from headrace.wire.controls.update_metadata import UpdateMetadataRequest
 from tests.unit.cluster.offices.office_world import OfficeWorld
 
 
-async def test_a_broker_takes_an_office_that_nobody_has(world: OfficeWorld) -> None:
+async def test_the_first_controller_takes_office_and_creates_the_node_of_features(world: OfficeWorld) -> None:
     await world.stand()
     assert znodes.decode_controller((await world.tree.get("/controller")).data) == 1
     assert (await world.tree.get("/controller_epoch")).data == b"1"
     assert world.candidate.current().epoch == 1
+    assert json.loads((await world.tree.get("/feature")).data) == {"features": {}, "version": 2, "status": 1}
 
 
 async def test_every_election_raises_the_epoch(world: OfficeWorld) -> None:
@@ -27,17 +28,12 @@ async def test_every_election_raises_the_epoch(world: OfficeWorld) -> None:
     assert (await world.tree.get("/controller_epoch")).data == b"8"
 
 
-async def test_an_office_that_is_taken_is_left_alone(world: OfficeWorld) -> None:
+async def test_an_office_is_taken_only_when_its_holder_is_gone(world: OfficeWorld) -> None:
     await world.tree.create("/controller", znodes.encode_controller(2, 0))
     await world.stand()
     with pytest.raises(KafkaError) as caught:
         world.candidate.current()
     assert caught.value.code is ErrorCode.not_controller
-
-
-async def test_the_office_is_taken_when_its_holder_is_gone(world: OfficeWorld) -> None:
-    await world.tree.create("/controller", znodes.encode_controller(2, 0))
-    await world.stand()
     await world.tree.delete("/controller")
     await world.rest()
     assert world.candidate.current().epoch == 1
@@ -55,15 +51,11 @@ async def test_brokers_learn_of_each_other_before_they_lead(world: OfficeWorld) 
     await world.stand()
     kinds = [type(message) for to, message in world.orders if to == 2]
     assert kinds[0] is UpdateMetadataRequest
-    assert {item.id for item in world.sent(UpdateMetadataRequest, 2)[0].live_brokers} == {1, 2, 3}
+    first = world.sent(UpdateMetadataRequest, 2)[0]
+    assert {item.id for item in first.live_brokers} == {1, 2, 3}
+    registered = (await world.tree.get("/brokers/ids/2")).stat.czxid
+    assert (first.controller_id, first.controller_epoch, first.broker_epoch) == (1, 1, registered)
     assert LeaderAndIsrRequest in kinds
-
-
-async def test_orders_carry_the_epochs_of_the_controller_and_of_the_broker(world: OfficeWorld) -> None:
-    await world.stand()
-    message = world.sent(UpdateMetadataRequest, 3)[0]
-    registered = (await world.tree.get("/brokers/ids/3")).stat.czxid
-    assert (message.controller_id, message.controller_epoch, message.broker_epoch) == (1, 1, registered)
 
 
 async def depose(world: OfficeWorld) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from headrace.cluster import znodes
-from headrace.cluster.image import NO_LEADER, Endpoint
+from headrace.cluster.image import Endpoint
 from headrace.cluster.store import Create, Delete, Done, Operation, StoreError
 from headrace.errors import ErrorCode
 from headrace.types import TopicPartition
@@ -17,11 +17,6 @@ from tests.unit.cluster.clusters import NOW_MS, broker
 from tests.unit.cluster.offices.office_world import OfficeWorld
 
 T0 = TopicPartition("t", 0)
-
-
-async def test_the_first_controller_creates_the_node_of_features(world: OfficeWorld) -> None:
-    await world.stand()
-    assert json.loads((await world.tree.get("/feature")).data) == {"features": {}, "version": 2, "status": 1}
 
 
 async def test_a_new_topic_gets_leaders(world: OfficeWorld) -> None:
@@ -45,15 +40,6 @@ async def test_a_topic_without_an_id_gets_one(world: OfficeWorld) -> None:
     assert len(json.loads((await world.tree.get("/brokers/topics/old")).data)["topic_id"]) == 22
 
 
-async def test_partitions_move_to_another_leader_when_theirs_dies(world: OfficeWorld) -> None:
-    await world.stand()
-    await world.create_topic("t", (2, 3))
-    await world.tree.delete("/brokers/ids/2")
-    await world.rest()
-    state = await world.state("t", 0)
-    assert (state.leader, state.leader_epoch, state.isr) == (3, 1, (3,))
-
-
 async def test_a_broker_that_gets_another_address_keeps_its_orders(world: OfficeWorld) -> None:
     await world.stand()
     moved = broker(2)._replace(endpoints=(Endpoint("PLAINTEXT", "host22", 9092, "PLAINTEXT"),))
@@ -64,59 +50,49 @@ async def test_a_broker_that_gets_another_address_keeps_its_orders(world: Office
     assert len(world.sent(LeaderAndIsrRequest, 22)) == 1
 
 
-async def test_a_deleted_topic_disappears_when_all_replicas_are_deleted(world: OfficeWorld) -> None:
-    await world.stand()
-    await world.create_topic("t", (2, 3))
-    await world.tree.create("/config/topics/t", b"{}")
-    await world.tree.create("/admin/delete_topics/t")
-    await world.rest()
-    for path in ("/brokers/topics/t", "/config/topics/t", "/admin/delete_topics/t"):
-        assert await world.tree.exists(path) is None
-    deletions = [message.topic_states[0].partition_states[0].delete_partition for message in _stops(world, 3)]
-    assert deletions == [False, True]
-
-
-async def test_clients_lose_a_topic_before_its_replicas_are_deleted(world: OfficeWorld) -> None:
+async def test_a_deleted_topic_disappears_from_clients_then_from_brokers_and_then_from_the_tree(
+    world: OfficeWorld,
+) -> None:
     await world.stand()
     await world.create_topic("t", (2, 3))
     world.orders.clear()
+    await world.tree.create("/config/topics/t", b"{}")
     await world.tree.create("/admin/delete_topics/t")
     await world.rest()
-    first = next(message for to, message in world.orders if to == 2)
+    first = next(message for to, message in world.orders if to == 3)
     assert isinstance(first, UpdateMetadataRequest)
     assert first.topic_states[0].partition_states[0].leader == -2
+    stops = [message.topic_states[0].partition_states[0] for message in world.sent(StopReplicaRequest, 3)]
+    assert [stop.delete_partition for stop in stops] == [False, True]
+    for path in ("/brokers/topics/t", "/config/topics/t", "/admin/delete_topics/t"):
+        assert await world.tree.exists(path) is None
 
 
-async def test_a_deletion_waits_for_a_broker_that_is_away(world: OfficeWorld) -> None:
-    await world.stand()
-    await world.create_topic("t", (2, 3))
-    await world.tree.delete("/brokers/ids/3")
-    await world.tree.create("/admin/delete_topics/t")
-    await world.rest()
-    assert await world.tree.exists("/brokers/topics/t") is not None
-    await world.register(3)
-    await world.rest()
-    assert await world.tree.exists("/brokers/topics/t") is None
-
-
-async def test_topics_that_are_deleted_together_are_removed_together(
+async def test_topics_that_are_deleted_together_are_removed_in_one_write_each_with_its_settings_if_any(
     world: OfficeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await world.stand()
-    topics = [f"t{number}" for number in range(30)]
+    topics = [f"t{number}" for number in range(5)]
     for topic in topics:
         await world.create_topic(topic, (2, 3))
+    for topic in topics[1:]:
+        await world.tree.create(f"/config/topics/{topic}", b"{}")
     await world.tree.multi([Create(f"/admin/delete_topics/{topic}") for topic in topics])
-    removals: list[int] = []
+    writes: list[list[list[str]]] = []
     multi_many = world.tree.multi_many
 
     async def noted(batches: Sequence[Sequence[Operation]]) -> list[list[Done] | StoreError]:
-        removals.append(sum(isinstance(batch[-1], Delete) for batch in batches))
+        removals = [[operation.path for operation in batch if isinstance(operation, Delete)] for batch in batches]
+        writes.append([removal for removal in removals if removal])
         return await multi_many(batches)
 
     monkeypatch.setattr(world.tree, "multi_many", noted)
     await world.rest()
-    assert [count for count in removals if count] == [len(topics)]
+    (removals,) = [write for write in writes if write]
+    for topic, removal in zip(topics, removals, strict=True):
+        assert removal[-1] == f"/admin/delete_topics/{topic}"
+        assert f"/brokers/topics/{topic}" in removal
+        assert (f"/config/topics/{topic}" in removal) is (topic != "t0")
     assert await world.tree.children("/brokers/topics") == []
 
 
@@ -194,15 +170,6 @@ async def test_replicas_in_failed_directories_lose_their_partitions(world: Offic
     assert await world.tree.children("/log_dir_event_notification") == []
 
 
-async def test_the_last_replica_in_sync_keeps_its_place_without_leading(world: OfficeWorld) -> None:
-    await world.stand()
-    await world.create_topic("t", (2,))
-    await world.tree.delete("/brokers/ids/2")
-    await world.rest()
-    state = await world.state("t", 0)
-    assert (state.leader, state.isr) == (NO_LEADER, (2,))
-
-
 async def test_everything_is_read_again_after_a_lost_connection(world: OfficeWorld) -> None:
     await world.stand()
     world.tree.forget_watches()
@@ -210,31 +177,6 @@ async def test_everything_is_read_again_after_a_lost_connection(world: OfficeWor
     assert await world.tree.exists(znodes.state_path("t", 0)) is None
     await world.stand()
     assert (await world.state("t", 0)).leader == 2
-
-
-def _stops(world: OfficeWorld, broker_id: int) -> list[StopReplicaRequest]:
-    return world.sent(StopReplicaRequest, broker_id)
-
-
-async def test_a_topic_its_settings_and_its_deletion_go_in_one_write(
-    world: OfficeWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await world.stand()
-    await world.create_topic("t", (2, 3))
-    await world.tree.create("/config/topics/t", b"{}")
-    removals: list[list[str]] = []
-    write = world.tree.multi_many
-
-    async def noted(batches: Sequence[Sequence[Operation]]) -> list[list[Done] | StoreError]:
-        removals.extend([operation.path for operation in batch if isinstance(operation, Delete)] for batch in batches)
-        return await write(batches)
-
-    monkeypatch.setattr(world.tree, "multi_many", noted)
-    await world.tree.create("/admin/delete_topics/t")
-    await world.rest()
-    (removal,) = [removal for removal in removals if removal]
-    assert removal[-1] == "/admin/delete_topics/t"
-    assert {"/brokers/topics/t", "/config/topics/t"} <= set(removal)
 
 
 async def test_malformed_notifications_do_not_end_the_term(world: OfficeWorld) -> None:
@@ -248,14 +190,17 @@ async def test_malformed_notifications_do_not_end_the_term(world: OfficeWorld) -
     assert (await world.state("t", 0)).leader == 2
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b'{"partitions":{"0":"a"}}', b'{"partitions":[1]}'])
-async def test_a_malformed_topic_is_left_out(data: bytes, world: OfficeWorld) -> None:
-    await world.tree.create("/brokers/topics/bad", data)
+async def test_malformed_topics_are_left_out(world: OfficeWorld) -> None:
+    malformed = [b"", b"{", b'{"partitions":{"0":"a"}}', b'{"partitions":[1]}']
+    for number, data in enumerate(malformed):
+        await world.tree.create(f"/brokers/topics/bad{number}", data)
     await world.stand()
-    await world.tree.create("/brokers/topics/worse", data)
+    for number, data in enumerate(malformed):
+        await world.tree.create(f"/brokers/topics/worse{number}", data)
     await world.create_topic("t", (2, 3))
     assert (await world.state("t", 0)).leader == 2
-    assert (await world.tree.get("/brokers/topics/bad")).data == data
+    for number, data in enumerate(malformed):
+        assert (await world.tree.get(f"/brokers/topics/bad{number}")).data == data
 
 
 async def test_a_topic_with_a_malformed_state_is_left_out(world: OfficeWorld, caplog: pytest.LogCaptureFixture) -> None:

@@ -14,27 +14,14 @@ def begun() -> FetchSession:
     return session
 
 
-def test_the_first_request_has_all_partitions_and_no_session() -> None:
-    session = FetchSession()
-    session.want(A, b"a0")
-
-    assert session.next_request() == SessionRequest((0, 0), {A: b"a0"}, [])
-
-
-def test_later_requests_have_only_changed_partitions() -> None:
+def test_later_requests_have_only_changed_partitions_and_the_next_epoch() -> None:
     session = begun()
     session.want(A, b"a1")
     session.want(B, b"b0")
 
     assert session.next_request() == SessionRequest((5, 1), {A: b"a1"}, [])
-
-
-def test_every_answer_raises_the_session_epoch() -> None:
-    session = begun()
-    session.next_request()
     session.answered(5, ErrorCode.none)
-
-    assert session.next_request().session == (5, 2)
+    assert session.next_request() == SessionRequest((5, 2), {}, [])
 
 
 def test_a_partition_that_is_fetched_no_more_is_forgotten_once() -> None:

@@ -4,7 +4,7 @@ import asyncio
 import errno
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
@@ -77,7 +77,6 @@ class Broker:
         self.directory = directory
         self.leader = Leader(is_ready=is_ready)
         self.throttle = ReplicationThrottle(window_count=11, window_s=1.0)
-        self.flushed: list[TopicPartition] = []
         self.has_failed_disk = False
         self.failures: list[tuple[TopicPartition, str]] = []
         self.has_failed = asyncio.Event()
@@ -90,7 +89,6 @@ class Broker:
         return Fetcher(cast(Link, self.leader), settings, self, self.throttle, clock)
 
     async def flush(self, partitions: list[FollowedPartition]) -> list[tuple[FollowedPartition, str]]:
-        self.flushed += [partition.topic_partition for partition in partitions]
         return [(partition, "the disk has failed") for partition in partitions if self.has_failed_disk]
 
     def failed(self, partition: FollowedPartition, reason: str) -> None:
@@ -115,6 +113,13 @@ class Broker:
             transactions=transactions,
         )
 
+    def followed(self, config: LogConfig = CONFIG, *, records: bytes = b"") -> FollowedPartition:
+        """Return a partition with these records, which the fetcher follows."""
+        partition = self.partition(0, config)
+        partition.append_fetched(memoryview(records), NOW)
+        self.fetcher.follow([partition])
+        return partition
+
     async def run(self, *replies: dict[str, Any] | LinkError) -> None:
         """Run until all replies are processed."""
         self.leader.replies = list(replies)
@@ -124,9 +129,24 @@ class Broker:
         await self.fetcher.close()
 
 
-@pytest.fixture(params=[True, False], ids=["at once", "in its task"])
-async def broker(tmp_path: Path, request: pytest.FixtureRequest) -> Broker:
-    return Broker(tmp_path, is_ready=request.param)
+@pytest.fixture
+def broker(tmp_path: Path, request: pytest.FixtureRequest) -> Broker:
+    return Broker(tmp_path, is_ready=getattr(request, "param", True))
+
+
+wherever_replies_are_handled = pytest.mark.parametrize(
+    "broker", [pytest.param(True, id="at once"), pytest.param(False, id="in its task")], indirect=True
+)
+
+
+def each_iteration(look: Callable[[], None]) -> None:
+    """Call a function in every iteration of the event loop."""
+
+    def again() -> None:
+        look()
+        asyncio.get_running_loop().call_soon(again)
+
+    again()
 
 
 def reply(*partitions: dict[str, Any]) -> dict[str, Any]:
@@ -144,9 +164,9 @@ def data(records: bytes, index: int = 0, *, high_watermark: int = 0, error_code:
     }
 
 
+@wherever_replies_are_handled
 async def test_records_are_appended_and_acknowledged_by_the_next_request(broker: Broker) -> None:
-    partition = broker.partition()
-    broker.fetcher.follow([partition])
+    partition = broker.followed()
 
     await broker.run(reply(data(batch(0, 3), high_watermark=2)))
 
@@ -156,7 +176,7 @@ async def test_records_are_appended_and_acknowledged_by_the_next_request(broker:
 
 
 async def test_requests_carry_the_epoch_of_this_broker(broker: Broker) -> None:
-    broker.fetcher.follow([broker.partition()])
+    broker.followed()
 
     await broker.run()
 
@@ -164,9 +184,9 @@ async def test_requests_carry_the_epoch_of_this_broker(broker: Broker) -> None:
     assert (state.replica_id, state.replica_epoch) == (4, 99)
 
 
+@wherever_replies_are_handled
 async def test_a_lost_answer_is_asked_for_again(broker: Broker) -> None:
-    partition = broker.partition()
-    broker.fetcher.follow([partition])
+    partition = broker.followed()
 
     await broker.run(LinkError("away"), reply(data(batch(0))))
 
@@ -176,8 +196,7 @@ async def test_a_lost_answer_is_asked_for_again(broker: Broker) -> None:
 async def test_a_leader_that_refuses_whole_requests_is_asked_again_after_the_back_off(
     broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    partition = broker.partition()
-    broker.fetcher.follow([partition])
+    partition = broker.followed()
     caplog.set_level(logging.INFO)
     began = asyncio.get_running_loop().time()
 
@@ -193,15 +212,10 @@ async def test_a_leader_that_refuses_whole_requests_is_asked_again_after_the_bac
 async def test_a_leader_that_calls_an_offset_in_its_log_out_of_range_is_asked_again_after_the_back_off(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def in_range(*_: object, earliest: bool, **__: object) -> int:
-        return 0 if earliest else 7
-
-    monkeypatch.setattr(fetcher, "leader_offset", in_range)
-    partition = broker.partition()
-    broker.fetcher.follow([partition])
+    partition = broker.followed()
     began = asyncio.get_running_loop().time()
 
-    refused = reply(data(b"", error_code=ErrorCode.offset_out_of_range))
+    refused = reply(out_of_range(monkeypatch))
     # The empty replies answer the requests that remove the partition from the session.
     await broker.run(refused, reply(), refused, reply(), reply(data(batch(0))))
 
@@ -212,7 +226,7 @@ async def test_a_leader_that_calls_an_offset_in_its_log_out_of_range_is_asked_ag
 async def test_a_failure_that_lasts_is_logged_once_and_names_the_leader(
     broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    broker.fetcher.follow([broker.partition()])
+    broker.followed()
     away, full = LinkError("away"), data(b"", error_code=ErrorCode.kafka_storage_error)
     await broker.run(away, away, reply(full), reply(full), reply(full), away)
     assert [record.getMessage() for record in caplog.records] == [
@@ -222,11 +236,11 @@ async def test_a_failure_that_lasts_is_logged_once_and_names_the_leader(
     ]
 
 
-async def test_a_full_disk_is_logged_again_after_it_had_space(
+@wherever_replies_are_handled
+async def test_a_full_disk_is_tried_again_and_logged_again_after_it_had_space(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    partition = broker.partition()
-    broker.fetcher.follow([partition])
+    partition = broker.followed()
     append = Log.append
     is_full = iter([True, True, True, False, True, False])
 
@@ -243,77 +257,43 @@ async def test_a_full_disk_is_logged_again_after_it_had_space(
     assert partition.log_end_offset == 2
     line = "t-0: appending fetched records failed; trying again: no space left"
     assert [record.getMessage() for record in caplog.records] == [line, line]
+    assert broker.failures == []
 
 
+LARGE = batch(0, value=b"v" * (1 << 10))
+
+
+@pytest.fixture
+def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pause after every large batch."""
+    assert fetcher._SLICE_BYTES == 1 << 20
+    monkeypatch.setattr(fetcher, "_SLICE_BYTES", 1 << 10)
+
+
+@pytest.mark.usefixtures("small_slices")
 async def test_other_work_runs_after_each_megabyte(broker: Broker) -> None:
     partitions = [broker.partition(index) for index in range(4)]
     broker.fetcher.follow(partitions)
-    large = batch(0, value=b"v" * (1 << 20))
     seen: set[int] = set()
-    loop = asyncio.get_running_loop()
-
-    def look() -> None:
-        seen.add(sum(partition.log_end_offset for partition in partitions))
-        loop.call_soon(look)
-
-    look()
-    await broker.run(reply(*(data(large, index) for index in range(4))))
+    each_iteration(lambda: seen.add(sum(partition.log_end_offset for partition in partitions)))
+    await broker.run(reply(*(data(LARGE, index) for index in range(4))))
 
     assert seen >= {1, 2, 3}
 
 
+@pytest.mark.usefixtures("small_slices")
 async def test_a_partition_that_leaves_during_a_pause_gets_no_more_records(broker: Broker) -> None:
     first, second = broker.partition(0), broker.partition(1)
     broker.fetcher.follow([first, second])
-    large = batch(0, value=b"v" * (1 << 20))
-    loop = asyncio.get_running_loop()
 
     def leave() -> None:
         if first.log_end_offset:
             broker.fetcher.forget([second.topic_partition])
-        else:
-            loop.call_soon(leave)
 
-    leave()
-    await broker.run(reply(data(large, 0), data(large, 1)))
+    each_iteration(leave)
+    await broker.run(reply(data(LARGE, 0), data(LARGE, 1)))
 
     assert second.log_end_offset == 0
-
-
-async def test_a_full_disk_is_tried_again(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    partition = broker.partition()
-    broker.fetcher.follow([partition])
-    append = Log.append
-    refusals = iter([True])
-
-    def sometimes(self: Log, *args: Any, **options: Any) -> None:
-        if next(refusals, False):
-            raise KafkaError(ErrorCode.kafka_storage_error, "full")
-        append(self, *args, **options)
-
-    monkeypatch.setattr(Log, "append", sometimes)
-
-    await broker.run(reply(data(batch(0))), reply(), reply(data(batch(0))))
-
-    assert partition.log_end_offset == 1
-    assert broker.failures == []
-
-
-async def test_a_truncation_that_fails_gives_the_partition_up(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    partition = broker.partition()
-    partition.append_fetched(memoryview(batch(0) + batch(1)), NOW)
-    other = broker.partition(1)
-    broker.fetcher.follow([partition, other])
-
-    def failing(*_: object) -> None:
-        raise KafkaError(ErrorCode.kafka_storage_error, "bad disk")
-
-    monkeypatch.setattr(Log, "truncate_to", failing)
-    diverging = {**data(b""), "diverging_epoch": {"epoch": 0, "end_offset": 1}}
-
-    await broker.run(reply(diverging))
-
-    assert broker.failures == [(partition.topic_partition, "bad disk")]
 
 
 @pytest.fixture
@@ -327,15 +307,11 @@ def diverging(index: int = 0, end_offset: int = 4) -> dict[str, Any]:
     return {**data(b"", index), "diverging_epoch": {"epoch": 0, "end_offset": end_offset}}
 
 
-def idempotent(count: int) -> memoryview:
+def idempotent(count: int) -> bytes:
     records = [RecordData(b"k", b"v", NOW)]
-    return memoryview(
-        b"".join(
-            build_batch(
-                records, base_offset=offset, leader_epoch=0, producer_id=7, producer_epoch=0, base_sequence=offset
-            )
-            for offset in range(count)
-        )
+    return b"".join(
+        build_batch(records, base_offset=offset, leader_epoch=0, producer_id=7, producer_epoch=0, base_sequence=offset)
+        for offset in range(count)
     )
 
 
@@ -344,14 +320,24 @@ def state_of(partition: FollowedPartition) -> tuple[int, int]:
     return partition.log_end_offset, dict(partition.producers.items())[7].last_sequence
 
 
-def out_of_range(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Return a reply that resets a partition to offset 4."""
+def out_of_range(monkeypatch: pytest.MonkeyPatch, start: int = 0, end: int = 4) -> dict[str, Any]:
+    """Return a reply that resets a partition to one end of the leader's log."""
 
     async def offset(*_: object, earliest: bool, **__: object) -> int:
-        return 0 if earliest else 4
+        return start if earliest else end
 
     monkeypatch.setattr(fetcher, "leader_offset", offset)
     return data(b"", error_code=ErrorCode.offset_out_of_range)
+
+
+async def test_a_log_that_ends_before_the_leaders_starts_again_at_its_beginning(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition = broker.followed(records=batch(0))
+
+    await broker.run(reply(out_of_range(monkeypatch, 7, 9)))
+
+    assert (partition.log_start_offset, partition.log_end_offset) == (7, 7)
 
 
 @pytest.mark.usefixtures("short_slices")
@@ -359,10 +345,7 @@ def out_of_range(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 async def test_other_work_runs_while_a_truncation_reads_the_producers(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, is_reset: bool
 ) -> None:
-    partition = broker.partition()
-    partition.append_fetched(idempotent(6), NOW)
-    broker.fetcher.follow([partition])
-    loop = asyncio.get_running_loop()
+    partition = broker.followed(records=idempotent(6))
     seen: list[tuple[int, int]] = []
     reading = 0
     headers = Segment.headers
@@ -373,11 +356,7 @@ async def test_other_work_runs_while_a_truncation_reads_the_producers(
             reading = len(seen)
             yield item
 
-    def look() -> None:
-        seen.append(state_of(partition))
-        loop.call_soon(look)
-
-    look()
+    each_iteration(lambda: seen.append(state_of(partition)))
     monkeypatch.setattr(Segment, "headers", counted)
     await broker.run(reply(out_of_range(monkeypatch) if is_reset else diverging()))
 
@@ -390,27 +369,24 @@ async def test_other_work_runs_after_each_truncation(broker: Broker) -> None:
     for partition in partitions:
         partition.append_fetched(memoryview(batch(0) + batch(1)), NOW)
     broker.fetcher.follow(partitions)
-    loop = asyncio.get_running_loop()
     seen: set[int] = set()
-
-    def look() -> None:
-        seen.add(sum(partition.log_end_offset for partition in partitions))
-        loop.call_soon(look)
-
-    look()
+    each_iteration(lambda: seen.add(sum(partition.log_end_offset for partition in partitions)))
     await broker.run(reply(*(diverging(index, 1) for index in range(4))))
 
     assert seen == {8, 7, 6, 5, 4}
 
 
 @pytest.mark.usefixtures("short_slices")
-@pytest.mark.parametrize("is_followed_again", [False, True])
-@pytest.mark.parametrize("is_reset", [False, True])
+@pytest.mark.parametrize(
+    ("is_reset", "is_followed_again"),
+    [(True, False), (False, True)],
+    ids=["forgotten before a reset", "followed again before a truncation"],
+)
 async def test_a_partition_that_changes_while_its_producers_are_read_is_not_truncated(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, is_reset: bool, is_followed_again: bool
 ) -> None:
     partition, other = broker.partition(), broker.partition(1)
-    partition.append_fetched(idempotent(6), NOW)
+    partition.append_fetched(memoryview(idempotent(6)), NOW)
     broker.fetcher.follow([partition, other])
     loop = asyncio.get_running_loop()
     recover_before = FollowedPartition.recover_before
@@ -454,9 +430,7 @@ async def test_records_are_appended_before_other_partitions_are_truncated(
 async def test_a_truncation_whose_producers_cannot_be_read_is_repeated(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    partition = broker.partition()
-    partition.append_fetched(idempotent(6), NOW)
-    broker.fetcher.follow([partition])
+    partition = broker.followed(records=idempotent(6))
 
     def fail(*_: object) -> None:
         monkeypatch.undo()
@@ -474,9 +448,7 @@ async def test_a_truncation_whose_producers_cannot_be_read_is_repeated(
 async def test_a_truncation_that_fails_before_any_change_is_repeated(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, stage: str
 ) -> None:
-    partition = broker.partition()
-    partition.append_fetched(memoryview(batch(0) + batch(1)), NOW)
-    broker.fetcher.follow([partition])
+    partition = broker.followed(records=batch(0) + batch(1))
     failing = {"begins": "remove_unfinished_swaps", "deletes": "drop_segments"}[stage]
 
     def fail(*_: object) -> None:
@@ -510,25 +482,16 @@ async def test_batches_before_the_end_give_the_partition_up(broker: Broker) -> N
 
 
 async def test_a_move_of_the_leader_is_no_error(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
-    broker.fetcher.follow([broker.partition()])
+    broker.followed()
     await broker.run(reply(data(b"", error_code=ErrorCode.fenced_leader_epoch)))
     assert len(broker.failures) == 1
     assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
-async def test_records_are_flushed_before_they_are_acknowledged(broker: Broker) -> None:
-    partition = broker.partition(0, LogConfig(flush_messages=1))
-    broker.fetcher.follow([partition])
-
-    await broker.run(reply(data(batch(0))))
-
-    assert broker.flushed == [partition.topic_partition]
-
-
+@wherever_replies_are_handled
 async def test_records_that_could_not_be_flushed_are_not_acknowledged(broker: Broker) -> None:
     broker.has_failed_disk = True
-    partition = broker.partition(0, LogConfig(flush_messages=1))
-    broker.fetcher.follow([partition])
+    partition = broker.followed(LogConfig(flush_messages=1))
 
     await broker.run(reply(data(batch(0))))
 

@@ -137,12 +137,6 @@ def test_sequences_are_known_without_being_checked(partition: FollowedPartition)
     assert producer.last_sequence == 5
 
 
-def test_an_open_transaction_is_known(partition: FollowedPartition) -> None:
-    fetch(partition, batch(0), transactional(1, 0), transactional(2, 1))
-
-    assert partition.transactions.begin_of(7, 0) == 1
-
-
 def test_a_marker_ends_the_transaction_once_it_is_committed(partition: FollowedPartition) -> None:
     fetch(partition, transactional(0, 0), marker(1, Marker.COMMIT))
     assert partition.transactions.producer_ids() == []
@@ -195,13 +189,6 @@ def test_a_failed_write_changes_nothing(partition: FollowedPartition, monkeypatc
     assert fetch(partition, idempotent(1, 1)) == 1
 
 
-def test_batches_before_the_end_are_refused(partition: FollowedPartition) -> None:
-    fetch(partition, batch(0, 5))
-
-    with pytest.raises(UnexpectedOffsetError):
-        fetch(partition, batch(4, 2))
-
-
 def test_a_log_that_begins_within_a_batch_takes_the_whole_batch(partition: FollowedPartition) -> None:
     partition.truncate_fully_and_start_at(12)
 
@@ -226,15 +213,12 @@ def test_a_log_whose_records_are_all_deleted_takes_a_batch_with_other_boundaries
     assert (partition.log.log_start_offset, partition.log_end_offset) == (5, 7)
 
 
-@pytest.mark.parametrize(("leader", "expected"), [(3, 3), (9, 5)])
-def test_the_high_watermark_is_the_leaders_as_far_as_the_log_reaches(
-    partition: FollowedPartition, leader: int, expected: int
-) -> None:
+def test_the_high_watermark_is_the_leaders_as_far_as_the_log_reaches(partition: FollowedPartition) -> None:
     fetch(partition, batch(0, 5))
-
-    partition.learn(leader, 0)
-
-    assert partition.high_watermark == expected
+    partition.learn(3, 0)
+    assert partition.high_watermark == 3
+    partition.learn(9, 0)
+    assert partition.high_watermark == 5
 
 
 def test_the_log_start_is_at_most_the_high_watermark(partition: FollowedPartition) -> None:
@@ -254,12 +238,6 @@ def test_a_diverging_log_is_cut_where_the_leaders_epoch_ends(partition: Followed
     assert partition.log.leader_epochs.latest == 1
 
 
-def test_an_epoch_that_the_follower_does_not_know_cuts_back_to_the_one_before(partition: FollowedPartition) -> None:
-    fetch(partition, batch(0, epoch=1), batch(1, epoch=4))
-
-    assert partition.truncate_where_diverging(3, 30) == 1
-
-
 def test_an_epoch_without_batches_is_forgotten(partition: FollowedPartition) -> None:
     fetch(partition, batch(0, epoch=1))
     partition.log.leader_epochs.assign(2, 1)
@@ -269,8 +247,9 @@ def test_an_epoch_without_batches_is_forgotten(partition: FollowedPartition) -> 
     assert partition.log.leader_epochs.latest == 1
 
 
-def test_a_truncation_takes_back_the_state_of_producers(partition: FollowedPartition) -> None:
+def test_a_truncation_takes_back_the_state_of_producers_and_its_snapshots(partition: FollowedPartition) -> None:
     fetch(partition, transactional(0, 0), marker(1, Marker.ABORT), transactional(2, 1))
+    partition.write_producer_snapshot(3)
     partition.learn(1, 0)
 
     partition.truncate_to(1)
@@ -278,6 +257,7 @@ def test_a_truncation_takes_back_the_state_of_producers(partition: FollowedParti
     assert dict(partition.producers.items())[7].last_sequence == 0
     assert partition.transactions.begin_of(7, 0) == 0
     assert partition.log.segments.active.txn_index.read() == []
+    assert snapshots(partition.log.directory) == {}
 
 
 def too_many_files(partition: FollowedPartition, patch: pytest.MonkeyPatch, function: str) -> list[OSError]:
@@ -304,39 +284,40 @@ def test_a_truncation_that_cannot_reload_the_producers_takes_the_directory_offli
     assert [is_disk_failure(failure) for failure in failures] == [True]
 
 
-@pytest.mark.parametrize("snapshot", [None, 1, 3, 5])
-@pytest.mark.parametrize("offset", range(6))
-def test_a_truncation_uses_the_producers_that_were_read_before_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offset: int, snapshot: int | None
-) -> None:
-    """The state is the same as after a truncation that reads it afterwards."""
-    states = []
-    for name in ("before", "after"):
-        partition = follow(open_log(tmp_path / name, LARGE))
-        fetch(partition, transactional(0, 0))
-        for appended in (marker(1, Marker.ABORT), transactional(2, 1), idempotent(3, 2), transactional(4, 3)):
-            if partition.log_end_offset == snapshot:
-                partition.write_producer_snapshot(snapshot)
-            fetch(partition, appended)
-        if snapshot == 5:
+def truncated(directory: Path, offset: int, snapshot: int | None, *, reads_before: bool) -> object:
+    """Return the state after a truncation that reads the producers before it, or afterwards."""
+    partition = follow(open_log(directory, LARGE))
+    fetch(partition, transactional(0, 0))
+    for appended in (marker(1, Marker.ABORT), transactional(2, 1), idempotent(3, 2), transactional(4, 3)):
+        if partition.log_end_offset == snapshot:
             partition.write_producer_snapshot(snapshot)
-        recovered = run_all(partition.recover_before(offset)) if name == "before" else None
-        with monkeypatch.context() as patch:
-            if recovered is not None:
-                patch.delattr("headrace.replication.following.partition.recover_producers")
-            partition.truncate_to(offset, recovered)
-        transactions = partition.transactions
-        states.append(
-            (
-                partition.log_end_offset,
-                partition.producers.items(),
-                transactions.begin_of(7, 0),
-                transactions.first_offset,
-                sorted(snapshots(partition.log.directory)),
-            )
+        fetch(partition, appended)
+    if snapshot == 5:
+        partition.write_producer_snapshot(snapshot)
+    with pytest.MonkeyPatch.context() as patch:
+        recovered = None
+        if reads_before:
+            recovered = run_all(partition.recover_before(offset))
+            patch.delattr("headrace.replication.following.partition.recover_producers")
+        partition.truncate_to(offset, recovered)
+    partition.log.segments.replace([])
+    transactions = partition.transactions
+    return (
+        partition.log_end_offset,
+        partition.producers.items(),
+        transactions.begin_of(7, 0),
+        transactions.first_offset,
+        sorted(snapshots(directory)),
+    )
+
+
+def test_a_truncation_uses_the_producers_that_were_read_before_it(tmp_path: Path) -> None:
+    for offset, snapshot in ((0, None), (1, None), (1, 1), (2, 1), (3, 3), (3, 5), (4, 3), (5, 5)):
+        before, after = (
+            truncated(tmp_path / f"{offset} {snapshot} {reads_before}", offset, snapshot, reads_before=reads_before)
+            for reads_before in (True, False)
         )
-        partition.log.segments.replace([])
-    assert states[0] == states[1]
+        assert before == after, f"truncated to {offset}, snapshot at {snapshot}"
 
 
 def test_a_large_snapshot_is_read_in_small_steps(partition: FollowedPartition, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -383,15 +364,6 @@ def test_a_truncation_whose_producers_cannot_be_read_changes_nothing(
     assert partition.log_end_offset == 2
 
 
-def test_a_truncation_removes_later_snapshots(partition: FollowedPartition) -> None:
-    fetch(partition, idempotent(0, 0), idempotent(1, 1))
-    partition.write_producer_snapshot(2)
-
-    partition.truncate_to(1)
-
-    assert snapshots(partition.log.directory) == {}
-
-
 def test_a_truncation_below_the_high_watermark_lowers_it(partition: FollowedPartition) -> None:
     fetch(partition, batch(0), batch(1))
     partition.learn(2, 0)
@@ -412,11 +384,9 @@ def test_timestamps_are_found_after_a_truncation(partition: FollowedPartition) -
     assert found[1] == 10
 
 
-@pytest.mark.parametrize("has_snapshot", [False, True])
-def test_emptying_starts_elsewhere_without_producers(partition: FollowedPartition, has_snapshot: bool) -> None:
+def test_emptying_starts_elsewhere_without_producers(partition: FollowedPartition) -> None:
     fetch(partition, idempotent(0, 0))
-    if has_snapshot:
-        partition.write_producer_snapshot(1)
+    partition.write_producer_snapshot(1)
 
     partition.truncate_fully_and_start_at(40)
 
@@ -433,13 +403,3 @@ def test_flush_messages_asks_for_a_flush_after_the_append(tmp_path: Path) -> Non
     partition.log.flusher.flush()
 
     assert (before, due, partition.needs_flush) == (False, True, False)
-
-
-def test_what_was_fetched_is_there_after_a_restart(partition: FollowedPartition) -> None:
-    fetch(partition, transactional(0, 0), batch(1, epoch=2))
-
-    again = follow(open_log(partition.log.directory, LARGE))
-
-    assert written(again) == [(0, 0), (1, 2)]
-    assert again.transactions.begin_of(7, 0) == 0
-    assert again.log_end() == partition.log_end()

@@ -1,7 +1,5 @@
 from collections.abc import Sequence
 
-import pytest
-
 from headrace.errors import ErrorCode
 from headrace.replication.following.fetch_session import SessionRequest
 from headrace.replication.following.follower_state import (
@@ -47,6 +45,14 @@ class Driver:
         return self.state.answered(FetchReply(error_code, 5, list(partitions)), self.now)
 
 
+def asking() -> tuple[Driver, Following]:
+    """Return a driver that has sent its first request, for one partition."""
+    driver = Driver()
+    following = driver.follow()
+    driver.request()
+    return driver, following
+
+
 def fetched(
     partition: int = 0,
     *,
@@ -57,17 +63,8 @@ def fetched(
     return FetchedPartition((TOPIC_ID, partition), error_code, high_watermark, 0, diverging, memoryview(b""))
 
 
-def test_a_partition_is_fetched_from_its_end_under_its_epochs() -> None:
-    driver = Driver()
-    driver.follow(offset=10, epoch=3)
-
-    assert driver.asked() == [(0, 3, 10, 2)]
-
-
 def test_records_are_appended_and_the_next_request_continues_after_them() -> None:
-    driver = Driver()
-    following = driver.follow()
-    driver.request()
+    driver, following = asking()
 
     actions = driver.answer(fetched())
     assert actions == [Append(following, fetched())]
@@ -77,20 +74,8 @@ def test_records_are_appended_and_the_next_request_continues_after_them() -> Non
     assert following.lag == 5
 
 
-def test_a_partition_without_news_is_not_sent_again() -> None:
-    driver = Driver()
-    following = driver.follow()
-    driver.request()
-    driver.answer(fetched())
-    driver.state.appended(following, following.end, high_watermark=10)
-
-    assert driver.asked() == []
-
-
 def test_a_diverging_epoch_truncates_and_nothing_is_appended() -> None:
-    driver = Driver()
-    following = driver.follow()
-    driver.request()
+    driver, following = asking()
 
     assert driver.answer(fetched(diverging=(1, 7))) == [Truncate(following, 1, 7)]
     driver.state.moved(following, LogEnd(7, 1, 0))
@@ -99,17 +84,13 @@ def test_a_diverging_epoch_truncates_and_nothing_is_appended() -> None:
 
 
 def test_an_offset_out_of_range_resets_the_partition() -> None:
-    driver = Driver()
-    following = driver.follow()
-    driver.request()
+    driver, following = asking()
 
     assert driver.answer(fetched(error_code=ErrorCode.offset_out_of_range)) == [Reset(following)]
 
 
 def test_a_fenced_partition_waits_for_its_new_epoch() -> None:
-    driver = Driver()
-    driver.follow(epoch=3)
-    driver.request()
+    driver, _ = asking()
 
     (action,) = driver.answer(fetched(error_code=ErrorCode.fenced_leader_epoch))
 
@@ -119,26 +100,21 @@ def test_a_fenced_partition_waits_for_its_new_epoch() -> None:
     assert driver.asked() == [(0, 4, 10, 2)]
 
 
-@pytest.mark.parametrize(
-    ("code", "is_expected", "wait_s"),
-    [
+def test_another_error_delays_the_partition() -> None:
+    for code, is_expected, wait_s in (
         (ErrorCode.not_leader_or_follower, True, 0.025),
         (ErrorCode.unknown_leader_epoch, True, 0.025),
         (ErrorCode.unknown_topic_id, True, 0.025),
         (ErrorCode.kafka_storage_error, False, BACKOFF_S),
-    ],
-)
-def test_another_error_delays_the_partition(code: ErrorCode, is_expected: bool, wait_s: float) -> None:
-    driver = Driver()
-    following = driver.follow()
-    driver.request()
+    ):
+        driver, following = asking()
 
-    assert driver.answer(fetched(error_code=code)) == [Retry(following, code.name, is_expected, wait_s)]
-    assert driver.asked() == []
-    driver.answer()
-    driver.now += wait_s
+        assert driver.answer(fetched(error_code=code)) == [Retry(following, code.name, is_expected, wait_s)]
+        assert driver.asked() == []
+        driver.answer()
+        driver.now += wait_s
 
-    assert driver.asked() == [(0, 3, 10, 2)]
+        assert driver.asked() == [(0, 3, 10, 2)]
 
 
 def test_a_leader_that_does_not_know_its_epoch_yet_is_asked_again_soon_and_then_less_often() -> None:
@@ -174,18 +150,14 @@ def test_a_delayed_partition_does_not_delay_others() -> None:
 
 
 def test_records_for_a_partition_that_has_been_removed_are_ignored() -> None:
-    driver = Driver()
-    driver.follow()
-    driver.request()
+    driver, _ = asking()
     driver.state.forget(FIRST)
 
     assert driver.answer(fetched()) == []
 
 
 def test_records_fetched_under_an_older_epoch_are_ignored() -> None:
-    driver = Driver()
-    driver.follow(epoch=3)
-    driver.request()
+    driver, _ = asking()
     driver.follow(epoch=4)
 
     assert driver.answer(fetched()) == []
@@ -193,18 +165,14 @@ def test_records_fetched_under_an_older_epoch_are_ignored() -> None:
 
 
 def test_the_same_epoch_again_changes_nothing() -> None:
-    driver = Driver()
-    following = driver.follow()
-    driver.request()
+    driver, following = asking()
 
     assert driver.follow() is following
     assert driver.answer(fetched()) == [Append(following, fetched())]
 
 
 def test_a_topic_created_again_is_fetched_by_its_new_id() -> None:
-    driver = Driver()
-    driver.follow()
-    driver.request()
+    driver, _ = asking()
     driver.answer()
     driver.state.follow(FIRST, b"n" * 16, 3, LogEnd(0, -1, 0))
 
@@ -230,9 +198,7 @@ def test_after_a_lost_answer_all_partitions_wait_and_are_sent_again() -> None:
 
 
 def test_a_lost_session_has_no_actions() -> None:
-    driver = Driver()
-    driver.follow()
-    driver.request()
+    driver, _ = asking()
 
     assert driver.answer(error_code=ErrorCode.invalid_fetch_session_epoch) == []
     assert driver.asked() == [(0, 3, 10, 2)]
@@ -254,28 +220,14 @@ def test_a_throttled_partition_is_left_out_only_while_it_lags_and_the_quota_is_e
     assert driver.asked() == [(0, 3, 10, 2)]
 
 
-def test_without_partitions_there_is_no_request() -> None:
-    assert Driver().request() is None
-
-
-@pytest.mark.parametrize(
-    ("end", "leader", "expected"),
-    [
-        ((4, 60), (4, 40), 40),
-        ((4, 30), (4, 40), 30),
-        ((3, 25), (4, 40), 25),
-        ((-1, -1), (4, 40), 40),
-        ((4, 60), (4, 200), 60),
-        ((-1, -1), (4, 200), 100),
-    ],
-    ids=[
-        "the leader's epoch ends first",
-        "the follower's epoch ends first",
-        "the follower does not know the epoch",
-        "the follower knows no epoch",
-        "the leader's epoch ends after the follower's",
-        "the follower knows no epoch and ends first",
-    ],
-)
-def test_the_point_of_divergence(end: tuple[int, int], leader: tuple[int, int], expected: int) -> None:
-    assert truncation_offset(end, 100, leader_epoch=leader[0], leader_end_offset=leader[1]) == expected
+def test_the_point_of_divergence() -> None:
+    expected = {
+        "the leader's epoch ends first": ((4, 60), (4, 40), 40),
+        "the follower's epoch ends first": ((4, 30), (4, 40), 30),
+        "the follower does not know the epoch": ((3, 25), (4, 40), 25),
+        "the follower knows no epoch": ((-1, -1), (4, 40), 40),
+        "the leader's epoch ends after the follower's": ((4, 60), (4, 200), 60),
+        "the follower knows no epoch and ends first": ((-1, -1), (4, 200), 100),
+    }
+    for case, (end, (epoch, end_offset), offset) in expected.items():
+        assert truncation_offset(end, 100, leader_epoch=epoch, leader_end_offset=end_offset) == offset, case

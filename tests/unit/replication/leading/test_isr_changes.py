@@ -59,15 +59,6 @@ def test_a_change_without_an_answer_is_sent_again() -> None:
     assert changes.next_request() == (first,)
 
 
-def test_a_failed_request_is_sent_again() -> None:
-    changes = IsrChanges()
-    first = change(0)
-    changes.submit(first)
-    changes.next_request()
-    changes.failed()
-    assert changes.next_request() == (first,)
-
-
 class Controller:
     """Answers with the next of `answers`."""
 
@@ -79,6 +70,7 @@ class Controller:
     async def call(self, message: Any, version: int, reply_type: type[Any]) -> Any:
         assert (version, reply_type) == (3, AlterPartitionResponse)
         self.requests.append(message)
+        await asyncio.sleep(0)
         answer = self.answers.pop(0)
         if not self.answers:
             self.is_done.set()
@@ -122,7 +114,8 @@ class Setup:
         return lambda answer: self.outcomes.append((partition, answer))
 
     async def finish(self) -> None:
-        await self.controller.is_done.wait()
+        async with asyncio.timeout(5):
+            await self.controller.is_done.wait()
         await asyncio.sleep(0.001)
         await self.reports.close()
 
@@ -181,3 +174,38 @@ async def test_an_answered_partition_may_submit_again_at_once(monkeypatch: pytes
     setup.reports.submit(item, again)
     await setup.finish()
     assert setup.outcomes == [(0, ErrorCode.unknown_server_error), (0, COMMITTED)]
+
+
+async def test_changes_that_wait_together_are_sent_together() -> None:
+    setup = Setup(reply((0, COMMITTED)), reply((1, COMMITTED), (2, COMMITTED)))
+    setup.submit(change(0))
+    await asyncio.sleep(0)
+    setup.submit(change(1), change(2))
+    await setup.finish()
+    sent = [[item.partition_index for item in request.topics[0].partitions] for request in setup.controller.requests]
+    assert sent == [[0], [1, 2]]
+    assert setup.outcomes == [(0, COMMITTED), (1, COMMITTED), (2, COMMITTED)]
+
+
+@pytest.mark.parametrize("error", [LinkError("lost"), ValueError("a malformed reply")], ids=["lost", "malformed"])
+async def test_failed_requests_are_repeated_and_a_series_of_failures_is_logged_once(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(isr_reports, "_RETRY_S", 0.0)
+    setup = Setup(error, error, error, reply((0, COMMITTED)), error, error, reply((1, COMMITTED)))
+    setup.reports.submit(change(0), lambda _: setup.submit(change(1)))
+    await setup.finish()
+    assert setup.outcomes == [(1, COMMITTED)]
+    assert [str(error) in line.getMessage() for line in caplog.records] == [True, True]
+
+
+async def test_a_change_right_after_the_last_answer_is_sent() -> None:
+    setup = Setup(reply((0, COMMITTED)), reply((1, COMMITTED)))
+
+    def answered(_: Answer) -> None:
+        # After the answer, but before callbacks of the task that has sent the first change.
+        asyncio.get_running_loop().call_soon(setup.submit, change(1))
+
+    setup.reports.submit(change(0), answered)
+    await setup.finish()
+    assert setup.outcomes == [(1, COMMITTED)]
