@@ -241,11 +241,6 @@ def decode_log_dir_failure(data: bytes) -> int:
     return int(_decode(data)["broker"])
 
 
-def decode_controller(data: bytes) -> int:
-    """Return the id of the controller."""
-    return int(_decode(data)["brokerid"])
-
-
 def encode_state(partition: PartitionImage, controller_epoch: int) -> bytes:
     # Encoded by hand because a start writes one for every partition.
     return (

@@ -47,9 +47,9 @@ class Timers(Generic[K]):
         return self._heap[0][0] if self._heap else None
 
     def expired(self, now: float) -> Iterator[K]:
-        """Yield and remove the keys whose deadlines have passed, earliest first. The caller may move or cancel timers
-        meanwhile, which are then skipped. A timer scheduled meanwhile expires with the next call at the earliest, so
-        that a timer that reschedules itself without a delay does not cause an endless loop.
+        """Yield and remove the keys whose deadlines have passed, in the order of their first deadlines. The caller may
+        move or cancel timers meanwhile, which are then skipped. A timer scheduled meanwhile expires with the next call
+        at the earliest, so that a timer that reschedules itself without a delay does not cause an endless loop.
         """
         due = []
         while self._heap and self._heap[0][0] <= now:

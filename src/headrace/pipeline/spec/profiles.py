@@ -30,10 +30,6 @@ class Setting:
     server: str | None
     why: str
 
-    @property
-    def is_fixed(self) -> bool:
-        return self in FIXED
-
 
 def _fixed(name: str, value: str, why: str) -> Setting:
     return Setting(name, value, value, why)

@@ -15,7 +15,7 @@ from tests.unit.cluster.offices.office_world import OfficeWorld
 
 async def test_the_first_controller_takes_office_and_creates_the_node_of_features(world: OfficeWorld) -> None:
     await world.stand()
-    assert znodes.decode_controller((await world.tree.get("/controller")).data) == 1
+    assert json.loads((await world.tree.get("/controller")).data)["brokerid"] == 1
     assert (await world.tree.get("/controller_epoch")).data == b"1"
     assert world.candidate.current().epoch == 1
     assert json.loads((await world.tree.get("/feature")).data) == {"features": {}, "version": 2, "status": 1}
