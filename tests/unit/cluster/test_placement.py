@@ -2,7 +2,7 @@ from collections import Counter
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headrace.cluster.placement import check_manual, place
@@ -29,6 +29,7 @@ def test_the_followers_of_one_leader_are_spread_over_brokers() -> None:
 
 @settings(max_examples=examples(25))
 @given(st.integers(1, 3), st.integers(1, 3), st.integers(1, 20), st.integers())
+@example(2, 3, 20, 1)
 def test_the_replicas_of_a_partition_are_in_different_racks(racks: int, each: int, partitions: int, seed: int) -> None:
     rack_of: dict[int, str | None] = {broker: f"r{broker % racks}" for broker in range(racks * each)}
     for factor in range(1, len(rack_of) + 1):
