@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 import pytest
 from confluent_kafka import Producer as Librdkafka
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
 from headrace.coordinator.transactions.records import decode_value, encode_key, encode_value
 from headrace.coordinator.transactions.states import TransactionState
@@ -19,6 +17,7 @@ from tests.adoption.history import read_view
 from tests.adoption.kafka import Kraft
 from tests.parity.both import Message, Side
 from tests.parity.transactions import Producer, errors_in
+from tests.support.topics import create_topic
 from tests.support.waiting import wait_for
 
 ENDED = {"CompleteCommit": True, "CompleteAbort": False}
@@ -52,9 +51,8 @@ def kafka_directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.Tem
 
 
 def _write(side: Side, bootstrap: str, level: int) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    for created in admin.create_topics([NewTopic(state, 1, 1) for state in STATES]).values():
-        created.result(30)
+    for state in STATES:
+        create_topic(bootstrap, state)
 
     def coordinator() -> bool:  # Kafka creates its topic on the first request
         found = side.ask(ApiKey.FIND_COORDINATOR, 3, {"key": "any", "key_type": 1}, "transactions")

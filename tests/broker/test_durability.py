@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.testing import Broker
 from tests.broker.pending_records import PendingRecord, block_disk
 from tests.support.broker_process import BrokerProcess
 from tests.support.flush_disk import Disk
+from tests.support.topics import create_topic
 from tests.support.waiting import wait_for
 
 DURABLE = {"log.flush.interval.messages": "1"}
@@ -21,9 +21,8 @@ DURABLE = {"log.flush.interval.messages": "1"}
 @pytest.fixture
 def broker(tmp_path: Path, disk: Disk) -> Iterator[Broker]:
     with Broker(DURABLE, data=tmp_path / "data") as broker:
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        for created in admin.create_topics([NewTopic(item, 1, 1) for item in ("t", "u")]).values():
-            created.result(10)
+        for item in ("t", "u"):
+            create_topic(broker.bootstrap, item)
         yield broker
         disk.free.set()
 
@@ -65,8 +64,7 @@ def test_a_failed_write_of_committed_offsets_is_answered_with_its_error(tmp_path
     with Broker({**DURABLE, "log.dirs": directories}) as broker:
         consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g", "socket.timeout.ms": 2000})
         offset = [TopicPartition("u", 0, 0)]
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        admin.create_topics([NewTopic("u", 1, 1)])["u"].result(10)
+        create_topic(broker.bootstrap, "u")
         consumer.commit(offsets=offset, asynchronous=False)
         disk.error = errno.EIO
         with pytest.raises(KafkaException) as refused:

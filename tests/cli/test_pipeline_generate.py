@@ -71,11 +71,6 @@ def test_a_topic_keeps_its_partitions(run: Run, cluster: Cluster, new_name: Call
     result = run("--topic", topic, "--lines", "1", "--json")
     assert json.loads(result.stdout)["parameters"]["partitions"] == 2
     assert cluster.partitions(topic) == [0, 1]
-
-
-def test_another_number_of_partitions_is_refused(run: Run, new_name: Callable[[], str]) -> None:
-    topic = new_name()
-    run("--topic", topic, "--partitions", "2", "--lines", "1")
     result = run("--topic", topic, "--partitions", "3", "--lines", "1")
     assert (result.exit_code, f"topic '{topic}' has 2 partitions, not 3" in result.stderr) == (1, True)
 

@@ -30,7 +30,7 @@ def _running(environment: Mapping[str, str], *words: str) -> Iterator[subprocess
         process.communicate()
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGHUP])
 def test_a_stopped_consumer_prints_its_count_and_ends_quietly(
     headrace: Headrace, topic: str, environment: Mapping[str, str], how: signal.Signals
 ) -> None:

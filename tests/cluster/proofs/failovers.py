@@ -62,7 +62,7 @@ def run(plan: Plan, base: Path, say: Say) -> dict[str, Any]:
     chance = random.Random(plan.seed)
     with Rig(base, kafkas=_KAFKAS, headraces=_HEADRACES, settings=_SETTINGS) as rig:
         brokers = sorted(rig.brokers)
-        rig.create(TOPIC, [rotated(brokers, index)[:3] for index in range(_PARTITIONS)], {"min.insync.replicas": "2"})
+        rig.create(TOPIC, [rotated(brokers, index)[:3] for index in range(_PARTITIONS)], min_insync_replicas=2)
         load = Load(
             rig.bootstrap, TOPIC, _PARTITIONS, idempotent=_PARTITIONS, transactional=1, rate=plan.rate, seed=plan.seed
         )
@@ -106,7 +106,7 @@ def run(plan: Plan, base: Path, say: Say) -> dict[str, Any]:
         epochs = _epoch(rig) - epoch
         left = list(_left(rig))
         figures = verify(rig, TOPIC, _PARTITIONS, load)
-        defects = defects_in(rig)
+        defects = defects_in(rig.headraces)
         assert not defects, "in Headrace's log: " + "\n".join(defects[:20])
         ended = rig.ended_themselves()
     return {

@@ -117,7 +117,7 @@ def run(plan: Plan, base: Path, say: Say) -> dict[str, Any]:
         # Clients know all addresses, because the first brokers leave.
         bootstrap = ",".join(broker.bootstrap for broker in (*kafkas.values(), *headraces.values()))
         for topic, count in ((TOPIC, plan.partitions), (INPUT, _INPUT_PARTITIONS), (OUTPUT, _OUTPUT_PARTITIONS)):
-            rig.create(topic, [rotated(list(_KAFKAS), index) for index in range(count)], {"min.insync.replicas": "2"})
+            rig.create(topic, [rotated(list(_KAFKAS), index) for index in range(count)], min_insync_replicas=2)
         load = Load(
             bootstrap,
             TOPIC,
@@ -161,7 +161,7 @@ def run(plan: Plan, base: Path, say: Say) -> dict[str, Any]:
         outcomes = {key: value for producer in clients.producers for key, value in producer.outcomes.items()}
         torn = split(outcomes, read_output(rig.bootstrap, _OUTPUT_PARTITIONS), _OUTPUT_PARTITIONS)
         assert not torn, "\n".join(torn[:20])
-        defects = defects_in(rig)
+        defects = defects_in(rig.headraces)
         assert not defects, "in Headrace's log: " + "\n".join(defects[:20])
         ended = rig.ended_themselves()
     return {

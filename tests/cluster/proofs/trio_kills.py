@@ -34,7 +34,7 @@ def run(plan: Plan, base: Path, say: Say) -> dict[str, Any]:
     controllers = led = without_checkpoints = 0
     with Rig(base, headraces=BROKERS, settings=REPLICATED) as rig:
         assignment = [rotated(list(BROKERS), index) for index in range(plan.partitions)]
-        rig.create(TOPIC, assignment, {"min.insync.replicas": "2"})
+        rig.create(TOPIC, assignment, min_insync_replicas=2)
         load = Load(
             rig.bootstrap,
             TOPIC,
@@ -80,7 +80,7 @@ def run(plan: Plan, base: Path, say: Say) -> dict[str, Any]:
         load.check()
         rig.wait_for_sync()
         figures = verify(rig, TOPIC, plan.partitions, load)
-        defects = defects_in(rig)
+        defects = defects_in(rig.headraces)
         assert not defects, "in Headrace's log: " + "\n".join(defects[:20])
         ended = rig.ended_themselves()
         truncations = truncations_by_headrace(rig)

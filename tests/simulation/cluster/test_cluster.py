@@ -10,7 +10,7 @@ from tests.simulation.cluster.history import PLOTS, History, history_of, plotted
 from tests.simulation.cluster.store import ViolationError
 from tests.simulation.cluster.world import explain, play, shortest
 
-_SEEDS = 300
+_SEEDS = 150
 """`make simulation` plays more."""
 _IN_THE_GATE = 10
 """`make slow` plays the others."""
