@@ -295,20 +295,6 @@ def cut_metadata_log(directory: Path) -> None:
     path.write_bytes(path.read_bytes()[:-30])
 
 
-def cut_metadata_log_between_batches(directory: Path) -> None:
-    path = directory / METADATA_LOG
-    data = path.read_bytes()
-    length = struct.unpack_from(">i", data, 8)[0]
-    path.write_bytes(data[: 12 + length])
-
-
-def damage_metadata_log(directory: Path) -> None:
-    path = directory / METADATA_LOG
-    data = bytearray(path.read_bytes())
-    data[2000] ^= 1
-    path.write_bytes(data)
-
-
 def write_old_batch(directory: Path) -> None:
     path = directory / "codec-none-0" / "00000000000000000000.log"
     data = bytearray(path.read_bytes())
@@ -323,8 +309,6 @@ def set_newer_format(directory: Path) -> None:
 
 FAILURES: dict[str, tuple[Callable[[Path], object], str]] = {
     "metadata log cut": (cut_metadata_log, "is damaged.*was longer before.*Restore the directory from a backup"),
-    "metadata log cut between batches": (cut_metadata_log_between_batches, "was longer before"),
-    "metadata log damaged": (damage_metadata_log, "has no valid batch at byte"),
     "record of a newer Kafka": (
         lambda directory: append_metadata(directory, b"\x01\x63\x00"),
         "record of type 99 version 0, from a newer Kafka",
@@ -334,10 +318,6 @@ FAILURES: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda directory: append_metadata(directory, replicas(directory, "orders-1", 7, 8)),
         "other brokers also have replicas of orders-1.*headrace.adopt.partial=true",
     ),
-    "partition elsewhere": (
-        lambda directory: append_metadata(directory, replicas(directory, "orders-1", 8)),
-        "only other brokers have orders-1",
-    ),
     "tiered topic": (
         lambda directory: append_metadata(directory, set_in_topic("orders", "remote.storage.enable", "true")),
         "tiered storage, which may hold older records of orders",
@@ -345,10 +325,6 @@ FAILURES: dict[str, tuple[Callable[[Path], object], str]] = {
     "directory missing": (
         lambda directory: shutil.rmtree(directory / "orders-1"),
         "directories of orders-1, which belong to this broker, are missing",
-    ),
-    "directory of another cluster": (
-        lambda directory: shutil.copytree(directory / "orders-1", directory / "stranger-0"),
-        "contain stranger-0",
     ),
     "messages of an old format": (write_old_batch, "message format v1 at byte 0"),
     "malformed topic id": (

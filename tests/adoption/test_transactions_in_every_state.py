@@ -17,7 +17,7 @@ from tests.adoption.history import read_view
 from tests.adoption.kafka import Kraft
 from tests.parity.both import Message, Side
 from tests.parity.transactions import Producer, errors_in
-from tests.support.topics import create_topic
+from tests.support.topics import create_topic, read_values
 from tests.support.waiting import wait_for
 
 ENDED = {"CompleteCommit": True, "CompleteAbort": False}
@@ -127,17 +127,16 @@ def test_only_decided_transactions_are_completed(broker: Broker) -> None:
     assert ends == {state: (0, 0 if state in ("Empty", "Ongoing") else 2) for state in STATES}
 
 
-@pytest.mark.parametrize("state", STATES)
-def test_the_producers_successor_continues(broker: Broker, state: str) -> None:
-    successor = Librdkafka({"bootstrap.servers": broker.bootstrap, "transactional.id": state})
-    successor.init_transactions(30)
-    successor.begin_transaction()
-    successor.produce(state, b"by the successor", partition=0)
-    successor.commit_transaction(30)
-
-    values = [value for _, _, value in read_view(broker.bootstrap, [state]).records[state, 0, "read_committed"]]
-    first = [b"value"] if state in ("CompleteCommit", "PrepareCommit") else []
-    assert values == [*first, b"by the successor"]
+def test_the_producers_successors_continue(broker: Broker) -> None:
+    for state in STATES:
+        successor = Librdkafka({"bootstrap.servers": broker.bootstrap, "transactional.id": state})
+        successor.init_transactions(30)
+        successor.begin_transaction()
+        successor.produce(state, b"by the successor", partition=0)
+        successor.commit_transaction(30)
+    for state in STATES:
+        first = [b"value"] if state in ("CompleteCommit", "PrepareCommit") else []
+        assert read_values(broker.bootstrap, state, isolation="read_committed") == [*first, b"by the successor"], state
 
 
 def test_the_feature_keeps_its_level(broker: Broker, kafka_directory: KafkaDirectory) -> None:

@@ -59,8 +59,7 @@ def test_lag_pace_and_owners_are_current(broker: Broker, protocol: str) -> None:
     assert read["member_id"] == entry["member_id"]
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize(("assumed", "unread"), [("earliest", 30), ("latest", 0)])
+@pytest.mark.parametrize(("protocol", "assumed", "unread"), [("classic", "earliest", 30), ("consumer", "latest", 0)])
 def test_lag_without_a_commit_counts_from_the_reset_position(protocol: str, assumed: str, unread: int) -> None:
     with Broker({**SETTINGS, "headrace.group.lag.assumed.reset": assumed}) as broker:
         create_topic(broker.bootstrap, "orders", 2)

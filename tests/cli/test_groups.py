@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from headrace.cli.cluster import Cluster
 from headrace.testing import Broker
 from headrace.wire.apis import ApiKey
 from tests.cli.conftest import Headrace
@@ -69,10 +68,16 @@ def offsets(headrace: Headrace, group: str) -> list[int | None]:
     return [item["committed"] for item in describe(headrace, group)["partitions"]]
 
 
-def test_groups_are_listed_by_state_and_type(headrace: Headrace, bootstrap: str, group: str, topic: str) -> None:
+def test_groups_are_listed_by_state_and_type_and_their_members_described(
+    headrace: Headrace, bootstrap: str, group: str, topic: str
+) -> None:
     assert f"{group}\tclassic\tEmpty" in headrace("groups", "list", "--state", "empty", "--type", "classic").stdout
     assert group not in headrace("groups", "list", "--type", "consumer").stdout
     with member(bootstrap, group, topic):
+        described = describe(headrace, group)
+        [who] = described["members"]
+        assert (who["client_id"], who["partitions"]) == ("tester", {topic: [0, 1]})
+        assert {item["member_id"] for item in described["partitions"]} == {who["member_id"]}
         assert group not in headrace("groups", "list", "--state", "Empty").stdout
         listed = json.loads(headrace("groups", "list", "--json", "-s", "Stable", "-s", "Dead").stdout)
         assert {"name": group, "type": "classic", "state": "Stable", "protocol_type": "consumer"} in listed
@@ -142,27 +147,7 @@ def test_lag_uses_the_reset_policy_of_the_broker(headrace: Headrace, monkeypatch
             assert (listed["lag"], listed["assumed_reset"]) == (0, "latest")
 
 
-def test_members_and_what_they_read_are_described(headrace: Headrace, bootstrap: str, group: str, topic: str) -> None:
-    with member(bootstrap, group, topic):
-        [who] = describe(headrace, group)["members"]
-        assert (who["client_id"], who["partitions"]) == ("tester", {topic: [0, 1]})
-        owners = {item["member_id"] for item in describe(headrace, group)["partitions"]}
-        assert owners == {who["member_id"]}
-
-
-def test_groups_without_offsets_and_with_deleted_topics_are_described(
-    headrace: Headrace, bootstrap: str, topic: str, group: str, cluster: Cluster
-) -> None:
-    fresh = f"{topic}-fresh"
-    with member(bootstrap, fresh, topic):
-        partitions = describe(headrace, fresh)["partitions"]
-        assert [
-            (partition["partition"], partition["committed"], partition["end"], partition["lag"])
-            for partition in partitions
-        ] == [
-            (0, None, 10, 10),
-            (1, None, 5, 5),
-        ]
+def test_the_lag_in_a_deleted_topic_is_unknown(headrace: Headrace, topic: str, group: str) -> None:
     headrace("topics", "delete", topic, "--yes")
     wait_for(lambda: describe(headrace, group)["lag"] is None, "an unknown lag")
 
@@ -178,13 +163,11 @@ def test_a_group_is_reset_only_with_execute(headrace: Headrace, bootstrap: str, 
     for position, expected in (
         (("--to", "earliest"), [0, 0]),
         (("--to", "latest"), [10, 5]),
-        (("--to", "3"), [3, 3]),
         (("--to", "7"), [7, 5]),
         (("--to=-2",), [8, 3]),
         (("--to", "1h"), [0, 0]),
         (("--to", "2099-01-01"), [10, 5]),
         (("--to", "current"), [4, 0]),
-        (("--shift-by", "2"), [6, 2]),
         (("--shift-by", "-2"), [2, 0]),
     ):
         tried = json.loads(headrace("groups", "reset", group, *position, "--json").stdout)
@@ -238,8 +221,6 @@ def test_a_file_without_valid_offsets_is_refused(headrace: Headrace, group: str,
     for content, why in (
         ("t,0", "line 1"),
         ("t,0,4", "does not exist"),
-        ("[1]", "entry 1: expected"),
-        ("", "no offsets for group"),
     ):
         path = tmp_path / "bad"
         path.write_text(content)

@@ -4,11 +4,12 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka import KafkaError as ClientError
+from confluent_kafka import Message, Producer
 
 from tests.adoption.kafka import ZooKeeper
 from tests.cluster.trio import IDS, Trio, headrace
+from tests.support.topics import read_values
 from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(580)]
@@ -49,18 +50,7 @@ class Load:
         assert self._producer.flush(60) == 0
         assert not self._errors
         assert len(self._acknowledged) == self._sent
-        consumer = Consumer(
-            {"bootstrap.servers": self._trio.bootstrap, "group.id": "check", "enable.auto.commit": False}
-        )
-        consumer.assign([TopicPartition(self._topic, index, 0) for index in range(self._partitions)])
-        found: list[bytes | None] = []
-
-        def read() -> bool:
-            found.extend(message.value() for message in consumer.consume(10_000, 1) if message.error() is None)
-            return len(found) >= self._sent
-
-        wait_for(read, "all records")
-        consumer.close()
+        found = read_values(self._trio.bootstrap, self._topic)
         assert len(found) == self._sent
         assert set(found) == self._acknowledged
 

@@ -135,15 +135,7 @@ def test_a_consumer_is_sent_to_kafka_in_its_rack(cluster: Cluster) -> None:
     )
     consumer.assign([TopicPartition("near", 0, 0)])
     try:
-        read: list[bytes | None] = []
-
-        def poll() -> int:
-            message = consumer.poll(0.2)
-            if message is not None and message.error() is None:
-                read.append(message.value())
-            return len(read)
-
-        wait_for(lambda: poll() >= 100, "the records, from the follower")
+        read = [message.value() for message in consumer.consume(100, 60)]
     finally:
         consumer.close()
     assert read == values_of("near")

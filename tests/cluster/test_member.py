@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 from kazoo.client import KazooClient
 
@@ -12,6 +12,7 @@ from headrace.wire.apis import ApiKey
 from tests.cluster.conftest import HEADRACE, KAFKA, Cluster, leaders, leave, member, metadata, wait_for_brokers
 from tests.cluster.producing import produce, values_of
 from tests.support.broker_process import BrokerProcess
+from tests.support.topics import read_values
 from tests.support.waiting import wait_for
 from tests.support.wire_client import WireClient
 
@@ -46,26 +47,6 @@ def delete(cluster: Cluster, topic: str) -> None:
     admin.delete_topics([topic])[topic].result(30)
 
 
-def consume(bootstrap: str, topic: str, count: int, *, partitions: int = 1) -> set[bytes]:
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "enable.auto.commit": False})
-    consumer.assign([TopicPartition(topic, index, 0) for index in range(partitions)])
-    try:
-        values: set[bytes] = set()
-        wait_for(lambda: _poll(consumer, values) >= count, f"{count} records of {topic}", timeout_s=30)
-        return values
-    finally:
-        consumer.close()
-
-
-def _poll(consumer: Consumer, values: set[bytes]) -> int:
-    message = consumer.poll(0.2)
-    if message is not None and message.error() is None:
-        value = message.value()
-        assert value is not None
-        values.add(value)
-    return len(values)
-
-
 def directories(cluster: Cluster, topic: str) -> list[str]:
     return sorted(path.name for path in cluster.headrace.data.glob(f"{topic}-*"))
 
@@ -89,7 +70,7 @@ def test_records_pass_through_headrace_from_either_bootstrap(cluster: Cluster, s
     values = values_of(side)
     produce(cluster.bootstraps[side], topic, *values, partitions=2)
     for bootstrap in cluster.bootstraps.values():
-        assert consume(bootstrap, topic, len(values), partitions=2) == set(values)
+        assert set(read_values(bootstrap, topic)) == set(values)
     assert directories(cluster, topic) == [f"{topic}-0"]
 
 
@@ -103,7 +84,7 @@ def test_a_deleted_topic_leaves_no_files_and_can_be_created_again(cluster: Clust
     wait_for(lambda: not directories(cluster, "deleted"), "no directories", timeout_s=90)
     create(cluster, "deleted", [HEADRACE])
     produce(cluster.headrace.bootstrap, "deleted", b"new")
-    assert consume(cluster.headrace.bootstrap, "deleted", 1) == {b"new"}
+    assert read_values(cluster.headrace.bootstrap, "deleted") == [b"new"]
 
 
 @SIDES
@@ -133,7 +114,7 @@ def retention_of(bootstrap: str, topic: str) -> str:
 def test_a_producer_creates_a_topic_through_either_broker(cluster: Cluster, side: str) -> None:
     topic = f"auto-{side}"
     produce(cluster.bootstraps[side], topic, b"first")
-    assert consume(cluster.headrace.bootstrap, topic, 1) == {b"first"}
+    assert read_values(cluster.headrace.bootstrap, topic) == [b"first"]
 
 
 def test_only_the_controller_deletes_topics(cluster: Cluster) -> None:
@@ -185,7 +166,7 @@ def test_records_survive_a_kill(cluster: Cluster, extra: BrokerProcess) -> None:
     assert registration(cluster, 5) > before, "it serves only when it is registered again"
     wait_for_brokers(cluster.kafka.bootstrap, HEADRACE, KAFKA, 5)
     produce(cluster.kafka.bootstrap, "killed", b"last")
-    assert consume(cluster.kafka.bootstrap, "killed", len(values) + 1) == {*values, b"last"}
+    assert set(read_values(cluster.kafka.bootstrap, "killed")) == {*values, b"last"}
 
 
 @pytest.mark.slow

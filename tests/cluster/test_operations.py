@@ -32,6 +32,7 @@ TOPIC, BROKER = 2, 4
 DYNAMIC_BROKER, DYNAMIC_DEFAULT = 2, 3
 """Sources of settings in replies."""
 MIB: Final = 1 << 20
+START_OFFSETS: Final = "log.flush.start.offset.checkpoint.interval.ms"
 FREEZABLE: Final = ("tests.support.freezable",)
 
 
@@ -55,7 +56,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, http: str, state_changes: 
     }
     with (
         ZooKeeper(base / "zookeeper") as zookeeper,
-        WithZooKeeper(base / "kafka", zookeeper.address) as kafka,
+        WithZooKeeper(base / "kafka", zookeeper.address, {START_OFFSETS: "200"}) as kafka,
         member(base / "data", zookeeper.address, **settings) as headrace,
     ):
         wait_for_brokers(kafka.bootstrap, HEADRACE, KAFKA)
@@ -305,7 +306,7 @@ def test_records_are_deleted_on_all_replicas_before_the_answer(cluster: Cluster,
     assert admin.delete_records([wanted], request_timeout=30)[wanted].result(40).low_watermark == 40
 
     data = leader_data(cluster, follower)
-    wait_for(lambda: start_offset(data, topic) == "40", "the follower's checkpoint", timeout_s=90)
+    wait_for(lambda: start_offset(data, topic) == "40", "the follower's checkpoint")
 
 
 # Requests that any broker answers, and those of the controller

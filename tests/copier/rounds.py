@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 
 from tests.clients.drivers.java_driver import java_command
 from tests.support.killable_broker import KillableBroker
-from tests.support.topics import create_topic, read_records
+from tests.support.topics import create_topic, ends, read_records
 
 COPIER: Final = "org.apache.kafka.tools.TransactionalMessageCopier"
 PARTITIONS: Final = 2
@@ -140,9 +140,4 @@ def _write_input(bootstrap: str, source: str, target: str, count: int) -> dict[i
 
 def _size(bootstrap: str, topic: str) -> int:
     """Return the number of offsets used in all partitions, including markers and aborted records."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "not-used", "log_level": 0})
-    try:
-        partitions = [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
-        return sum(consumer.get_watermark_offsets(item, timeout=20)[1] for item in partitions)
-    finally:
-        consumer.close()
+    return sum(ends(bootstrap, topic, PARTITIONS))

@@ -24,6 +24,16 @@ def create_topic(
     admin.create_topics([new])[topic].result(_WITHIN_S)
 
 
+def ends(bootstrap: str, topic: str, partitions: int = 1, *, isolation: str = "read_uncommitted") -> list[int]:
+    """Return the high watermarks, or the last stable offsets, by partition."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "not-used", "isolation.level": isolation})
+    try:
+        names = [TopicPartition(topic, partition) for partition in range(partitions)]
+        return [consumer.get_watermark_offsets(name, timeout=_WITHIN_S)[1] for name in names]
+    finally:
+        consumer.close()
+
+
 def read_records(bootstrap: str, topic: str, *, isolation: str = "read_uncommitted") -> list[Message]:
     """Return the records of all partitions, partition by partition, up to their ends."""
     consumer = Consumer(

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, Self
 
-from confluent_kafka import Consumer, TopicPartition
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
@@ -20,7 +19,7 @@ from tests.cluster.conftest import wait_for_brokers
 from tests.support.broker_process import BrokerProcess
 from tests.support.ports import free_port
 from tests.support.replica_logs import Compared, compare
-from tests.support.topics import create_topic
+from tests.support.topics import create_topic, ends
 from tests.support.waiting import wait_for
 from tests.support.wire_client import WireClient
 
@@ -280,14 +279,7 @@ class Rig:
 
     def high_watermarks(self, topic: str) -> dict[int, int]:
         """Return the high watermarks by partition, as the leaders report them."""
-        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "watermarks", "log_level": 0})
-        try:
-            return {
-                partition: consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=60)[1]
-                for partition in self.replicas(topic)
-            }
-        finally:
-            consumer.close()
+        return dict(enumerate(ends(self.bootstrap, topic, len(self.replicas(topic)))))
 
     def compare(self, topic: str, ends: Mapping[int, int]) -> Compared:
         """Compare the replicas of every partition below its high watermark, which `ends` contains.

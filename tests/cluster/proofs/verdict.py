@@ -3,14 +3,13 @@
 import json
 from typing import Any
 
-from confluent_kafka import Consumer, TopicPartition
-
 from headrace.wire.apis import ApiKey
 from tests.cluster.proofs.kills import defects_in
 from tests.cluster.proofs.load import Load
 from tests.cluster.proofs.reading import check, read
 from tests.cluster.trio import Trio
 from tests.support.replica_logs import Compared, compare
+from tests.support.topics import ends
 from tests.support.wire_client import WireClient
 
 
@@ -29,13 +28,10 @@ def verify(trio: Trio, topic: str, partitions: int, load: Load) -> dict[str, Any
     assert not findings.all, f"{len(findings.all)} wrong: " + "\n".join(findings.all[:20])
     compared = Compared(0, 0, 0)
     replicas = json.loads(trio.zookeeper.get(f"/brokers/topics/{topic}")[0])["partitions"]
-    consumer = Consumer({"bootstrap.servers": trio.bootstrap, "group.id": "watermarks", "log_level": 0})
-    for partition in range(partitions):
-        end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=60)[1]
+    for partition, end in enumerate(ends(trio.bootstrap, topic, partitions)):
         name = f"{topic}-{partition}"
         directories = {f"broker {broker}": trio.brokers[broker].data / name for broker in replicas[str(partition)]}
         compared += compare(name, directories, first=0, end=end)
-    consumer.close()
     defects = defects_in(trio.brokers)
     assert not defects, "in the logs: " + "\n".join(defects[:20])
     return {
