@@ -65,12 +65,12 @@ def isr(cluster: Cluster, topic: str) -> list[int]:
     return sorted(partition["isr_nodes"])
 
 
-def produce_once(cluster: Cluster, topic: str, *, acks: int, timeout_ms: int) -> str:
+def produce_once(cluster: Cluster, topic: str, *, timeout_ms: int) -> str:
     """Send one record to Headrace, and return the name of the error."""
     batch = build_batch([RecordData(None, b"late", now_ms())])
     with WireClient(cluster.headrace.bootstrap) as client:
         fields = {
-            "acks": acks,
+            "acks": -1,
             "timeout": timeout_ms,
             "topic_data": [{"name": topic, "partition_data": [{"index": 0, "records": batch}]}],
         }
@@ -96,15 +96,15 @@ def test_a_follower_that_stops_leaves_the_isr_and_returns(cluster: Cluster) -> N
 
     # The follower is also the controller, so the ISR cannot change, and nothing may be committed.
     with cluster.kafka.frozen():
-        assert produce_once(cluster, "stopped", acks=-1, timeout_ms=200) == "request_timed_out"
+        assert produce_once(cluster, "stopped", timeout_ms=200) == "request_timed_out"
         wait_for(lambda: shrunk in cluster.headrace.log(), "a proposal to shrink the ISR")
-        assert produce_once(cluster, "stopped", acks=-1, timeout_ms=200) == "request_timed_out"
+        assert produce_once(cluster, "stopped", timeout_ms=200) == "request_timed_out"
         assert "stopped-0: the in-sync replicas are now [4]" not in cluster.headrace.log()
 
     wait_for(lambda: "stopped-0: the in-sync replicas are now [4, 7]" in cluster.headrace.log(), "the follower returns")
     wait_for(lambda: copies_are_equal(cluster, "stopped"), "the follower's log")
     assert isr(cluster, "stopped") == [HEADRACE, KAFKA]
-    assert produce_once(cluster, "stopped", acks=-1, timeout_ms=20_000) == "none"
+    assert produce_once(cluster, "stopped", timeout_ms=20_000) == "none"
 
 
 @pytest.mark.slow

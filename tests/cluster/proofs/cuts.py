@@ -135,9 +135,7 @@ def _run(plan: Plan, trio: Trio, network: Network, say: Say) -> dict[str, Any]:
     create_topic(trio.bootstrap, TOPIC, replicas=_REPLICAS)
     trio.settle()
     partitions = len(_REPLICAS)
-    load = Load(
-        trio.bootstrap, TOPIC, partitions, idempotent=partitions, transactional=0, rate=plan.rate, seed=plan.seed
-    )
+    load = Load(trio.bootstrap, TOPIC, partitions, transactional=0, rate=plan.rate, seed=plan.seed)
     figures = _Figures()
     scene = _Scene(trio, network, load, say)
     with load:

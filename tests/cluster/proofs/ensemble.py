@@ -58,15 +58,7 @@ def run(plan: Plan, base: Path, say: Say) -> dict[str, Any]:
 def _run(plan: Plan, trio: Trio, ensemble: Ensemble, say: Say) -> dict[str, Any]:
     create_topic(trio.bootstrap, TOPIC, replicas=[rotated(list(IDS), index) for index in range(_PARTITIONS)])
     trio.settle()
-    load = Load(
-        trio.bootstrap,
-        TOPIC,
-        _PARTITIONS,
-        idempotent=_PARTITIONS,
-        transactional=1,
-        rate=plan.rate,
-        seed=plan.seed,
-    )
+    load = Load(trio.bootstrap, TOPIC, _PARTITIONS, transactional=1, rate=plan.rate, seed=plan.seed)
     consumed = _Consumed(trio.bootstrap)
     with load, consumed:
         load.progress()

@@ -48,15 +48,7 @@ def run(plan: Plan, base: Path, say: Say) -> dict[str, Any]:
         rig.create(TOPIC, assignment, min_insync_replicas=2)
         victims = [HEADRACE] * plan.kills + [brokers[number % 2] for number in range(plan.kills)]
         chance.shuffle(victims)
-        load = Load(
-            rig.bootstrap,
-            TOPIC,
-            plan.partitions,
-            idempotent=plan.partitions,
-            transactional=2,
-            rate=plan.rate,
-            seed=plan.seed,
-        )
+        load = Load(rig.bootstrap, TOPIC, plan.partitions, transactional=2, rate=plan.rate, seed=plan.seed)
         led = pairs = 0
         started = time.monotonic()
         with load:
@@ -87,8 +79,6 @@ def run(plan: Plan, base: Path, say: Say) -> dict[str, Any]:
         load.check()
         rig.wait_for_sync()
         figures = verify(rig, TOPIC, plan.partitions, load)
-        defects = defects_in(rig.headraces)
-        assert not defects, "in Headrace's log: " + "\n".join(defects[:20])
         ended = rig.ended_themselves()
         truncations = truncations_by_headrace(rig)
     return {
@@ -123,6 +113,8 @@ def verify(rig: Rig, topic: str, partitions: int, load: Load) -> dict[str, Any]:
     compared = compare_all(rig, topic)
     outcomes = load.outcomes
     assert not findings.all, f"{len(findings.all)} wrong: " + "\n".join(findings.all[:20])
+    defects = defects_in(rig.headraces)
+    assert not defects, "in Headrace's log: " + "\n".join(defects[:20])
     return {
         "records acknowledged": load.acknowledged,
         "records read": found.size,

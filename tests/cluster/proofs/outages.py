@@ -76,15 +76,7 @@ def _measure(plan: Plan, rig: Rig, say: Say) -> tuple[list[float], list[float], 
     probers = [
         _Prober([broker.bootstrap for broker in rig.brokers.values()], index) for index in range(plan.partitions)
     ]
-    load = Load(
-        rig.bootstrap,
-        TOPIC,
-        plan.partitions,
-        idempotent=plan.partitions,
-        transactional=1,
-        rate=plan.rate,
-        seed=plan.seed,
-    )
+    load = Load(rig.bootstrap, TOPIC, plan.partitions, transactional=1, rate=plan.rate, seed=plan.seed)
     outages: dict[bool, list[float]] = {True: [], False: []}
     try:
         with load:

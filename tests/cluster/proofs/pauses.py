@@ -82,15 +82,7 @@ def run(plan: Plan, base: Path, say: Say) -> dict[str, Any]:
             rig.create(topic, assignment, min_insync_replicas=2)
         victims = [HEADRACE] * plan.rounds + [brokers[number % 2] for number in range(plan.rounds)]
         chance.shuffle(victims)
-        load = Load(
-            rig.bootstrap,
-            TOPIC,
-            _PARTITIONS,
-            idempotent=_PARTITIONS,
-            transactional=1,
-            rate=plan.rate,
-            seed=plan.seed,
-        )
+        load = Load(rig.bootstrap, TOPIC, _PARTITIONS, transactional=1, rate=plan.rate, seed=plan.seed)
         with load:
             for number, victim in enumerate(victims):
                 _lead(rig, victim)
