@@ -75,7 +75,7 @@ def test_a_failed_write_of_committed_offsets_is_answered_with_its_error(tmp_path
 def test_a_failed_fsync_is_not_retried(broker: Broker, disk: Disk) -> None:
     assert wait_for(PendingRecord(broker, "t").poll, "an answer") == "written"
     disk.error = errno.EIO
-    refused = PendingRecord(broker, "t", **{"message.timeout.ms": 3000})
+    refused = PendingRecord(broker, "t", **{"message.timeout.ms": 1000})
     assert "written" not in str(wait_for(refused.poll, "the end of the attempts"))
     disk.error = None
     late = PendingRecord(broker, "t", **{"message.timeout.ms": 1000})

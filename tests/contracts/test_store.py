@@ -332,9 +332,9 @@ async def test_batches_are_applied_in_order(store: MetadataStore) -> None:
 
 async def test_hundreds_of_batches_are_applied_together(store: MetadataStore) -> None:
     await store.create("/a")
-    results = await store.multi_many([[Create(f"/a/{number:03}"), Check("/a", 0)] for number in range(300)])
+    results = await store.multi_many([[Create(f"/a/{number:03}"), Check("/a", 0)] for number in range(200)])
     assert not [result for result in results if isinstance(result, StoreError)]
-    assert len(await store.children("/a")) == 300
+    assert len(await store.children("/a")) == 200
 
 
 # Closed sessions
