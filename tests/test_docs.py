@@ -6,7 +6,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pytest
 import typer.main
 
 from headrace.cli.main import app
@@ -15,7 +14,7 @@ from headrace.config.broker_settings import known_keys
 from scripts.docs import regenerated
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+PAGES = {page: page.read_text() for page in sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])}
 MAKEFILE = (ROOT / "Makefile").read_text()
 
 
@@ -25,12 +24,9 @@ def program() -> Any:
     return typer.main.get_command(app)
 
 
-each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-
-
 def commands(page: Path, program: str) -> list[str]:
     """Return the calls of a program in the code blocks and inline code of a page."""
-    text = page.read_text()
+    text = PAGES[page]
     code = re.findall(r"^(?: {4}|\$ )(.+)$", text, re.MULTILINE)
     code += [
         line
@@ -44,27 +40,23 @@ def commands(page: Path, program: str) -> list[str]:
     return [match[1] for match in found if match]
 
 
-@each_page
-def test_links_have_targets(page: Path) -> None:
-    targets = re.findall(r"\]\((?!\w+:)([^)#]+)", page.read_text())
-    assert [target for target in targets if not (page.parent / target).exists()] == []
+def test_links_have_targets() -> None:
+    targets = [(page, target) for page, text in PAGES.items() for target in re.findall(r"\]\((?!\w+:)([^)#]+)", text)]
+    assert [(page, target) for page, target in targets if not (page.parent / target).exists()] == []
 
 
-@each_page
-def test_generated_parts_are_up_to_date(page: Path) -> None:
-    assert page.read_text() == regenerated(page.read_text()), "run `make docs`"
+def test_generated_parts_are_up_to_date() -> None:
+    assert [page for page, text in PAGES.items() if text != regenerated(text)] == [], "run `make docs`"
 
 
-@each_page
-def test_make_targets_exist(page: Path) -> None:
-    for command in commands(page, "make"):
+def test_make_targets_exist() -> None:
+    for command in (command for page in PAGES for command in commands(page, "make")):
         for word in shlex.split(command)[1:]:
             assert "=" in word or re.search(rf"^{word}:", MAKEFILE, re.MULTILINE), command
 
 
-@each_page
-def test_headrace_commands_and_their_options_exist(page: Path) -> None:
-    for line in commands(page, "headrace"):
+def test_headrace_commands_and_their_options_exist() -> None:
+    for line in (line for page in PAGES for line in commands(page, "headrace")):
         command: Any = program()
         words = shlex.split(line)[1:]
         while hasattr(command, "commands") and words and not words[0].startswith("-"):
@@ -134,10 +126,9 @@ def test_metrics_of_the_alarms_for_a_cluster_are_explained() -> None:
     assert [name for name in used if name.removesuffix("_total").rpartition("_")[2] not in code] == []
 
 
-@each_page
-def test_nothing_is_installed_from_an_index_that_does_not_have_it(page: Path) -> None:
+def test_nothing_is_installed_from_an_index_that_does_not_have_it() -> None:
     """Remove this test once Headrace is on PyPI."""
-    assert re.findall(r"pip install [^\n`]*\bheadrace\b(?!/)", page.read_text()) == []
+    assert [page for page, text in PAGES.items() if re.search(r"pip install [^\n`]*\bheadrace\b(?!/)", text)] == []
 
 
 def test_every_decision_is_in_the_index() -> None:

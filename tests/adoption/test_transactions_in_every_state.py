@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 import pytest
 from confluent_kafka import Producer as Librdkafka
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
 from headrace.coordinator.transactions.records import decode_value, encode_key, encode_value
 from headrace.coordinator.transactions.states import TransactionState
@@ -19,6 +17,7 @@ from tests.adoption.history import read_view
 from tests.adoption.kafka import Kraft
 from tests.parity.both import Message, Side
 from tests.parity.transactions import Producer, errors_in
+from tests.support.topics import create_topic, read_values
 from tests.support.waiting import wait_for
 
 ENDED = {"CompleteCommit": True, "CompleteAbort": False}
@@ -52,9 +51,8 @@ def kafka_directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.Tem
 
 
 def _write(side: Side, bootstrap: str, level: int) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    for created in admin.create_topics([NewTopic(state, 1, 1) for state in STATES]).values():
-        created.result(30)
+    for state in STATES:
+        create_topic(bootstrap, state)
 
     def coordinator() -> bool:  # Kafka creates its topic on the first request
         found = side.ask(ApiKey.FIND_COORDINATOR, 3, {"key": "any", "key_type": 1}, "transactions")
@@ -129,17 +127,16 @@ def test_only_decided_transactions_are_completed(broker: Broker) -> None:
     assert ends == {state: (0, 0 if state in ("Empty", "Ongoing") else 2) for state in STATES}
 
 
-@pytest.mark.parametrize("state", STATES)
-def test_the_producers_successor_continues(broker: Broker, state: str) -> None:
-    successor = Librdkafka({"bootstrap.servers": broker.bootstrap, "transactional.id": state})
-    successor.init_transactions(30)
-    successor.begin_transaction()
-    successor.produce(state, b"by the successor", partition=0)
-    successor.commit_transaction(30)
-
-    values = [value for _, _, value in read_view(broker.bootstrap, [state]).records[state, 0, "read_committed"]]
-    first = [b"value"] if state in ("CompleteCommit", "PrepareCommit") else []
-    assert values == [*first, b"by the successor"]
+def test_the_producers_successors_continue(broker: Broker) -> None:
+    for state in STATES:
+        successor = Librdkafka({"bootstrap.servers": broker.bootstrap, "transactional.id": state})
+        successor.init_transactions(30)
+        successor.begin_transaction()
+        successor.produce(state, b"by the successor", partition=0)
+        successor.commit_transaction(30)
+    for state in STATES:
+        first = [b"value"] if state in ("CompleteCommit", "PrepareCommit") else []
+        assert read_values(broker.bootstrap, state, isolation="read_committed") == [*first, b"by the successor"], state
 
 
 def test_the_feature_keeps_its_level(broker: Broker, kafka_directory: KafkaDirectory) -> None:

@@ -190,7 +190,6 @@ def test_an_idempotent_producer_continues_its_sequence(round_trip: Round, from_k
                 base_sequence=sequence,
             )
             request = {
-                "transactional_id": None,
                 "acks": -1,
                 "timeout": 10_000,
                 "topic_data": [{"name": "orders", "partition_data": [{"index": 0, "records": batch}]}],
@@ -201,14 +200,6 @@ def test_an_idempotent_producer_continues_its_sequence(round_trip: Round, from_k
         assert send(last.last_sequence + 2) == ("out_of_order_sequence_number", -1)
         assert send(last.last_sequence + 1) == ("none", last.next_offset)
         assert send(last.last_sequence + 1) == ("none", last.next_offset)
-
-
-def test_a_directory_can_change_brokers_repeatedly(round_trip: Round, from_kafka: Path) -> None:
-    for command in ("takeover", "handover", "takeover"):
-        code, output = headrace(command, "--data", str(from_kafka), "--zookeeper", round_trip.zookeeper)
-        assert code == 0, output
-    with Broker(data=from_kafka) as broker:
-        assert read_view(broker.bootstrap, [*TOPICS, KAFKA_TOPIC]) == round_trip.last_by_kafka
 
 
 def test_without_zookeeper_records_are_adopted_and_nothing_expires(round_trip: Round, from_kafka: Path) -> None:

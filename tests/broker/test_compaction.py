@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import Producer
 from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.testing import Broker
+from tests.support.topics import create_topic, read_records
 from tests.support.waiting import wait_for
 
 MEGABYTE = 1024 * 1024
@@ -22,7 +22,6 @@ SETTINGS = {
     "log.segment.delete.delay.ms": "0",
     "headrace.http.listener": "0",
 }
-KEYS = 20
 
 
 @pytest.fixture
@@ -32,9 +31,12 @@ def broker() -> Iterator[Broker]:
 
 
 def create(broker: Broker, topic: str) -> None:
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    config = {"cleanup.policy": "compact", "segment.bytes": str(MEGABYTE), "min.cleanable.dirty.ratio": "0.1"}
-    admin.create_topics([NewTopic(topic, 1, config=config)])[topic].result(10)
+    settings: dict[str, Any] = {
+        "cleanup_policy": "compact",
+        "segment_bytes": MEGABYTE,
+        "min_cleanable_dirty_ratio": 0.1,
+    }
+    create_topic(broker.bootstrap, topic, **settings)
 
 
 def fill(broker: Broker, topic: str, megabytes: int = 5) -> dict[bytes, int]:
@@ -56,26 +58,15 @@ def fill(broker: Broker, topic: str, megabytes: int = 5) -> dict[bytes, int]:
 
     for number in range(megabytes * 100):
         value = random.Random(number).randbytes(10_000)  # incompressible
-        producer.produce(topic, value, key=f"key-{number % KEYS}", partition=0, on_delivery=delivered)
+        producer.produce(topic, value, key=f"key-{number % 20}", partition=0, on_delivery=delivered)
         producer.poll(0)
     assert producer.flush(30) == 0
     return last
 
 
-def read(broker: Broker, topic: str) -> list[tuple[int, bytes]]:
+def read(broker: Broker, topic: str) -> list[tuple[int | None, object]]:
     """Return the offset and key of every record."""
-    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g", "enable.partition.eof": True})
-    consumer.assign([TopicPartition(topic, 0, 0)])
-    found = []
-    try:
-        while (message := consumer.poll(10)) is not None and message.error() is None:
-            offset, key = message.offset(), message.key()
-            assert offset is not None
-            assert isinstance(key, bytes)
-            found.append((offset, key))
-    finally:
-        consumer.close()
-    return found
+    return [(record.offset(), record.key()) for record in read_records(broker.bootstrap, topic)]
 
 
 def log_bytes(broker: Broker, topic: str) -> int:
@@ -97,7 +88,7 @@ def test_a_topic_shrinks_to_the_last_values(broker: Broker) -> None:
     last = fill(broker, "table")
     wait_for(lambda: log_bytes(broker, "table") < 2 * MEGABYTE, "the log shrinks")
     found = read(broker, "table")
-    assert [offset for offset, _ in found] == sorted({offset for offset, _ in found})
+    assert [offset for offset, _ in found] == sorted({offset or 0 for offset, _ in found})
     assert {key: offset for offset, key in found} == last
     again = fill(broker, "table", 1)
     assert {key: offset for offset, key in read(broker, "table")} == again

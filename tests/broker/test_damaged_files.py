@@ -50,14 +50,14 @@ def metadata(client: WireClient) -> dict[str, Any]:
     return client.ask(ApiKey.METADATA, 12, message)
 
 
-@pytest.mark.parametrize("damage", [lose, empty, garble])
-def test_a_lost_cluster_id_is_restored_from_the_metadata(data: Path, damage: Callable[[Path], None]) -> None:
+def test_a_lost_cluster_id_is_restored_from_the_metadata(data: Path) -> None:
     text = (data / "meta.properties").read_text()
-    damage(data / "meta.properties")
-    with Broker(data=data) as broker, WireClient(broker.bootstrap) as client:
-        cluster_id = metadata(client)["cluster_id"]
-        assert f"cluster.id={cluster_id}" in text
-        assert values(client, "t") == [b"t"]
+    for damage in (lose, empty, garble):
+        damage(data / "meta.properties")
+        with Broker(data=data) as broker, WireClient(broker.bootstrap) as client:
+            cluster_id = metadata(client)["cluster_id"]
+            assert f"cluster.id={cluster_id}" in text
+            assert values(client, "t") == [b"t"]
 
 
 def make_unreadable(path: Path) -> None:
@@ -145,14 +145,14 @@ def test_garbled_metadata_is_refused(data: Path) -> None:
     assert refused.value.code is ErrorCode.kafka_storage_error
 
 
-@pytest.mark.parametrize("damage", [garble, lose, empty])
-@pytest.mark.parametrize("name", ["leader-epoch-checkpoint", "00000000000000000001.snapshot"])
-def test_derived_files_are_rebuilt_from_the_log(data: Path, name: str, damage: Callable[[Path], None]) -> None:
-    path = data / "t-0" / name
-    path.touch()
-    damage(path)
-    with Broker(data=data) as broker, WireClient(broker.bootstrap) as client:
-        assert values(client, "t") == [b"t"]
+def test_derived_files_are_rebuilt_from_the_log(data: Path) -> None:
+    for name in ("leader-epoch-checkpoint", "00000000000000000001.snapshot"):
+        for damage in (garble, lose, empty):
+            path = data / "t-0" / name
+            path.touch()
+            damage(path)
+            with Broker(data=data) as broker, WireClient(broker.bootstrap) as client:
+                assert values(client, "t") == [b"t"], f"{damage.__name__} {name}"
 
 
 def test_an_unreadable_log_takes_only_its_partition_offline(data: Path) -> None:

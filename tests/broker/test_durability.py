@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.testing import Broker
 from tests.broker.pending_records import PendingRecord, block_disk
 from tests.support.broker_process import BrokerProcess
 from tests.support.flush_disk import Disk
+from tests.support.topics import create_topic, ends
 from tests.support.waiting import wait_for
 
 DURABLE = {"log.flush.interval.messages": "1"}
@@ -21,9 +21,8 @@ DURABLE = {"log.flush.interval.messages": "1"}
 @pytest.fixture
 def broker(tmp_path: Path, disk: Disk) -> Iterator[Broker]:
     with Broker(DURABLE, data=tmp_path / "data") as broker:
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        for created in admin.create_topics([NewTopic(item, 1, 1) for item in ("t", "u")]).values():
-            created.result(10)
+        for item in ("t", "u"):
+            create_topic(broker.bootstrap, item)
         yield broker
         disk.free.set()
 
@@ -34,9 +33,7 @@ def test_an_answer_waits_for_its_fsync_and_does_not_block_others(broker: Broker,
     assert disk.begun.wait(10)
     other = PendingRecord(broker, "u")
     assert wait_for(other.poll, "an answer for a partition on a fast disk") == "written"
-    reader = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g"})
-    assert reader.get_watermark_offsets(TopicPartition("t", 0), timeout=10) == (0, 0)
-    reader.close()
+    assert ends(broker.bootstrap, "t") == [0]
     assert [item.poll() for item in waiting] == [None, None]
     disk.free.set()
     for item in waiting:
@@ -65,8 +62,7 @@ def test_a_failed_write_of_committed_offsets_is_answered_with_its_error(tmp_path
     with Broker({**DURABLE, "log.dirs": directories}) as broker:
         consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g", "socket.timeout.ms": 2000})
         offset = [TopicPartition("u", 0, 0)]
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        admin.create_topics([NewTopic("u", 1, 1)])["u"].result(10)
+        create_topic(broker.bootstrap, "u")
         consumer.commit(offsets=offset, asynchronous=False)
         disk.error = errno.EIO
         with pytest.raises(KafkaException) as refused:
@@ -79,7 +75,7 @@ def test_a_failed_write_of_committed_offsets_is_answered_with_its_error(tmp_path
 def test_a_failed_fsync_is_not_retried(broker: Broker, disk: Disk) -> None:
     assert wait_for(PendingRecord(broker, "t").poll, "an answer") == "written"
     disk.error = errno.EIO
-    refused = PendingRecord(broker, "t", **{"message.timeout.ms": 3000})
+    refused = PendingRecord(broker, "t", **{"message.timeout.ms": 1000})
     assert "written" not in str(wait_for(refused.poll, "the end of the attempts"))
     disk.error = None
     late = PendingRecord(broker, "t", **{"message.timeout.ms": 1000})

@@ -4,10 +4,10 @@ import re
 import urllib.request
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.testing import Broker
 from headrace.wire.apis import ApiKey
+from tests.support.topics import create_topic
 from tests.support.waiting import wait_for
 from tests.support.wire_client import WireClient
 
@@ -17,13 +17,11 @@ EXPIRY = re.compile(r'headrace_group_offsets_expire_seconds\{group="g"\} (\S+)')
 
 def test_offsets_about_to_expire_are_reported(caplog: pytest.LogCaptureFixture) -> None:
     with Broker(SETTINGS) as broker, WireClient(broker.bootstrap) as client:
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
-        admin.create_topics([NewTopic("t", 1, 1)])["t"].result()
-        client.ask(ApiKey.FIND_COORDINATOR, 3, {"key": "g", "key_type": 0})
+        create_topic(broker.bootstrap, "t")
+        client.ask(ApiKey.FIND_COORDINATOR, 3, {"key": "g"})
         partition = {"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}
         commit = {
             "group_id": "g",
-            "generation_id_or_member_epoch": -1,
             "member_id": "",
             "retention_time": 60_000,
             "topics": [{"name": "t", "partitions": [partition]}],

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.broker.watched_groups import SETTINGS, get, member, produce
 from tests.support.broker_process import BrokerProcess
 from tests.support.ports import free_port
 from tests.support.small_disk import small_disk
+from tests.support.topics import create_topic
 from tests.support.waiting import wait_for
 
 LOST = "headrace_group_history_events_lost_total"
@@ -58,10 +58,9 @@ def disks(tmp_path: Path) -> Iterator[Disks]:
     with small_disk(tmp_path / "small", 8) as disk:
         disks = Disks(disk, tmp_path / "roomy")
         with disks.broker:
-            admin = AdminClient({"bootstrap.servers": disks.broker.bootstrap})
             # A new partition goes to the directory with the fewest: orders and the offsets topic go to the large disk.
             for topic in ("first", "orders", "third"):
-                admin.create_topics([NewTopic(topic, 1)])[topic].result(10)
+                create_topic(disks.broker.bootstrap, topic)
             yield disks
 
 

@@ -16,12 +16,8 @@ def heartbeat(client: WireClient, group: str, member: str, epoch: int = 0) -> An
         "group_id": group,
         "member_id": member,
         "member_epoch": epoch,
-        "instance_id": None,
-        "rack_id": None,
         "rebalance_timeout": 60_000,
         "subscribed_topic_names": ["t"],
-        "subscribed_topic_regex": None,
-        "server_assignor": None,
         "topic_partitions": [],
     }
     client.send(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, message)
@@ -39,7 +35,7 @@ def set_interval(client: WireClient, value: str) -> None:
 def test_the_interval_between_assignments_changes_for_all_groups_at_once() -> None:
     with Broker({"group.consumer.assignment.interval.ms": "600000"}) as broker:
         client = WireClient(broker.bootstrap)
-        client.send(ApiKey.FIND_COORDINATOR, 3, {"key": "g", "key_type": 0})
+        client.send(ApiKey.FIND_COORDINATOR, 3, {"key": "g"})
         client.receive(ApiKey.FIND_COORDINATOR, 3)
         wait_for(lambda: heartbeat(client, "g", "one")["error_code"] == "none", "the coordinator")
         assert heartbeat(client, "g", "two")["member_epoch"] == 2, "too early for the next assignment"

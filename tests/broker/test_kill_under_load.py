@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import KafkaError, Message, Producer
 
 from tests.support.broker_process import BrokerProcess
+from tests.support.topics import create_topic, read_records
 from tests.support.waiting import wait_for
 
 KILLS = int(os.environ.get("HEADRACE_KILLS", "4"))
@@ -79,42 +79,13 @@ class Writer:
             self.errors.append(str(error))
 
 
-def read_all(bootstrap: str, topic: str) -> dict[int, list[tuple[str, int, int]]]:
-    """Return `(writer, number, offset)` of every record by partition, in log order."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "enable.auto.commit": False})
-    found: dict[int, list[tuple[str, int, int]]] = {}
-    for partition in range(PARTITIONS):
-        position = TopicPartition(topic, partition, OFFSET_BEGINNING)
-        low, end = consumer.get_watermark_offsets(position, timeout=20)
-        consumer.assign([position])
-        records: list[tuple[str, int, int]] = []
-        found[partition] = records
-
-        def more(records: list[tuple[str, int, int]] = records, end: int = end) -> bool:
-            for message in consumer.consume(min(2000, end - len(records)), timeout=1):
-                assert message.error() is None, message.error()
-                key, value, offset = message.key(), message.value(), message.offset()
-                assert isinstance(key, bytes)
-                assert isinstance(value, bytes)
-                assert offset is not None
-                records.append((key.decode(), int(value), offset))
-            return len(records) >= end
-
-        wait_for(more, f"{end} records of partition {partition}", timeout_s=60)
-        assert [offset for _, _, offset in records] == list(range(low, end))
-    consumer.close()
-    return found
-
-
 @pytest.mark.parametrize(
     "flush_messages", [2**63 - 1, pytest.param(1, marks=pytest.mark.slow)], ids=["page cache", "fsync"]
 )
 def test_no_acknowledged_record_is_lost_duplicated_or_reordered(tmp_path: Path, flush_messages: int) -> None:
     settings = {"log.segment.bytes": 1_048_576, "log.flush.interval.messages": flush_messages}
     with BrokerProcess(tmp_path / "data", settings=settings) as broker:
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        (created,) = admin.create_topics([NewTopic("t", PARTITIONS, 1)]).values()
-        created.result(20)
+        create_topic(broker.bootstrap, "t", PARTITIONS)
         writers = [
             Writer(broker.bootstrap, "t", "plain"),
             Writer(broker.bootstrap, "t", "packed", **{"compression.type": "lz4"}),
@@ -130,9 +101,13 @@ def test_no_acknowledged_record_is_lost_duplicated_or_reordered(tmp_path: Path, 
         for writer in writers:
             writer.finish()
             assert writer.errors == []
-        found = read_all(broker.bootstrap, "t")
+        found = read_records(broker.bootstrap, "t")
         for writer in writers:
-            for partition, records in found.items():
-                own = [(number, offset) for key, number, offset in records if key == writer.name]
+            for partition in range(PARTITIONS):
+                own = [
+                    (int(record.value() or b""), record.offset())
+                    for record in found
+                    if (record.partition(), record.key()) == (partition, writer.name.encode())
+                ]
                 assert [number for number, _ in own] == list(range(writer.sent[partition]))
                 assert own == sorted(writer.acknowledged[partition])

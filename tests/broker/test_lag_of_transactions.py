@@ -5,12 +5,12 @@ import urllib.request
 from pathlib import Path
 
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
 from typer.testing import CliRunner
 
 from headrace.cli.main import app
 from headrace.testing import Broker
 from tests.broker.watched_groups import get
+from tests.support.topics import create_topic
 from tests.support.waiting import wait_for
 
 SETTINGS = {"headrace.http.listener": "127.0.0.1:0", "headrace.group.history.interval.ms": "100"}
@@ -18,8 +18,7 @@ SETTINGS = {"headrace.http.listener": "127.0.0.1:0", "headrace.group.history.int
 
 def write(broker: Broker, *, then_open: bool = False) -> Producer:
     """Write three transactions of two records and a marker: nine offsets; then open a fourth with one record."""
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.create_topics([NewTopic("t", 1, 1)])["t"].result()
+    create_topic(broker.bootstrap, "t")
     producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "writer"})
     producer.init_transactions(30)
     for number in range(4 if then_open else 3):
@@ -51,6 +50,16 @@ def test_markers_do_not_count_as_lag() -> None:
         commit(broker, 2)
         wait_for(lambda: lag(broker) == 4, "a lag of the four records after the first marker")
 
+        def scraped() -> bool:
+            with urllib.request.urlopen(f"{broker.http}/metrics") as answer:
+                text = answer.read().decode()
+            return 'kafka_consumergroup_group_sum_lag{group="g"} 4' in text
+
+        wait_for(scraped, "the same lag in the metrics")
+        commit(broker, 8)
+        result = CliRunner().invoke(app, ["groups", "list", "--lag", "--json", "-b", broker.bootstrap])
+        assert [load["lag"] for load in json.loads(result.stdout)] == [0]
+
 
 def test_records_of_an_open_transaction_do_not_count_as_lag() -> None:
     with Broker(SETTINGS) as broker:
@@ -67,24 +76,3 @@ def test_markers_from_before_a_restart_do_not_count_as_lag(tmp_path: Path) -> No
         commit(broker, 2)
     with Broker(SETTINGS, data=tmp_path) as broker:
         wait_for(lambda: lag(broker) == 4, "a lag without markers, counted from batch headers")
-
-
-def test_lag_in_the_metrics_does_not_count_markers() -> None:
-    with Broker(SETTINGS) as broker:
-        write(broker)
-        commit(broker, 5)
-
-        def scraped() -> bool:
-            with urllib.request.urlopen(f"{broker.http}/metrics") as answer:
-                text = answer.read().decode()
-            return 'kafka_consumergroup_group_sum_lag{group="g"} 2' in text
-
-        wait_for(scraped, "a lag of two records in the metrics")
-
-
-def test_a_list_shows_no_lag_if_only_markers_remain() -> None:
-    with Broker(SETTINGS) as broker:
-        write(broker)
-        commit(broker, 8)
-        result = CliRunner().invoke(app, ["groups", "list", "--lag", "--json", "-b", broker.bootstrap])
-        assert [load["lag"] for load in json.loads(result.stdout)] == [0]

@@ -2,19 +2,18 @@
 
 from pathlib import Path
 
-from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as KafkaTopicPartition
 
 from headrace.testing import Broker
+from tests.support.topics import create_topic
 
 PARTITIONS = 1000
 
 
 def test_one_request_may_write_to_a_thousand_partitions(tmp_path: Path) -> None:
     with Broker(data=tmp_path) as broker:
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        admin.create_topics([NewTopic("t", PARTITIONS, 1)], request_timeout=60)["t"].result(60)
+        create_topic(broker.bootstrap, "t", PARTITIONS)
         # kafka-python, unlike librdkafka, sends everything for a broker in one request
         producer = KafkaProducer(bootstrap_servers=broker.bootstrap, linger_ms=30_000, max_block_ms=60_000)
         sent = [producer.send("t", b"%d" % number, partition=number) for number in range(PARTITIONS)]

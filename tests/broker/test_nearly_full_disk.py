@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka import KafkaError as ClientError
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from kafka import KafkaProducer
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -21,6 +21,7 @@ from headrace.wire.records import RecordData, build_batch
 from tests.support.broker_process import BrokerProcess
 from tests.support.ports import free_port
 from tests.support.small_disk import small_disk
+from tests.support.topics import create_topic, read_records
 from tests.support.waiting import wait_for
 from tests.support.wire_client import WireClient
 
@@ -88,10 +89,6 @@ class Cluster:
         self.admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         self._http_port = http_port
 
-    def create(self, topic: str, **settings: object) -> None:
-        configs = {name.replace("_", "."): str(value) for name, value in settings.items()}
-        self.admin.create_topics([NewTopic(topic, 1, 1, config=configs)])[topic].result(10)
-
     def configure(self, topic: str, name: str, value: object) -> None:
         resource = ConfigResource(ResourceType.TOPIC, topic)
         resource.add_incremental_config(ConfigEntry(name, str(value), incremental_operation=AlterConfigOpType.SET))
@@ -143,7 +140,6 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 def refusal(bootstrap: str, topic: str) -> tuple[str, str | None]:
     """Return the error that a producer gets and the setting named in its message."""
     message = {
-        "transactional_id": None,
         "acks": 1,
         "timeout": 9000,
         "topic_data": [
@@ -158,39 +154,26 @@ def refusal(bootstrap: str, topic: str) -> tuple[str, str | None]:
 
 def records_of(bootstrap: str, topic: str) -> list[tuple[int, int]]:
     """Return the number and offset of every record, in log order."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "enable.auto.commit": False})
-    low, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=20)
-    consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
-    found: list[tuple[int, int]] = []
+    return [(int(record.key() or b""), record.offset() or 0) for record in read_records(bootstrap, topic)]
 
-    def more() -> bool:
-        for message in consumer.consume(min(500, end - low - len(found)), timeout=1):
-            key, offset = message.key(), message.offset()
-            assert message.error() is None, message.error()
-            assert isinstance(key, bytes)
-            assert offset is not None
-            found.append((int(key), offset))
-        return len(found) >= end - low
 
-    wait_for(more, f"{end - low} records", timeout_s=60)
-    if found:
-        # a commit is written even at the hard mark
-        consumer.commit(offsets=[TopicPartition(topic, 0, found[-1][1] + 1)], asynchronous=False)
+def commit(bootstrap: str, topic: str) -> None:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader"})
+    consumer.commit(offsets=[TopicPartition(topic, 0, 1)], asynchronous=False)
     consumer.close()
-    return found
 
 
 def test_producers_wait_at_the_hard_mark_and_everything_else_works(cluster: Cluster) -> None:
     bootstrap = cluster.broker.bootstrap
-    cluster.create("ballast")
+    create_topic(bootstrap, "ballast")
     ballast = Producer({"bootstrap.servers": bootstrap})
     for _ in range(20 * MIB // len(VALUE)):
         ballast.produce("ballast", VALUE, "0")
         ballast.poll(0)
     assert ballast.flush(30) == 0
-    records_of(bootstrap, "ballast")  # creates the offsets topic
+    commit(bootstrap, "ballast")  # creates the offsets topic
 
-    cluster.create("t", retention_bytes=-1)
+    create_topic(bootstrap, "t", retention_bytes=-1)
     flood = Flood(bootstrap, "t")
     cluster.wait_for_line(REFUSES_RECORDS, 1)
     assert cluster.times("less than the soft mark") >= 1
@@ -201,9 +184,10 @@ def test_producers_wait_at_the_hard_mark_and_everything_else_works(cluster: Clus
     assert refusal(bootstrap, "t") == (ErrorCode.kafka_storage_error.name, "headrace.disk.hard.free")
 
     # at the hard mark, only records of clients are refused
+    commit(bootstrap, "t")
     found = records_of(bootstrap, "t")
     assert set(flood.acknowledged) <= set(found)
-    cluster.create("another")
+    create_topic(bootstrap, "another")
     cluster.configure("another", "retention.ms", 1000)
     waiting = KafkaProducer(bootstrap_servers=bootstrap, retries=1000, retry_backoff_ms=50)
     sent = waiting.send("another", VALUE)

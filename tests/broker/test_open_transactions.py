@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import Producer
 
 from headrace.wire.apis import ApiKey
 from tests.broker.log_directories import Directories, move
+from tests.support.topics import create_topic, read_values
 from tests.support.waiting import wait_for
 from tests.support.wire_client import WireClient
 
@@ -27,10 +28,10 @@ def dirs(tmp_path: Path) -> Iterator[Directories]:
     dirs.broker.close()
 
 
-def create(dirs: Directories, **config: str) -> None:
-    admin = AdminClient({"bootstrap.servers": dirs.broker.bootstrap})
-    names = {name.replace("_", "."): value for name, value in config.items()}
-    admin.create_topics([NewTopic("t", 1, 1, config=names)])["t"].result(20)
+def committed(dirs: Directories) -> list[str]:
+    """Return the committed records up to the last stable offset."""
+    found = read_values(dirs.broker.bootstrap, "t", isolation="read_committed")
+    return [value.decode().rstrip() for value in found]
 
 
 def transactional(dirs: Directories, name: str) -> Producer:
@@ -47,29 +48,6 @@ def send(producer: Producer, *values: str, key: str | None = None, size: int = 0
     assert producer.flush(20) == 0
 
 
-def committed(dirs: Directories) -> list[str]:
-    """Consume the committed records up to the last stable offset."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": dirs.broker.bootstrap,
-            "group.id": "g",
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-            "auto.offset.reset": "earliest",
-        }
-    )
-    try:
-        consumer.assign([TopicPartition("t", 0, 0)])
-        values: list[str] = []
-        while message := consumer.poll(20):
-            if message.error():
-                return values
-            values.append((message.value() or b"").decode().rstrip())
-        raise AssertionError("no end of the partition")
-    finally:
-        consumer.close()
-
-
 def mixed(dirs: Directories) -> Producer:
     """Interleave a committed transaction, an aborted one and an open one; return the producer of the last."""
     first, second, third = (transactional(dirs, item) for item in ("first", "second", "third"))
@@ -83,7 +61,7 @@ def mixed(dirs: Directories) -> Producer:
 
 
 def test_a_partition_moves_to_another_directory(dirs: Directories) -> None:
-    create(dirs)
+    create_topic(dirs.broker.bootstrap, "t")
     producer = mixed(dirs)
     home = dirs.directory_of("t-0")
     client = WireClient(dirs.broker.bootstrap)
@@ -97,7 +75,7 @@ def test_a_partition_moves_to_another_directory(dirs: Directories) -> None:
 
 
 def test_the_broker_is_killed(dirs: Directories) -> None:
-    create(dirs)
+    create_topic(dirs.broker.bootstrap, "t")
     producer = mixed(dirs)
     dirs.broker.sigkill()
     for path in dirs.directory_of("t-0").glob("t-0/*.txnindex"):
@@ -110,7 +88,7 @@ def test_the_broker_is_killed(dirs: Directories) -> None:
 
 
 def test_records_are_deleted_from_an_open_transaction(dirs: Directories) -> None:
-    create(dirs)
+    create_topic(dirs.broker.bootstrap, "t")
     producer = mixed(dirs)
     client = WireClient(dirs.broker.bootstrap)
     topics = [{"name": "t", "partitions": [{"partition_index": 0, "offset": 3}]}]
@@ -125,7 +103,8 @@ def test_records_are_deleted_from_an_open_transaction(dirs: Directories) -> None
 
 
 def test_compaction_stops_before_an_open_transaction(dirs: Directories) -> None:
-    create(dirs, cleanup_policy="compact", segment_bytes=str(1 << 20), min_cleanable_dirty_ratio="0.01")
+    settings: dict[str, Any] = {"segment_bytes": 1 << 20, "min_cleanable_dirty_ratio": 0.01}
+    create_topic(dirs.broker.bootstrap, "t", cleanup_policy="compact", **settings)
     old, open_one = transactional(dirs, "old"), transactional(dirs, "open")
     send(old, *(f"{number}" for number in range(100)), key="k", size=30_000)
     old.commit_transaction(20)

@@ -4,16 +4,15 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from headrace.testing import Broker
-from headrace.wire.apis import ApiKey
-from headrace.wire.records import iter_records
+from tests.support.topics import create_topic
 from tests.support.waiting import wait_for
-from tests.support.wire_client import WireClient
 
 MEGABYTE = 1024 * 1024
 
@@ -24,11 +23,9 @@ def broker() -> Iterator[Broker]:
         yield broker
 
 
-def create(broker: Broker, topic: str, **settings: object) -> AdminClient:
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    configs = {name.replace("_", "."): str(value) for name, value in settings.items()}
-    admin.create_topics([NewTopic(topic, 1, config=configs)])[topic].result(10)
-    return admin
+def create(broker: Broker, topic: str, **settings: Any) -> AdminClient:
+    create_topic(broker.bootstrap, topic, **settings)
+    return AdminClient({"bootstrap.servers": broker.bootstrap})
 
 
 def configure(admin: AdminClient, topic: str, **settings: object) -> None:
@@ -142,46 +139,3 @@ def test_segments_roll_by_time_size_and_index_as_settings_change(broker: Broker)
     assert len(base_offsets(broker, "rolling")) > 4
     sizes = [path.stat().st_size for path in Path(broker.data, "rolling-0").glob("*.index")]
     assert max(sizes) <= 32
-
-
-def test_timestamps_outside_the_limits_of_the_topic_are_refused(broker: Broker) -> None:
-    now = time.time_ns() // 1_000_000
-    admin = create(broker, "stamped", retention_ms=-1)
-    hour = 3_600_000
-    assert write(broker, "stamped", 1, timestamp_ms=now + 2 * hour) == ["INVALID_TIMESTAMP"]
-    assert write(broker, "stamped", 1, timestamp_ms=1_000) == []
-    configure(admin, "stamped", message_timestamp_before_max_ms=hour, message_timestamp_after_max_ms=3 * hour)
-    assert write(broker, "stamped", 1, timestamp_ms=now + 2 * hour) == []
-    assert write(broker, "stamped", 1, timestamp_ms=now - 2 * hour) == ["INVALID_TIMESTAMP"]
-    configure(admin, "stamped", message_timestamp_type="LogAppendTime")
-    assert write(broker, "stamped", 1, timestamp_ms=now - 2 * hour) == []
-
-
-def test_a_removed_segment_is_kept_for_its_readers(broker: Broker, consumer: Consumer) -> None:
-    admin = create(broker, "slow", segment_bytes=MEGABYTE, file_delete_delay_ms=2000)
-    fill(broker, "slow", 4)
-    directory = Path(broker.data, "slow-0")
-    with WireClient(broker.bootstrap) as reader:
-        reader.send(ApiKey.FETCH, 4, FETCH)
-        configure(admin, "slow", retention_bytes=MEGABYTE)
-        wait_for(lambda: start_of(consumer, "slow") > 20, "the log's start moves")
-        assert list(directory.glob("*.log.deleted"))
-        wait_for(lambda: not list(directory.glob("*.deleted")), "removal of the files")
-        (topic,) = reader.receive(ApiKey.FETCH, 4)["responses"]
-    (partition,) = topic["partitions"]
-    assert partition["error_code"] == "none"
-    found = list(iter_records(partition["records"]))
-    assert [record.offset for record in found] == list(range(len(found)))
-    assert len(found) >= 8
-
-
-FETCH = {
-    "replica_id": -1,
-    "max_wait": 0,
-    "min_bytes": 0,
-    "max_bytes": 50 * MEGABYTE,
-    "isolation_level": 0,
-    "topics": [
-        {"topic": "slow", "partitions": [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 50 * MEGABYTE}]}
-    ],
-}

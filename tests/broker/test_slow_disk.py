@@ -5,13 +5,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 
 from headrace.replication import slow_disk
 from headrace.storage.files.log_file import LogFile
 from headrace.testing import Broker
 from tests.broker.pending_records import PendingRecord, block_disk
 from tests.support.flush_disk import Disk
+from tests.support.topics import create_topic
 from tests.support.waiting import wait_for
 
 STALL_S = slow_disk.STALL_NS / 1e9
@@ -20,9 +21,7 @@ STALL_S = slow_disk.STALL_NS / 1e9
 @pytest.fixture
 def broker(tmp_path: Path, disk: Disk) -> Iterator[Broker]:
     with Broker(data=tmp_path / "data") as broker:
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        for created in admin.create_topics([NewTopic("t", 1, 1)]).values():
-            created.result(10)
+        create_topic(broker.bootstrap, "t")
         yield broker
         disk.free.set()
 

@@ -45,35 +45,21 @@ def delete(client: WireClient, name: str = "t") -> None:
 
 
 def fetch(topic_id: uuid.UUID, *, session: tuple[int, int] = (0, -1), max_wait: int = 0, offset: int = 0) -> Any:
-    partition_request = {
-        "partition": 0,
-        "current_leader_epoch": -1,
-        "fetch_offset": offset,
-        "last_fetched_epoch": -1,
-        "log_start_offset": -1,
-        "partition_max_bytes": 1 << 25,
-    }
+    partition_request = {"partition": 0, "fetch_offset": offset, "partition_max_bytes": 1 << 25}
     return {
         "max_wait": max_wait,
         "min_bytes": 1,
         "max_bytes": 1 << 25,
-        "isolation_level": 0,
         "session_id": session[0],
         "session_epoch": session[1],
         "topics": [{"topic_id": topic_id, "partitions": [partition_request]}],
         "forgotten_topics_data": [],
-        "rack_id": "",
     }
 
 
 def write_by_id(client: WireClient, topic_id: uuid.UUID) -> str:
     partition = {"index": 0, "records": build_batch([RecordData(None, b"x", 1)])}
-    message = {
-        "transactional_id": None,
-        "acks": 1,
-        "timeout": 9000,
-        "topic_data": [{"topic_id": topic_id, "partition_data": [partition]}],
-    }
+    message = {"acks": 1, "timeout": 9000, "topic_data": [{"topic_id": topic_id, "partition_data": [partition]}]}
     code: str = client.ask(ApiKey.PRODUCE, 13, message)["responses"][0]["partition_responses"][0]["error_code"]
     return code
 
@@ -135,12 +121,7 @@ def test_a_slow_consumer_still_gets_removed_segments(broker: Broker, client: Wir
     records = [RecordData(None, bytes([number]) * 900_000, round(time.time() * 1000)) for number in range(12)]
     for record in records:
         partition = {"index": 0, "records": build_batch([record])}
-        message = {
-            "transactional_id": None,
-            "acks": 1,
-            "timeout": 9000,
-            "topic_data": [{"topic_id": topic_id, "partition_data": [partition]}],
-        }
+        message = {"acks": 1, "timeout": 9000, "topic_data": [{"topic_id": topic_id, "partition_data": [partition]}]}
         answer = client.ask(ApiKey.PRODUCE, 13, message)
         assert answer["responses"][0]["partition_responses"][0]["error_code"] == "none"
     slow = [WireClient(broker.bootstrap) for _ in records]

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.testing import Broker
+from tests.support.topics import create_topic
 from tests.support.waiting import wait_for
 
 SETTINGS = {
@@ -20,8 +20,7 @@ SETTINGS = {
 @pytest.fixture
 def broker() -> Iterator[Broker]:
     with Broker(SETTINGS) as broker:
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        admin.create_topics([NewTopic("t", 2, 1)])["t"].result()
+        create_topic(broker.bootstrap, "t", 2)
         yield broker
 
 
@@ -49,29 +48,20 @@ def metrics(broker: Broker) -> dict[str, float]:
     return {name: float(value) for name, value in found.items()}
 
 
-def test_an_open_transaction_holds_back_the_last_stable_offset(broker: Broker) -> None:
-    producer = open_transaction(broker)
-    [distance] = [
-        value for name, value in metrics(broker).items() if name.startswith("kafka_cluster_partition_laststableoffset")
-    ]
-    assert distance == 2
-    producer.commit_transaction(30)
-    assert not [name for name in metrics(broker) if name.startswith("kafka_cluster_partition_laststableoffset")]
+def test_an_open_transaction_is_counted_has_an_age_and_holds_back_the_last_stable_offset(broker: Broker) -> None:
+    def distances() -> list[float]:
+        prefix = "kafka_cluster_partition_laststableoffset"
+        return [value for name, value in metrics(broker).items() if name.startswith(prefix)]
 
-
-def test_transactions_are_counted_by_state(broker: Broker) -> None:
-    producer = open_transaction(broker)
-    assert metrics(broker)['headrace_transactions{state="Ongoing"}'] == 1
-    producer.commit_transaction(30)
-    wait_for(lambda: metrics(broker)['headrace_transactions{state="CompleteCommit"}'] == 1, "the end")
-
-
-def test_the_oldest_open_transaction_has_an_age(broker: Broker) -> None:
     assert metrics(broker)["headrace_transactions_oldest_open_seconds"] == 0
     producer = open_transaction(broker)
+    assert distances() == [2]
+    assert metrics(broker)['headrace_transactions{state="Ongoing"}'] == 1
     wait_for(lambda: metrics(broker)["headrace_transactions_oldest_open_seconds"] > 0, "an age")
-    producer.abort_transaction(30)
-    wait_for(lambda: metrics(broker)["headrace_transactions_oldest_open_seconds"] == 0, "no open transaction")
+    producer.commit_transaction(30)
+    assert distances() == []
+    wait_for(lambda: metrics(broker)['headrace_transactions{state="CompleteCommit"}'] == 1, "the end")
+    assert metrics(broker)["headrace_transactions_oldest_open_seconds"] == 0
 
 
 def test_a_transaction_that_outlives_its_timeout_is_logged_with_its_client(

@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Final
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
 from tests.checker.analysis import Anomaly, analyse
 from tests.checker.history import End, History, Partition, load
@@ -21,6 +19,7 @@ from tests.checker.worker import COPY, GROUP, PARTITIONS, RESTART, SOURCE, TRANS
 from tests.support.killable_broker import KillableBroker, killable_broker
 from tests.support.ports import free_port
 from tests.support.proxy import NO_FAULTS, Faults, Proxy
+from tests.support.topics import create_topic
 from tests.support.waiting import wait_for
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
@@ -291,9 +290,8 @@ def _judge(seed: int, history: History, faults: list[str]) -> Verdict:
 
 
 def _create_topics(bootstrap: str) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    for created in admin.create_topics([NewTopic(topic, PARTITIONS, 1) for topic in (SOURCE, COPY)]).values():
-        created.result(30)
+    for topic in (SOURCE, COPY):
+        create_topic(bootstrap, topic, PARTITIONS)
 
 
 def _fence(bootstrap: str, transactional_id: str) -> None:

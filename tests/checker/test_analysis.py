@@ -1,4 +1,4 @@
-"""Valid histories, and histories with one anomaly: every kind, and every planted fault."""
+"""Valid histories, and histories with one anomaly of every kind."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -210,43 +210,3 @@ def test_complete_copies_have_no_anomalies() -> None:
 )
 def test_incomplete_copies(history: History, expected: set[Kind]) -> None:
     assert kinds(history) == expected
-
-
-class TestPlantedFaults:
-    """The histories left by faulty brokers; tests/checker/test_planted.py plants the faults."""
-
-    def test_a_missing_marker_leaves_a_partition_without_its_end(self) -> None:
-        history = History(
-            transactions=[transaction(0, (LEFT, "a0"), (RIGHT, "a0'"))],
-            final={LEFT: end((0, "a0")), RIGHT: end(stable=0)},
-        )
-        history = replace(history, final={**history.final, RIGHT: End(records=(), stable=0, high_watermark=1)})
-        assert kinds(history) == {Kind.HANGING, Kind.SPLIT_TRANSACTION, Kind.LOST_WRITE}
-
-    def test_a_reply_before_the_append_loses_the_commit_in_a_crash(self) -> None:
-        history = History(
-            transactions=[transaction(0, (LEFT, "a0")), transaction(0, (LEFT, "b0"), incarnation=1)],
-            final={LEFT: end((2, "b0"))},
-        )
-        assert kinds(history) == {Kind.LOST_WRITE}
-
-    def test_a_missing_fence_lets_the_older_producer_continue(self) -> None:
-        history = History(
-            transactions=[transaction(0, (LEFT, "a0")), transaction(0, (LEFT, "b0"), incarnation=1)],
-            starts=[*VALID.starts, SUCCESSOR],
-            final={LEFT: end((0, "b0"), (2, "a0"))},
-        )
-        assert kinds(history) == {Kind.NOT_FENCED, Kind.REORDERED}
-
-    def test_a_marker_written_twice_ends_the_next_transaction(self) -> None:
-        """The second marker commits the first records of the next transaction; its abort comes too late."""
-        history = History(
-            transactions=[transaction(0, (LEFT, "a0")), transaction(1, (LEFT, "a1"), outcome=Outcome.ABORTED)],
-            final={LEFT: end((0, "a0"), (2, "a1"))},
-            reads=[read(0, "a0"), read(2, "a1")],
-        )
-        assert kinds(history) == {Kind.ABORTED_READ}
-
-    def test_an_offset_committed_outside_an_aborted_transaction_loses_its_copies(self) -> None:
-        history = copies((0, "c0 a0", A), (1, "c1 a1", C), found=[(2, "c1 a1")])
-        assert kinds(history) == {Kind.LOST_COPY}

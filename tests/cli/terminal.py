@@ -1,4 +1,4 @@
-"""Run commands on a terminal of their own."""
+"""Run commands on a terminal of their own, 80 columns wide."""
 
 import fcntl
 import os
@@ -19,10 +19,9 @@ def shown(
     typed: str = "",
     status: int = 0,
     interrupt_at: bytes = b"",
-    width: int = 80,
 ) -> list[str]:
     """Return the final lines on the terminal, without colours and input; send Ctrl-C at `interrupt_at`."""
-    seen = styled(environment, *words, typed=typed, status=status, interrupt_at=interrupt_at, width=width)
+    seen = styled(environment, *words, typed=typed, status=status, interrupt_at=interrupt_at)
     return re.sub(rb"\x1b\[[0-9;?]*[a-zA-Z]", b"", seen).decode().splitlines()
 
 
@@ -32,11 +31,10 @@ def styled(
     typed: str = "",
     status: int = 0,
     interrupt_at: bytes = b"",
-    width: int = 80,
 ) -> bytes:
     """Return the bytes sent to the terminal."""
     ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     attributes = termios.tcgetattr(theirs)
     attributes[3] &= ~termios.ECHO
     termios.tcsetattr(theirs, termios.TCSANOW, attributes)

@@ -14,6 +14,7 @@ from confluent_kafka.admin import NewTopic
 
 from headrace.cli.cluster import Cluster
 from tests.cli.conftest import Headrace
+from tests.cli.processes import read_line, start, write_line
 from tests.support.broker_process import BrokerProcess, answers_api_versions
 from tests.support.ports import free_port
 from tests.support.waiting import wait_for
@@ -23,35 +24,14 @@ needs_full_device = pytest.mark.skipif(not FULL.exists(), reason="needs /dev/ful
 
 PRINTING = [
     "--version",
-    "--help",
-    "topics",
     "topics --help",
-    "topics list",
-    "topics list --json",
-    "topics create {new}",
-    "topics create {new} --json",
     "topics describe {topic}",
-    "topics describe {topic} --json",
-    "groups list",
     "groups list --json",
-    "groups list --lag",
-    "groups describe {topic}-group --json",
-    "groups reset {topic}-group --to earliest --topic {topic}",
-    "consume {topic} --until-end",
     "consume {topic} --until-end --jsonl",
     "produce {topic} --json",
     "verify {data} --json",
 ]
-DIFFERENT = {
-    "--version",
-    "topics --help",
-    "topics describe {topic}",
-    "groups list --json",
-    "consume {topic} --until-end --jsonl",
-    "produce {topic} --json",
-    "verify {data} --json",
-}
-"""One command for each way of printing; the others run in `make slow`."""
+"""One command for each way of printing."""
 
 
 def _run(
@@ -75,29 +55,22 @@ def _run(
 
 @pytest.fixture(scope="module")
 def written(bootstrap: str, cluster: Cluster) -> Iterator[str]:
-    """A topic with ten records that the group NAME-group has read."""
+    """A topic with ten records."""
     name = f"cli-{uuid.uuid4().hex[:10]}"
     cluster.create(NewTopic(name, 2, 1))
     environment = {**os.environ, "HEADRACE_BOOTSTRAP": bootstrap}
     _run(environment, "produce", name, input="a\n" * 10)
-    _run(environment, "consume", name, "--group", f"{name}-group", "--until-end", stdout=subprocess.DEVNULL)
     yield name
     cluster.admin.delete_topics([name])[name].result()
 
 
 @needs_full_device
-@pytest.mark.parametrize(
-    "line", [pytest.param(line, marks=[] if line in DIFFERENT else [pytest.mark.slow]) for line in PRINTING]
-)
+@pytest.mark.parametrize("line", PRINTING)
 def test_unwritable_output_is_reported_in_one_line(
-    written: str,
-    new_name: Callable[[], str],
-    environment: Mapping[str, str],
-    tmp_path: Path,
-    line: str,
+    written: str, environment: Mapping[str, str], tmp_path: Path, line: str
 ) -> None:
     (tmp_path / "meta.properties").write_text("version=1\nbroker.id=0\ncluster.id=abc\n")
-    words = line.format(topic=written, new=new_name(), data=tmp_path).split()
+    words = line.format(topic=written, data=tmp_path).split()
     with FULL.open("w") as full:
         result = _run(environment, *words, stdout=full)
     assert result.returncode == 1
@@ -142,8 +115,6 @@ def _environment(broker: BrokerProcess, environment: Mapping[str, str]) -> dict[
     [
         (BrokerProcess.sigkill, ("--group", "g")),
         pytest.param(BrokerProcess.pause, (), marks=pytest.mark.slow),
-        pytest.param(BrokerProcess.sigkill, (), marks=pytest.mark.slow),
-        pytest.param(BrokerProcess.pause, ("--group", "g"), marks=pytest.mark.slow),
     ],
 )
 def test_a_consumer_fails_if_its_broker_disappears(
@@ -155,15 +126,8 @@ def test_a_consumer_fails_if_its_broker_disappears(
     with own_broker:
         environment = _environment(own_broker, environment)
         _run(environment, "produce", "t", "--create")
-        consumer = subprocess.Popen(
-            [sys.executable, "-m", "headrace", "consume", "t", "--timeout", "3", *group],
-            stdout=PIPE,
-            stderr=PIPE,
-            env=environment,
-            text=True,
-        )
-        assert consumer.stdout is not None
-        assert consumer.stdout.readline() == "x\n"
+        consumer = start(environment, "consume", "t", "--timeout", "3", *group)
+        assert read_line(consumer) == "x\n"
         how(own_broker)
         _, err = consumer.communicate(timeout=60)
     assert consumer.returncode == 1
@@ -179,20 +143,13 @@ def test_a_consumer_survives_a_short_absence_of_its_broker(
         environment = _environment(own_broker, environment)
         _run(environment, "produce", "t", "--create")
         with output.open("w") as stderr:
-            consumer = subprocess.Popen(
-                [sys.executable, "-m", "headrace", "consume", "t", "--timeout", "15", "-n", "2"],
-                stdout=PIPE,
-                stderr=stderr,
-                env=environment,
-                text=True,
-            )
-        assert consumer.stdout is not None
-        assert consumer.stdout.readline() == "x\n"
+            consumer = start(environment, "consume", "t", "--timeout", "15", "-n", "2", stderr=stderr)
+        assert read_line(consumer) == "x\n"
         own_broker.sigkill()
         wait_for(lambda: "trying to reconnect" in output.read_text(), "a line about the loss", timeout_s=14)
         own_broker.start()
         _run(environment, "produce", "t")
-        assert consumer.stdout.readline() == "x\n"
+        assert read_line(consumer) == "x\n"
         consumer.communicate(timeout=60)
     assert consumer.returncode == 0
     assert "Error" not in output.read_text()
@@ -206,20 +163,11 @@ def test_a_producer_fails_if_its_broker_disappears(own_broker: BrokerProcess, en
     with own_broker:
         environment = _environment(own_broker, environment)
         _run(environment, "produce", "t", "--create")
-        producer = subprocess.Popen(
-            [sys.executable, "-m", "headrace", "produce", "t", "--timeout", "2"],
-            stdin=PIPE,
-            stdout=PIPE,
-            stderr=PIPE,
-            env=environment,
-            text=True,
-        )
-        assert producer.stdin is not None
-        producer.stdin.write("a\n")
-        producer.stdin.flush()
+        producer = start(environment, "produce", "t", "--timeout", "2")
+        write_line(producer, "a")
         wait_for(lambda: _consumed(environment) == ["x", "a"], "the record")
         own_broker.sigkill()
-        producer.stdin.write("b\n")
+        write_line(producer, "b")
         _, err = producer.communicate(timeout=60)
     assert producer.returncode == 1
     assert f"Error: producing to 't': no reply from {own_broker.bootstrap}; 1 record delivered before that" in err
@@ -229,10 +177,8 @@ def test_a_consumer_fails_if_its_topic_is_deleted(
     headrace: Headrace, topic: str, environment: Mapping[str, str]
 ) -> None:
     headrace("produce", topic, stdin="a\n")
-    words = [sys.executable, "-m", "headrace", "consume", topic, "--timeout", "3"]
-    consumer = subprocess.Popen(words, stdout=PIPE, stderr=PIPE, env=environment, text=True)
-    assert consumer.stdout is not None
-    assert consumer.stdout.readline() == "a\n"
+    consumer = start(environment, "consume", topic, "--timeout", "3")
+    assert read_line(consumer) == "a\n"
     headrace("topics", "delete", topic, "--yes")
     _, err = consumer.communicate(timeout=60)
     assert consumer.returncode == 1
@@ -242,14 +188,11 @@ def test_a_consumer_fails_if_its_topic_is_deleted(
 def test_a_producer_fails_if_its_topic_is_deleted(
     headrace: Headrace, topic: str, environment: Mapping[str, str]
 ) -> None:
-    words = [sys.executable, "-m", "headrace", "produce", topic, "--timeout", "3", "-p", "0"]
-    producer = subprocess.Popen(words, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=environment, text=True)
-    assert producer.stdin is not None
-    producer.stdin.write("a\n")
-    producer.stdin.flush()
+    producer = start(environment, "produce", topic, "--timeout", "3", "-p", "0")
+    write_line(producer, "a")
     wait_for(lambda: headrace("consume", topic, "--until-end").stdout == "a\n", "the record")
     headrace("topics", "delete", topic, "--yes")
-    producer.stdin.write("b\n")
+    write_line(producer, "b")
     _, err = producer.communicate(timeout=60)
     assert producer.returncode == 1
     assert f"Error: topic '{topic}' was deleted while producing to it; 1 record delivered before that" in err
@@ -294,7 +237,7 @@ def test_a_broker_runs_if_its_banner_cannot_be_written(environment: Mapping[str,
     port = free_port()
     words = ["start", "--data", str(tmp_path / "data"), "--listen", f"127.0.0.1:{port}"]
     with FULL.open("w") as full:
-        broker = subprocess.Popen([sys.executable, "-m", "headrace", *words], stdout=full, stderr=PIPE, text=True)
+        broker = start(environment, *words, stdout=full)
     try:
         wait_for(lambda: answers_api_versions("127.0.0.1", port), "an answer")
     finally:
@@ -303,19 +246,3 @@ def test_a_broker_runs_if_its_banner_cannot_be_written(environment: Mapping[str,
     assert broker.returncode == 0
     assert "Cannot write to standard output: No space left on device" in err
     assert "Traceback" not in err
-
-
-def test_a_broker_starts_with_unknown_keys_in_its_settings_file(tmp_path: Path) -> None:
-    settings = tmp_path / "server.properties"
-    settings.write_text("my.plugin.depth=3\nlog.retention.hour=24\n")
-    words = ["start", "--data", str(tmp_path / "data"), "--listen", "127.0.0.1:0", "--config", str(settings)]
-    broker = subprocess.Popen([sys.executable, "-m", "headrace", *words], stdout=PIPE, stderr=PIPE, text=True)
-    try:
-        assert broker.stdout is not None
-        assert "is ready" in broker.stdout.readline()
-    finally:
-        broker.terminate()
-        _, err = broker.communicate(timeout=30)
-    [warning] = [line for line in err.splitlines() if "my.plugin.depth" in line]
-    assert "WARNING" in warning
-    assert "my.plugin.depth; log.retention.hour (Did you mean log.retention.hours?)" in warning

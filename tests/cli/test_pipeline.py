@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 from headrace.cli.main import app
 from headrace.pipeline.spec import registry
 from tests.cli.terminal import shown
-from tests.support.speed import cpu_seconds, python_processes
 
 MY_JOBS = '''
 from dataclasses import dataclass
@@ -195,7 +194,7 @@ def test_a_mistake_is_explained(pipeline: Pipeline, line: str, status: int, mess
 
 
 def test_a_description_fits_the_terminal_but_for_settings_of_spark(folder: Path) -> None:
-    lines = shown(os.environ, "pipeline", "describe", "my_sessions", "--from", "my_jobs.py", width=80)
+    lines = shown(os.environ, "pipeline", "describe", "my_sessions", "--from", "my_jobs.py")
     tables = lines[: lines.index("Spark settings of the laptop profile")]
     assert max(len(line) for line in tables if not line.startswith(("From", "Lake", "Checkpoints"))) <= 80
     assert "Job              my_sessions" in tables
@@ -220,13 +219,6 @@ def test_brokers_that_do_not_answer_are_named(
 
 
 FROM = ("--from", "my_jobs.py")
-
-
-@pytest.mark.parametrize("words", [["list", *FROM], ["describe", "my_sessions", *FROM], ["status"]], ids=" ".join)
-def test_jobs_are_shown_at_once(folder: Path, words: list[str]) -> None:
-    command = [sys.executable, "-m", "headrace", "pipeline", *words]
-    # Three to four times as much as the Python process; six times if PySpark is loaded.
-    assert python_processes(lambda: cpu_seconds(command)) < 5.5
 
 
 @pytest.mark.parametrize(

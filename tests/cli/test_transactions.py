@@ -40,7 +40,7 @@ def producer(bootstrap: str, topic: str) -> Iterator[Producer]:
 def hanging(bootstrap: str, topic: str) -> int:
     """The id of a producer with a transaction in partition 0 that is unknown to every coordinator."""
     with WireClient(bootstrap) as client:
-        init_request = {"transactional_id": None, "transaction_timeout": 0, "producer_id": -1, "producer_epoch": -1}
+        init_request = {"transactional_id": None, "transaction_timeout": 0}
         producer_id: int = client.ask(ApiKey.INIT_PRODUCER_ID, 4, init_request)["producer_id"]
         batch = build_batch(
             [RecordData(None, b"x", clock.now_ms() - HOUR_MS)],
@@ -74,10 +74,15 @@ def producers(headrace: Headrace, topic: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.usefixtures("producer")
-def test_a_list_shows_coordinator_producer_and_state(headrace: Headrace, topic: str) -> None:
-    found = listed(headrace, "list")[topic]
+def test_a_list_shows_coordinator_producer_and_state_and_a_long_one_age_and_timeout(
+    headrace: Headrace, topic: str
+) -> None:
+    found = listed(headrace, "list", "--long")[topic]
     assert found["state"] == "Ongoing"
     assert found["producer_id"] >= 0
+    assert found["timeout_ms"] == 50_000
+    assert 0 <= found["age_seconds"] < 60
+    assert len(found["partitions"]) == 2
     assert (
         f"{topic}\t{found['coordinator']}\t{found['producer_id']}\tOngoing" in headrace("transactions", "list").stdout
     )
@@ -91,14 +96,6 @@ def test_lists_are_filtered(headrace: Headrace, topic: str) -> None:
     assert topic not in listed(headrace, "list", "--producer-id", "987654")
     assert topic not in listed(headrace, "list", "--longer-than", "1h")
     assert topic not in listed(headrace, "list", "--pattern", "nothing")
-
-
-@pytest.mark.usefixtures("producer")
-def test_a_long_list_shows_age_and_timeout(headrace: Headrace, topic: str) -> None:
-    found = listed(headrace, "list", "--long")[topic]
-    assert found["timeout_ms"] == 50_000
-    assert 0 <= found["age_seconds"] < 60
-    assert len(found["partitions"]) == 2
 
 
 @pytest.mark.parametrize(
@@ -117,25 +114,20 @@ def test_an_invalid_command_line_is_refused(headrace: Headrace, words: tuple[str
     assert problem in headrace("transactions", *words, status=2).stderr
 
 
-@pytest.mark.usefixtures("producer")
-def test_a_description_shows_partitions_and_first_offsets(headrace: Headrace, topic: str) -> None:
+def test_a_description_shows_partitions_and_first_offsets_until_the_end(
+    headrace: Headrace, producer: Producer, topic: str
+) -> None:
     found = listed(headrace, "describe", topic)[topic]
     assert found["partitions"] == [{"topic": topic, "partition": partition, "start_offset": 0} for partition in (0, 1)]
     printed = headrace("transactions", "describe", topic).stdout
     assert "state\tOngoing" in printed
     assert f"{topic}\t1\t0" in printed
+    assert f"Did you mean '{topic}'?" in headrace("transactions", "describe", f"{topic}x", status=1).stderr
 
-
-def test_an_ended_transaction_has_no_age(headrace: Headrace, producer: Producer, topic: str) -> None:
     producer.commit_transaction(30)
     producer.begin_transaction()
     found = listed(headrace, "describe", topic)[topic]
     assert (found["state"], found["age_seconds"], found["partitions"]) == ("CompleteCommit", None, [])
-
-
-@pytest.mark.usefixtures("producer")
-def test_a_misspelt_id_gets_a_suggestion(headrace: Headrace, topic: str) -> None:
-    assert f"Did you mean '{topic}'?" in headrace("transactions", "describe", f"{topic}x", status=1).stderr
 
 
 @pytest.mark.usefixtures("producer")
@@ -145,10 +137,15 @@ def test_the_producers_of_a_partition_are_described(headrace: Headrace, topic: s
     assert "start_offset" in headrace("transactions", "describe-producers", topic).stdout
 
 
-def test_a_hanging_transaction_is_found_and_aborted(headrace: Headrace, topic: str, hanging: int) -> None:
-    result = headrace("transactions", "find-hanging", f"{topic}:0", "--json")
-    [found] = json.loads(result.stdout)
-    assert (found["producer_id"], found["start_offset"]) == (hanging, 0)
+def test_a_hanging_transaction_is_found_and_aborted(
+    headrace: Headrace, bootstrap: str, topic: str, hanging: int
+) -> None:
+    [broker, *_] = Cluster(bootstrap).describe([topic])[0].partitions[0].replicas
+    for words in ((f"{topic}:0",), (topic, "--broker", str(broker.id))):
+        result = headrace("transactions", "find-hanging", *words, "--json")
+        [found] = json.loads(result.stdout)
+        assert (found["producer_id"], found["start_offset"]) == (hanging, 0)
+    assert json.loads(headrace("transactions", "find-hanging", topic, "--longer-than", "2h", "--json").stdout) == []
     assert f"headrace transactions abort {topic}:0 --start-offset 0" in result.stderr
 
     headrace("transactions", "abort", f"{topic}:0", "--start-offset", "0", "--yes")
@@ -162,22 +159,9 @@ def test_a_broker_without_replicas_is_refused(headrace: Headrace, topic: str) ->
     assert "broker 77 has no replica" in result.stderr
 
 
-def test_a_hanging_transaction_is_found_on_the_given_broker(
-    headrace: Headrace, bootstrap: str, topic: str, hanging: int
-) -> None:
-    [broker, *_] = Cluster(bootstrap).describe([topic])[0].partitions[0].replicas
-    found = json.loads(headrace("transactions", "find-hanging", topic, "--broker", str(broker.id), "--json").stdout)
-    assert [item["producer_id"] for item in found] == [hanging]
-
-
 def test_a_hanging_transaction_is_aborted_by_its_producer(headrace: Headrace, topic: str, hanging: int) -> None:
     headrace("transactions", "abort", f"{topic}:0", "--producer-id", str(hanging), "--producer-epoch", "0", "--yes")
     assert producers(headrace, topic)[0]["start_offset"] is None
-
-
-@pytest.mark.usefixtures("hanging")
-def test_a_recent_transaction_is_not_hanging(headrace: Headrace, topic: str) -> None:
-    assert json.loads(headrace("transactions", "find-hanging", topic, "--longer-than", "2h", "--json").stdout) == []
 
 
 @pytest.mark.usefixtures("producer")

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from typing import Any, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
-from confluent_kafka.admin import AdminClient, ConsumerGroupDescription, NewTopic
+from confluent_kafka.admin import AdminClient, ConsumerGroupDescription
 
 from tests.support.broker_process import BrokerProcess
+from tests.support.topics import create_topic
 from tests.support.waiting import wait_for
 
 QUICK_GROUPS = {
@@ -121,7 +122,7 @@ class ContinuousProducer:
     """A context manager that continuously writes numbered records to a topic."""
 
     def __init__(self, broker: BrokerProcess, topic: str, partitions: int) -> None:
-        create_topic(broker, topic, partitions)
+        create_topic(broker.bootstrap, topic, partitions)
         self._topic = topic
         self._partitions = partitions
         self._producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0})
@@ -148,8 +149,3 @@ class ContinuousProducer:
             self._producer.produce(self._topic, value, partition=number % self._partitions)
             self._producer.poll(0)
             self.sent.append(value)
-
-
-def create_topic(broker: BrokerProcess, topic: str, partitions: int) -> None:
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result()

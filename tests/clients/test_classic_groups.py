@@ -10,9 +10,10 @@ from confluent_kafka import ConsumerGroupState, KafkaError, TopicPartition
 
 from tests.clients.drivers.java_driver import java_command
 from tests.clients.drivers.line_process import LineProcess
-from tests.clients.members import CLASSIC, CONSUMER, QUICK_GROUPS, ContinuousProducer, Members, create_topic
+from tests.clients.members import CLASSIC, CONSUMER, QUICK_GROUPS, ContinuousProducer, Members
 from tests.support.broker_process import BrokerProcess
 from tests.support.kafka_tools import CONSOLE_CONSUMER
+from tests.support.topics import create_topic
 from tests.support.waiting import wait_for
 
 ONE_MEMBER = """
@@ -43,7 +44,7 @@ def members(broker: BrokerProcess) -> Iterator[Members]:
 
 @pytest.mark.parametrize("strategy", ["range", "roundrobin", "cooperative-sticky"])
 def test_every_assignor_shares_partitions(members: Members, broker: BrokerProcess, topic: str, strategy: str) -> None:
-    create_topic(broker, topic, 6)
+    create_topic(broker.bootstrap, topic, 6)
     settings = {"partition.assignment.strategy": strategy}
     members.join(topic, **settings)
     members.wait_for_share(6)
@@ -61,7 +62,7 @@ def test_every_assignor_shares_partitions(members: Members, broker: BrokerProces
 @pytest.mark.java
 @pytest.mark.slow
 def test_java_members_share_with_the_sticky_assignor(members: Members, broker: BrokerProcess, topic: str) -> None:
-    create_topic(broker, topic, 6)
+    create_topic(broker.bootstrap, topic, 6)
     strategy = "org.apache.kafka.clients.consumer.StickyAssignor"
     address = ("--bootstrap-server", broker.bootstrap, "--topic", topic, "--group", members.group_id)
     command = java_command(
@@ -90,7 +91,7 @@ def _shares(members: Members, partitions: int, count: int) -> bool:
 def test_a_static_member_restarts_without_a_rebalance_and_fences_its_predecessor(
     members: Members, broker: BrokerProcess, topic: str
 ) -> None:
-    create_topic(broker, topic, 4)
+    create_topic(broker.bootstrap, topic, 4)
     first = members.join(topic, **{"group.instance.id": "one"})
     other = members.join(topic, **{"group.instance.id": "two"})
     members.wait_for_share(2, 2)
@@ -112,7 +113,7 @@ def test_a_static_member_restarts_without_a_rebalance_and_fences_its_predecessor
 def test_a_dead_member_is_removed_after_its_session_timeout(
     members: Members, broker: BrokerProcess, topic: str
 ) -> None:
-    create_topic(broker, topic, 4)
+    create_topic(broker.bootstrap, topic, 4)
     command = [sys.executable, "-c", ONE_MEMBER, broker.bootstrap, members.group_id, topic]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -125,7 +126,7 @@ def test_a_dead_member_is_removed_after_its_session_timeout(
 
 
 def test_a_member_that_does_not_poll_leaves_and_rejoins(members: Members, broker: BrokerProcess, topic: str) -> None:
-    create_topic(broker, topic, 4)
+    create_topic(broker.bootstrap, topic, 4)
     slow = members.join(topic, **{"session.timeout.ms": 1500, "max.poll.interval.ms": 1500})
     members.join(topic)
     members.wait_for_share(2, 2)
@@ -137,7 +138,7 @@ def test_a_member_that_does_not_poll_leaves_and_rejoins(members: Members, broker
 
 
 def test_members_without_a_common_protocol_get_an_error(members: Members, broker: BrokerProcess, topic: str) -> None:
-    create_topic(broker, topic, 2)
+    create_topic(broker.bootstrap, topic, 2)
     members.join(topic, **{"partition.assignment.strategy": "range"})
     members.wait_for_share(2)
     members.join(topic, **{"partition.assignment.strategy": "roundrobin"})
@@ -169,7 +170,7 @@ def test_a_group_survives_a_crash_of_its_coordinator_during_a_rebalance(
 def test_a_hundred_members_join_at_once_and_no_other(
     broker: BrokerProcess, topic: str, protocol: dict[str, Any]
 ) -> None:
-    create_topic(broker, topic, 100)
+    create_topic(broker.bootstrap, topic, 100)
     members = Members(broker, **protocol)
     for _ in range(100):
         members.join(topic)

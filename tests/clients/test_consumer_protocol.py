@@ -4,12 +4,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from confluent_kafka import ConsumerGroupState, ConsumerGroupType, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 
 from tests.clients.drivers.java_driver import run_tool
 from tests.clients.members import CONSUMER, QUICK_GROUPS, Members
 from tests.support.broker_process import BrokerProcess
 from tests.support.kafka_tools import CONSOLE_CONSUMER, CONSUMER_GROUPS
+from tests.support.topics import create_topic
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +33,7 @@ def fill(broker: BrokerProcess) -> Callable[[str, int], None]:
     """A function that creates a topic of four partitions with numbered records."""
 
     def create_and_fill(topic: str, count: int) -> None:
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        admin.create_topics([NewTopic(topic, 4, 1)])[topic].result()
+        create_topic(broker.bootstrap, topic, 4)
         producer = Producer({"bootstrap.servers": broker.bootstrap})
         for number in range(count):
             producer.produce(topic, str(number).encode(), partition=number % 4)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupState, ConsumerGroupTopicPartitions, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 from kafka import TopicPartition as KafkaPythonPartition
 from kafka.admin import KafkaAdminClient
 from kafka.errors import GroupSubscribedToTopicError, NoError
@@ -18,6 +18,7 @@ from tests.clients.brokers import BrokerUnderTest
 from tests.clients.conftest import start_driver
 from tests.clients.drivers.java_driver import JavaDriver
 from tests.support.kafka_tools import CONSUMER_GROUPS
+from tests.support.topics import create_topic
 from tests.support.waiting import wait_for
 
 OLD_MS = 10 * 3_600_000
@@ -27,8 +28,7 @@ OLD_MS = 10 * 3_600_000
 @pytest.fixture
 def group(shared_broker: BrokerUnderTest, topic: str) -> str:
     """A group that has committed offsets 4 and 0 in two partitions with 10 records, of which 5 are old."""
-    admin = AdminClient({"bootstrap.servers": shared_broker.bootstrap})
-    admin.create_topics([NewTopic(topic, 2)])[topic].result(10)
+    create_topic(shared_broker.bootstrap, topic, 2)
     producer = Producer({"bootstrap.servers": shared_broker.bootstrap})
     now_ms = time.time_ns() // 1_000_000
     for partition in range(2):
@@ -125,6 +125,8 @@ def test_kafkas_tool_lists_describes_and_deletes_groups(
     offsets = java.run(CONSUMER_GROUPS, *of_group, "--offsets", "--verbose")
     assert re.search(rf"{topic}\s+0\s+(-\s+)?4\s+10\s+6\s", offsets)
     # A group with members that consume the topic is protected.
+    to_earliest = ("--reset-offsets", "--to-earliest", "--all-topics", "--execute")
+    assert "current state is Stable" in java.run(CONSUMER_GROUPS, *to_earliest, "--group", group)
     refused = java.run(CONSUMER_GROUPS, "--delete-offsets", "--group", group, "--topic", topic)
     assert "GroupSubscribedToTopic" in refused or "actively subscribed" in refused
     assert "not empty" in java.run(CONSUMER_GROUPS, "--delete", "--group", group)

@@ -13,9 +13,10 @@ import pytest
 from confluent_kafka import ConsumerGroupState, KafkaError
 
 from tests.clients.drivers.java_driver import java_command
-from tests.clients.members import CLASSIC, CONSUMER, QUICK_GROUPS, Members, create_topic
+from tests.clients.members import CLASSIC, CONSUMER, QUICK_GROUPS, Members
 from tests.support.broker_process import BrokerProcess
 from tests.support.ports import free_port
+from tests.support.topics import create_topic
 from tests.support.waiting import wait_for
 
 DELAY_MS = 2000
@@ -64,7 +65,7 @@ def rebalances(broker: BrokerProcess, members: Members) -> list[dict[str, Any]]:
 
 def test_members_that_join_within_the_initial_delay_share_the_first_generation(start: StartBroker, topic: str) -> None:
     broker = start(group_initial_rebalance_delay_ms=DELAY_MS)
-    create_topic(broker, topic, 4)
+    create_topic(broker.bootstrap, topic, 4)
     assigned: list[int] = []
     with members_of(broker, **CLASSIC) as members:
         members.join(topic, lambda _, partitions: assigned.append(len(partitions)))
@@ -79,28 +80,13 @@ def test_members_that_join_within_the_initial_delay_share_the_first_generation(s
     assert only["phases"][0]["ms"] >= DELAY_MS
 
 
-def test_without_a_delay_the_first_member_gets_all_partitions_at_once(start: StartBroker, topic: str) -> None:
-    broker = start(group_initial_rebalance_delay_ms=0)
-    create_topic(broker, topic, 4)
-    with members_of(broker, **CLASSIC) as members:
-        members.join(topic)
-        members.wait_for_share(4)
-        [first] = rebalances(broker, members)
-        members.join(topic)
-        members.wait_for_share(2, 2)
-        later = rebalances(broker, members)[1:]
-    assert first["phases"][0]["phase"] == "join"
-    assert first["phases"][0]["ms"] < 100, "a single join begins and ends the rebalance"
-    assert later, "the second member needs its own rebalance"
-
-
 @pytest.mark.java
 @pytest.mark.parametrize(
     "protocol", [pytest.param(CLASSIC, marks=pytest.mark.slow), CONSUMER], ids=["classic", "consumer"]
 )
 def test_a_full_group_refuses_members(start: StartBroker, topic: str, protocol: dict[str, Any]) -> None:
     broker = start(group_max_size=2, group_consumer_max_size=2)
-    create_topic(broker, topic, 4)
+    create_topic(broker.bootstrap, topic, 4)
     with members_of(broker, **protocol) as members:
         first = members.join(topic)
         members.join(topic)

@@ -8,9 +8,10 @@ from confluent_kafka import Consumer, ConsumerGroupState, ConsumerGroupType
 
 from tests.clients.drivers.java_driver import java_command
 from tests.clients.drivers.line_process import LineProcess
-from tests.clients.members import CLASSIC, CONSUMER, QUICK_GROUPS, ContinuousProducer, Members, create_topic
+from tests.clients.members import CLASSIC, CONSUMER, QUICK_GROUPS, ContinuousProducer, Members
 from tests.support.broker_process import BrokerProcess
 from tests.support.kafka_tools import CONSOLE_CONSUMER
+from tests.support.topics import create_topic
 from tests.support.waiting import wait_for
 
 PARTITIONS = 6
@@ -78,7 +79,7 @@ def java_consumer(broker: BrokerProcess, topic: str, group: str, protocol: str) 
 @pytest.mark.slow
 def test_java_consumers_change_their_protocol(broker: BrokerProcess, topic: str) -> None:
     """Run one consumer of either protocol, then only the newer, then only the older."""
-    create_topic(broker, topic, PARTITIONS)
+    create_topic(broker.bootstrap, topic, PARTITIONS)
     observer = Members(broker)
 
     def members_are(kind: ConsumerGroupType, count: int) -> bool:

@@ -13,12 +13,10 @@ from tests.clients.brokers import BrokerUnderTest
 from tests.clients.conftest import start_driver
 from tests.clients.drivers.confluent_driver import ConfluentDriver
 from tests.clients.drivers.java_driver import JavaDriver, run_tool
-from tests.clients.messages import plain, with_headers
+from tests.clients.messages import plain
 from tests.support.broker_process import BrokerProcess
 from tests.support.kafka_tools import (
     CONFIGS,
-    CONSOLE_CONSUMER,
-    CONSUMER_GROUPS,
     DUMP_LOG,
     GET_OFFSETS,
     LOG_DIRS,
@@ -30,7 +28,6 @@ PRODUCER_PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"
 CONSUMER_PERFORMANCE = "org.apache.kafka.tools.ConsumerPerformance"
 API_VERSIONS = "org.apache.kafka.tools.BrokerApiVersionsCommand"
 TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
-TRANSACTION_FORMATTER = "org.apache.kafka.tools.consumer.TransactionLogMessageFormatter"
 
 
 @pytest.fixture
@@ -77,37 +74,6 @@ def test_kafka_configs(java: JavaDriver, shared_broker: BrokerUnderTest, topic: 
     assert "num.partitions=4 sensitive=false synonyms={STATIC_BROKER_CONFIG:num.partitions=4" in of_broker
 
 
-def test_kafka_consumer_groups(java: JavaDriver, shared_broker: BrokerUnderTest, topic: str) -> None:
-    group = f"{topic}-group"
-    messages = plain(30, "grouped")
-    java.create_topic(topic, 1)
-    librdkafka = ConfluentDriver(shared_broker.bootstrap)
-    librdkafka.produce(topic, messages)
-    of_group = ("--group", group)
-
-    with librdkafka.group_consumer(topic, group) as consumer:
-        consumer.receive(10)
-        consumer.commit()
-        members = java.run(CONSUMER_GROUPS, "--describe", "--members", "--verbose", *of_group)
-        assert re.search(rf"{group}\s+tests-confluent-\S+\s+/127\.0\.0\.1\s+tests-confluent\s+1\s", members)
-        refused = java.run(
-            CONSUMER_GROUPS, "--reset-offsets", "--to-earliest", "--execute", "--topic", topic, *of_group
-        )
-        assert "current state is Stable" in refused
-
-    assert group in java.run(CONSUMER_GROUPS, "--list").splitlines()
-    assert re.search(rf"{group}\s.*\bEmpty\s+0", java.run(CONSUMER_GROUPS, "--describe", "--state", *of_group))
-    assert re.search(rf"{topic}\s+0\s+10\s+30\s+20\s", java.run(CONSUMER_GROUPS, "--describe", "--offsets", *of_group))
-
-    java.run(CONSUMER_GROUPS, "--reset-offsets", "--shift-by", "5", "--execute", "--topic", topic, *of_group)
-    with librdkafka.group_consumer(topic, group) as consumer:
-        assert [record.message for record in consumer.receive(15)] == messages[15:]
-
-    java.run(CONSUMER_GROUPS, "--delete-offsets", "--topic", topic, *of_group)
-    java.run(CONSUMER_GROUPS, "--delete", *of_group)
-    assert group not in java.run(CONSUMER_GROUPS, "--list").splitlines()
-
-
 def test_kafka_delete_records_and_get_offsets(
     java: JavaDriver, shared_broker: BrokerUnderTest, topic: str, tmp_path: Path
 ) -> None:
@@ -127,15 +93,6 @@ def test_kafka_delete_records_and_get_offsets(
     assert offset_at("max-timestamp").startswith(f"{topic}:0:")
     read = java.consume_from_beginning(topic, 18)
     assert [record.offset for record in read] == list(range(12, 30))
-
-
-def test_console_consumer_stops_at_the_end(java: JavaDriver, topic: str) -> None:
-    java.create_topic(topic, 2)
-    java.produce(topic, plain(3, "few"))
-
-    read = java.run(CONSOLE_CONSUMER, "--topic", topic, "--from-beginning", "--timeout-ms", "3000")
-
-    assert len(read.splitlines()) == 3
 
 
 def test_performance_tools(java: JavaDriver, shared_broker: BrokerUnderTest, topic: str) -> None:
@@ -171,22 +128,6 @@ def test_log_dirs_and_api_versions(java: JavaDriver, topic: str) -> None:
     versions = java.run(API_VERSIONS)
     for api in ("Produce(0)", "Fetch(1)", "Metadata(3)", "CreateTopics(19)"):
         assert re.search(rf"{re.escape(api)}: .*\[usable: \d+\]", versions), api
-
-
-def test_dump_log_reads_files_of_a_running_broker(java: JavaDriver, shared_broker: BrokerUnderTest, topic: str) -> None:
-    java.create_topic(topic, 1)
-    librdkafka = ConfluentDriver(shared_broker.bootstrap)
-    for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
-        librdkafka.produce(topic, with_headers(20, codec), codec=codec)
-    (directory,) = shared_broker.data.rglob(f"{topic}-0")
-    segment = directory / "00000000000000000000"
-
-    log = run_tool(DUMP_LOG, "--deep-iteration", "--print-data-log", "--files", f"{segment}.log")
-    assert re.findall(r"compresscodec: (\S+) crc", log) == ["none", "gzip", "snappy", "lz4", "zstd"]
-    assert log.count("isvalid: true") >= 5
-    assert "isvalid: false" not in log
-    assert [int(offset) for offset in re.findall(r"^\| offset: (\d+)", log, re.MULTILINE)] == list(range(100))
-    assert log.count("headerKeys: [source,sort]") == 100
 
 
 def test_dump_log_reads_files_of_a_stopped_broker(java: JavaDriver, own_broker: BrokerUnderTest, topic: str) -> None:
@@ -258,24 +199,6 @@ def test_kafka_transactions(java: JavaDriver, open_transaction: Producer, topic:
     assert topic not in hanging
 
 
-def test_console_consumer_prints_the_states_of_transactions(
-    java: JavaDriver, open_transaction: Producer, topic: str
-) -> None:
-    printed = java.run(
-        CONSOLE_CONSUMER,
-        *("--topic", "__transaction_state", "--from-beginning", "--timeout-ms", "4000"),
-        *("--formatter", TRANSACTION_FORMATTER),
-    )
-
-    records = [json.loads(text) for text in re.findall(r'\{"key".*?\}(?=\{"key"|\s*$)', printed)]
-    own = [record for record in records if record["key"]["data"]["transactionalId"] == topic]
-    states = [item["value"]["data"]["transactionStatus"] for item in own]
-    assert states == [EMPTY, ONGOING, PREPARE_COMMIT, COMPLETE_COMMIT, ONGOING]
-    partitions = [item["value"]["data"]["transactionPartitions"] for item in own]
-    assert partitions[1] == [{"topic": topic, "partitionIds": [0]}]
-    assert {item["value"]["data"]["transactionTimeoutMs"] for item in own} == {60_000}
-
-
 def test_dump_log_reads_the_states_of_transactions(
     java: JavaDriver, shared_broker: BrokerUnderTest, open_transaction: Producer, topic: str
 ) -> None:
@@ -285,6 +208,8 @@ def test_dump_log_reads_the_states_of_transactions(
     own = [line for line in dumped.splitlines() if f'"transactionalId":"{topic}"' in line]
     states = [int(state) for line in own for state in re.findall(r'"transactionStatus":(\d)', line)]
     assert states == [EMPTY, ONGOING, PREPARE_COMMIT, COMPLETE_COMMIT, ONGOING]
+    assert f'"transactionPartitions":[{{"topic":"{topic}","partitionIds":[0]}}]' in own[1]
+    assert all('"transactionTimeoutMs":60000' in line for line in own)
 
     (directory,) = shared_broker.data.rglob(f"{topic}-0")
     log = run_tool(DUMP_LOG, "--deep-iteration", "--files", str(directory / "00000000000000000000.log"))

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
 from headrace.testing import Broker
 from tests.support.ports import free_port
+from tests.support.topics import create_topic
 from tests.support.waiting import wait_for
 
 
@@ -43,8 +42,7 @@ def test_a_consumer_of_an_empty_partition_continues(tmp_path: Path) -> None:
         for leader_epoch in range(3):
             with Broker(data=tmp_path, port=port):
                 if not leader_epoch:
-                    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-                    admin.create_topics([NewTopic("t", 1, 1)])["t"].result(10)
+                    create_topic(bootstrap, "t")
                     consumer.assign([TopicPartition("t", 0, OFFSET_BEGINNING)])
                 wait_for(partial(has_fetched, leader_epoch), "a fetch under the leader epoch")
                 if leader_epoch == 2:

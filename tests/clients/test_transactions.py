@@ -11,7 +11,6 @@ from tests.clients.brokers import BrokerUnderTest, start_broker
 from tests.clients.drivers.confluent_driver import ConfluentDriver
 from tests.clients.drivers.contract import MissingClientError
 from tests.clients.transactional import CLIENTS
-from tests.clients.transactional.confluent_client import read
 from tests.clients.transactional.contract import (
     END,
     FencedError,
@@ -19,6 +18,7 @@ from tests.clients.transactional.contract import (
     TransactionalClient,
     TransactionalProducer,
 )
+from tests.support.topics import ends, read_values
 from tests.support.waiting import wait_for
 
 PARTITIONS = 2
@@ -89,43 +89,6 @@ def committed(broker: BrokerUnderTest, group: str, topic: str) -> int:
 Producers = Callable[..., TransactionalProducer]
 
 
-def test_a_committed_transaction_is_read_completely(
-    client: TransactionalClient, producers: Producers, broker: BrokerUnderTest, ledger: str
-) -> None:
-    producer = producers(f"{ledger}-id")
-    for number in range(3):
-        producer.begin()
-        producer.send(ledger, 0, [f"left {number}", f"left again {number}"])
-        producer.send(ledger, 1, [f"right {number}"])
-        producer.commit()
-    write_ends(broker, ledger)
-
-    records = client.read_committed(ledger, PARTITIONS)
-
-    assert [record.value for record in records if record.partition == 0] == [
-        f"{side} {number}" for number in range(3) for side in ("left", "left again")
-    ]
-    assert [record.value for record in records if record.partition == 1] == [f"right {number}" for number in range(3)]
-
-
-def test_an_aborted_transaction_is_never_read(
-    client: TransactionalClient, producers: Producers, broker: BrokerUnderTest, ledger: str
-) -> None:
-    producer = producers(f"{ledger}-id")
-    producer.begin()
-    producer.send(ledger, 0, ["dropped"])
-    producer.send(ledger, 1, ["dropped too"])
-    producer.abort()
-    producer.begin()
-    producer.send(ledger, 0, ["kept"])
-    producer.commit()
-    write_ends(broker, ledger)
-
-    assert client.read_committed(ledger, PARTITIONS) == [Record(0, "kept")]
-    in_the_log = read(broker.bootstrap, ledger, PARTITIONS, "read_uncommitted")
-    assert sorted(record.value for record in in_the_log) == ["dropped", "dropped too", "kept"]
-
-
 def test_a_second_producer_with_the_same_id_fences_the_first(
     client: TransactionalClient, producers: Producers, broker: BrokerUnderTest, ledger: str
 ) -> None:
@@ -188,19 +151,25 @@ def test_all_clients_read_the_same(broker: BrokerUnderTest, ledger: str) -> None
             with closing(clients[-1].producer(f"{ledger}-{name}")) as producer:
                 producer.begin()
                 producer.send(ledger, 0, [f"{name} drops this"])
+                producer.send(ledger, 1, [f"{name} drops this"])
                 producer.abort()
                 producer.begin()
-                producer.send(ledger, 0, [f"{name} keeps this"])
+                producer.send(ledger, 0, [f"{name} keeps this", f"{name} keeps that"])
+                producer.send(ledger, 1, [f"{name} keeps this"])
                 producer.commit()
         write_ends(broker, ledger)
-        expected = [Record(0, f"{name} keeps this") for name in CLIENTS]
+        expected = [Record(0, f"{name} keeps {what}") for name in CLIENTS for what in ("this", "that")]
+        expected += [Record(1, f"{name} keeps this") for name in CLIENTS]
         for name, each in zip(CLIENTS, clients, strict=True):
-            assert each.read_committed(ledger, PARTITIONS) == expected, name
+            records = each.read_committed(ledger, PARTITIONS)
+            assert sorted(records, key=lambda record: record.partition) == expected, name
+        assert len(read_values(broker.bootstrap, ledger)) == 5 * len(CLIENTS) + PARTITIONS
     finally:
         for each in clients:
             each.close()
 
 
+@pytest.mark.parametrize("client", ["confluent-kafka"], indirect=True)
 def test_an_open_transaction_blocks_readers_of_its_partition_only(
     producers: Producers, broker: BrokerUnderTest, ledger: str
 ) -> None:
@@ -208,19 +177,10 @@ def test_an_open_transaction_blocks_readers_of_its_partition_only(
     producer.begin()
     producer.send(ledger, 0, ["open"])
     write_ends(broker, ledger)
-    consumer = Consumer(
-        {"bootstrap.servers": broker.bootstrap, "group.id": "not-used", "isolation.level": "read_committed"}
-    )
-    try:
-        ends = [
-            consumer.get_watermark_offsets(TopicPartition(ledger, partition), timeout=20)[1]
-            for partition in range(PARTITIONS)
-        ]
-        assert ends == [0, 1]
-        producer.commit()
-        wait_for(
-            lambda: consumer.get_watermark_offsets(TopicPartition(ledger, 0), timeout=20)[1] == 3,
-            "the record, the other record and the marker are readable",
-        )
-    finally:
-        consumer.close()
+
+    def stable() -> list[int]:
+        return ends(broker.bootstrap, ledger, PARTITIONS, isolation="read_committed")
+
+    assert stable() == [0, 1]
+    producer.commit()
+    wait_for(lambda: stable() == [3, 1], "the record, the other record and the marker are readable")

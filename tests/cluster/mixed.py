@@ -4,13 +4,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 
 from tests.adoption.kafka import WithZooKeeper, ZooKeeper
 from tests.cluster.conftest import HEADRACE, SESSION_TIMEOUT_MS, leaders, member, metadata
+from tests.support import topics
 from tests.support.broker_process import BrokerProcess
 from tests.support.waiting import wait_for
 
@@ -45,12 +46,9 @@ class MixedCluster:
         """The addresses of all brokers."""
         return ",".join(self.bootstraps.values())
 
-    def create_topic(self, name: str, replicas: Sequence[Sequence[int]], **config: object) -> None:
+    def create_topic(self, name: str, replicas: Sequence[Sequence[int]], **config: Any) -> None:
         """Create a topic with these replicas for each partition, and wait until all brokers know its leaders."""
-        settings = {key.replace("_", "."): str(value) for key, value in config.items()}
-        new = NewTopic(name, len(replicas), replica_assignment=[list(brokers) for brokers in replicas], config=settings)
-        admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        admin.create_topics([new])[name].result(60)
+        topics.create_topic(self.bootstrap, name, replicas=replicas, **config)
         self.wait_for_leaders(name, [brokers[0] for brokers in replicas])
 
     def wait_for_leaders(self, topic: str, expected: Sequence[int]) -> None:

@@ -9,7 +9,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.coordinator.runtime.partitioner import partition_for
 from headrace.wire.apis import ApiKey
-from tests.cluster.conftest import HEADRACE, KAFKA, Cluster, leaders, wait_for_brokers
+from tests.cluster.conftest import HEADRACE, KAFKA, Cluster, leaders
 from tests.cluster.producing import produce
 from tests.support.waiting import wait_for
 from tests.support.wire_client import WireClient
@@ -119,21 +119,12 @@ def committed(bootstrap: str, group: str) -> dict[int, int]:
         consumer.close()
 
 
-def commit(bootstrap: str, group: str, offset: int) -> None:
-    consumer = consumer_of(bootstrap, group)
-    consumer.committed([TopicPartition(TOPIC, 0)], timeout=20)  # connects to the coordinator
-    consumer.commit(offsets=[TopicPartition(TOPIC, index, offset) for index in range(2)], asynchronous=False)
-    consumer.close()
-
-
-@SIDES
 @COORDINATORS
 @pytest.mark.parametrize("kind", [GROUP, TRANSACTION], ids=["group", "transaction"])
-def test_both_brokers_name_the_leader_as_the_coordinator(
-    cluster: Cluster, side: str, coordinator: int, kind: int
-) -> None:
+def test_both_brokers_name_the_leader_as_the_coordinator(cluster: Cluster, coordinator: int, kind: int) -> None:
     key = key_of(coordinator, "found", kind)
-    assert coordinator_of(cluster.bootstraps[side], key, kind) == ("none", coordinator)
+    found = {side: coordinator_of(bootstrap, key, kind) for side, bootstrap in cluster.bootstraps.items()}
+    assert found == dict.fromkeys(cluster.bootstraps, ("none", coordinator))
 
 
 @SIDES
@@ -189,22 +180,3 @@ def test_offsets_are_committed_with_a_transaction(cluster: Cluster, coordinator:
     producer.commit_transaction(30)
     consumer.close()
     assert committed(cluster.kafka.bootstrap, group) == {0: 2, 1: 2}
-
-
-@pytest.mark.slow
-def test_commits_survive_a_kill_of_the_coordinator(cluster: Cluster) -> None:
-    group = key_of(HEADRACE, "killed")
-    commit(cluster.kafka.bootstrap, group, 17)
-    cluster.headrace.restart()
-    wait_for_brokers(cluster.kafka.bootstrap, HEADRACE, KAFKA)
-    assert committed(cluster.kafka.bootstrap, group) == {0: 17, 1: 17}
-
-
-@pytest.mark.slow
-def test_commits_survive_a_clean_restart_of_the_coordinator(cluster: Cluster) -> None:
-    group = key_of(HEADRACE, "restarted")
-    commit(cluster.headrace.bootstrap, group, 18)
-    assert cluster.headrace.sigterm() == 0
-    cluster.headrace.start()
-    wait_for_brokers(cluster.kafka.bootstrap, HEADRACE, KAFKA)
-    assert committed(cluster.kafka.bootstrap, group) == {0: 18, 1: 18}

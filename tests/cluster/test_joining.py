@@ -10,7 +10,6 @@ from confluent_kafka.admin import (
     AclOperation,
     AclPermissionType,
     AdminClient,
-    NewTopic,
     ResourcePatternType,
     ResourceType,
 )
@@ -19,6 +18,7 @@ from kazoo.client import KazooClient
 from tests.adoption.kafka import WithZooKeeper, ZooKeeper
 from tests.cluster.conftest import HEADRACE, KAFKA, leaders, member, metadata, wait_for_brokers
 from tests.cluster.producing import produce, values_of
+from tests.support.topics import create_topic
 from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(240)]
@@ -63,20 +63,6 @@ def refusal(data: Path, zookeeper: str, **settings: object) -> str:
     return last.removeprefix("headrace: ")
 
 
-def test_a_migration_to_kraft_is_refused(tree: KazooClient, tmp_path: Path) -> None:
-    tree.create("/migration", json.dumps({"version": 0, "kraft_controller_id": 3000}).encode())
-    assert refusal(tmp_path / "data", address_of(tree)) == (
-        "the cluster is migrating from ZooKeeper to KRaft, and Headrace cannot join a KRaft cluster: finish the"
-        " migration without Headrace, or revert it and delete the node /migration"
-    )
-
-
-def test_a_kraft_controller_is_refused(tree: KazooClient, tmp_path: Path) -> None:
-    claim = {"version": 2, "brokerid": 3000, "timestamp": "0", "kraftControllerEpoch": 7}
-    tree.create("/controller", json.dumps(claim).encode())
-    assert "is migrating from ZooKeeper to KRaft" in refusal(tmp_path / "data", address_of(tree))
-
-
 def test_directories_of_another_cluster_are_refused(tree: KazooClient, tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
@@ -84,13 +70,6 @@ def test_directories_of_another_cluster_are_refused(tree: KazooClient, tmp_path:
     error = refusal(data, address_of(tree))
     assert "another" in error
     assert "the-cluster" in error
-
-
-def test_an_unsupported_inter_broker_protocol_is_refused(tree: KazooClient, tmp_path: Path) -> None:
-    settings = {"inter.broker.protocol.version": "3.3"}
-    error = refusal(tmp_path / "data", address_of(tree), **settings)
-    assert "inter.broker.protocol.version" in error
-    assert "must be 3.4 to 3.9; raise it on all brokers first" in error
 
 
 @pytest.mark.slow
@@ -116,23 +95,6 @@ def test_a_cluster_with_acls_is_refused(zookeeper: ZooKeeper, tmp_path: Path) ->
     assert error == (
         "the cluster has ACLs (/kafka-acl/Topic), which Headrace does not enforce: delete them before Headrace joins"
     )
-
-
-@pytest.mark.slow
-def test_brokers_without_a_plaintext_listener_are_refused(zookeeper: ZooKeeper, tmp_path: Path) -> None:
-    address = f"{zookeeper.address}/sasl"
-    login = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="a" password="b" user_a="b";'
-    kafka = WithZooKeeper(tmp_path / "kafka", address)
-    kafka.settings |= {
-        "listeners": f"SASL_PLAINTEXT://{kafka.bootstrap}",
-        "security.inter.broker.protocol": "SASL_PLAINTEXT",
-        "sasl.mechanism.inter.broker.protocol": "PLAIN",
-        "sasl.enabled.mechanisms": "PLAIN",
-        "listener.name.sasl_plaintext.plain.sasl.jaas.config": login,
-    }
-    with kafka:
-        error = refusal(tmp_path / "data", address)
-    assert error.startswith(f"broker {KAFKA} has no listener PLAINTEXT, only SASL_PLAINTEXT")
 
 
 @pytest.mark.slow
@@ -169,9 +131,7 @@ def test_brokers_with_the_protocol_of_kafka_3_4_replicate_both_ways(zookeeper: Z
     ):
         wait_for_brokers(kafka.bootstrap, HEADRACE, KAFKA)
         wait_for_brokers(headrace.bootstrap, HEADRACE, KAFKA)
-        new = NewTopic("both", 2, replica_assignment=[[HEADRACE, KAFKA], [KAFKA, HEADRACE]])
-        admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-        admin.create_topics([new])["both"].result(30)
+        create_topic(kafka.bootstrap, "both", replicas=[[HEADRACE, KAFKA], [KAFKA, HEADRACE]])
         expected = {0: HEADRACE, 1: KAFKA}
         wait_for(lambda: leaders(headrace.bootstrap, "both") == expected, "leaders on both")
         produce(headrace.bootstrap, "both", *values_of("both", 200), partitions=2)

@@ -11,17 +11,17 @@ from typing import Any, Final
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
 from headrace.cli.main import app
-from headrace.coordinator.runtime.partitioner import partition_for
 from headrace.wire.apis import ApiKey
 from tests.adoption.kafka import WithZooKeeper, ZooKeeper
 from tests.cluster.conftest import HEADRACE, KAFKA, Cluster, leaders, member, metadata, wait_for_brokers
 from tests.support.broker_process import BrokerProcess
 from tests.support.ports import free_port
+from tests.support.topics import create_topic
 from tests.support.waiting import wait_for
 from tests.support.wire_client import WireClient
 
@@ -32,6 +32,7 @@ TOPIC, BROKER = 2, 4
 DYNAMIC_BROKER, DYNAMIC_DEFAULT = 2, 3
 """Sources of settings in replies."""
 MIB: Final = 1 << 20
+START_OFFSETS: Final = "log.flush.start.offset.checkpoint.interval.ms"
 FREEZABLE: Final = ("tests.support.freezable",)
 
 
@@ -55,7 +56,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, http: str, state_changes: 
     }
     with (
         ZooKeeper(base / "zookeeper") as zookeeper,
-        WithZooKeeper(base / "kafka", zookeeper.address) as kafka,
+        WithZooKeeper(base / "kafka", zookeeper.address, {START_OFFSETS: "200"}) as kafka,
         member(base / "data", zookeeper.address, **settings) as headrace,
     ):
         wait_for_brokers(kafka.bootstrap, HEADRACE, KAFKA)
@@ -63,11 +64,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, http: str, state_changes: 
         yield Cluster(zookeeper.address, kafka, headrace)
 
 
-def create(cluster: Cluster, topic: str, *replicas: list[int], **config: str) -> None:
-    admin = AdminClient({"bootstrap.servers": cluster.kafka.bootstrap})
-    settings = {name.replace("_", "."): value for name, value in config.items()}
-    new = NewTopic(topic, len(replicas), replica_assignment=list(replicas), config=settings)
-    admin.create_topics([new])[topic].result(30)
+def create(cluster: Cluster, topic: str, *replicas: list[int], **config: Any) -> None:
+    create_topic(cluster.kafka.bootstrap, topic, replicas=replicas, **config)
     expected = {index: first for index, (first, *_) in enumerate(replicas)}
     for bootstrap in cluster.bootstraps.values():
         wait_for(lambda: leaders(bootstrap, topic) == expected, f"{topic} at {bootstrap}")  # noqa: B023
@@ -221,7 +219,7 @@ def alter(bootstrap: str, kind: int, name: str, **values: str | None) -> None:
 def described(bootstrap: str, kind: int, name: str, setting: str) -> tuple[str, int]:
     """Return the value of a setting and the number of its source."""
     resource = {"resource_type": kind, "resource_name": name, "configuration_keys": [setting]}
-    fields = {"resources": [resource], "include_synonyms": False, "include_documentation": False}
+    fields = {"resources": [resource]}
     with WireClient(bootstrap) as client:
         (config,) = client.ask(ApiKey.DESCRIBE_CONFIGS, 4, fields)["results"][0]["configs"]
     return config["value"], config["config_source"]
@@ -308,33 +306,23 @@ def test_records_are_deleted_on_all_replicas_before_the_answer(cluster: Cluster,
     assert admin.delete_records([wanted], request_timeout=30)[wanted].result(40).low_watermark == 40
 
     data = leader_data(cluster, follower)
-    wait_for(lambda: start_offset(data, topic) == "40", "the follower's checkpoint", timeout_s=90)
-
-
-def test_a_deletion_times_out_while_a_follower_does_not_answer(cluster: Cluster) -> None:
-    create(cluster, "stuck", [HEADRACE, KAFKA])
-    produce(cluster, "stuck", 100)
-    wait_for_isr(cluster, "stuck", HEADRACE, KAFKA)
-    fields = {
-        "topics": [{"name": "stuck", "partitions": [{"partition_index": 0, "offset": 40}]}],
-        "timeout": 300,
-    }
-    with cluster.kafka.frozen(), WireClient(cluster.headrace.bootstrap) as client:
-        (result,) = client.ask(ApiKey.DELETE_RECORDS, 2, fields)["topics"][0]["partitions"]
-    assert result["error_code"] == "request_timed_out"
+    wait_for(lambda: start_offset(data, topic) == "40", "the follower's checkpoint")
 
 
 # Requests that any broker answers, and those of the controller
 
 
+NEW_TOPIC = {"name": "t", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+GROWN = {"name": "t", "count": 2, "assignments": None}
+FEATURE = {"feature": "f", "max_version_level": 1, "upgrade_type": 1}
 OF_THE_CONTROLLER: dict[ApiKey, tuple[int, dict[str, Any]]] = {
-    ApiKey.CREATE_TOPICS: (7, {"topics": [], "timeout": 1000, "validate_only": False}),
+    ApiKey.CREATE_TOPICS: (7, {"topics": [NEW_TOPIC], "timeout": 1000, "validate_only": False}),
     ApiKey.DELETE_TOPICS: (6, {"topics": [{"name": "t", "topic_id": None}], "timeout": 1000}),
-    ApiKey.CREATE_PARTITIONS: (3, {"topics": [], "timeout": 1000, "validate_only": False}),
+    ApiKey.CREATE_PARTITIONS: (3, {"topics": [GROWN], "timeout": 1000, "validate_only": False}),
     ApiKey.ELECT_LEADERS: (2, {"election_type": 0, "topic_partitions": None, "timeout": 1000}),
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: (0, {"timeout": 1000, "topics": []}),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: (0, {"timeout": 1000, "topics": None}),
-    ApiKey.UPDATE_FEATURES: (1, {"timeout": 1000, "feature_updates": [], "validate_only": False}),
+    ApiKey.UPDATE_FEATURES: (1, {"timeout": 1000, "feature_updates": [FEATURE]}),
 }
 
 
@@ -348,56 +336,10 @@ def errors(value: Any) -> set[str]:
     return set()
 
 
-@pytest.mark.parametrize("key", OF_THE_CONTROLLER, ids=lambda key: key.name)
-def test_requests_of_the_controller_are_refused(cluster: Cluster, key: ApiKey) -> None:
-    version, fields = OF_THE_CONTROLLER[key]
-    if key is ApiKey.CREATE_TOPICS:
-        topic = {"name": "t", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
-        fields = {**fields, "topics": [topic]}
-    elif key is ApiKey.CREATE_PARTITIONS:
-        fields = {**fields, "topics": [{"name": "t", "count": 2, "assignments": None}]}
-    elif key is ApiKey.UPDATE_FEATURES:
-        update = {"feature": "f", "max_version_level": 1, "upgrade_type": 1}
-        fields = {**fields, "feature_updates": [update]}
+def test_requests_of_the_controller_are_refused(cluster: Cluster) -> None:
     with WireClient(cluster.headrace.bootstrap) as client:
-        assert errors(client.ask(key, version, fields)) == {"not_controller"}
-
-
-@pytest.mark.parametrize(("kind", "topic"), [(0, "__consumer_offsets"), (1, "__transaction_state")])
-def test_both_brokers_name_the_same_coordinators(cluster: Cluster, kind: int, topic: str) -> None:
-    keys = [f"key-{number}" for number in range(20)]
-
-    def coordinators(bootstrap: str) -> dict[str, int]:
-        with WireClient(bootstrap) as client:
-            answer = client.ask(ApiKey.FIND_COORDINATOR, 4, {"key_type": kind, "coordinator_keys": keys})
-        return {found["key"]: found["node_id"] for found in answer["coordinators"] if found["error_code"] == "none"}
-
-    for bootstrap in cluster.bootstraps.values():
-        wait_for(lambda: len(coordinators(bootstrap)) == len(keys), f"coordinators at {bootstrap}")  # noqa: B023
-    of_partitions = leaders(cluster.kafka.bootstrap, topic)
-    expected = {key: of_partitions[partition_for(key, len(of_partitions))] for key in keys}
-    assert coordinators(cluster.kafka.bootstrap) == coordinators(cluster.headrace.bootstrap) == expected
-
-
-def test_partitions_are_described_as_in_kafkas_metadata(cluster: Cluster) -> None:
-    create(cluster, "described", [HEADRACE, KAFKA], [KAFKA, HEADRACE])
-    fields = {"topics": [{"name": "described"}], "response_partition_limit": 10, "cursor": None}
-
-    def seen() -> list[dict[str, Any]]:
-        with WireClient(cluster.headrace.bootstrap) as client:
-            (topic,) = client.ask(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, fields)["topics"]
-        return [common(partition) for partition in topic["partitions"]]
-
-    def expected() -> list[dict[str, Any]]:
-        (topic,) = metadata(cluster.kafka.bootstrap, "described")["topics"]
-        return sorted((common(item) for item in topic["partitions"]), key=lambda item: int(item["partition_index"]))
-
-    wait_for(lambda: seen() == expected(), "the same partitions")
-
-
-def common(partition: dict[str, Any]) -> dict[str, Any]:
-    names = ("partition_index", "leader_id", "leader_epoch", "replica_nodes", "isr_nodes", "offline_replicas")
-    return {name: partition[name] for name in names}
+        found = {key: errors(client.ask(key, *request)) for key, request in OF_THE_CONTROLLER.items()}
+    assert found == {key: {"not_controller"} for key in OF_THE_CONTROLLER}
 
 
 # The session with ZooKeeper

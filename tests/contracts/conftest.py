@@ -24,10 +24,7 @@ _START_TIMEOUT_S: Final = 60.0
 _FAULTS: Final = {
     "lost answers": Faults(lose_answer=0.4, apis=ZOOKEEPER_WRITES),
     "torn requests": Faults(tear=0.1),
-    "delays": Faults(delay=0.5, longest_delay_s=0.02),
 }
-_IN_GATE: Final = "lost answers"
-"""The fault that is played in `make test`; `make slow` plays the others."""
 _numbers: Final = itertools.count()
 
 
@@ -49,12 +46,8 @@ async def new_root(address: str) -> str:
 _STORES: Final = [
     "embedded",
     pytest.param("zookeeper", marks=pytest.mark.java),
-    pytest.param(f"zookeeper with {_IN_GATE}", marks=pytest.mark.java),
-    *(
-        pytest.param(f"zookeeper with {name}", marks=[pytest.mark.java, pytest.mark.slow])
-        for name in _FAULTS
-        if name != _IN_GATE
-    ),
+    pytest.param("zookeeper with lost answers", marks=pytest.mark.java),
+    pytest.param("zookeeper with torn requests", marks=[pytest.mark.java, pytest.mark.slow]),
 ]
 
 

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka import Producer
 
 from tests.clients.drivers.java_driver import java_command
 from tests.support.killable_broker import KillableBroker
+from tests.support.topics import create_topic, ends, read_records
 
 COPIER: Final = "org.apache.kafka.tools.TransactionalMessageCopier"
 PARTITIONS: Final = 2
@@ -98,7 +97,10 @@ def run_round(broker: KillableBroker, plan: Plan, directory: Path) -> None:
             if points and _size(broker.bootstrap, target) >= points[0]:
                 points.pop(0)
                 _kill(broker, copiers, plan.victim, chance)
-    assert read(broker.bootstrap, target) == written, f"{plan}: the output differs from the input"
+    found: dict[int, list[bytes]] = {partition: [] for partition in range(PARTITIONS)}
+    for record in read_records(broker.bootstrap, target, isolation="read_committed"):
+        found[record.partition() or 0].append(bytes(record.value() or b""))
+    assert found == written, f"{plan}: the output differs from the input"
 
 
 def _kill(broker: KillableBroker, copiers: list[Copier], victim: Victim, chance: random.Random) -> None:
@@ -124,10 +126,8 @@ def _command(bootstrap: str, mode: Mode, source: str, target: str, number: int) 
 
 
 def _write_input(bootstrap: str, source: str, target: str, count: int) -> dict[int, list[bytes]]:
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    created = admin.create_topics([NewTopic(topic, PARTITIONS, 1) for topic in (source, target)])
-    for item in created.values():
-        item.result(30)
+    for topic in (source, target):
+        create_topic(bootstrap, topic, PARTITIONS)
     producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
     written: dict[int, list[bytes]] = {partition: [] for partition in range(PARTITIONS)}
     for number in range(count):
@@ -140,42 +140,4 @@ def _write_input(bootstrap: str, source: str, target: str, count: int) -> dict[i
 
 def _size(bootstrap: str, topic: str) -> int:
     """Return the number of offsets used in all partitions, including markers and aborted records."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "not-used", "log_level": 0})
-    try:
-        partitions = [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
-        return sum(consumer.get_watermark_offsets(item, timeout=20)[1] for item in partitions)
-    finally:
-        consumer.close()
-
-
-def read(bootstrap: str, topic: str) -> dict[int, list[bytes]]:
-    """Read all committed records by partition, without waiting for full batches."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "not-used",
-            "enable.auto.commit": False,
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-            "fetch.wait.max.ms": 10,
-        }
-    )
-    found: dict[int, list[bytes]] = {partition: [] for partition in range(PARTITIONS)}
-    ended: set[int] = set()
-    try:
-        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in found])
-        deadline = time.monotonic() + 60
-        while len(ended) < PARTITIONS:
-            assert time.monotonic() < deadline, f"{topic}: only partitions {ended} were read to the end"
-            for message in consumer.consume(1000, timeout=0.1):
-                error, partition, value = message.error(), message.partition(), message.value()
-                assert partition is not None
-                if error is None:
-                    found[partition].append(value or b"")
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    ended.add(partition)
-                else:
-                    assert error.retriable(), error
-    finally:
-        consumer.close()
-    return found
+    return sum(ends(bootstrap, topic, PARTITIONS))

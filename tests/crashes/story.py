@@ -178,7 +178,3 @@ class Story:
     @property
     def now(self) -> State:
         return self.at(1 << 62).before
-
-    def forget_after(self, point: int) -> None:
-        """Drop the steps that a crash at `point` prevented."""
-        self.steps = [step for step in self.steps if step.end <= point]

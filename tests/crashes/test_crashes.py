@@ -13,7 +13,7 @@ from tests.crashes.play import Play
 RARE: dict[Fault, int] = {
     faults.no_saved_bounds: 1,
     faults.producers_survive_a_truncation: 1,
-    faults.producer_snapshots_outlive_a_truncation: 13,
+    faults.producer_snapshots_outlive_a_truncation: 46,
     faults.epochs_of_truncated_batches_survive: 76,
 }
 """The first seed to play, for faults that not every history reveals."""

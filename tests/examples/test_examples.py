@@ -7,15 +7,14 @@ import sys
 import uuid
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka import Producer
 
 from tests.support.killable_broker import KillableBroker, killable_broker
+from tests.support.topics import create_topic, read_values
 from tests.support.waiting import wait_for
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -27,9 +26,8 @@ BATCH = 10
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[KillableBroker]:
     with killable_broker(tmp_path / "broker", {"group.initial.rebalance.delay.ms": 0}) as broker:
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        for created in admin.create_topics([NewTopic("orders", 1, 1), NewTopic("invoices", 1, 1)]).values():
-            created.result(30)
+        for topic in ("orders", "invoices"):
+            create_topic(broker.bootstrap, topic)
         producer = Producer({"bootstrap.servers": broker.bootstrap})
         for number in ORDERS:
             producer.produce("orders", json.dumps({"order": number, "cents": 100 * number}).encode(), b"%d" % number)
@@ -39,21 +37,9 @@ def broker(tmp_path: Path) -> Iterator[KillableBroker]:
 
 def invoices(broker: KillableBroker, isolation: str = "read_committed") -> list[int]:
     """Return the order numbers of all invoices, repeated if an order was invoiced repeatedly."""
-    config = {"bootstrap.servers": broker.bootstrap, "group.id": "not-used", "isolation.level": isolation}
-    found = []
-    with closing(Consumer({**config, "enable.partition.eof": True, "fetch.wait.max.ms": 10})) as consumer:
-        consumer.assign([TopicPartition("invoices", 0, OFFSET_BEGINNING)])
-        while True:
-            message = consumer.poll(20)
-            assert message is not None
-            error = message.error()
-            if error is None:
-                invoice = json.loads(message.value() or b"{}")
-                assert invoice["cents"] == 120 * invoice["order"]
-                found.append(invoice["order"])
-            else:
-                assert error.code() == KafkaError._PARTITION_EOF, error
-                return found
+    found = [json.loads(value) for value in read_values(broker.bootstrap, "invoices", isolation=isolation)]
+    assert all(invoice["cents"] == 120 * invoice["order"] for invoice in found)
+    return [invoice["order"] for invoice in found]
 
 
 @contextmanager

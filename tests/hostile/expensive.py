@@ -24,37 +24,22 @@ def _names(prefix: str = "n") -> list[str]:
 
 def _produce(_: str) -> Message:
     data = [{"index": index, "records": None} for index in range(MANY_BATCHES)]
-    return {
-        "transactional_id": None,
-        "acks": 1,
-        "timeout": 1000,
-        "topic_data": [{"topic_id": _ID, "partition_data": data}],
-    }
+    return {"acks": 1, "timeout": 1000, "topic_data": [{"topic_id": _ID, "partition_data": data}]}
 
 
 def _fetch(_: str) -> Message:
-    entry = {
-        "current_leader_epoch": -1,
-        "fetch_offset": 0,
-        "last_fetched_epoch": -1,
-        "log_start_offset": 0,
-        "partition_max_bytes": 1,
-    }
+    entry = {"fetch_offset": 0, "log_start_offset": 0, "partition_max_bytes": 1}
     return {
         "max_wait": 0,
         "min_bytes": 0,
         "max_bytes": 1 << 20,
-        "isolation_level": 0,
-        "session_id": 0,
-        "session_epoch": -1,
         "topics": [{"topic_id": _ID, "partitions": [{**entry, "partition": index} for index in range(MANY)]}],
         "forgotten_topics_data": [],
-        "rack_id": "",
     }
 
 
 def _list_offsets(topic: str) -> Message:
-    entries = [{"partition_index": index, "current_leader_epoch": -1, "timestamp": -1} for index in range(MANY)]
+    entries = [{"partition_index": index, "timestamp": -1} for index in range(MANY)]
     return {"replica_id": -1, "isolation_level": 0, "topics": [{"name": topic, "partitions": entries}], "timeout": 1000}
 
 
@@ -67,18 +52,16 @@ def _metadata(_: str) -> Message:
 
 
 def _offset_commit(_: str) -> Message:
-    partition = {"committed_offset": 1, "committed_leader_epoch": -1, "committed_metadata": ""}
+    partition = {"committed_offset": 1, "committed_metadata": ""}
     return {
         "group_id": "expensive",
-        "generation_id_or_member_epoch": -1,
         "member_id": "",
-        "group_instance_id": None,
         "topics": [{"topic_id": _ID, "partitions": [{**partition, "partition_index": index} for index in range(MANY)]}],
     }
 
 
 def _offset_fetch(_: str) -> Message:
-    group = {"member_id": None, "member_epoch": -1, "topics": None}
+    group = {"topics": None}
     return {"groups": [{**group, "group_id": name} for name in _names()], "require_stable": True}
 
 
@@ -88,10 +71,8 @@ def _join_group(_: str) -> Message:
         "session_timeout": 10_000,
         "rebalance_timeout": 10_000,
         "member_id": "",
-        "group_instance_id": None,
         "protocol_type": "consumer",
         "protocols": [{"name": name, "metadata": b""} for name in _names()],
-        "reason": None,
     }
 
 
@@ -100,7 +81,6 @@ def _sync_group(_: str) -> Message:
         "group_id": "expensive",
         "generation_id": 1,
         "member_id": "nobody",
-        "group_instance_id": None,
         "protocol_type": "consumer",
         "protocol_name": "range",
         "assignments": [{"member_id": name, "assignment": b""} for name in _names()],
@@ -127,14 +107,14 @@ def _delete_records(topic: str) -> Message:
 
 
 def _leader_epochs(topic: str) -> Message:
-    partitions = [{"partition": index, "current_leader_epoch": -1, "leader_epoch": 0} for index in range(MANY)]
+    partitions = [{"partition": index, "leader_epoch": 0} for index in range(MANY)]
     return {"replica_id": -1, "topics": [{"topic": topic, "partitions": partitions}]}
 
 
 def _describe_configs(topic: str) -> Message:
     # every answer contains all settings of a topic
     resources = [{"resource_type": _TOPIC, "resource_name": topic, "configuration_keys": None}] * 4000
-    return {"resources": resources, "include_synonyms": True, "include_documentation": False}
+    return {"resources": resources, "include_synonyms": True}
 
 
 def _altered(configs: list[Message]) -> Message:
@@ -148,11 +128,7 @@ def _alter_replica_log_dirs(topic: str) -> Message:
 
 def _reassignments(topic: str) -> Message:
     partitions = [{"partition_index": index, "replicas": None} for index in range(MANY)]
-    return {
-        "timeout": 1000,
-        "allow_replication_factor_change": True,
-        "topics": [{"name": topic, "partitions": partitions}],
-    }
+    return {"timeout": 1000, "topics": [{"name": topic, "partitions": partitions}]}
 
 
 def _consumer_heartbeat(_: str) -> Message:
@@ -160,12 +136,8 @@ def _consumer_heartbeat(_: str) -> Message:
         "group_id": "expensive-consumers",
         "member_id": "one",
         "member_epoch": 0,
-        "instance_id": None,
-        "rack_id": None,
         "rebalance_timeout": 10_000,
         "subscribed_topic_names": _names(),
-        "subscribed_topic_regex": None,
-        "server_assignor": None,
         "topic_partitions": [],
     }
 
@@ -181,7 +153,6 @@ def transaction(name: str, topic: str, partitions: Sequence[int]) -> Message:
         "transactional_id": name,
         "producer_id": 1,
         "producer_epoch": 0,
-        "verify_only": False,
         "topics": [{"name": topic, "partitions": partitions}],
     }
 
@@ -195,14 +166,13 @@ def _markers(topic: str) -> Message:
                 "transaction_result": False,
                 "topics": [{"name": topic, "partition_indexes": [0] * (MANY - 2)}],
                 "coordinator_epoch": 0,
-                "transaction_version": 0,
             }
         ]
     }
 
 
 def _transactional_offsets(topic: str) -> Message:
-    partition = {"committed_offset": 1, "committed_leader_epoch": -1, "committed_metadata": ""}
+    partition = {"committed_offset": 1, "committed_metadata": ""}
     partitions = [{**partition, "partition_index": index} for index in range(MANY)]
     return {
         "transactional_id": "expensive",
@@ -217,10 +187,6 @@ def _transactional_offsets(topic: str) -> Message:
     }
 
 
-def _topics_and(**others: object) -> Callable[[str], Message]:
-    return lambda topic: {"topics": [{"name": topic, "partitions": range(MANY)}], **others}
-
-
 REQUESTS: Final[Mapping[ApiKey, Callable[[str], Message]]] = {
     ApiKey.PRODUCE: _produce,
     ApiKey.FETCH: _fetch,
@@ -228,21 +194,16 @@ REQUESTS: Final[Mapping[ApiKey, Callable[[str], Message]]] = {
     ApiKey.METADATA: _metadata,
     ApiKey.OFFSET_COMMIT: _offset_commit,
     ApiKey.OFFSET_FETCH: _offset_fetch,
-    ApiKey.FIND_COORDINATOR: lambda _: {"key_type": 0, "coordinator_keys": _names()},
+    ApiKey.FIND_COORDINATOR: lambda _: {"coordinator_keys": _names()},
     ApiKey.JOIN_GROUP: _join_group,
-    ApiKey.HEARTBEAT: lambda _: {
-        "group_id": "g" * 30_000,
-        "generation_id": 1,
-        "member_id": "m",
-        "group_instance_id": None,
-    },
+    ApiKey.HEARTBEAT: lambda _: {"group_id": "g" * 30_000, "generation_id": 1, "member_id": "m"},
     ApiKey.LEAVE_GROUP: lambda _: {
         "group_id": "expensive",
-        "members": [{"member_id": name, "group_instance_id": None, "reason": "r"} for name in _names()],
+        "members": [{"member_id": name, "reason": "r"} for name in _names()],
     },
     ApiKey.SYNC_GROUP: _sync_group,
     ApiKey.DESCRIBE_GROUPS: lambda _: {"groups": _names(), "include_authorized_operations": True},
-    ApiKey.LIST_GROUPS: lambda _: {"states_filter": _names(), "types_filter": []},
+    ApiKey.LIST_GROUPS: lambda _: {"states_filter": _names()},
     ApiKey.API_VERSIONS: lambda _: {"client_software_name": "a" * 30_000, "client_software_version": "1"},
     ApiKey.CREATE_TOPICS: _create_topics,
     ApiKey.DELETE_TOPICS: lambda _: {
@@ -250,14 +211,7 @@ REQUESTS: Final[Mapping[ApiKey, Callable[[str], Message]]] = {
         "timeout": 60_000,
     },
     ApiKey.DELETE_RECORDS: _delete_records,
-    ApiKey.INIT_PRODUCER_ID: lambda _: {
-        "transactional_id": "t" * 30_000,
-        "transaction_timeout": 1000,
-        "producer_id": -1,
-        "producer_epoch": -1,
-        "enable2_pc": False,
-        "keep_prepared_txn": False,
-    },
+    ApiKey.INIT_PRODUCER_ID: lambda _: {"transactional_id": "t" * 30_000, "transaction_timeout": 1000},
     ApiKey.ADD_PARTITIONS_TO_TXN: _transactions,
     ApiKey.ADD_OFFSETS_TO_TXN: lambda _: {
         "transactional_id": "t" * 30_000,
@@ -313,11 +267,7 @@ REQUESTS: Final[Mapping[ApiKey, Callable[[str], Message]]] = {
         "group_id": "expensive",
         "topics": [{"name": topic, "partitions": [{"partition_index": index} for index in range(MANY)]}],
     },
-    ApiKey.DESCRIBE_CLUSTER: lambda _: {
-        "include_cluster_authorized_operations": True,
-        "endpoint_type": 1,
-        "include_fenced_brokers": False,
-    },
+    ApiKey.DESCRIBE_CLUSTER: lambda _: {"include_cluster_authorized_operations": True, "include_fenced_brokers": False},
     ApiKey.DESCRIBE_PRODUCERS: lambda topic: {"topics": [{"name": topic, "partition_indexes": range(MANY)}]},
     ApiKey.CONSUMER_GROUP_HEARTBEAT: _consumer_heartbeat,
     ApiKey.CONSUMER_GROUP_DESCRIBE: lambda _: {"group_ids": _names(), "include_authorized_operations": True},
@@ -325,7 +275,6 @@ REQUESTS: Final[Mapping[ApiKey, Callable[[str], Message]]] = {
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: lambda _: {
         "topics": [{"name": name} for name in _names()],
         "response_partition_limit": 2000,
-        "cursor": None,
     },
 }
 

@@ -123,10 +123,10 @@ def produce_body(topic: str, records: bytes, *, partition: int = 0, acks: int = 
     return string(None) + struct.pack(">hi", acks, 10_000) + array(string(topic) + array(data))
 
 
-def fetch_body(topic: str, offset: int, *, max_bytes: int, partition: int = 0) -> bytes:
+def fetch_body(topic: str, offset: int, *, max_bytes: int) -> bytes:
     """Fetch v4, without a wait."""
     return struct.pack(">iiiib", -1, 0, 1, max_bytes, 0) + array(
-        string(topic) + array(struct.pack(">iqi", partition, offset, max_bytes))
+        string(topic) + array(struct.pack(">iqi", 0, offset, max_bytes))
     )
 
 

@@ -45,11 +45,9 @@ def bad_batch(
     return Batch(body=body, count=2, last_offset_delta=1).encode()
 
 
-def bad_hundredth(*, value_length: int = 5, headers: int = 0) -> bytes:
-    """Return a batch of 99 equal records and a bad one."""
-    body = b"".join(bad_record(delta, 3, 5, 0, b"") for delta in range(99)) + bad_record(
-        99, 3, value_length, headers, b""
-    )
+def bad_hundredth() -> bytes:
+    """Return a batch of 99 equal records and one whose value is a byte too long."""
+    body = b"".join(bad_record(delta, 3, 5 + (delta == 99), 0, b"") for delta in range(100))
     return Batch(body=body, count=100, last_offset_delta=99).encode()
 
 
@@ -66,42 +64,18 @@ REFUSED: Final = {
     "truncated records": (INVALID_RECORD, GOOD[:-5]),
     "length beyond the request": (INVALID_RECORD, Batch(length=10_000).encode()),
     "length below a header": (CORRUPT_MESSAGE, Batch(length=5).encode()),
-    "negative length": (CORRUPT_MESSAGE, Batch(length=-20).encode()),
     "two batches": (INVALID_RECORD, GOOD + GOOD),
     "count too high": (INVALID_RECORD, Batch(count=10).encode()),
-    "count and last offset too high": (INVALID_RECORD, Batch(count=10, last_offset_delta=9).encode()),
     "count too low": (INVALID_RECORD, Batch(count=2).encode()),
-    "count and last offset too low": (INVALID_RECORD, Batch(count=2, last_offset_delta=1).encode()),
-    "count 0": (INVALID_RECORD, Batch(count=0).encode()),
     "no records": (INVALID_RECORD, Batch(count=0, values=()).encode()),
-    "negative count": (INVALID_RECORD, Batch(count=-1).encode()),
     "last offset too high": (INVALID_RECORD, Batch(last_offset_delta=9).encode()),
-    "last offset negative": (INVALID_RECORD, Batch(last_offset_delta=-5).encode()),
     "record too long": (INVALID_RECORD, Batch(body=varint(500) + RECORDS[1:]).encode()),
-    "record of negative length": (INVALID_RECORD, Batch(body=varint(-5) + RECORDS[1:]).encode()),
-    "record too short": (INVALID_RECORD, Batch(body=varint(3) + RECORDS[1:]).encode()),
     "key longer than its record": (INVALID_RECORD, bad_batch(key_length=40)),
-    "key a byte too long": (INVALID_RECORD, bad_batch(key_length=4)),
-    "key a byte too short": (INVALID_RECORD, bad_batch(key_length=2)),
     "value longer than its record": (INVALID_RECORD, bad_batch(value_length=5000)),
-    "value a byte too long": (INVALID_RECORD, bad_batch(value_length=6)),
-    "value a byte too short": (INVALID_RECORD, bad_batch(value_length=4)),
-    "value of 2 GB": (INVALID_RECORD, bad_batch(value_length=2**31 - 1)),
     "missing header": (INVALID_RECORD, bad_batch(headers=1)),
-    "more headers than bytes": (INVALID_RECORD, bad_batch(headers=2**31 - 1)),
-    "negative header count": (INVALID_RECORD, bad_batch(headers=-1)),
-    "header without a name": (INVALID_RECORD, bad_batch(headers=1, trailing=varint(-1) + varint(0))),
-    "header longer than its record": (INVALID_RECORD, bad_batch(headers=1, trailing=varint(9) + b"name" + varint(-1))),
-    "header value a byte too long": (
-        INVALID_RECORD,
-        bad_batch(headers=1, trailing=varint(1) + b"n" + varint(2) + b"v"),
-    ),
     "bytes after the headers": (INVALID_RECORD, bad_batch(trailing=b"more")),
     "value a byte too long, compressed": (INVALID_RECORD, bad_batch(value_length=6, compressed=True)),
-    "missing header, compressed": (INVALID_RECORD, bad_batch(headers=1, compressed=True)),
-    "negative header count, compressed": (INVALID_RECORD, bad_batch(headers=-1, compressed=True)),
-    "value a byte too long in the last of a hundred": (INVALID_RECORD, bad_hundredth(value_length=6)),
-    "missing header in the last of a hundred": (INVALID_RECORD, bad_hundredth(headers=1)),
+    "value a byte too long in the last of a hundred": (INVALID_RECORD, bad_hundredth()),
     "second batch with a length below a header": (CORRUPT_MESSAGE, GOOD + bytes(20)),
     "second batch of magic 3": (CORRUPT_MESSAGE, GOOD + GOOD[:16] + b"\3"),
     "base offset not 0": (INVALID_RECORD, Batch(base_offset=7).encode()),
@@ -115,10 +89,6 @@ REFUSED: Final = {
     "message format v3": (CORRUPT_MESSAGE, Batch(magic=3).encode()),
     "compressed twice": (INVALID_RECORD, Batch(attributes=GZIP, body=gzip.compress(gzip.compress(RECORDS))).encode()),
     "batch in a batch": (INVALID_RECORD, Batch(attributes=GZIP, body=gzip.compress(GOOD)).encode()),
-    "count too high, compressed": (
-        INVALID_RECORD,
-        Batch(attributes=GZIP, body=gzip.compress(RECORDS), count=10, last_offset_delta=9).encode(),
-    ),
     "truncated gzip": (UNKNOWN_SERVER_ERROR, Batch(attributes=GZIP, body=gzip.compress(RECORDS)[:-12]).encode()),
     "not gzip": (UNKNOWN_SERVER_ERROR, Batch(attributes=GZIP).encode()),
     "not snappy": (UNKNOWN_SERVER_ERROR, Batch(attributes=SNAPPY).encode()),
@@ -128,22 +98,13 @@ REFUSED: Final = {
 }
 
 
-TRAILING: Final = {
-    "one byte": b"\0",
-    "sixteen bytes": GOOD[:16],
-    "truncated batch": GOOD[:-1],
-    "eleven bytes of no batch": b"\xff" * 11,
-}
-
-
-@pytest.mark.parametrize("name", TRAILING)
-def test_trailing_bytes_after_a_batch_are_dropped(name: str, address: tuple[str, int], topic: str) -> None:
+def test_trailing_bytes_after_a_batch_are_dropped(address: tuple[str, int], topic: str) -> None:
     with RawConnection(*address) as connection:
-        assert connection.produce(topic, GOOD + TRAILING[name]) == (0, 0)
-        assert connection.produce(topic, GOOD) == (0, 3)
+        for place, trailing in enumerate((b"\0", GOOD[:16], GOOD[:-1], b"\xff" * 11)):
+            assert connection.produce(topic, GOOD + trailing) == (0, 3 * place), trailing
         error, records = connection.fetch(topic, 0)
         assert error == 0
-        assert len(records) == 2 * len(GOOD)
+        assert len(records) == 4 * len(GOOD)
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -178,10 +139,10 @@ def test_clients_cannot_write_to_internal_topics(address: tuple[str, int], bysta
     bystander.check()
 
 
-@pytest.mark.parametrize("acks", [5, -2])
-def test_impossible_acks_are_refused(acks: int, address: tuple[str, int], topic: str) -> None:
+def test_impossible_acks_are_refused(address: tuple[str, int], topic: str) -> None:
     with RawConnection(*address) as connection:
-        assert connection.produce(topic, GOOD, acks=acks) == (21, -1)
+        for acks in (5, -2):
+            assert connection.produce(topic, GOOD, acks=acks) == (21, -1)
 
 
 def test_a_bad_batch_without_acks_closes_the_connection(
@@ -194,9 +155,9 @@ def test_a_bad_batch_without_acks_closes_the_connection(
     bystander.check()
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "two words", "a/b", "a" * 250, "ä", "nul\0"])
-def test_a_forbidden_topic_name_is_refused(name: str, address: tuple[str, int], bystander: Bystander) -> None:
+def test_forbidden_topic_names_are_refused(address: tuple[str, int], bystander: Bystander) -> None:
     with RawConnection(*address) as connection:
-        assert connection.create_topic(name) == INVALID_TOPIC
-        assert connection.auto_create_topic(name) == INVALID_TOPIC
+        for name in ("", ".", "..", "two words", "a/b", "a" * 250, "ä", "nul\0"):
+            assert connection.create_topic(name) == INVALID_TOPIC, name
+            assert connection.auto_create_topic(name) == INVALID_TOPIC, name
     bystander.check()

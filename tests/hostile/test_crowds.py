@@ -104,7 +104,7 @@ def test_a_client_that_never_reads_records(
         for _ in range(20):
             assert connection.produce(topic, Batch(values=(bytes(900_000),)).encode())[0] == 0
     with ExitStack() as crowd:
-        readers = [crowd.enter_context(RawConnection(*address, receive_buffer=4096)) for _ in range(20)]
+        readers = [crowd.enter_context(RawConnection(*address, receive_buffer=4096)) for _ in range(8)]
         wanted = framed(request(FETCH, 4, fetch_body(topic, 0, max_bytes=50 * MB)))
         for reader in readers:
             send_until_blocked(reader, wanted * 100)

@@ -40,7 +40,7 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]
 
 
 def _coordinator_error(client: WireClient) -> str:
-    return str(client.ask(ApiKey.FIND_COORDINATOR, 3, {"key": "g", "key_type": 0})["error_code"])
+    return str(client.ask(ApiKey.FIND_COORDINATOR, 3, {"key": "g"})["error_code"])
 
 
 def beat(client: WireClient, group: str, regex: str | None, *, member: str = MEMBER, epoch: int = 0) -> dict[str, Any]:
@@ -51,23 +51,20 @@ def beat(client: WireClient, group: str, regex: str | None, *, member: str = MEM
             "group_id": group,
             "member_id": member,
             "member_epoch": epoch,
-            "instance_id": None,
-            "rack_id": None,
             "rebalance_timeout": 60_000 if epoch == 0 else -1,
             "subscribed_topic_names": [] if epoch == 0 else None,
             "subscribed_topic_regex": regex,
-            "server_assignor": None,
             "topic_partitions": [] if epoch == 0 else None,
         },
     )
 
 
-@pytest.mark.parametrize("regex", EVIL, ids=["choice", "options", "counts"])
-def test_an_evil_expression_is_answered(regex: str, crowded: BrokerProcess) -> None:
+def test_evil_expressions_are_answered(crowded: BrokerProcess) -> None:
     client = WireClient(crowded.bootstrap)
-    started = time.monotonic()
-    assert beat(client, f"evil-{len(regex)}", regex)["error_code"] == "none"
-    assert time.monotonic() - started < 5 * delay()
+    for regex in EVIL:
+        started = time.monotonic()
+        assert beat(client, f"evil-{len(regex)}", regex)["error_code"] == "none"
+        assert time.monotonic() - started < 5 * delay(), regex
     client.close()
 
 

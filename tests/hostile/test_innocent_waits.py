@@ -34,7 +34,6 @@ from tests.support.speed import delay
 from tests.support.waiting import wait_for
 
 INVALID_RECORD, MESSAGE_TOO_LARGE, INVALID_TIMESTAMP = 87, 10, 32
-UNKNOWN_SERVER_ERROR = -1
 MB: Final = 1 << 20
 P99_S: Final = 0.1
 LONGEST_S: Final = 0.5
@@ -221,9 +220,14 @@ GARBAGE: Final[dict[str, Callable[[], bytes]]] = {
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=[pytest.mark.slow] if kind == "missing record" else []) for kind in GARBAGE]
+    ("kind", "codec"),
+    [
+        ("garbage", ZSTD),
+        ("zeros", ZSTD),
+        ("bad last record", ZSTD),
+        pytest.param("missing record", GZIP, marks=pytest.mark.slow),
+    ],
 )
-@pytest.mark.parametrize("codec", [pytest.param(GZIP, marks=pytest.mark.slow), ZSTD])
 def test_large_bad_batches_are_refused(
     kind: str, codec: int, attacker: RawConnection, innocent: Innocent, memory: Memory
 ) -> None:
@@ -255,7 +259,7 @@ def test_a_valid_record_of_300_megabytes(attacker: RawConnection, innocent: Inno
     memory.has_grown_by_at_most(100 * MB)
 
 
-@pytest.mark.parametrize("header_age_ms", [28 * 3_600_000, -115 * 86_400_000, 0])
+@pytest.mark.parametrize("header_age_ms", [28 * 3_600_000, -115 * 86_400_000])
 def test_headers_with_wrong_timestamps(header_age_ms: int, attacker: RawConnection, innocent: Innocent) -> None:
     topic = new_topic(attacker, {"retention.ms": "3600000", "segment.bytes": "1048576"})
     batch = bytearray(Batch(values=(bytes(1000),) * 700).encode())

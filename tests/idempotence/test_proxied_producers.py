@@ -2,18 +2,16 @@
 
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import closing
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from headrace.wire.apis import ApiKey
 from tests.support.java_gateway import shared_gateway
 from tests.support.killable_broker import killable_broker
 from tests.support.ports import free_port
 from tests.support.proxy import Faults, Proxy
+from tests.support.topics import create_topic, read_records
 
 PARTITIONS = 2
 RECORDS = 2000
@@ -51,9 +49,8 @@ def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
 
 @pytest.fixture
 def topic(proxy: Proxy) -> str:
-    admin = AdminClient({"bootstrap.servers": proxy.address})
     name = f"idempotent-{uuid.uuid4().hex[:8]}"
-    admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(30)
+    create_topic(proxy.address, name, PARTITIONS)
     return name
 
 
@@ -113,39 +110,20 @@ def java(bootstrap: str, topic: str) -> None:
 
 def read(bootstrap: str, topic: str, *, isolation: str = "read_uncommitted") -> list[list[str]]:
     """Return the numbers of the records by partition."""
-    config = {"bootstrap.servers": bootstrap, "group.id": "not-used", "enable.auto.commit": False}
-    eager = {"enable.partition.eof": True, "fetch.wait.max.ms": 10, "isolation.level": isolation}
-    consumer = Consumer({**config, **eager})
     found: list[list[str]] = [[] for _ in range(PARTITIONS)]
-    ended = 0
-    with closing(consumer):
-        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in range(PARTITIONS)])
-        while ended < PARTITIONS:
-            message = consumer.poll(20)
-            assert message is not None, "no record or end of a partition within 20 s"
-            error, partition, value = message.error(), message.partition(), message.value()
-            if error is None and partition is not None and value is not None:
-                found[partition].append(value[:6].decode())
-            else:
-                assert error is not None
-                assert error.code() == KafkaError._PARTITION_EOF, error
-                ended += 1
+    for record in read_records(bootstrap, topic, isolation=isolation):
+        found[record.partition() or 0].append(bytes(record.value() or b"")[:6].decode())
     return found
 
 
-# The gate plays the faults for one client only, and one by one without waiting for connections that hang.
+# Java meets all faults at once, and the gate only those that librdkafka survives without long waits.
+_IN_GATE = ("answers are lost", "all of these and delays")
 CASES = [
-    pytest.param(librdkafka, faults, id=f"librdkafka-{name}", marks=[pytest.mark.slow] if "hang" in name else [])
-    for name, faults in FAULTS.items()
-] + [
-    pytest.param(
-        java,
-        faults,
-        id=f"java-{name}",
-        marks=[pytest.mark.java, pytest.mark.slow],
-    )
+    pytest.param(librdkafka, faults, id=name, marks=[] if name in _IN_GATE else [pytest.mark.slow])
     for name, faults in FAULTS.items()
 ]
+_JAVA = [pytest.mark.java, pytest.mark.slow]
+CASES.append(pytest.param(java, FAULTS["all of these and delays"], id="java", marks=_JAVA))
 
 
 @pytest.mark.parametrize(("produce", "faults"), CASES)

@@ -47,7 +47,6 @@ def sync(
             "group_id": group,
             "generation_id": generation,
             "member_id": member_id,
-            "group_instance_id": None,
             "protocol_type": "consumer",
             "protocol_name": "range",
             "assignments": [] if assignment is None else [{"member_id": member_id, "assignment": assignment}],
@@ -116,7 +115,6 @@ def commit(
             "generation_id_or_member_epoch": generation,
             "member_id": member(side) if callable(member) else member,
             "group_instance_id": instance,
-            "retention_time": -1,
             "topics": [{"name": topic, "topic_id": side.topic_id(topic), "partitions": partitions}],
         }
 
@@ -147,11 +145,8 @@ def beat(
             "member_id": member,
             "member_epoch": epoch,
             "instance_id": instance,
-            "rack_id": None,
             "rebalance_timeout": 60_000 if topics is not None else -1,
             "subscribed_topic_names": topics,
-            "subscribed_topic_regex": None,
-            "server_assignor": None,
             "topic_partitions": partitions,
             **fields,
         }

@@ -14,7 +14,6 @@ def produce(topic: str, batches: bytes, *, partition: int = 0, acks: int = 1) ->
     def message(side: Side) -> dict[str, Any]:
         data = {"index": partition, "records": batches}
         return {
-            "transactional_id": None,
             "acks": acks,
             "timeout": 1000,
             "topic_data": [{"name": topic, "topic_id": side.topic_id(topic), "partition_data": [data]}],
@@ -54,7 +53,6 @@ def fetch(
                 "current_leader_epoch": want.leader_epoch,
                 "fetch_offset": want.offset,
                 "last_fetched_epoch": want.last_epoch,
-                "log_start_offset": -1,
                 "partition_max_bytes": want.max_bytes,
             }
             topics.setdefault(want.topic, []).append(entry)
@@ -74,7 +72,6 @@ def fetch(
                 {"topic": item.topic, "topic_id": side.topic_id(item.topic), "partitions": [item.partition]}
                 for item in forgotten
             ],
-            "rack_id": "",
         }
 
     return message

@@ -24,7 +24,7 @@ def fetch(groups: Sequence[str], topics: Sequence[tuple[str, list[int]]] | None,
                 {"name": topic, "topic_id": side.topic_id(topic), "partition_indexes": partitions}
                 for topic, partitions in topics
             ]
-        by_group = [{"group_id": group, "topics": entries, "member_id": None, "member_epoch": -1} for group in groups]
+        by_group = [{"group_id": group, "topics": entries} for group in groups]
         return {"group_id": groups[0], "topics": entries, "groups": by_group, "require_stable": stable}
 
     return message

@@ -140,12 +140,11 @@ def test_commits_of_a_mixed_group(both: Both, name: Names) -> None:
     ):
 
         def message(side: Side, epoch: int = epoch, sender: Member = sender) -> dict[str, Any]:
-            partition = {"partition_index": 0, "committed_offset": 1, "committed_leader_epoch": -1}
+            partition = {"partition_index": 0, "committed_offset": 1}
             return {
                 "group_id": group,
                 "generation_id_or_member_epoch": epoch,
                 "member_id": sender(side),
-                "group_instance_id": None,
                 "topics": [{"name": topic, "partitions": [{**partition, "committed_metadata": ""}]}],
             }
 
@@ -176,7 +175,7 @@ def test_a_dropped_topic_is_revoked_at_once(both: Both, name: Names) -> None:
 
     def is_set() -> bool:
         resources = [{"resource_type": 32, "resource_name": group, "configuration_keys": [config["name"]]}]
-        message = {"resources": resources, "include_synonyms": False, "include_documentation": False}
+        message = {"resources": resources}
         answers = [side.ask(ApiKey.DESCRIBE_CONFIGS, 4, message, "parity") for side in both.sides]
         return all(answer["results"][0]["configs"][0]["value"] == config["value"] for answer in answers)
 

@@ -46,7 +46,7 @@ def test_list_offsets(version: int, isolation: int, both: Both, filled: str) -> 
 
 @every_version(ApiKey.LIST_OFFSETS)
 def test_a_partition_twice(version: int, both: Both, filled: str) -> None:
-    partition = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": -1}
+    partition = {"partition_index": 0, "timestamp": -1}
     message = {
         "replica_id": -1,
         "isolation_level": 0,

@@ -132,13 +132,7 @@ def test_producer_ids(version: int, both: Both) -> None:
         ("id and epoch", {"producer_id": 5, "producer_epoch": 1}),
         ("no transactional id", {"transactional_id": ""}),
     ):
-        message = {
-            "transactional_id": None,
-            "transaction_timeout": 1000,
-            "producer_id": -1,
-            "producer_epoch": -1,
-            **fields,
-        }
+        message = {"transactional_id": None, "transaction_timeout": 1000, **fields}
         both.send(ApiKey.INIT_PRODUCER_ID, version, message)
         both.receive(ApiKey.INIT_PRODUCER_ID, version, case=case, only=without_the_id)
 

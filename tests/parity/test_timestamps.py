@@ -44,13 +44,20 @@ def batch_of(times: list[int], max_timestamp: int | None, codec: Codec = Codec.N
 
 def newest(topic: str, partition: int) -> Message:
     """Return a ListOffsets request for the maximum timestamp."""
-    partitions = [{"partition_index": partition, "current_leader_epoch": -1, "timestamp": -3}]
+    partitions = [{"partition_index": partition, "timestamp": -3}]
     topics = [{"name": topic, "partitions": partitions}]
     return {"replica_id": -1, "isolation_level": 0, "timeout": 1000, "topics": topics}
 
 
-@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
-@pytest.mark.parametrize("config", ["", "message.timestamp.before.max.ms=3600000", "cleanup.policy=compact"])
+@pytest.mark.parametrize(
+    ("codec", "config"),
+    [
+        (Codec.NONE, ""),
+        (Codec.NONE, "message.timestamp.before.max.ms=3600000"),
+        (Codec.NONE, "cleanup.policy=compact"),
+        (Codec.GZIP, ""),
+    ],
+)
 def test_the_maximum_timestamp_is_that_of_the_records(codec: Codec, config: str, both: Both, name: Names) -> None:
     configs = dict([config.split("=")]) if config else {}
     topic = both.create(name(), len(TIMES) * len(HEADERS), configs=configs)
@@ -65,9 +72,11 @@ def test_the_maximum_timestamp_is_that_of_the_records(codec: Codec, config: str,
 @pytest.mark.parametrize("config", ["", "message.timestamp.type=LogAppendTime"])
 def test_a_producer_does_not_choose_the_type_of_timestamps(config: str, both: Both, name: Names) -> None:
     configs = dict([config.split("=")]) if config else {}
-    for header, max_timestamp in {**HEADERS, "now": NOW}.items():
-        topic = both.create(name(), configs=configs)
-        request = produce(topic, batch_of([NOW, NOW + 1], max_timestamp, attributes=rb.LOG_APPEND_TIME_FLAG))
-        both.ask(ApiKey.PRODUCE, 9, request, case=f"header {header}, {config}")
+    headers = {**HEADERS, "now": NOW}
+    topic = both.create(name(), len(headers), configs=configs)
+    for partition, (header, max_timestamp) in enumerate(headers.items()):
+        batch = batch_of([NOW, NOW + 1], max_timestamp, attributes=rb.LOG_APPEND_TIME_FLAG)
+        case = f"header {header}, {config}"
+        both.ask(ApiKey.PRODUCE, 9, produce(topic, batch, partition=partition), case=case)
         if not config:
-            both.ask(ApiKey.FETCH, 12, fetch([Want(topic=topic)]), case=f"header {header}, {config}")
+            both.ask(ApiKey.FETCH, 12, fetch([Want(topic=topic, partition=partition)]), case=case)

@@ -50,14 +50,7 @@ class Producer:
         return bool(answer["error_code"] == "none")
 
     def _init(self, side: Side) -> bool:
-        message = {
-            "transactional_id": self.transactional_id,
-            "transaction_timeout": 60_000,
-            "producer_id": -1,
-            "producer_epoch": -1,
-            "enable2_pc": False,
-            "keep_prepared_txn": False,
-        }
+        message = {"transactional_id": self.transactional_id, "transaction_timeout": 60_000}
         answer = side.ask(ApiKey.INIT_PRODUCER_ID, 4, message, "producer")
         self.ids[id(side)] = answer["producer_id"], answer["producer_epoch"]
         return bool(answer["error_code"] == "none")
@@ -189,32 +182,20 @@ class Producer:
             return {"topics": [{"name": self.topic, "partition_indexes": [0, 1]}]}
 
         def offsets(timestamp: int, isolation: int) -> Callable[[Side, int, int], Message]:
-            partitions = [
-                {"partition_index": index, "current_leader_epoch": -1, "timestamp": timestamp} for index in range(2)
-            ]
+            partitions = [{"partition_index": index, "timestamp": timestamp} for index in range(2)]
             topics = [{"name": self.topic, "partitions": partitions}]
             return lambda *_: {"replica_id": -1, "isolation_level": isolation, "topics": topics, "timeout_ms": 1000}
 
         def fetch(side: Side, offset: int, isolation: int) -> Message:
-            partition = {
-                "partition": 0,
-                "current_leader_epoch": -1,
-                "fetch_offset": offset,
-                "last_fetched_epoch": -1,
-                "log_start_offset": -1,
-                "partition_max_bytes": 1 << 20,
-            }
+            partition = {"partition": 0, "fetch_offset": offset, "partition_max_bytes": 1 << 20}
             return {
                 "replica_id": -1,
                 "max_wait": 0,
                 "min_bytes": 0,
                 "max_bytes": 1 << 20,
                 "isolation_level": isolation,
-                "session_id": 0,
-                "session_epoch": -1,
                 "topics": [{"topic": self.topic, "topic_id": side.topic_id(self.topic), "partitions": [partition]}],
                 "forgotten_topics_data": [],
-                "rack_id": "",
             }
 
         self._ask(ApiKey.DESCRIBE_PRODUCERS, 0, producers, f"producers {case}")

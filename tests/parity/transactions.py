@@ -73,12 +73,7 @@ class Producer:
         self.settle()
 
     def state(self) -> str | None:
-        message = {
-            "state_filters": [],
-            "producer_id_filters": [],
-            "duration_filter": -1,
-            "transactional_id_pattern": self.transactional_id,
-        }
+        message = {"transactional_id_pattern": self.transactional_id}
         listed = self.ask(ApiKey.LIST_TRANSACTIONS, 2, message)["transaction_states"]
         return listed[0]["transaction_state"] if listed else None
 
@@ -184,7 +179,7 @@ def offsets_request(producer: Producer, producer_id: int, epoch: int) -> Message
 def offset_commit_request(
     producer: Producer, producer_id: int, epoch: int, *, generation: int = -1, member: str = ""
 ) -> Message:
-    offset = {"partition_index": 0, "committed_offset": 7, "committed_leader_epoch": -1, "committed_metadata": "seven"}
+    offset = {"partition_index": 0, "committed_offset": 7, "committed_metadata": "seven"}
     return {
         "transactional_id": producer.transactional_id,
         "group_id": GROUP,
@@ -192,7 +187,6 @@ def offset_commit_request(
         "producer_epoch": epoch,
         "generation_id": generation,
         "member_id": member,
-        "group_instance_id": None,
         "topics": [{"name": producer.topic, "partitions": [offset]}],
     }
 

@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import Message
 
-from tests.pipeline.topics import Topics
+from tests.support.topics import read_records
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,47 +30,12 @@ class Published:
 
 def read_all(bootstrap: str, topic: str) -> list[Published]:
     """Return the records up to the current end offsets, partition by partition."""
-    ends = Topics(bootstrap).end_offsets(topic)
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "test", "enable.auto.commit": False})
-    found: list[Published] = []
-    try:
-        for partition, end in ends.items():
-            consumer.assign([TopicPartition(topic, partition, 0)])
-            position = 0
-            while position < end:
-                message = consumer.poll(10)
-                assert message is not None, (
-                    f"no record at offset {position} of {topic}-{partition}, before its end {end}"
-                )
-                assert message.error() is None, message.error()
-                position = (message.offset() or 0) + 1
-                found.append(_published(message))
-    finally:
-        consumer.close()
-    return found
+    return [_published(message) for message in read_records(bootstrap, topic)]
 
 
 def read_committed(bootstrap: str, topic: str) -> list[Published]:
     """Return the records of committed transactions up to the last stable offsets, partition by partition."""
-    settings = {"bootstrap.servers": bootstrap, "group.id": "test", "enable.partition.eof": True}
-    consumer = Consumer({**settings, "enable.auto.commit": False, "isolation.level": "read_committed"})
-    found: dict[int, list[Published]] = {}
-    try:
-        partitions = list(Topics(bootstrap).end_offsets(topic))
-        consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
-        reading = set(partitions)
-        while reading:
-            message = consumer.poll(30)
-            assert message is not None, f"no end of {topic}-{sorted(reading)}"
-            error = message.error()
-            if error is None:
-                found.setdefault(message.partition() or 0, []).append(_published(message))
-            else:
-                assert error.code() == KafkaError._PARTITION_EOF, error
-                reading.discard(message.partition() or 0)
-    finally:
-        consumer.close()
-    return [record for _, records in sorted(found.items()) for record in records]
+    return [_published(message) for message in read_records(bootstrap, topic, isolation="read_committed")]
 
 
 def _published(message: Message) -> Published:

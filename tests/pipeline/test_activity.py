@@ -67,12 +67,6 @@ def _output(function: Callable[..., Any]) -> Additive:
     return output
 
 
-@pytest.mark.slow
-def test_all_lines_of_the_access_log_are_events(access: "dict[str, DataFrame]") -> None:
-    assert (access["events"].count(), access["quarantine"].count()) == (10_000, 0)
-    assert access["events"].select("client").distinct().count() == 1753
-
-
 def test_torn_lines_are_in_the_quarantine(nasa: "dict[str, DataFrame]") -> None:
     assert (nasa["events"].count(), nasa["quarantine"].count()) == (1841, 89)
 
@@ -106,7 +100,6 @@ def totals(access: "dict[str, DataFrame]") -> dict[str, dict[tuple[Any, ...], An
     return found
 
 
-@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
 @pytest.mark.parametrize(
     ("function", "params"),
     [
@@ -125,13 +118,12 @@ def test_partial_aggregates_of_random_cuts_sum_up_to_the_totals(
     totals: dict[str, dict[tuple[Any, ...], Any]],
     function: Callable[..., Any],
     params: Any,
-    seed: int,
 ) -> None:
     from pyspark.sql import functions as sf
 
     output, events = _output(function), access["events"]
-    cut = sf.pmod(sf.xxhash64("source_offset", sf.lit(seed)), sf.lit(seed + 1))
-    partials = [function(events.where(cut == number), params) for number in range(seed + 1)]
+    cut = sf.pmod(sf.xxhash64("source_offset"), sf.lit(3))
+    partials = [function(events.where(cut == number), params) for number in range(3)]
     rows = _view(reduce(lambda a, b: a.union(b), partials), output).collect()
     assert len(rows) == len(totals[output.table])
     for row in rows:
@@ -206,19 +198,6 @@ def test_top_pages_are_ranked_by_views_then_name(spark: "SparkSession") -> None:
     lines = [combined(path, time=time) for path in ("/b", "/a", "/c", "/style.css") for time in times]
     views = activity.page_views(events_of(spark, [*lines, combined("/c")]), Visitors())
     assert _table(activity.top_pages(views, TopPages(count=2))) == [(1, "/c", 3), (2, "/a", 2)]
-
-
-@pytest.mark.slow
-def test_sessions_of_the_access_log(access: "dict[str, DataFrame]") -> None:
-    counts = activity.sessions(access["events"], Sessions()).selectExpr(
-        "count(*)", "count_if(requests = 1)", "sum(requests)"
-    )
-    assert _table(counts) == [(3052, 1607, 10_000)]
-
-
-@pytest.mark.slow
-def test_sessions_of_a_log_with_torn_lines(nasa: "dict[str, DataFrame]") -> None:
-    assert activity.sessions(nasa["events"], Sessions()).count() == 191
 
 
 def test_a_request_exactly_at_the_gap_belongs_to_the_session(spark: "SparkSession") -> None:

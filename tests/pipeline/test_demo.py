@@ -93,20 +93,13 @@ def test_an_unreachable_broker_is_reported(access_log: Path) -> None:
     assert "no broker answers at 127.0.0.1:1" in " ".join(result.stderr.split())
 
 
-@pytest.mark.parametrize("java", ["missing", "old"])
-def test_an_unusable_java_is_reported_with_the_version_to_install(tmp_path: Path, java: str) -> None:
-    home = tmp_path / "java"
-    if java == "old":
-        program = home / "bin" / "java"
-        program.parent.mkdir(parents=True)
-        program.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
-        program.chmod(0o755)
+def test_an_unusable_java_is_reported_with_the_version_to_install(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "headrace", "demo"]
-    environment = {**os.environ, "JAVA_HOME": str(home)}
+    environment = {**os.environ, "JAVA_HOME": str(tmp_path / "java")}
     result = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=False)
     output = " ".join(result.stderr.split())
     assert result.returncode == 1
-    assert ("does not exist" if java == "missing" else "is Java 11") in output
+    assert "does not exist" in output
     assert "Install a Java 17 runtime" in output
 
 

@@ -89,11 +89,9 @@ def test_times_without_a_zone_are_utc(rows: dict[str, Any]) -> None:
     assert rows["time without a zone"].event_time == datetime.fromisoformat("2015-05-17 10:05:03")
 
 
-@pytest.mark.parametrize("name", ACCEPTED)
-def test_a_request_is_accepted(rows: dict[str, Any], name: str) -> None:
-    assert rows[name].reason is None
+def test_other_requests_are_accepted(rows: dict[str, Any]) -> None:
+    assert {name: rows[name].reason for name in ACCEPTED} == dict.fromkeys(ACCEPTED)
 
 
-@pytest.mark.parametrize("name", REJECTED)
-def test_another_record_is_rejected_with_the_reason(rows: dict[str, Any], name: str) -> None:
-    assert rows[name].reason == REJECTED[name][1]
+def test_other_records_are_rejected_with_the_reason(rows: dict[str, Any]) -> None:
+    assert {name: rows[name].reason for name in REJECTED} == {name: reason for name, (_, reason) in REJECTED.items()}

@@ -63,10 +63,10 @@ def test_an_absent_table_is_an_error_that_lists_the_tables(lake: "Lake") -> None
         lake.read("views")
 
 
-@pytest.mark.parametrize("name", ["", "../pages", "a/b", "_checkpoints", "a.b"])
-def test_a_table_outside_the_lake_is_refused(lake: "Lake", name: str) -> None:
-    with pytest.raises(PipelineError, match="not a valid table name"):
-        lake.path(name)
+def test_a_table_outside_the_lake_is_refused(lake: "Lake") -> None:
+    for name in ("", "../pages", "a/b", "_checkpoints", "a.b"):
+        with pytest.raises(PipelineError, match="not a valid table name"):
+            lake.path(name)
 
 
 def test_a_batch_is_appended_once_per_writer(lake: "Lake") -> None:
@@ -139,16 +139,7 @@ def test_two_writers_may_create_a_table_at_once(lake: "Lake") -> None:
     assert stored(lake) == [("/a", 1), ("/b", 1)]
 
 
-@pytest.mark.parametrize(
-    "partition_by",
-    [
-        pytest.param((), marks=pytest.mark.slow),
-        pytest.param(("partition",), marks=pytest.mark.slow),
-        ("topic_id", "partition"),
-    ],
-    ids=str,
-)
-def test_records_may_be_partitioned_by_their_position(lake: "Lake", partition_by: tuple[str, ...]) -> None:
+def test_records_may_be_partitioned_by_their_position(lake: "Lake") -> None:
     for batch in range(2):
         # A job of a user, in whose table `timestamp` is something else.
         rows = frame(
@@ -156,7 +147,7 @@ def test_records_may_be_partitioned_by_their_position(lake: "Lake", partition_by
             [{"topic_id": "id", "partition": batch, "timestamp": True}],
             "topic_id: string, partition: int, timestamp: boolean",
         )
-        lake.append("t", rows, writer="w", batch=batch, metadata={}, partition_by=partition_by)
+        lake.append("t", rows, writer="w", batch=batch, metadata={}, partition_by=("topic_id", "partition"))
     assert sorted(row.partition for row in lake.read("t").collect()) == [0, 1]
 
 

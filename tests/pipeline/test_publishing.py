@@ -30,6 +30,17 @@ class KilledError(Exception):
     """The driver died here."""
 
 
+@dataclass(frozen=True)
+class Kill:
+    """Raises at a kill point."""
+
+    point: str
+
+    def __call__(self, reached: str) -> None:
+        if reached == self.point:
+            raise KilledError(reached)
+
+
 @dataclass
 class Job:
     """A job with a source topic and an output topic of its own."""
@@ -47,12 +58,12 @@ class Job:
 
     def transactional(self, killed_at: str = "", query: str = "q") -> TransactionalPublisher:
         """Return an open publisher, as a new driver would."""
-        publisher = TransactionalPublisher(self.cluster, self.name, 1, reached=_killing(killed_at))
+        publisher = TransactionalPublisher(self.cluster, self.name, 1, reached=Kill(killed_at))
         publisher.open(query)
         return publisher
 
     def plain(self, killed_at: str = "") -> LedgerPublisher:
-        publisher = LedgerPublisher(self.cluster, self.name, reached=_killing(killed_at))
+        publisher = LedgerPublisher(self.cluster, self.name, reached=Kill(killed_at))
         publisher.open("q")
         return publisher
 
@@ -65,21 +76,6 @@ class Job:
 
     def keys(self) -> list[str]:
         return sorted(record.key for record in read_committed(self.bootstrap, self.name))
-
-
-def _killing(point: str) -> "Kill":
-    return Kill(point)
-
-
-@dataclass(frozen=True)
-class Kill:
-    """Raises at a kill point."""
-
-    point: str
-
-    def __call__(self, reached: str) -> None:
-        if reached == self.point:
-            raise KilledError(reached)
 
 
 @pytest.fixture(scope="module")
@@ -100,16 +96,11 @@ def publish(publisher: Publisher, batch: Batch, records: list[Record]) -> int:
     return publisher.publish(batch, records, len(records))
 
 
-def test_a_batch_is_published_with_its_number_in_the_committed_offset(job: Job) -> None:
+def test_a_batch_is_published_once_with_its_number_in_the_committed_offset(job: Job) -> None:
     assert publish(job.transactional(), job.batch(4), job.records("a", "b")) == 2
-    assert job.keys() == ["a", "b"]
     assert last_published(job.cluster, job.group, "q") == 4
-
-
-def test_a_published_batch_is_skipped_after_a_restart(job: Job) -> None:
-    publish(job.transactional(), job.batch(4), job.records("a"))
-    assert publish(job.transactional(), job.batch(4), job.records("a")) == 0
-    assert job.keys() == ["a"]
+    assert publish(job.transactional(), job.batch(4), job.records("a", "b")) == 0
+    assert job.keys() == ["a", "b"]
 
 
 def test_the_proof_of_another_checkpoint_does_not_count(job: Job) -> None:

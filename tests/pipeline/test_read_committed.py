@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
 from tests.support.killable_broker import KillableBroker, killable_broker
+from tests.support.topics import create_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,8 +20,7 @@ KEPT = [f"kept {number}" for number in range(4)]
 def payments(tmp_path: Path) -> Iterator[KillableBroker]:
     """A broker whose topic `payments` has alternately committed and aborted transactions, then an open one."""
     with killable_broker(tmp_path / "broker", {}) as broker:
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        admin.create_topics([NewTopic("payments", 2, 1)])["payments"].result(30)
+        create_topic(broker.bootstrap, "payments", 2)
         producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "payments"})
         producer.init_transactions(30)
         for number, kept in enumerate(KEPT):
@@ -38,31 +36,25 @@ def payments(tmp_path: Path) -> Iterator[KillableBroker]:
         producer.abort_transaction(30)
 
 
-@pytest.mark.parametrize(
-    ("isolation", "expected"),
-    [
-        ("read_committed", KEPT),
-        ("read_uncommitted", sorted([*KEPT, *(f"dropped {number}" for number in range(4)), "open"])),
-    ],
-)
-def test_a_query_reads_at_its_isolation_level(
-    payments: KillableBroker, spark: "SparkSession", tmp_path: Path, isolation: str, expected: list[str]
-) -> None:
-    records = (
-        spark.readStream.format("kafka")
-        .option("kafka.bootstrap.servers", payments.bootstrap)
-        .option("kafka.isolation.level", isolation)
-        .option("subscribe", "payments")
-        .option("startingOffsets", "earliest")
-        .load()
-    )
-    query = (
-        records.selectExpr("CAST(value AS STRING) AS value")
-        .writeStream.format("parquet")
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .trigger(availableNow=True)
-        .start(str(tmp_path / "read"))
-    )
-    query.awaitTermination()
+def test_a_query_reads_at_its_isolation_level(payments: KillableBroker, spark: "SparkSession", tmp_path: Path) -> None:
+    def read(isolation: str) -> list[str]:
+        records = (
+            spark.readStream.format("kafka")
+            .option("kafka.bootstrap.servers", payments.bootstrap)
+            .option("kafka.isolation.level", isolation)
+            .option("subscribe", "payments")
+            .option("startingOffsets", "earliest")
+            .load()
+        )
+        query = (
+            records.selectExpr("CAST(value AS STRING) AS value")
+            .writeStream.format("parquet")
+            .option("checkpointLocation", str(tmp_path / f"checkpoint-{isolation}"))
+            .trigger(availableNow=True)
+            .start(str(tmp_path / isolation))
+        )
+        query.awaitTermination()
+        return sorted(row.value for row in spark.read.parquet(str(tmp_path / isolation)).collect())
 
-    assert sorted(row.value for row in spark.read.parquet(str(tmp_path / "read")).collect()) == expected
+    assert read("read_committed") == KEPT
+    assert read("read_uncommitted") == sorted([*KEPT, *(f"dropped {number}" for number in range(4)), "open"])

@@ -9,7 +9,7 @@ import pytest
 from headrace.pipeline.jobs import activity
 from headrace.pipeline.jobs.activity import Sessions
 from tests.pipeline.log_lines import combined
-from tests.pipeline.records import events_of, records_of_file
+from tests.pipeline.records import events_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -45,21 +45,6 @@ def _streamed(spark: "SparkSession", batches: "Sequence[DataFrame]", directory: 
 
 def _table(rows: "DataFrame") -> list[tuple[Any, ...]]:
     return sorted((tuple(row) for row in rows.collect() if row.client != END), key=str)
-
-
-@pytest.mark.slow
-def test_a_stream_has_the_sessions_of_the_batch(spark: "SparkSession", access_log: Path, tmp_path: Path) -> None:
-    from pyspark.sql import Window
-    from pyspark.sql import functions as sf
-
-    from headrace.pipeline.jobs.events import Events, events
-
-    rows = events(records_of_file(spark, access_log), Events())["events"].cache()
-    # Requests come up to ten minutes late, and sessions are cut between batches.
-    arrival = sf.unix_seconds("event_time") + sf.pmod(sf.xxhash64("source_offset"), sf.lit(600))
-    cut = rows.withColumn("batch", sf.ntile(3).over(Window.orderBy(arrival, "source_offset"))).cache()
-    batches = [cut.where(sf.col("batch") == number).drop("batch") for number in (1, 2, 3)]
-    assert _streamed(spark, batches, tmp_path) == _table(activity.sessions(rows, Sessions()))
 
 
 @pytest.mark.slow

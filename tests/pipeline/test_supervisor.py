@@ -163,9 +163,11 @@ def test_the_changelog_has_the_totals(ran: Ran) -> None:
     assert sorted((record.key, record.value["lines"]) for record in published) == [("1", 67), ("2", 67), ("3", 66)]
 
 
-def test_the_status_of_a_finished_job_has_its_batch_rate_and_lag(ran: Ran) -> None:
+def test_a_status_has_batch_and_lag_of_a_finished_job_and_the_reason_of_a_failed_one(ran: Ran) -> None:
     status = ran.status("lines")
     assert (status["state"], status["batch"], status["input_rows"], status["lag"]) == ("finished", 0, RECORDS, 0)
+    status = ran.status("broken")
+    assert (status["state"], status["failures"], status["last_failure"]) == ("failed", 2, "always broken")
 
 
 def test_every_job_has_its_own_file_for_prometheus(ran: Ran) -> None:
@@ -184,11 +186,6 @@ def test_the_table_of_runs_has_a_row_for_each_batch(ran: Ran) -> None:
         ("lines", 0, RECORDS, 0),
     ]
     assert all(row.duration_ms >= row.durations_ms["tables"] > 0 for row in rows)
-
-
-def test_the_status_of_a_failed_job_has_the_reason(ran: Ran) -> None:
-    status = ran.status("broken")
-    assert (status["state"], status["failures"], status["last_failure"]) == ("failed", 2, "always broken")
 
 
 def test_the_last_progress_of_each_job_is_in_the_topic(ran: Ran) -> None:

@@ -175,56 +175,26 @@ def access(start: Callable[..., Pipeline], kills: Counter[str], access_log: Path
     return pipeline
 
 
-@pytest.fixture(scope="module")
-def facts(access: Pipeline) -> dict[str, Any]:
-    """The contents of the tables for the access log."""
-    views, found = access.table("page_views"), access.table("events")
-    requests = access.table("referrers").groupBy("kind").sum("requests").collect()
-    return {
-        "events": found.count(),
-        "quarantined": access.table("quarantine").count() if access.versions("quarantine") else 0,
-        "clients": found.select("client").distinct().count(),
-        "views": views.selectExpr("sum(views)").collect()[0][0],
-        "pages": views.select("page").distinct().count(),
-        "referrers": {row.kind: row[1] for row in requests},
-        "hosts": access.table("referrers").where("kind = 'external'").select("host").distinct().count(),
-        "visitors": {
-            row.day.day: row.visitors
-            for row in access.table("visitors").selectExpr("day", "hll_sketch_estimate(visitors) AS visitors").collect()
-        },
-    }
-
-
 @pytest.mark.slow
-def test_every_job_died_once(access: Pipeline) -> None:
+def test_every_job_died_once_and_the_tables_have_the_facts_of_the_access_log(access: Pipeline) -> None:
     assert access.died == set(JOBS)
+    views, found, referrers = (access.table(name) for name in ("page_views", "events", "referrers"))
+    assert (found.count(), found.select("client").distinct().count()) == (10_000, 1753)
+    assert not access.versions("quarantine") or access.table("quarantine").count() == 0
+    assert views.selectExpr("sum(views)").collect()[0][0] == 4050
+    assert views.select("page").distinct().count() == 805
+    requests = {row.kind: row[1] for row in referrers.groupBy("kind").sum("requests").collect()}
+    assert requests == {"missing": 4073, "internal": 5039, "external": 888}
+    assert referrers.where("kind = 'external'").select("host").distinct().count() == 152
+    sessions = access.table("sessions").selectExpr("count(*)", "count_if(requests = 1)", "sum(requests)")
+    assert [tuple(row) for row in sessions.collect()] == [(3052, 1607, 10_000)]
 
 
 @pytest.mark.slow
-def test_all_lines_of_the_access_log_are_events(facts: dict[str, Any]) -> None:
-    assert (facts["events"], facts["quarantined"], facts["clients"]) == (10_000, 0, 1753)
-
-
-@pytest.mark.slow
-def test_views_of_the_access_log(facts: dict[str, Any]) -> None:
-    assert (facts["views"], facts["pages"]) == (4050, 805)
-
-
-@pytest.mark.slow
-def test_referrers_of_the_access_log(facts: dict[str, Any]) -> None:
-    assert facts["referrers"] == {"missing": 4073, "internal": 5039, "external": 888}
-    assert facts["hosts"] == 152
-
-
-@pytest.mark.slow
-def test_estimated_visitors_are_within_the_error_of_sketches(facts: dict[str, Any]) -> None:
-    assert facts["visitors"] == pytest.approx({17: 341, 18: 627, 19: 561, 20: 505}, rel=HLL_ERROR)
-
-
-@pytest.mark.slow
-def test_sessions_of_the_access_log(access: Pipeline) -> None:
-    counts = access.table("sessions").selectExpr("count(*)", "count_if(requests = 1)", "sum(requests)")
-    assert [tuple(row) for row in counts.collect()] == [(3052, 1607, 10_000)]
+def test_estimated_visitors_are_within_the_error_of_sketches(access: Pipeline) -> None:
+    estimated = access.table("visitors").selectExpr("day", "hll_sketch_estimate(visitors) AS visitors").collect()
+    found = {row.day.day: row.visitors for row in estimated}
+    assert found == pytest.approx({17: 341, 18: 627, 19: 561, 20: 505}, rel=HLL_ERROR)
 
 
 @pytest.fixture(scope="module")

@@ -5,26 +5,14 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from typing import Any
 
-from tests.simulation import history as group_history
-from tests.simulation import world as group_world
-from tests.simulation.cluster import history as cluster_history
-from tests.simulation.cluster import world as cluster_world
-from tests.simulation.transactions import history as transaction_history
-from tests.simulation.transactions import world as transaction_world
+from tests.simulation.worlds import WORLDS
 
 _REPORT_S = 30.0
 _BATCH = 200
 _COST = {"cluster": 10}
 """Worlds whose seeds take this many times longer, so that fewer are played."""
-WORLDS: dict[str, tuple[Callable[[int], Any], Callable[..., Any], Callable[..., str]]] = {
-    "groups": (group_history.history_of, group_world.play, group_world.explain),
-    "transactions": (transaction_history.history_of, transaction_world.play, transaction_world.explain),
-    "cluster": (cluster_history.history_of, cluster_world.play, cluster_world.explain),
-}
 
 
 def failing(world: str, first: int, count: int) -> list[int]:

@@ -19,6 +19,7 @@ from tests.support.ports import free_port
 
 API_VERSIONS_REQUEST: Final = struct.pack(">ihhih", 10, 18, 0, 1, -1)
 """ApiVersions v0, correlation id 1, no client id."""
+_READY_S: Final = 60.0
 
 _running: "list[BrokerProcess]" = []
 
@@ -36,7 +37,6 @@ class BrokerProcess:
         settings: Mapping[str, object] | None = None,
         port: int | None = None,
         more_data: Sequence[Path] = (),
-        ready_timeout_s: float = 60.0,
         program: Sequence[str] = ("headrace",),
         host: str = "127.0.0.1",
         launcher: Sequence[str] = (),
@@ -51,7 +51,6 @@ class BrokerProcess:
         self.host = host
         self.port = port if port is not None else free_port()
         self.log_path = data.with_name(data.name + ".broker.log")
-        self._ready_timeout_s = ready_timeout_s
         self._program = program
         self._launcher = launcher
         self._process: subprocess.Popen[bytes] | None = None
@@ -143,23 +142,21 @@ class BrokerProcess:
             raise AssertionError(f"alive {timeout_s:g} s after {how.name}; its log:\n{self.end_of_log()}") from None
 
     def _wait_until_ready(self) -> None:
-        deadline = time.monotonic() + self._ready_timeout_s
+        deadline = time.monotonic() + _READY_S
         while not answers_api_versions(self.host, self.port):
             status = self._started().poll()
             if status is not None:
                 raise AssertionError(f"the broker exited with status {status}; its log:\n{self.end_of_log()}")
             if time.monotonic() > deadline:
                 self.close()
-                raise AssertionError(
-                    f"no answer to ApiVersions within {self._ready_timeout_s:g} s; its log:\n{self.end_of_log()}"
-                )
+                raise AssertionError(f"no answer to ApiVersions within {_READY_S:g} s; its log:\n{self.end_of_log()}")
             time.sleep(0.01)
 
 
-def answers_api_versions(host: str, port: int, timeout_s: float = 2.0) -> bool:
+def answers_api_versions(host: str, port: int) -> bool:
     """Return True if a broker answers ApiVersions v0."""
     try:
-        with socket.create_connection((host, port), timeout=timeout_s) as connection:
+        with socket.create_connection((host, port), timeout=2) as connection:
             connection.sendall(API_VERSIONS_REQUEST)
             return len(connection.recv(8, socket.MSG_WAITALL)) == 8
     except OSError:
@@ -172,10 +169,10 @@ class LogsSince:
     def __init__(self) -> None:
         self._before = {broker.log_path: broker.log_path.stat().st_size for broker in _running}
 
-    def of_running(self, last_lines: int = 60) -> list[tuple[str, str]]:
+    def of_running(self) -> list[tuple[str, str]]:
         """Return a title and the last lines of every running broker with new ones, for the report of a failed test."""
         return [
-            (f"broker {broker.bootstrap} (pid {broker.pid}, of {os.getpid()})", "\n".join(lines[-last_lines:]))
+            (f"broker {broker.bootstrap} (pid {broker.pid}, of {os.getpid()})", "\n".join(lines[-60:]))
             for broker in _running
             if (lines := self._of(broker.log_path))
         ]

@@ -40,6 +40,7 @@ SETTINGS: Final[Mapping[str, str]] = {
 }
 """The settings that differ from Kafka's defaults."""
 
+_START_S: Final = 90.0
 _JAVA_OPTIONS: Final = ("-Xmx384M", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.awt.headless=true")
 """They shorten the start on a small machine; speed is not compared."""
 
@@ -47,12 +48,11 @@ _JAVA_OPTIONS: Final = ("-Xmx384M", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1
 class KafkaProcess:
     """A broker as a context manager, with its log in `log_path`."""
 
-    def __init__(self, directory: Path, jars: Path, *, start_timeout_s: float = 90.0) -> None:
+    def __init__(self, directory: Path, jars: Path) -> None:
         self.directory = directory
         self.bootstrap = f"127.0.0.1:{free_port()}"
         self.log_path = directory / "kafka.log"
         self._jars = jars
-        self._start_timeout_s = start_timeout_s
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -67,7 +67,7 @@ class KafkaProcess:
                 stderr=log,
                 cwd=self.directory,
             )
-        deadline = time.monotonic() + self._start_timeout_s
+        deadline = time.monotonic() + _START_S
         host, _, port = self.bootstrap.rpartition(":")
         while not answers_api_versions(host, int(port)):
             if self._process.poll() is not None or time.monotonic() > deadline:

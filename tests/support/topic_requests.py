@@ -31,7 +31,6 @@ def produce(client: WireClient, topic: str, partition: int, *values: bytes, acks
     """Write one batch of records, by default one with the topic's name as its value, and return the error code."""
     batch = build_batch([RecordData(None, value, 1) for value in values or (topic.encode(),)])
     message = {
-        "transactional_id": None,
         "acks": acks,
         "timeout": 9000,
         "topic_data": [{"name": topic, "partition_data": [{"index": partition, "records": batch}]}],
@@ -43,25 +42,14 @@ def produce(client: WireClient, topic: str, partition: int, *values: bytes, acks
 
 def fetched(client: WireClient, topic: str, partition: int, offset: int = 0) -> dict[str, Any]:
     """Fetch from a partition, and return the answer for it."""
-    partition_request = {
-        "partition": partition,
-        "current_leader_epoch": -1,
-        "fetch_offset": offset,
-        "last_fetched_epoch": -1,
-        "log_start_offset": -1,
-        "partition_max_bytes": 1 << 20,
-    }
+    partition_request = {"partition": partition, "fetch_offset": offset, "partition_max_bytes": 1 << 20}
     message = {
         "replica_id": -1,
         "max_wait": 0,
         "min_bytes": 0,
         "max_bytes": 1 << 20,
-        "isolation_level": 0,
-        "session_id": 0,
-        "session_epoch": -1,
         "topics": [{"topic": topic, "partitions": [partition_request]}],
         "forgotten_topics_data": [],
-        "rack_id": "",
     }
     answer: dict[str, Any] = client.ask(ApiKey.FETCH, 12, message)["responses"][0]["partitions"][0]
     return answer

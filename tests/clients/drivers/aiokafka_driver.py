@@ -10,12 +10,20 @@ from typing import Any, TypeVar
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from tests.clients.drivers.contract import DEADLINE_S, ConsumerSession, Message, ProducerSession, Received
+from tests.clients.drivers.contract import (
+    DEADLINE_S,
+    ClientDriver,
+    ConsumerSession,
+    Message,
+    ProducerSession,
+    Received,
+    of_python_client,
+)
 
 T = TypeVar("T")
 
 
-class AiokafkaDriver:
+class AiokafkaDriver(ClientDriver):
     def __init__(self, bootstrap: str) -> None:
         self._config: dict[str, Any] = {"bootstrap_servers": bootstrap, "client_id": "tests-aiokafka"}
         self._loop = asyncio.new_event_loop()
@@ -33,11 +41,6 @@ class AiokafkaDriver:
                 await admin.close()
 
         self.run(create())
-
-    def produce(self, topic: str, messages: Sequence[Message], *, codec: str = "none") -> None:
-        with self._producer(topic, None if codec == "none" else codec) as session:
-            session.send(messages)
-            session.finish()
 
     def consume_from_beginning(self, topic: str, count: int) -> list[Received]:
         async def seek(consumer: Any) -> None:
@@ -72,11 +75,6 @@ class AiokafkaDriver:
             return self.run(receive(consumer, count))
 
     @contextmanager
-    def producer(self, topic: str) -> Iterator[ProducerSession]:
-        with self._producer(topic, None) as session:
-            yield session
-
-    @contextmanager
     def group_consumer(self, topic: str, group: str) -> Iterator[ConsumerSession]:
         with self._consumer(
             topic,
@@ -96,10 +94,14 @@ class AiokafkaDriver:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(2 * DEADLINE_S)
 
     @contextmanager
-    def _producer(self, topic: str, codec: str | None) -> "Iterator[_Producer]":
+    def producer(self, topic: str, *, codec: str = "none") -> Iterator[ProducerSession]:
         async def start() -> Any:
             producer = AIOKafkaProducer(
-                **self._config, enable_idempotence=True, compression_type=codec, linger_ms=5, request_timeout_ms=20_000
+                **self._config,
+                enable_idempotence=True,
+                compression_type=None if codec == "none" else codec,
+                linger_ms=5,
+                request_timeout_ms=20_000,
             )
             await producer.start()
             return producer
@@ -169,15 +171,5 @@ async def receive(consumer: Any, count: int) -> list[Received]:
         assert time.monotonic() < deadline, f"{len(received)} of {count} records within {DEADLINE_S:g} s"
         batches = await consumer.getmany(timeout_ms=500, max_records=count - len(received))
         for records in batches.values():
-            received.extend(
-                Received(
-                    partition=record.partition,
-                    offset=record.offset,
-                    timestamp_ms=record.timestamp,
-                    value=record.value,
-                    key=record.key,
-                    headers=tuple(record.headers),
-                )
-                for record in records
-            )
+            received.extend(of_python_client(record) for record in records)
     return received

@@ -10,10 +10,10 @@ from confluent_kafka import Message as ConfluentMessage
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from tests.clients.drivers.contract import DEADLINE_S, ConsumerSession, Message, ProducerSession, Received
+from tests.clients.drivers.contract import DEADLINE_S, ClientDriver, ConsumerSession, Message, ProducerSession, Received
 
 
-class ConfluentDriver:
+class ConfluentDriver(ClientDriver):
     def __init__(self, bootstrap: str) -> None:
         self._config: dict[str, str | int | float] = {
             "bootstrap.servers": bootstrap,
@@ -24,11 +24,6 @@ class ConfluentDriver:
     def create_topic(self, topic: str, partitions: int) -> None:
         admin = AdminClient(dict(self._config))
         admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(DEADLINE_S)
-
-    def produce(self, topic: str, messages: Sequence[Message], *, codec: str = "none") -> None:
-        session = _Producer({**self._config, "compression.type": codec}, topic)
-        session.send(messages)
-        session.finish()
 
     def consume_from_beginning(self, topic: str, count: int) -> list[Received]:
         with self._unsubscribed() as consumer:
@@ -49,8 +44,8 @@ class ConfluentDriver:
             return receive(consumer, count)
 
     @contextmanager
-    def producer(self, topic: str) -> Iterator[ProducerSession]:
-        yield _Producer(self._config, topic)
+    def producer(self, topic: str, *, codec: str = "none") -> Iterator[ProducerSession]:
+        yield _Producer({**self._config, "compression.type": codec}, topic)
 
     @contextmanager
     def group_consumer(self, topic: str, group: str) -> Iterator[ConsumerSession]:
@@ -69,9 +64,6 @@ class ConfluentDriver:
             yield _GroupConsumer(consumer)
         finally:
             consumer.close()
-
-    def close(self) -> None:
-        """Do nothing: clients are closed after use."""
 
     @contextmanager
     def _unsubscribed(self) -> Iterator[Consumer]:

@@ -4,10 +4,11 @@ A driver starts only clients, and knows only the address of a broker. If a clien
 console tools do not report commits), the driver asks the broker through `observer`.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 DEADLINE_S = 40.0
 """Time limit for a client in one step of a scenario, including a broker's restart."""
@@ -41,6 +42,18 @@ class Received:
         return Message(value=self.value.decode(), key=key, headers=self.headers)
 
 
+def of_python_client(record: Any) -> Received:
+    """Return a record of kafka-python or aiokafka."""
+    return Received(
+        partition=record.partition,
+        offset=record.offset,
+        timestamp_ms=record.timestamp,
+        value=record.value,
+        key=record.key,
+        headers=tuple(record.headers),
+    )
+
+
 class MissingClientError(Exception):
     """The client is not installed; the message explains how to install it."""
 
@@ -65,23 +78,33 @@ class ConsumerSession(Protocol):
         """Commit the position after the received records, and wait for the broker's answer."""
 
 
-class ClientDriver(Protocol):
+class ClientDriver(ABC):
+    @abstractmethod
     def create_topic(self, topic: str, partitions: int) -> None: ...
 
     def produce(self, topic: str, messages: Sequence[Message], *, codec: str = "none") -> None:
         """Send messages and wait for all acknowledgements."""
+        with self.producer(topic, codec=codec) as session:
+            session.send(messages)
+            session.finish()
 
+    @abstractmethod
     def consume_from_beginning(self, topic: str, count: int) -> list[Received]:
         """Return the first `count` records of all partitions, without a group."""
 
+    @abstractmethod
     def consume_from_offset(self, topic: str, partition: int, offset: int, count: int) -> list[Received]: ...
 
+    @abstractmethod
     def consume_from_timestamp(self, topic: str, partition: int, timestamp_ms: int, count: int) -> list[Received]:
         """Consume from the first record not older than `timestamp_ms`, found by a ListOffsets request of the client."""
 
-    def producer(self, topic: str) -> AbstractContextManager[ProducerSession]: ...
+    @abstractmethod
+    def producer(self, topic: str, *, codec: str = "none") -> AbstractContextManager[ProducerSession]: ...
 
+    @abstractmethod
     def group_consumer(self, topic: str, group: str) -> AbstractContextManager[ConsumerSession]:
         """A subscribed consumer that starts at the earliest offset if the group has none."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:  # noqa: B027
+        """Do nothing: most clients are closed after use."""

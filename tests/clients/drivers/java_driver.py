@@ -6,12 +6,13 @@ Producers and members of groups are processes. Tools that end by themselves shar
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final
 
 from tests.clients.drivers.contract import (
     DEADLINE_S,
+    ClientDriver,
     ConsumerSession,
     Message,
     MissingClientError,
@@ -19,7 +20,7 @@ from tests.clients.drivers.contract import (
     Received,
 )
 from tests.clients.drivers.line_process import LineProcess
-from tests.clients.drivers.observer import committed_records, wait_for_commit
+from tests.clients.drivers.observer import ObservedMember
 from tests.support.kafka_process import shared_classes
 from tests.support.kafka_tools import CONSOLE_CONSUMER, CONSOLE_PRODUCER, GET_OFFSETS, TOPICS, shared_tools
 
@@ -54,18 +55,13 @@ def run_tool(tool: str, *arguments: str) -> str:
     return done.printed
 
 
-class JavaDriver:
+class JavaDriver(ClientDriver):
     def __init__(self, bootstrap: str) -> None:
         java_command(TOPICS)
         self._bootstrap = bootstrap
 
     def create_topic(self, topic: str, partitions: int) -> None:
         self.run(TOPICS, "--create", "--topic", topic, "--partitions", str(partitions), "--replication-factor", "1")
-
-    def produce(self, topic: str, messages: Sequence[Message], *, codec: str = "none") -> None:
-        with self._producer(topic, codec) as session:
-            session.send(messages)
-            session.finish()
 
     def consume_from_beginning(self, topic: str, count: int) -> list[Received]:
         return self._consume(topic, count, "--from-beginning")
@@ -78,11 +74,6 @@ class JavaDriver:
         return self.consume_from_offset(topic, partition, int(printed.strip().rpartition(":")[2]), count)
 
     @contextmanager
-    def producer(self, topic: str) -> Iterator[ProducerSession]:
-        with self._producer(topic, "none") as session:
-            yield session
-
-    @contextmanager
     def group_consumer(self, topic: str, group: str) -> Iterator[ConsumerSession]:
         settings = {
             "auto.offset.reset": "earliest",
@@ -91,26 +82,18 @@ class JavaDriver:
             "heartbeat.interval.ms": "500",
         }
         options = [option for name, value in settings.items() for option in ("--command-property", f"{name}={value}")]
-        before = committed_records(self._bootstrap, group, topic)
-        process = LineProcess(
-            java_command(
-                CONSOLE_CONSUMER,
-                *("--bootstrap-server", self._bootstrap, "--topic", topic, "--group", group, *_PRINTING, *options),
-            )
+        command = java_command(
+            CONSOLE_CONSUMER,
+            *("--bootstrap-server", self._bootstrap, "--topic", topic, "--group", group, *_PRINTING, *options),
         )
-        try:
-            yield _GroupConsumer(process, self._bootstrap, group, topic, before)
-        finally:
-            process.terminate()
-
-    def close(self) -> None:
-        """Do nothing: processes end after use."""
+        with closing(ObservedMember(command, _received, self._bootstrap, group, topic)) as member:
+            yield member
 
     def run(self, tool: str, *arguments: str) -> str:
         return run_tool(tool, "--bootstrap-server", self._bootstrap, *arguments)
 
     @contextmanager
-    def _producer(self, topic: str, codec: str) -> "Iterator[_Producer]":
+    def producer(self, topic: str, *, codec: str = "none") -> Iterator[ProducerSession]:
         command = java_command(
             CONSOLE_PRODUCER,
             *("--bootstrap-server", self._bootstrap, "--topic", topic, "--compression-codec", codec),
@@ -141,23 +124,6 @@ class _Producer:
 
     def finish(self) -> None:
         self._process.wait()
-
-
-class _GroupConsumer:
-    def __init__(self, process: LineProcess, bootstrap: str, group: str, topic: str, received: int) -> None:
-        self._process = process
-        self._bootstrap = bootstrap
-        self._group = group
-        self._topic = topic
-        self._received = received
-
-    def receive(self, count: int) -> list[Received]:
-        received = [_received(self._process.read_line()) for _ in range(count)]
-        self._received += count
-        return received
-
-    def commit(self) -> None:
-        wait_for_commit(self._bootstrap, self._group, self._topic, self._received)
 
 
 def _received(line: str) -> Received:

@@ -8,10 +8,18 @@ from typing import Any
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient, NewTopic
 
-from tests.clients.drivers.contract import DEADLINE_S, ConsumerSession, Message, ProducerSession, Received
+from tests.clients.drivers.contract import (
+    DEADLINE_S,
+    ClientDriver,
+    ConsumerSession,
+    Message,
+    ProducerSession,
+    Received,
+    of_python_client,
+)
 
 
-class KafkaPythonDriver:
+class KafkaPythonDriver(ClientDriver):
     def __init__(self, bootstrap: str) -> None:
         self._config: dict[str, Any] = {
             "bootstrap_servers": bootstrap,
@@ -25,11 +33,6 @@ class KafkaPythonDriver:
             admin.create_topics([NewTopic(topic, partitions, 1)])
         finally:
             admin.close()
-
-    def produce(self, topic: str, messages: Sequence[Message], *, codec: str = "none") -> None:
-        with self._producer(topic, None if codec == "none" else codec) as session:
-            session.send(messages)
-            session.finish()
 
     def consume_from_beginning(self, topic: str, count: int) -> list[Received]:
         with self._unsubscribed() as consumer:
@@ -54,11 +57,6 @@ class KafkaPythonDriver:
             return receive(consumer, count)
 
     @contextmanager
-    def producer(self, topic: str) -> Iterator[ProducerSession]:
-        with self._producer(topic, None) as session:
-            yield session
-
-    @contextmanager
     def group_consumer(self, topic: str, group: str) -> Iterator[ConsumerSession]:
         consumer = KafkaConsumer(
             topic,
@@ -74,12 +72,11 @@ class KafkaPythonDriver:
         finally:
             consumer.close()
 
-    def close(self) -> None:
-        """Do nothing: clients are closed after use."""
-
     @contextmanager
-    def _producer(self, topic: str, codec: str | None) -> "Iterator[_Producer]":
-        producer = KafkaProducer(**self._config, enable_idempotence=True, compression_type=codec, linger_ms=5)
+    def producer(self, topic: str, *, codec: str = "none") -> Iterator[ProducerSession]:
+        producer = KafkaProducer(
+            **self._config, enable_idempotence=True, compression_type=None if codec == "none" else codec, linger_ms=5
+        )
         try:
             yield _Producer(producer, topic)
         finally:
@@ -130,15 +127,5 @@ def receive(consumer: Any, count: int) -> list[Received]:
     while len(received) < count:
         assert time.monotonic() < deadline, f"{len(received)} of {count} records within {DEADLINE_S:g} s"
         for records in consumer.poll(timeout_ms=500, max_records=count - len(received)).values():
-            received.extend(
-                Received(
-                    partition=record.partition,
-                    offset=record.offset,
-                    timestamp_ms=record.timestamp,
-                    value=record.value,
-                    key=record.key,
-                    headers=tuple(record.headers),
-                )
-                for record in records
-            )
+            received.extend(of_python_client(record) for record in records)
     return received

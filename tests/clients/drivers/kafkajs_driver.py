@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from tests.clients.drivers.contract import (
     DEADLINE_S,
+    ClientDriver,
     ConsumerSession,
     Message,
     MissingClientError,
@@ -30,7 +31,7 @@ class KafkajsError(AssertionError):
         self.type = type
 
 
-class KafkajsDriver:
+class KafkajsDriver(ClientDriver):
     def __init__(self, bootstrap: str) -> None:
         if shutil.which("node") is None:
             raise MissingClientError("no node: install Node.js 18 or newer")
@@ -40,11 +41,6 @@ class KafkajsDriver:
 
     def create_topic(self, topic: str, partitions: int) -> None:
         assert self.call("createTopic", topic=topic, partitions=partitions), f"{topic} already exists"
-
-    def produce(self, topic: str, messages: Sequence[Message], *, codec: str = "none") -> None:
-        with self._producer(topic, codec) as session:
-            session.send(messages)
-            session.finish()
 
     def consume_from_beginning(self, topic: str, count: int) -> list[Received]:
         with self._consumer(topic) as consumer:
@@ -57,11 +53,6 @@ class KafkajsDriver:
     def consume_from_timestamp(self, topic: str, partition: int, timestamp_ms: int, count: int) -> list[Received]:
         offset = self.call("offsetAt", topic=topic, partition=partition, timestamp=timestamp_ms)
         return self.consume_from_offset(topic, partition, offset, count)
-
-    @contextmanager
-    def producer(self, topic: str) -> Iterator[ProducerSession]:
-        with self._producer(topic, "none") as session:
-            yield session
 
     @contextmanager
     def group_consumer(self, topic: str, group: str) -> Iterator[ConsumerSession]:
@@ -83,7 +74,7 @@ class KafkajsDriver:
         return answer["result"]
 
     @contextmanager
-    def _producer(self, topic: str, codec: str) -> "Iterator[_Producer]":
+    def producer(self, topic: str, *, codec: str = "none") -> Iterator[ProducerSession]:
         self.call("startProducer", topic=topic, codec=codec)
         try:
             yield _Producer(self)

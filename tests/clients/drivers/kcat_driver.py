@@ -4,11 +4,12 @@ import itertools
 import json
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 from tests.clients.drivers.confluent_driver import ConfluentDriver
 from tests.clients.drivers.contract import (
+    ClientDriver,
     ConsumerSession,
     Message,
     MissingClientError,
@@ -16,12 +17,12 @@ from tests.clients.drivers.contract import (
     Received,
 )
 from tests.clients.drivers.line_process import LineProcess
-from tests.clients.drivers.observer import committed_records, wait_for_commit
+from tests.clients.drivers.observer import ObservedMember
 
 KEY_DELIMITER = "\t"
 
 
-class KcatDriver:
+class KcatDriver(ClientDriver):
     def __init__(self, bootstrap: str) -> None:
         if shutil.which("kcat") is None:
             raise MissingClientError("no kcat: apt-get install kcat")
@@ -31,11 +32,6 @@ class KcatDriver:
     def create_topic(self, topic: str, partitions: int) -> None:
         # kcat cannot create topics
         ConfluentDriver(self._bootstrap).create_topic(topic, partitions)
-
-    def produce(self, topic: str, messages: Sequence[Message], *, codec: str = "none") -> None:
-        with self._producer(topic, codec) as session:
-            session.send(messages)
-            session.finish()
 
     def consume_from_beginning(self, topic: str, count: int) -> list[Received]:
         return self._consume(["-t", topic, "-o", "beginning"], count)
@@ -47,11 +43,6 @@ class KcatDriver:
         return self._consume(["-t", topic, "-p", str(partition), "-o", f"s@{timestamp_ms}"], count)
 
     @contextmanager
-    def producer(self, topic: str) -> Iterator[ProducerSession]:
-        with self._producer(topic, "none") as session:
-            yield session
-
-    @contextmanager
     def group_consumer(self, topic: str, group: str) -> Iterator[ConsumerSession]:
         settings = {
             "auto.offset.reset": "earliest",
@@ -59,18 +50,13 @@ class KcatDriver:
             "heartbeat.interval.ms": "500",
         }
         options = [option for name, value in settings.items() for option in ("-X", f"{name}={value}")]
-        before = committed_records(self._bootstrap, group, topic)
-        process = LineProcess([*self._kcat, *options, "-J", "-u", "-G", group, topic])
-        try:
-            yield _GroupConsumer(process, self._bootstrap, group, topic, before)
-        finally:
-            process.terminate()
-
-    def close(self) -> None:
-        """Do nothing: processes end after use."""
+        # commits every 5 s: kcat does not allow changing auto.commit.interval.ms
+        command = [*self._kcat, *options, "-J", "-u", "-G", group, topic]
+        with closing(ObservedMember(command, _received, self._bootstrap, group, topic)) as member:
+            yield member
 
     @contextmanager
-    def _producer(self, topic: str, codec: str) -> "Iterator[_Producer]":
+    def producer(self, topic: str, *, codec: str = "none") -> Iterator[ProducerSession]:
         command = [*self._kcat, "-X", "enable.idempotence=true", "-P", "-t", topic, "-z", codec, "-K", KEY_DELIMITER]
         producer = _Producer(command)
         try:
@@ -113,24 +99,6 @@ class _Producer:
     def close(self) -> None:
         for process in self._processes:
             process.close()
-
-
-class _GroupConsumer:
-    def __init__(self, process: LineProcess, bootstrap: str, group: str, topic: str, received: int) -> None:
-        self._process = process
-        self._bootstrap = bootstrap
-        self._group = group
-        self._topic = topic
-        self._received = received
-
-    def receive(self, count: int) -> list[Received]:
-        received = [_received(self._process.read_line()) for _ in range(count)]
-        self._received += count
-        return received
-
-    def commit(self) -> None:
-        # every 5 s: kcat does not allow changing auto.commit.interval.ms
-        wait_for_commit(self._bootstrap, self._group, self._topic, self._received)
 
 
 def _received(line: str) -> Received:

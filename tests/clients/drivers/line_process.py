@@ -4,7 +4,7 @@ import queue
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from tests.clients.drivers.contract import DEADLINE_S
 
@@ -12,13 +12,12 @@ from tests.clients.drivers.contract import DEADLINE_S
 class LineProcess:
     """A program whose output is read continuously, so that it never blocks on a full pipe."""
 
-    def __init__(self, command: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: str | None = None) -> None:
+    def __init__(self, command: Sequence[str], *, cwd: str | None = None) -> None:
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=dict(env) if env is not None else None,
             cwd=cwd,
         )
         self._name = command[0]

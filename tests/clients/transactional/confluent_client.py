@@ -1,6 +1,5 @@
 """confluent-kafka (librdkafka)."""
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
@@ -8,48 +7,37 @@ from typing import Final
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from tests.clients.drivers.contract import DEADLINE_S
-from tests.clients.transactional.contract import END, FencedError, Record, TransactionalProducer
+from tests.clients.transactional.contract import FencedError, Poll, TransactionalClient, TransactionalProducer
 
 _FENCED: Final = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}
 
 
-class ConfluentClient:
+class ConfluentClient(TransactionalClient):
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
 
     def producer(self, transactional_id: str, *, timeout_ms: int = 60_000) -> TransactionalProducer:
         return _Producer(self._bootstrap, transactional_id, timeout_ms)
 
-    def read_committed(self, topic: str, partitions: int) -> list[Record]:
-        return read(self._bootstrap, topic, partitions, "read_committed")
+    @contextmanager
+    def committed(self, topic: str, partitions: int) -> Iterator[Poll]:
+        config = {"bootstrap.servers": self._bootstrap, "group.id": "not-used", "enable.auto.commit": False}
+        consumer = Consumer({**config, "isolation.level": "read_committed", "fetch.wait.max.ms": 50})
 
-    def close(self) -> None:
-        """Do nothing: clients are closed after use."""
-
-
-def read(bootstrap: str, topic: str, partitions: int, isolation: str) -> list[Record]:
-    """Read up to the first `END` of every partition, at an isolation level."""
-    config = {"bootstrap.servers": bootstrap, "group.id": "not-used", "enable.auto.commit": False}
-    consumer = Consumer({**config, "isolation.level": isolation, "fetch.wait.max.ms": 50})
-    found: list[Record] = []
-    ended: set[int] = set()
-    deadline = time.monotonic() + DEADLINE_S
-    try:
-        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in range(partitions)])
-        while len(ended) < partitions:
-            assert time.monotonic() < deadline, f"only partitions {ended} were read to the end: {found}"
+        def poll() -> Iterator[tuple[int, bytes]]:
             for message in consumer.consume(1000, timeout=0.1):
                 partition, value, error = message.partition(), message.value(), message.error()
                 assert error is None or error.retriable(), error
-                if partition is None or value is None or error is not None or partition in ended:
-                    continue
-                if value == END.encode():
-                    ended.add(partition)
-                else:
-                    found.append(Record(partition, value.decode()))
-    finally:
-        consumer.close()
-    return found
+                if error is None:
+                    assert partition is not None
+                    assert isinstance(value, bytes)
+                    yield partition, value
+
+        try:
+            consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in range(partitions)])
+            yield poll
+        finally:
+            consumer.close()
 
 
 class _Producer:

@@ -1,7 +1,12 @@
 """The interface of a transactional client in `test_transactions.py`."""
 
-from collections.abc import Mapping, Sequence
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Final, NamedTuple, Protocol
+
+from tests.clients.drivers.contract import DEADLINE_S
 
 END: Final = "end"
 """A value that ends the reading of a partition."""
@@ -35,10 +40,36 @@ class TransactionalProducer(Protocol):
         """Close the producer without ending its transaction."""
 
 
-class TransactionalClient(Protocol):
+Poll = Callable[[], Iterable[tuple[int, bytes]]]
+"""Return the next records, or none after a short time, as partition and value."""
+
+
+class TransactionalClient(ABC):
+    @abstractmethod
     def producer(self, transactional_id: str, *, timeout_ms: int = 60_000) -> TransactionalProducer: ...
+
+    @abstractmethod
+    def committed(self, topic: str, partitions: int) -> AbstractContextManager[Poll]:
+        """A consumer of the committed records, from the beginning."""
 
     def read_committed(self, topic: str, partitions: int) -> list[Record]:
         """Return all committed records before the first `END` of every partition."""
+        with self.committed(topic, partitions) as poll:
+            return read_to_the_ends(poll, partitions)
 
-    def close(self) -> None: ...
+    def close(self) -> None:  # noqa: B027
+        """Do nothing: most clients are closed after use."""
+
+
+def read_to_the_ends(poll: Poll, partitions: int) -> list[Record]:
+    found: list[Record] = []
+    ended: set[int] = set()
+    deadline = time.monotonic() + DEADLINE_S
+    while len(ended) < partitions:
+        assert time.monotonic() < deadline, f"only partitions {ended} were read to the end: {found}"
+        for partition, value in poll():
+            if value == END.encode():
+                ended.add(partition)
+            elif partition not in ended:
+                found.append(Record(partition, value.decode()))
+    return found

@@ -7,7 +7,7 @@ from typing import Any, Final
 from py4j.protocol import Py4JJavaError
 
 from tests.clients.drivers.contract import DEADLINE_S
-from tests.clients.transactional.contract import END, FencedError, Record, TransactionalProducer
+from tests.clients.transactional.contract import FencedError, Poll, TransactionalClient, TransactionalProducer
 from tests.support.java_gateway import JavaGateway, shared_gateway, without_spark
 
 _FENCED: Final = (
@@ -18,7 +18,7 @@ _FENCED: Final = (
 )
 
 
-class JavaClient:
+class JavaClient(TransactionalClient):
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
         self._java = shared_gateway()
@@ -26,37 +26,23 @@ class JavaClient:
     def producer(self, transactional_id: str, *, timeout_ms: int = 60_000) -> TransactionalProducer:
         return _Producer(self._java, self._bootstrap, transactional_id, timeout_ms)
 
-    def read_committed(self, topic: str, partitions: int) -> list[Record]:
+    @contextmanager
+    def committed(self, topic: str, partitions: int) -> Iterator[Poll]:
         java = self._java
-        consumer = java.consumer(
-            {
-                "bootstrap.servers": self._bootstrap,
-                "isolation.level": "read_committed",
-                "enable.auto.commit": False,
-                "fetch.max.wait.ms": 50,
-            }
-        )
-        found: list[Record] = []
-        ended: set[int] = set()
+        config = {"bootstrap.servers": self._bootstrap, "enable.auto.commit": False, "fetch.max.wait.ms": 50}
+        consumer = java.consumer({**config, "isolation.level": "read_committed"})
+
+        def poll() -> list[tuple[int, bytes]]:
+            records = consumer.poll(java.jvm.java.time.Duration.ofMillis(100)).iterator()
+            return [(record.partition(), record.value().encode()) for record in records]
+
         try:
             assigned = java.list(java.partition(topic, partition) for partition in range(partitions))
             consumer.assign(assigned)
             consumer.seekToBeginning(assigned)
-            polls = 0
-            while len(ended) < partitions:
-                polls += 1
-                assert polls < DEADLINE_S * 10, f"only partitions {ended} were read to the end: {found}"
-                for record in consumer.poll(java.jvm.java.time.Duration.ofMillis(100)).iterator():
-                    if record.value() == END:
-                        ended.add(record.partition())
-                    elif record.partition() not in ended:
-                        found.append(Record(record.partition(), record.value()))
+            yield poll
         finally:
             consumer.close()
-        return found
-
-    def close(self) -> None:
-        """Do nothing: the JVM is shared."""
 
 
 class _Producer:

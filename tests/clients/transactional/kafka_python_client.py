@@ -1,6 +1,5 @@
 """kafka-python 3."""
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -10,44 +9,32 @@ from kafka.errors import InvalidProducerEpochError, ProducerFencedError
 from kafka.structs import ConsumerGroupMetadata, OffsetAndMetadata
 
 from tests.clients.drivers.contract import DEADLINE_S
-from tests.clients.transactional.contract import END, FencedError, Record, TransactionalProducer
+from tests.clients.transactional.contract import FencedError, Poll, TransactionalClient, TransactionalProducer
 
 
-class KafkaPythonClient:
+class KafkaPythonClient(TransactionalClient):
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
 
     def producer(self, transactional_id: str, *, timeout_ms: int = 60_000) -> TransactionalProducer:
         return _Producer(self._bootstrap, transactional_id, timeout_ms)
 
-    def read_committed(self, topic: str, partitions: int) -> list[Record]:
-        consumer = KafkaConsumer(
-            bootstrap_servers=self._bootstrap,
-            enable_auto_commit=False,
-            isolation_level="read_committed",
-            fetch_max_wait_ms=50,
-        )
-        assigned = [TopicPartition(topic, partition) for partition in range(partitions)]
-        found: list[Record] = []
-        ended: set[int] = set()
-        deadline = time.monotonic() + DEADLINE_S
+    @contextmanager
+    def committed(self, topic: str, partitions: int) -> Iterator[Poll]:
+        settings = {"enable_auto_commit": False, "isolation_level": "read_committed", "fetch_max_wait_ms": 50}
+        consumer = KafkaConsumer(bootstrap_servers=self._bootstrap, **settings)
+
+        def poll() -> list[tuple[int, bytes]]:
+            lots = consumer.poll(timeout_ms=100).values()
+            return [(record.partition, record.value) for records in lots for record in records]
+
         try:
+            assigned = [TopicPartition(topic, partition) for partition in range(partitions)]
             consumer.assign(assigned)
             consumer.seek_to_beginning(*assigned)
-            while len(ended) < partitions:
-                assert time.monotonic() < deadline, f"only partitions {ended} were read to the end: {found}"
-                for where, records in consumer.poll(timeout_ms=100).items():
-                    for record in records:
-                        if record.value == END.encode():
-                            ended.add(where.partition)
-                        elif where.partition not in ended:
-                            found.append(Record(where.partition, record.value.decode()))
+            yield poll
         finally:
             consumer.close()
-        return found
-
-    def close(self) -> None:
-        """Do nothing: clients are closed after use."""
 
 
 class _Producer:

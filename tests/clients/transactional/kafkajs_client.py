@@ -6,12 +6,12 @@ from contextlib import contextmanager
 from typing import Final
 
 from tests.clients.drivers.kafkajs_driver import KafkajsDriver, KafkajsError
-from tests.clients.transactional.contract import END, FencedError, Record, TransactionalProducer
+from tests.clients.transactional.contract import FencedError, Poll, TransactionalClient, TransactionalProducer
 
 _FENCED: Final = {"PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"}
 
 
-class KafkajsClient:
+class KafkajsClient(TransactionalClient):
     def __init__(self, bootstrap: str) -> None:
         self._driver = KafkajsDriver(bootstrap)
         self._names = itertools.count()
@@ -21,17 +21,10 @@ class KafkajsClient:
         self._driver.call("startTransactional", name=name, transactionalId=transactional_id, timeout=timeout_ms)
         return _Producer(self._driver, name)
 
-    def read_committed(self, topic: str, partitions: int) -> list[Record]:
-        found: list[Record] = []
-        ended: set[int] = set()
+    @contextmanager
+    def committed(self, topic: str, partitions: int) -> Iterator[Poll]:
         with self._driver.group_consumer(topic, f"{topic}-readers") as consumer:
-            while len(ended) < partitions:
-                (record,) = consumer.receive(1)
-                if record.value == END.encode():
-                    ended.add(record.partition)
-                elif record.partition not in ended:
-                    found.append(Record(record.partition, record.value.decode()))
-        return found
+            yield lambda: [(record.partition, record.value) for record in consumer.receive(1)]
 
     def close(self) -> None:
         self._driver.close()

@@ -357,7 +357,7 @@ class Observer(Worker):
                 time.sleep(0.1)
 
     def _ask(self, group: str) -> dict[int, int]:
-        asked = {"key_type": 0, "coordinator_keys": [group]}
+        asked = {"coordinator_keys": [group]}
         (coordinator,) = self._connection(self._bootstraps[0]).ask(ApiKey.FIND_COORDINATOR, 4, asked)["coordinators"]
         if coordinator["error_code"] != "none":
             raise NoCoordinatorError(coordinator["error_code"])

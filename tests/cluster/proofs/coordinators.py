@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.clients.drivers.java_driver import run_tool
-from tests.clients.transactional.confluent_client import read
+from tests.clients.transactional.confluent_client import ConfluentClient
 from tests.clients.transactional.contract import END, Record
 from tests.cluster.conftest import HEADRACE
 from tests.cluster.mixed import GROUPS, KAFKAS, TRANSACTIONS, MixedCluster, mixed_cluster
@@ -332,7 +332,7 @@ def read_output(bootstrap: str, partitions: int) -> list[Record]:
         producer.produce(OUTPUT, END.encode(), partition=partition)
     if producer.flush(60):
         raise AssertionError(f"{OUTPUT} cannot be written")
-    return read(bootstrap, OUTPUT, partitions, "read_committed")
+    return ConfluentClient(bootstrap).read_committed(OUTPUT, partitions)
 
 
 def split(

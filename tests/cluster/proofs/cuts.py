@@ -17,10 +17,11 @@ from tests.adoption.kafka import Java, WithZooKeeper, zookeeper_jars
 from tests.cluster.proofs.load import NOISE, Load
 from tests.cluster.proofs.network import Network
 from tests.cluster.proofs.rig import Say
-from tests.cluster.proofs.verdict import create, elect_preferred_leaders, verify
+from tests.cluster.proofs.verdict import elect_preferred_leaders, verify
 from tests.cluster.proofs.zookeepers import Ensemble, Host
 from tests.cluster.trio import SETTINGS, Trio
 from tests.support.broker_process import BrokerProcess
+from tests.support.topics import create_topic
 from tests.support.waiting import wait_for
 from tests.support.wire_client import WireClient
 
@@ -105,7 +106,7 @@ class _Scene:
         """Return the answer of a broker to a record with acks=all."""
         batch = build_batch([RecordData(None, NOISE + b"direct", now_ms())])
         data = [{"name": TOPIC, "partition_data": [{"index": partition, "records": batch}]}]
-        fields = {"transactional_id": None, "acks": -1, "timeout": 2000, "topic_data": data}
+        fields = {"acks": -1, "timeout": 2000, "topic_data": data}
         with WireClient(self.trio.brokers[broker].bootstrap) as client:
             answer = client.ask(ApiKey.PRODUCE, 9, fields)
         return str(answer["responses"][0]["partition_responses"][0]["error_code"])
@@ -131,12 +132,10 @@ def run(plan: Plan, base: Path, say: Say) -> dict[str, Any]:
 
 
 def _run(plan: Plan, trio: Trio, network: Network, say: Say) -> dict[str, Any]:
-    create(trio, TOPIC, *_REPLICAS)
+    create_topic(trio.bootstrap, TOPIC, replicas=_REPLICAS)
     trio.settle()
     partitions = len(_REPLICAS)
-    load = Load(
-        trio.bootstrap, TOPIC, partitions, idempotent=partitions, transactional=0, rate=plan.rate, seed=plan.seed
-    )
+    load = Load(trio.bootstrap, TOPIC, partitions, transactional=0, rate=plan.rate, seed=plan.seed)
     figures = _Figures()
     scene = _Scene(trio, network, load, say)
     with load:
@@ -248,7 +247,7 @@ def _broker_and_controller(scene: _Scene, way: str, _: _Figures) -> Iterator[Non
     with scene.cut(_host(1), _host(controller), way):
         ends = time.monotonic() + _STEADY_S
         scene.progress()
-        create(scene.trio, topic, [2, 1, 3], [3, 1, 2])
+        create_topic(scene.trio.bootstrap, topic, replicas=[[2, 1, 3], [3, 1, 2]])
         while time.monotonic() < ends:
             scene.progress()
         after = scene.states()

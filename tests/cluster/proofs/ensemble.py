@@ -7,11 +7,13 @@ from typing import Any, Final, NamedTuple, Self
 
 from confluent_kafka import Consumer
 
+from tests.cluster.proofs.kills import rotated
 from tests.cluster.proofs.load import Load
 from tests.cluster.proofs.rig import Say
-from tests.cluster.proofs.verdict import create, verify
+from tests.cluster.proofs.verdict import verify
 from tests.cluster.proofs.zookeepers import Ensemble, Host
 from tests.cluster.trio import IDS, Trio, headrace
+from tests.support.topics import create_topic
 from tests.support.waiting import wait_for
 
 TOPIC: Final = "ensemble"
@@ -54,17 +56,9 @@ def run(plan: Plan, base: Path, say: Say) -> dict[str, Any]:
 
 
 def _run(plan: Plan, trio: Trio, ensemble: Ensemble, say: Say) -> dict[str, Any]:
-    create(trio, TOPIC, *([*IDS[index % 3 :], *IDS[: index % 3]] for index in range(_PARTITIONS)))
+    create_topic(trio.bootstrap, TOPIC, replicas=[rotated(list(IDS), index) for index in range(_PARTITIONS)])
     trio.settle()
-    load = Load(
-        trio.bootstrap,
-        TOPIC,
-        _PARTITIONS,
-        idempotent=_PARTITIONS,
-        transactional=1,
-        rate=plan.rate,
-        seed=plan.seed,
-    )
+    load = Load(trio.bootstrap, TOPIC, _PARTITIONS, transactional=1, rate=plan.rate, seed=plan.seed)
     consumed = _Consumed(trio.bootstrap)
     with load, consumed:
         load.progress()
@@ -90,7 +84,7 @@ def _run(plan: Plan, trio: Trio, ensemble: Ensemble, say: Say) -> dict[str, Any]
         trio.settle()
         after = _observed(trio)
         assert after == before, f"after the absence of the ensemble: {before} became {after}"
-        create(trio, "afterwards", [1, 2, 3], [2, 3, 1], [3, 1, 2])
+        create_topic(trio.bootstrap, "afterwards", replicas=[[1, 2, 3], [2, 3, 1], [3, 1, 2]])
         trio.settle()
         load.progress()
     say(f"{load.acknowledged} records acknowledged; reading and comparing")

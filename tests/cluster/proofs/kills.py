@@ -2,6 +2,7 @@
 
 import random
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -44,18 +45,10 @@ def run(plan: Plan, base: Path, say: Say) -> dict[str, Any]:
     with Rig(base, kafkas=(1, 2), headraces=(HEADRACE,), settings=REPLICATED) as rig:
         brokers = sorted(rig.brokers)
         assignment = [rotated(brokers, index) for index in range(plan.partitions)]
-        rig.create(TOPIC, assignment, {"min.insync.replicas": "2"})
+        rig.create(TOPIC, assignment, min_insync_replicas=2)
         victims = [HEADRACE] * plan.kills + [brokers[number % 2] for number in range(plan.kills)]
         chance.shuffle(victims)
-        load = Load(
-            rig.bootstrap,
-            TOPIC,
-            plan.partitions,
-            idempotent=plan.partitions,
-            transactional=2,
-            rate=plan.rate,
-            seed=plan.seed,
-        )
+        load = Load(rig.bootstrap, TOPIC, plan.partitions, transactional=2, rate=plan.rate, seed=plan.seed)
         led = pairs = 0
         started = time.monotonic()
         with load:
@@ -86,8 +79,6 @@ def run(plan: Plan, base: Path, say: Say) -> dict[str, Any]:
         load.check()
         rig.wait_for_sync()
         figures = verify(rig, TOPIC, plan.partitions, load)
-        defects = defects_in(rig)
-        assert not defects, "in Headrace's log: " + "\n".join(defects[:20])
         ended = rig.ended_themselves()
         truncations = truncations_by_headrace(rig)
     return {
@@ -122,6 +113,8 @@ def verify(rig: Rig, topic: str, partitions: int, load: Load) -> dict[str, Any]:
     compared = compare_all(rig, topic)
     outcomes = load.outcomes
     assert not findings.all, f"{len(findings.all)} wrong: " + "\n".join(findings.all[:20])
+    defects = defects_in(rig.headraces)
+    assert not defects, "in Headrace's log: " + "\n".join(defects[:20])
     return {
         "records acknowledged": load.acknowledged,
         "records read": found.size,
@@ -153,11 +146,11 @@ def name_of(broker: int) -> str:
     return "Headrace" if broker == HEADRACE else f"Kafka {broker}"
 
 
-def defects_in(rig: Rig) -> list[str]:
-    """Return the lines of Headrace's logs that show a defect."""
+def defects_in(brokers: Mapping[int, Any]) -> list[str]:
+    """Return the lines in the logs of Headrace brokers that show a defect."""
     return [
         f"broker {broker_id}: {line}"
-        for broker_id, broker in rig.headraces.items()
+        for broker_id, broker in brokers.items()
         for line in broker.log().splitlines()
         if any(defect in line for defect in _DEFECTS) and not line.endswith(_EXPECTED)
     ]

@@ -88,19 +88,12 @@ class Written:
 class Load:
     """Producers in threads, as a context manager, which ends when everything is acknowledged.
 
-    `rate`: records per second and producer.
+    An idempotent producer writes to every partition, and `transactional` ones to all. `rate`: records per second and
+    producer.
     """
 
     def __init__(
-        self,
-        bootstrap: str,
-        topic: str,
-        partitions: int,
-        *,
-        idempotent: int,
-        transactional: int,
-        rate: float,
-        seed: int,
+        self, bootstrap: str, topic: str, partitions: int, *, transactional: int, rate: float, seed: int
     ) -> None:
         self._bootstrap = bootstrap
         self._topic = topic
@@ -108,8 +101,8 @@ class Load:
         self._rate = rate
         self._seed = seed
         self._ending = threading.Event()
-        self.written = [Written(number, partitions) for number in range(idempotent + transactional)]
-        runs: list[Callable[[Written], None]] = [*[self._send] * idempotent, *[self._transact] * transactional]
+        self.written = [Written(number, partitions) for number in range(partitions + transactional)]
+        runs: list[Callable[[Written], None]] = [*[self._send] * partitions, *[self._transact] * transactional]
         self._threads = [
             threading.Thread(target=self._guarded, args=(run, written), name=f"producer-{written.producer}")
             for run, written in zip(runs, self.written, strict=True)

@@ -45,7 +45,7 @@ def run(plan: Plan, base: Path, say: Say) -> dict[str, Any]:
         assert (jars / f"kafka-tools-{version}.jar").exists(), f"{jars} has no Kafka tools {version}: run `make setup`"
     chance = random.Random(plan.seed)
     with Rig(base, kafkas=(1, 2, 3), headraces=(HEADRACE,), settings=_SETTINGS) as rig:
-        rig.create(TOPIC, list(_on_kafka().values()), {"min.insync.replicas": "1", "segment.bytes": str(16 << 20)})
+        rig.create(TOPIC, list(_on_kafka().values()), min_insync_replicas=1, segment_bytes=16 << 20)
         written = _fill(rig, plan, chance)
         say(f"{written} bytes written to {PARTITIONS} partitions on three Kafka brokers")
         figures: dict[str, Any] = {"seed": plan.seed, "partitions": PARTITIONS, "bytes of the topic": written}

@@ -72,19 +72,11 @@ def _measure(plan: Plan, rig: Rig, say: Say) -> tuple[list[float], list[float], 
     """Return the outages of every partition after clean stops and crashes, in seconds, and figures of the load."""
     assignment = [rotated(list(_BROKERS), index) for index in range(plan.partitions)]
     for topic in (TOPIC, _PROBED):
-        rig.create(topic, assignment, {"min.insync.replicas": "2"})
+        rig.create(topic, assignment, min_insync_replicas=2)
     probers = [
         _Prober([broker.bootstrap for broker in rig.brokers.values()], index) for index in range(plan.partitions)
     ]
-    load = Load(
-        rig.bootstrap,
-        TOPIC,
-        plan.partitions,
-        idempotent=plan.partitions,
-        transactional=1,
-        rate=plan.rate,
-        seed=plan.seed,
-    )
+    load = Load(rig.bootstrap, TOPIC, plan.partitions, transactional=1, rate=plan.rate, seed=plan.seed)
     outages: dict[bool, list[float]] = {True: [], False: []}
     try:
         with load:
@@ -177,12 +169,7 @@ class _Prober(threading.Thread):
         if self._client is None:
             return False
         data = {"index": self._partition, "records": build_batch([RecordData(None, b"probe", now_ms())])}
-        fields = {
-            "transactional_id": None,
-            "acks": -1,
-            "timeout": 30_000,
-            "topic_data": [{"name": _PROBED, "partition_data": [data]}],
-        }
+        fields = {"acks": -1, "timeout": 30_000, "topic_data": [{"name": _PROBED, "partition_data": [data]}]}
         answer = self._client.ask(ApiKey.PRODUCE, _PRODUCE_VERSION, fields)
         (result,) = answer["responses"][0]["partition_responses"]
         return bool(result["error_code"] == "none")

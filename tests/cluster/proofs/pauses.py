@@ -12,7 +12,14 @@ from headrace.clock import now_ms
 from headrace.wire.apis import ApiKey
 from headrace.wire.records import RecordData, build_batch
 from tests.cluster.conftest import leaders
-from tests.cluster.proofs.kills import REPLICATED, compare_all, defects_in, name_of, truncations_by_headrace
+from tests.cluster.proofs.kills import (
+    REPLICATED,
+    compare_all,
+    defects_in,
+    name_of,
+    rotated,
+    truncations_by_headrace,
+)
 from tests.cluster.proofs.load import Load, Outcome
 from tests.cluster.proofs.reading import check, read
 from tests.cluster.proofs.rig import HEADRACE, Rig, Say
@@ -70,20 +77,12 @@ def run(plan: Plan, base: Path, say: Say) -> dict[str, Any]:
     figures = _Figures()
     with Rig(base, kafkas=(1, 2), headraces=(HEADRACE,), settings=REPLICATED) as rig:
         brokers = sorted(rig.brokers)
-        assignment = [brokers[index % 3 :] + brokers[: index % 3] for index in range(_PARTITIONS)]
+        assignment = [rotated(brokers, index) for index in range(_PARTITIONS)]
         for topic in (TOPIC, STALE_TOPIC):
-            rig.create(topic, assignment, {"min.insync.replicas": "2"})
+            rig.create(topic, assignment, min_insync_replicas=2)
         victims = [HEADRACE] * plan.rounds + [brokers[number % 2] for number in range(plan.rounds)]
         chance.shuffle(victims)
-        load = Load(
-            rig.bootstrap,
-            TOPIC,
-            _PARTITIONS,
-            idempotent=_PARTITIONS,
-            transactional=1,
-            rate=plan.rate,
-            seed=plan.seed,
-        )
+        load = Load(rig.bootstrap, TOPIC, _PARTITIONS, transactional=1, rate=plan.rate, seed=plan.seed)
         with load:
             for number, victim in enumerate(victims):
                 _lead(rig, victim)
@@ -104,7 +103,7 @@ def run(plan: Plan, base: Path, say: Say) -> dict[str, Any]:
         missing = _missing(rig, figures.acknowledged)
         wrong += [f"{answered} was acknowledged with acks=all, and is not in the log" for answered in missing]
         truncated = _missing(rig, figures.acknowledged_by_one)
-        wrong += defects_in(rig)
+        wrong += defects_in(rig.headraces)
         assert not wrong, f"{len(wrong)} wrong: " + "\n".join(wrong[:20])
         by_headrace = truncations_by_headrace(rig)
     return {
@@ -190,7 +189,6 @@ def _lead(rig: Rig, broker: int) -> None:
 def _send(client: WireClient, partition: int, acks: int, value: bytes) -> _Sent:
     batch = build_batch([RecordData(None, value, now_ms())])
     fields = {
-        "transactional_id": None,
         "acks": acks,
         "timeout": _TIMEOUT_MS,
         "topic_data": [{"name": STALE_TOPIC, "partition_data": [{"index": partition, "records": batch}]}],
@@ -200,25 +198,14 @@ def _send(client: WireClient, partition: int, acks: int, value: bytes) -> _Sent:
 
 
 def _fetch(client: WireClient, partition: int, offset: int) -> None:
-    wanted = {
-        "partition": partition,
-        "current_leader_epoch": -1,
-        "last_fetched_epoch": -1,
-        "fetch_offset": offset,
-        "log_start_offset": -1,
-        "partition_max_bytes": 1 << 20,
-    }
+    wanted = {"partition": partition, "fetch_offset": offset, "partition_max_bytes": 1 << 20}
     fields = {
         "replica_id": -1,
         "max_wait": 2000,
         "min_bytes": 1,
         "max_bytes": 1 << 20,
-        "isolation_level": 0,
-        "session_id": 0,
-        "session_epoch": -1,
         "topics": [{"topic": STALE_TOPIC, "partitions": [wanted]}],
         "forgotten_topics_data": [],
-        "rack_id": "",
     }
     client.send(ApiKey.FETCH, _FETCH_VERSION, fields)
 

@@ -10,8 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, Self
 
-from confluent_kafka import Consumer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
@@ -21,6 +19,7 @@ from tests.cluster.conftest import wait_for_brokers
 from tests.support.broker_process import BrokerProcess
 from tests.support.ports import free_port
 from tests.support.replica_logs import Compared, compare
+from tests.support.topics import create_topic, ends
 from tests.support.waiting import wait_for
 from tests.support.wire_client import WireClient
 
@@ -248,16 +247,9 @@ class Rig:
             for node in [json.loads(self.zookeeper.get(f"/brokers/topics/{topic}")[0])]
         )
 
-    def create(self, topic: str, assignment: Sequence[Sequence[int]], config: Mapping[str, str] | None = None) -> None:
+    def create(self, topic: str, assignment: Sequence[Sequence[int]], **config: Any) -> None:
         """Create a topic with these replicas of every partition, and wait until they are in sync."""
-        admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        new = NewTopic(
-            topic,
-            len(assignment),
-            replica_assignment=[list(replicas) for replicas in assignment],
-            config=dict(config or {}),
-        )
-        admin.create_topics([new])[topic].result(60)
+        create_topic(self.bootstrap, topic, replicas=assignment, **config)
         wait_for(lambda: topic in self.topics(), topic)
         self.wait_for_sync(topic)
 
@@ -287,14 +279,7 @@ class Rig:
 
     def high_watermarks(self, topic: str) -> dict[int, int]:
         """Return the high watermarks by partition, as the leaders report them."""
-        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "watermarks", "log_level": 0})
-        try:
-            return {
-                partition: consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=60)[1]
-                for partition in self.replicas(topic)
-            }
-        finally:
-            consumer.close()
+        return dict(enumerate(ends(self.bootstrap, topic, len(self.replicas(topic)))))
 
     def compare(self, topic: str, ends: Mapping[int, int]) -> Compared:
         """Compare the replicas of every partition below its high watermark, which `ends` contains.

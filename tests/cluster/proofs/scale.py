@@ -199,9 +199,7 @@ def _answering(client: WireClient, partitions: Sequence[Partition]) -> set[Parti
     topics = [
         {
             "name": name,
-            "partitions": [
-                {"partition_index": index, "current_leader_epoch": -1, "timestamp": _LATEST} for index in indexes
-            ],
+            "partitions": [{"partition_index": index, "timestamp": _LATEST} for index in indexes],
         }
         for name, indexes in by_topic.items()
     ]

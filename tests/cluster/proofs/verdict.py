@@ -1,29 +1,16 @@
 """The checks at the end of a proof with Headrace brokers alone: a full read, and the replicas compared."""
 
 import json
-from typing import Any, Final
-
-from confluent_kafka import Consumer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from typing import Any
 
 from headrace.wire.apis import ApiKey
+from tests.cluster.proofs.kills import defects_in
 from tests.cluster.proofs.load import Load
 from tests.cluster.proofs.reading import check, read
 from tests.cluster.trio import Trio
 from tests.support.replica_logs import Compared, compare
+from tests.support.topics import ends
 from tests.support.wire_client import WireClient
-
-_DEFECTS: Final = ("Traceback", "this is a bug", "is no longer copied", "committed records are lost", "is offline")
-"""Parts of lines in a log that show a defect."""
-_EXPECTED: Final = "; waiting for it"
-"""End of a line that is normal after a leader change."""
-
-
-def create(trio: Trio, topic: str, *replicas: list[int], **config: str) -> None:
-    """Create a topic with one partition per list of replicas."""
-    new = NewTopic(topic, len(replicas), replica_assignment=list(replicas), config=config)
-    admin = AdminClient({"bootstrap.servers": trio.bootstrap})
-    admin.create_topics([new])[topic].result(60)
 
 
 def elect_preferred_leaders(trio: Trio) -> None:
@@ -41,19 +28,11 @@ def verify(trio: Trio, topic: str, partitions: int, load: Load) -> dict[str, Any
     assert not findings.all, f"{len(findings.all)} wrong: " + "\n".join(findings.all[:20])
     compared = Compared(0, 0, 0)
     replicas = json.loads(trio.zookeeper.get(f"/brokers/topics/{topic}")[0])["partitions"]
-    consumer = Consumer({"bootstrap.servers": trio.bootstrap, "group.id": "watermarks", "log_level": 0})
-    for partition in range(partitions):
-        end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=60)[1]
+    for partition, end in enumerate(ends(trio.bootstrap, topic, partitions)):
         name = f"{topic}-{partition}"
         directories = {f"broker {broker}": trio.brokers[broker].data / name for broker in replicas[str(partition)]}
         compared += compare(name, directories, first=0, end=end)
-    consumer.close()
-    defects = [
-        line
-        for broker in trio.brokers.values()
-        for line in broker.log().splitlines()
-        if any(defect in line for defect in _DEFECTS) and not line.endswith(_EXPECTED)
-    ]
+    defects = defects_in(trio.brokers)
     assert not defects, "in the logs: " + "\n".join(defects[:20])
     return {
         "records acknowledged": load.acknowledged,

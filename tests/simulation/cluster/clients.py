@@ -168,7 +168,6 @@ class Producer:
         """Return error and base offset; None without a reply."""
         body = bytearray()
         fields = {
-            "transactional_id": None,
             "acks": self.acks,
             "timeout": _REQUEST_TIMEOUT_MS,
             "topic_data": [

@@ -96,19 +96,8 @@ class GroupClient:
     async def _commit(self, group: str) -> None:
         self._sent += 1
         offset = self._sent
-        partition = {
-            "partition_index": 0,
-            "committed_offset": offset,
-            "committed_leader_epoch": -1,
-            "committed_metadata": "",
-        }
-        fields = {
-            "group_id": group,
-            "generation_id_or_member_epoch": -1,
-            "member_id": "",
-            "group_instance_id": None,
-            "topics": [{"name": self._topic, "partitions": [partition]}],
-        }
+        partition = {"partition_index": 0, "committed_offset": offset, "committed_metadata": ""}
+        fields = {"group_id": group, "member_id": "", "topics": [{"name": self._topic, "partitions": [partition]}]}
         answer = await self._ask(self._cluster.leader_of(partition_of(group)), ApiKey.OFFSET_COMMIT, fields)
         if answer is not None and answer.topics[0].partitions[0].error_code == ErrorCode.none:
             self._cluster.note(f"acknowledged offset {offset} of {group}")
@@ -123,11 +112,7 @@ class GroupClient:
         if broker == NO_LEADER:
             return False
         epoch = self._cluster.led_epoch(name, broker)
-        fields = {
-            "group_id": group,
-            "topics": [{"name": self._topic, "partition_indexes": [0]}],
-            "require_stable": False,
-        }
+        fields = {"group_id": group, "topics": [{"name": self._topic, "partition_indexes": [0]}]}
         answer = await self._ask(broker, ApiKey.OFFSET_FETCH, fields)
         if answer is None or answer.error_code != ErrorCode.none:
             return False
