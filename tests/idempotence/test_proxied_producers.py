@@ -116,7 +116,7 @@ def read(bootstrap: str, topic: str, *, isolation: str = "read_uncommitted") -> 
     return found
 
 
-# Java meets all faults at once, and the gate only those that librdkafka survives without long waits.
+# Java meets all faults at once; librdkafka meets in `make test` only those after which it does not wait long.
 _IN_GATE = ("answers are lost", "all of these and delays")
 CASES = [
     pytest.param(librdkafka, faults, id=name, marks=[] if name in _IN_GATE else [pytest.mark.slow])

@@ -17,7 +17,7 @@ IDENTITIES: dict[str, Callable[[Producer], tuple[int, int]]] = {
 }
 
 
-# The answers to others hardly depend on the state, and those to strangers only on whether there is one.
+# Replies to other identities hardly depend on the state; those to strangers, only on whether the id is known.
 STATES_FOR_OTHERS = ("ongoing", "committed by version 2")
 STATES_FOR_STRANGERS = (*STATES_FOR_OTHERS, "unknown")
 STRANGERS = ("another producer", "no producer")

@@ -11,7 +11,7 @@ _WITHIN_S = 60.0
 def create_topic(
     bootstrap: str, topic: str, partitions: int = 1, *, replicas: Sequence[Sequence[int]] = (), **settings: object
 ) -> None:
-    """Create a topic. The names of settings have underscores in place of dots; `replicas` are those of each partition.
+    """Create a topic. Settings are spelled with underscores for dots; `replicas` lists the brokers of each partition.
 
     The answer may come before all brokers know the topic.
     """

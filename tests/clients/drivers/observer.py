@@ -1,4 +1,4 @@
-"""A member of a group whose commits are seen with requests of the tests themselves."""
+"""A group member that commits by itself; an admin client of the tests watches its commits."""
 
 from collections.abc import Callable, Sequence
 

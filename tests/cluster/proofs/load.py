@@ -88,8 +88,8 @@ class Written:
 class Load:
     """Producers in threads, as a context manager, which ends when everything is acknowledged.
 
-    An idempotent producer writes to every partition, and `transactional` ones to all. `rate`: records per second and
-    producer.
+    Each partition has an idempotent producer; `transactional` more producers write to all partitions. `rate`: records
+    per second and producer.
     """
 
     def __init__(

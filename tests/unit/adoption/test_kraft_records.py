@@ -154,5 +154,5 @@ def test_unknown_and_malformed_records_are_refused() -> None:
     }
     for record, code in expected.items():
         with pytest.raises(KafkaError) as caught:
-            replay([record])
+            pytest.fail(f"{record!r}: {replay([record])}")
         assert caught.value.code is code, record

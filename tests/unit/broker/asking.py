@@ -17,7 +17,7 @@ TOPIC_ID = UUID(int=5)
 
 
 def versions_around(key: ApiKey, *changes: int) -> list[int]:
-    """Return the oldest and the newest version of an API, and those on both sides of the versions that change it.
+    """Return the oldest and the newest version of an API, and the versions just before and after each of `changes`.
 
     tests/parity compares the replies in all versions with Kafka's.
     """

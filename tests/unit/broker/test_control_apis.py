@@ -472,7 +472,7 @@ def rests(monkeypatch: pytest.MonkeyPatch) -> list[Pace]:
     return rests
 
 
-async def test_states_that_are_repeated_are_refused_in_slices(broker: Broker, rests: list[Pace]) -> None:
+async def test_repeated_states_are_refused_in_slices(broker: Broker, rests: list[Pace]) -> None:
     await broker.update()
     await broker.assign(OTHER)
     rests.clear()
@@ -569,7 +569,7 @@ async def test_a_controller_that_is_replaced_while_settings_are_read_is_refused(
     assert "t" not in broker.cache.image.topics
 
 
-async def test_a_request_for_an_earlier_registration_is_refused_but_not_one_for_none(broker: Broker) -> None:
+async def test_a_request_with_an_earlier_broker_epoch_is_refused_but_not_one_without(broker: Broker) -> None:
     assert await refused(broker, broker_epoch=BROKER_EPOCH - 1) == {ErrorCode.stale_broker_epoch}
     assert await broker.assign(OWN, broker_epoch=-1) is NONE
 

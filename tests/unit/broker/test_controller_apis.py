@@ -282,7 +282,7 @@ async def test_a_reassignment_changes_the_number_of_replicas_only_if_allowed(con
         request = {"topics": topics, "timeout": 1000, "allow_replication_factor_change": allowed}
         answer = await controller.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 1, **request)
         await controller.world.rest()
-        assert answer.responses[0].partitions[0].error_code is error
+        assert answer.responses[0].partitions[0].error_code is error, allowed
         assert await replicas(controller) == {0: replicas_after}, allowed
 
 

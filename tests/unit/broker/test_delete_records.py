@@ -70,7 +70,7 @@ def leader(tmp_path: Path) -> Iterator[Leader]:
     leader.replicas.close()
 
 
-async def test_the_reply_waits_until_all_followers_not_only_those_in_sync_have_deleted(leader: Leader) -> None:
+async def test_the_reply_also_waits_for_followers_outside_the_isr(leader: Leader) -> None:
     task = await leader.waiting(5)
     leader.fetch(2, 5)
     await asyncio.sleep(0)

@@ -113,7 +113,7 @@ async def test_a_broker_without_metadata_answers_once_it_has_some() -> None:
     assert ((await cluster).controller_id, len((await cluster).brokers)) == (1, 1)
 
 
-async def test_a_broker_that_starts_waits_for_the_topics_that_there_are() -> None:
+async def test_a_starting_broker_waits_for_the_existing_topics() -> None:
     """A new controller sends the brokers first, and topics with elections before the others."""
     cache = MetadataCache()
     cache.await_topics(["t"])

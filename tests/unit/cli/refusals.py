@@ -9,7 +9,7 @@ T = TypeVar("T", bound=Hashable)
 def wrong_reasons(
     reasons: Mapping[T, str], use: Callable[[T], object], error: type[Exception] = CommandError
 ) -> dict[T, str]:
-    """Return the input for which `use` does not fail for the given reason, with what it says instead."""
+    """Return the inputs that `use` does not refuse for the expected reason, with the actual outcome."""
     wrong = {}
     for given, reason in reasons.items():
         try:

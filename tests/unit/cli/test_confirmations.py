@@ -88,7 +88,7 @@ def test_the_json_of_an_election_has_its_result(tmp_path: Path) -> None:
     assert [one["election"] for one in json.loads(result.stdout)] == [ELECTED]
 
 
-def test_a_plan_that_standard_input_does_not_contain(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_plan_on_standard_input_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     class Directory(io.StringIO):
         def read(self, _: int | None = -1) -> str:
             raise IsADirectoryError(21, "Is a directory")

@@ -18,7 +18,7 @@ def test_sizes_counts_and_durations_are_short() -> None:
     assert [output.seconds(duration) for duration in (0.041, 12.34, 200)] == ["0.04 s", "12.3 s", "3 min 20 s"]
 
 
-def test_a_time_that_the_calendar_lacks_is_in_milliseconds() -> None:
+def test_a_time_outside_the_calendar_is_in_milliseconds() -> None:
     texts = {
         1_763_719_200_123: "2025-11-21T10:00:00.123Z",
         -1: "1969-12-31T23:59:59.999Z",

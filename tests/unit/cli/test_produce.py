@@ -57,7 +57,7 @@ def _produce(monkeypatch: pytest.MonkeyPatch, producer: Fake, *words: str) -> An
     return runner.invoke(app, ["produce", "t", *words], input="a\nb\n", env={"COLUMNS": "200"})
 
 
-def test_it_is_idempotent_if_it_waits_for_all_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_producing_is_idempotent_if_it_waits_for_all_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
     idempotent = {
         "": True,
         "--acks all": True,

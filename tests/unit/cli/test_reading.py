@@ -125,7 +125,7 @@ class Refused:
 
 
 @pytest.mark.parametrize("call", ["committed", "assign"])
-def test_a_group_that_may_not_be_used(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unauthorized_group_is_reported_in_one_line(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "Consumer", Refused(call))
     monkeypatch.setattr(reading, "topic_exists", lambda *_: True)
     with pytest.raises(CommandError, match=r"^consuming from 't': group authorization failed \(GROUP_AUTH"):

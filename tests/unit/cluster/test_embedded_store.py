@@ -34,9 +34,7 @@ def previous(tmp_path: Path) -> Iterator[Path]:
         yield path
 
 
-async def test_a_file_of_the_previous_version_keeps_its_nodes_which_are_older_than_every_transaction(
-    previous: Path,
-) -> None:
+async def test_the_nodes_of_a_previous_version_are_older_than_every_transaction(previous: Path) -> None:
     store = EmbeddedStore(previous, durable=False)
     node = await store.get("/cluster/id")
     assert (node.data, node.stat.version) == (b'{"version":"1","id":"abc"}', 3)

@@ -14,7 +14,7 @@ def node(data: bytes = b"1", *, czxid: int = 1, mzxid: int = AFTER, owner: int =
     return Node(data, Stat(1, czxid, mzxid, 0, owner))
 
 
-def test_only_a_node_created_since_then_with_the_data_was_created_by_the_write() -> None:
+def test_a_lost_create_succeeded_only_if_a_newer_node_has_its_data() -> None:
     write = sent(Create("/a", b"1"))
     assert results_of(write, {"/a": node(czxid=AFTER)}, {}) == [Done("/a")]
     for other in (node(b"2", czxid=AFTER), node(czxid=BEFORE), None):
@@ -34,7 +34,7 @@ def test_a_node_created_empty_and_set_has_the_data_of_the_set() -> None:
     assert results == [Done("/a"), Done("/a", registered.stat)]
 
 
-def test_only_a_node_written_since_then_with_the_data_was_set_by_the_write() -> None:
+def test_a_lost_set_succeeded_only_if_a_newer_write_has_its_data() -> None:
     found = node(b"1", mzxid=AFTER)
     assert results_of(sent(Set("/a", b"1")), {"/a": found}, {}) == [Done("/a", found.stat)]
     assert results_of(sent(Set("/a", b"1")), {"/a": node(b"1", mzxid=BEFORE)}, {}) is None

@@ -17,7 +17,7 @@ def found_topic() -> list[Operation]:
     return adopted(adopt([FoundPartition("t", 0, None, 6)], None, BrokerConfig(), ()), 1)
 
 
-async def test_a_new_store_gets_kafkas_nodes_and_the_broker_its_zxid_as_epoch(
+async def test_a_new_store_gets_kafkas_nodes_and_a_registration_whose_zxid_is_the_broker_epoch(
     store: MetadataStore, cluster: Cluster
 ) -> None:
     assert json.loads((await store.get("/cluster/id")).data)["id"] == cluster.image.cluster_id

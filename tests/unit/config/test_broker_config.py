@@ -145,7 +145,7 @@ def test_values_that_have_no_effect_are_reported() -> None:
         assert not any(warning in found for found in BrokerConfig({}).warnings)
 
 
-def test_protection_of_zookeeper_is_not_required_without_zookeeper_or_if_it_is_off() -> None:
+def test_turning_zookeeper_tls_off_is_accepted_but_has_no_effect() -> None:
     for properties in ({"zookeeper.set.acl": "true"}, {"zookeeper.connect": "z:1"}):
         config = BrokerConfig({"zookeeper.ssl.client.enable": "false", **properties})
         assert any(warning.startswith("zookeeper.ssl.client.enable has no effect") for warning in config.warnings)

@@ -245,10 +245,10 @@ def test_nothing_is_decided_without_a_producer_id(world: World) -> None:
     assert world.log.content == []
 
 
-def test_timeouts_have_limits(world: World) -> None:
+def test_a_timeout_outside_the_limits_is_refused(world: World) -> None:
     init = world.coordinator.init_producer_id
     for timeout_ms in (-1, 0, 900_001):
-        assert refusal(init, "id", None, timeout_ms) is ErrorCode.invalid_transaction_timeout
+        assert refusal(init, "id", None, timeout_ms) is ErrorCode.invalid_transaction_timeout, timeout_ms
 
 
 def test_two_phase_commit_must_be_enabled(world: World) -> None:

@@ -89,7 +89,7 @@ def test_partitions_with_missing_replicas_are_under_replicated_or_under_min_isr(
     first, last = {"topic": "t", "partition": "1"}, {"topic": "t", "partition": "2"}
     assert named["kafka_cluster_partition_underreplicated"] == [(first, 1), (last, 1)]
     assert named["kafka_cluster_partition_underminisr"] == [(last, 1)]
-    # One replica, though two are required, is neither.
+    # A partition with a single replica is neither, even if min.insync.replicas is 2.
     replicas.become_leader(TopicPartition("single", 0), UUID(int=6), 0)
     assert [managed(replicas, name) for name in names] == [2, 1, 2]
 
@@ -115,7 +115,7 @@ def test_only_the_controller_counts_partitions_without_a_leader() -> None:
         image = MetadataImage(controller_id=controller, topics={"t": TopicImage("t", T_ID, partitions)})
         found = values(replication.cluster(image, OWN, Elections()))
         names = ("activecontrollercount", "offlinepartitionscount")
-        assert [found[f"kafka_controller_kafkacontroller_{name}"][0][1] for name in names] == expected
+        assert [found[f"kafka_controller_kafkacontroller_{name}"][0][1] for name in names] == expected, controller
 
 
 def test_the_figures_of_fetchers_have_kafkas_names() -> None:

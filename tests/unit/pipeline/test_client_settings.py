@@ -167,7 +167,7 @@ def test_a_pkcs12_key_store_is_for_both_clients(directory: Path) -> None:
         assert settings["ssl.keystore.password"] == "secret"
 
 
-def test_checking_names_of_hosts_is_spelled_differently() -> None:
+def test_host_name_verification_is_spelled_differently_by_each_client() -> None:
     setting = "ssl.endpoint.identification.algorithm"
     for given, java, librdkafka in (("none", "", "none"), ("", "", "none"), ("https", "https", "https")):
         found = cluster(f'security.protocol = "SSL"\n{setting} = "{given}"')
@@ -230,7 +230,7 @@ def test_a_secret_in_plain_text_is_refused_and_not_repeated() -> None:
     assert "hunter2" not in message
 
 
-def test_a_secret_has_one_place() -> None:
+def test_a_secret_comes_from_one_environment_variable_or_one_file() -> None:
     for value in ('{ env = "A", file = "b" }', "{ file = 5 }", '{ env = "" }', '{ env = "A", x = "b" }'):
         assert 'sasl.password must be { env = "NAME" } or' in refusal(f"sasl.password = {value}")
 

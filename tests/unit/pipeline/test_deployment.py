@@ -122,7 +122,7 @@ def message_after(path: Path, error: PipelineError) -> str:
     return str(error).removeprefix(str(path))
 
 
-def test_what_is_wrong_in_a_file_is_named(path: Path) -> None:
+def test_errors_in_a_file_are_named(path: Path) -> None:
     assert "there is no table 'clusters'. Did you mean 'cluster'?" in refusal(path, "[clusters]")
     assert "jobs must be a table: [jobs]" in refusal(path, "jobs = 5")
     assert "[place] there is no key 'laek'. Did you mean 'lake'?" in refusal(path, '[place]\nlaek = "x"')

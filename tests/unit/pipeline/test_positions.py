@@ -23,7 +23,7 @@ def offset(version: int, index: int = -100, starting: bool = False) -> dict[str,
     return {"reservoirVersion": version, "index": index, "isStartingVersion": starting}
 
 
-def test_a_job_has_reached_the_positions_of_the_commits_that_it_has_read_to_their_end() -> None:
+def test_only_commits_that_were_read_to_their_end_count() -> None:
     files = log(10, 20, 30)
     assert of_table(files, "t", offset(2)) == {"log": {0: 20}}
     assert of_table(files, "t", offset(2, index=0)) == {"log": {0: 20}}

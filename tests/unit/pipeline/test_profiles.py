@@ -22,7 +22,7 @@ def test_the_master_selects_the_profile() -> None:
 def test_another_master_is_refused() -> None:
     for master in ("", "localhost", "spark:/host", "local[2"):
         with pytest.raises(PipelineError, match=f"^'{re.escape(master)}' is not a Spark master: use"):
-            profiles.profile_of(master)
+            pytest.fail(f"{master!r}: {profiles.profile_of(master)}")
 
 
 def test_both_profiles_have_the_settings_on_which_results_depend() -> None:

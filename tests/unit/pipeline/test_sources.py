@@ -75,7 +75,7 @@ def test_the_rows_of_a_table_are_those_of_its_commits_if_these_are_complete_few_
     assert not only_adds(table, "t")
 
 
-def test_the_commits_of_a_table_that_was_changed_otherwise_do_not_have_its_rows() -> None:
+def test_a_table_with_any_other_kind_of_change_is_not_append_only() -> None:
     name = "t/_delta_log/00000000000000000001.json"
     for change in ("remove", "metaData", "protocol"):
         table = log((100, 10), (100, 20))

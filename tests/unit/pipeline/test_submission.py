@@ -79,7 +79,7 @@ def test_a_wheel_without_compiled_modules_is_built_for_the_workers() -> None:
     assert wheel.endswith("-py3-none-any.whl")
 
 
-def test_spark_runs_no_python_program_in_cluster_mode_on_its_own_master() -> None:
+def test_cluster_mode_is_refused_on_a_standalone_or_local_master() -> None:
     for master in (SERVER, "local[*]"):
         with pytest.raises(PipelineError, match="use --deploy-mode client, YARN or Kubernetes"):
             submitted(master, deploy_mode="cluster")

@@ -53,7 +53,7 @@ class Broker:
 
 
 async def begun(broker: Broker, disk: Disk, count: int = 1) -> Completion:
-    """Append batches to partition a, and return a future for their commit when their flush has begun and is blocked."""
+    """Append batches to partition a, wait until their flush is blocked, and return a future for their commit."""
     disk.hold(broker.a)
     done = broker.append(broker.a, count)
     assert await asyncio.to_thread(disk.begun.wait, 10)

@@ -237,7 +237,7 @@ async def test_file_regions_are_sent_between_bytes(peer: Peer, tmp_path: Path) -
     assert await peer.receive(len(expected)) == expected
 
 
-async def test_a_client_that_reads_late_is_not_read_from_meanwhile_and_gets_all_replies(peer: Peer) -> None:
+async def test_no_more_is_read_from_a_slow_client_until_it_reads_and_it_gets_all_replies(peer: Peer) -> None:
     """A full request buffer must not end the connection."""
     answer = bytes(100_000)
     peer.answer = lambda _: [answer]

@@ -3,7 +3,7 @@ from headrace.wire.control import Marker, coordinator_epoch_of, encode_marker, m
 from headrace.wire.records import RecordData, build_batch
 
 
-def test_a_marker_is_encoded_like_kafka_s_and_decoded() -> None:
+def test_a_marker_is_encoded_as_by_kafka_and_decoded() -> None:
     for marker, key in ((Marker.ABORT, b"\0\0\0\0"), (Marker.COMMIT, b"\0\0\0\1")):
         encoded = encode_marker(marker, 7)
         assert encoded == (key, b"\0\0\0\0\0\7")

@@ -63,7 +63,7 @@ def test_leader_and_isr_has_the_epochs_and_the_replicas_of_every_partition() -> 
     ]
 
 
-def test_update_metadata_has_the_addresses_of_the_brokers_and_leader_minus_2_for_a_topic_in_deletion() -> None:
+def test_update_metadata_has_broker_addresses_and_leader_minus_2_for_deleted_topics() -> None:
     addresses = {
         broker.id: [(each.listener, each.host, each.port) for each in broker.endpoints]
         for broker in decoded(BROKERS).live_brokers

@@ -74,7 +74,7 @@ def test_recompression_stops_when_the_batch_is_too_large() -> None:
 
 @settings(max_examples=examples(30))
 @given(st.lists(record_data, min_size=1, max_size=10), st.builds(random.Random, st.integers(0, 2**32)))
-def test_damaged_bytes_cause_no_error_but_kafka_error(records: list[RecordData], dice: random.Random) -> None:
+def test_damaged_bytes_raise_only_kafka_errors(records: list[RecordData], dice: random.Random) -> None:
     for codec in Codec:
         batch = build_batch(records, codec=codec)
         for _ in range(30 if codec is Codec.NONE else 3):

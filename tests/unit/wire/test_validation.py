@@ -56,7 +56,7 @@ def test_a_wrong_record_count_is_refused() -> None:
         for codec in Codec:
             batch = batch_with(record_count=count, last_offset_delta=count - 1, of=codec)
             with pytest.raises(KafkaError) as caught:
-                validate_produced(batch, LIMIT)
+                pytest.fail(f"{count} {codec}: {validate_produced(batch, LIMIT)}")
             assert caught.value.code is ErrorCode.invalid_record, (count, codec)
 
 

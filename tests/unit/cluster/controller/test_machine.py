@@ -177,7 +177,7 @@ def test_a_starting_broker_learns_of_all_partitions() -> None:
     assert any(isinstance(order, Announce) and T0 in order.partitions for order in announced)
 
 
-def test_a_topic_that_is_deleted_loses_its_leader_and_followers_stop_before_logs_are_deleted() -> None:
+def test_a_deleted_topic_loses_its_leader_and_replicas_stop_before_they_are_deleted() -> None:
     world = world_of(2, (1, 2))
     world.delete("t")
     (announce,) = world.orders(Announce, 1)
@@ -360,7 +360,7 @@ def test_proposals_are_checked_against_the_state() -> None:
     assert propose(world, epoch, version, (1, -1), (3, 999)) is ErrorCode.ineligible_replica
 
 
-def test_only_the_leader_changes_the_isr_and_only_replicas_with_itself_are_in_it() -> None:
+def test_only_the_leader_changes_the_isr_and_only_to_replicas_that_include_it() -> None:
     world = world_of(4, (1, 2, 3))
     before = world.states()[T0]
     refused: list[tuple[int, tuple[int, ...]]] = [

@@ -21,7 +21,7 @@ FIRST_SEEDS = {
     "leaders are not announced": 16,
     "followers get no orders": 52,
 }
-"""The first seed to play, for faults that few histories reveal, or only late."""
+"""The seed to start with, for faults that show only in rare or late histories."""
 
 
 def is_found(first: int) -> bool:

@@ -32,7 +32,7 @@ async def auto_created(tree: WatchedMemory, name: str = "t", image: MetadataImag
     return result.code
 
 
-async def test_a_topic_is_created_by_its_settings_and_its_assignment(tree: WatchedMemory) -> None:
+async def test_creating_a_topic_writes_its_settings_and_its_assignment(tree: WatchedMemory) -> None:
     assert await auto_created(tree) is ErrorCode.leader_not_available
     assert json.loads((await tree.get("/config/topics/t")).data) == {"version": 1, "config": {}}
     assert sorted(json.loads((await tree.get("/brokers/topics/t")).data)["partitions"]) == ["0", "1"]

@@ -68,7 +68,7 @@ async def test_a_deleted_topic_disappears_from_clients_then_from_brokers_and_the
         assert await world.tree.exists(path) is None
 
 
-async def test_topics_that_are_deleted_together_are_removed_in_one_write_each_with_its_settings_if_any(
+async def test_topics_deleted_together_are_removed_with_their_settings_in_one_write(
     world: OfficeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await world.stand()

@@ -242,7 +242,7 @@ def test_invalid_producers_cannot_end_a_transaction() -> None:
         (at(State.ONGOING), ProducerIdentity(7, 4)): ErrorCode.producer_fenced,
     }
     for version in (0, 2):
-        assert {case: code(end(*case, client_version=version)) for case in expected} == expected
+        assert {case: code(end(*case, client_version=version)) for case in expected} == expected, version
 
 
 def test_markers_complete_a_transaction() -> None:

@@ -72,5 +72,5 @@ def test_unknown_and_malformed_values_are_refused() -> None:
         (PLAIN[:-1], ErrorCode.corrupt_message),
     ):
         with pytest.raises(KafkaError) as caught:
-            decode_value("id", value)
-        assert caught.value.code is code
+            pytest.fail(f"{value!r}: {decode_value('id', value)}")
+        assert caught.value.code is code, value

@@ -46,7 +46,7 @@ REPLICAS: Final = 3
 BACKOFF_S: Final = 1.0
 _SESSION: Final = 41
 _SETTLING_ROUNDS: Final = 30
-"""Half as many again as any of the first 60 seeds takes."""
+"""1.5 times the most that any of the first 60 seeds needs."""
 
 Batches = list[tuple[BatchHeader, bytes]]
 

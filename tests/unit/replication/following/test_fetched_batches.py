@@ -77,7 +77,7 @@ def test_damaged_batches_and_older_message_formats_are_refused() -> None:
     }
     for what, (data, code) in wrong.items():
         with pytest.raises(KafkaError) as caught:
-            read(batch(0), data)
+            pytest.fail(f"{what}: {read(batch(0), data)}")
         assert caught.value.code is code, what
 
 

@@ -84,7 +84,7 @@ def test_many_new_connections_do_not_delay_others() -> None:
     assert [loop.round() for _ in range(3)] == [["quick", "new 0", "costly"], ["new 1"], ["new 2"]]
 
 
-def test_while_new_or_costly_connections_wait_only_others_like_them_must_queue() -> None:
+def test_only_connections_of_the_kind_that_already_waits_must_queue() -> None:
     for kind, must_wait in ((FRESH, [False, True, False]), (HEAVY, [False, False, True])):
         loop = Loop()
         loop.turns.add(Job(loop, "waits", 0), kind)

@@ -57,7 +57,7 @@ class TestOffsetCheckpoint:
         for content in (b"1\n0\n", b"x", b"0\n1\n", b"0\n0\nt 0 1\n", b"0\n1\nt 0\n", b"0\n1\nt zero 1\n", b"\xff\xfe"):
             path.write_bytes(content)
             with pytest.raises(CorruptCheckpointError, match=str(path)):
-                OffsetCheckpoint(path).read()
+                pytest.fail(f"{content!r}: {OffsetCheckpoint(path).read()}")
 
 
 class TestMetaProperties:
@@ -89,7 +89,7 @@ class TestMetaProperties:
         for content in ("version=7\n", "version=one\n", "version=1\nnode.id=x\n"):
             (tmp_path / "meta.properties").write_text(content)
             with pytest.raises(KafkaError, match=r"meta.properties is malformed"):
-                read_meta_properties(tmp_path)
+                pytest.fail(f"{content!r}: {read_meta_properties(tmp_path)}")
 
     def test_ids_have_22_characters(self) -> None:
         for _ in range(100):
@@ -113,7 +113,7 @@ class TestPartitionMetadata:
         for content in ("version: 1\ntopic_id: x", "version: 0", "version: 0\ntopic_id: ?"):
             (tmp_path / "partition.metadata").write_text(content)
             with pytest.raises(KafkaError, match=r"partition.metadata is malformed"):
-                read_topic_id(tmp_path)
+                pytest.fail(f"{content!r}: {read_topic_id(tmp_path)}")
 
 
 class End:

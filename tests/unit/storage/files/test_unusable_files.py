@@ -88,7 +88,7 @@ class TestSparseCopies:
         monkeypatch.setattr(os, "lseek", seek)
         self.check(tmp_path)
 
-    def test_a_copy_is_complete_on_systems_that_cannot_find_holes(
+    def test_a_copy_is_complete_on_platforms_without_seek_data(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.delattr(os, "SEEK_DATA")

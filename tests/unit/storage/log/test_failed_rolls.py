@@ -120,7 +120,7 @@ class TestFilesOfEarlierVersions:
             path.with_suffix(".timeindex").touch()
 
     @pytest.mark.parametrize("clean", [True, False])
-    def test_segments_without_batches_within_another_are_removed(
+    def test_empty_segments_inside_another_are_removed(
         self, tmp_path: Path, clean: bool, caplog: pytest.LogCaptureFixture
     ) -> None:
         log = filled(tmp_path / "log")

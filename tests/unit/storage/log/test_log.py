@@ -97,7 +97,7 @@ class TestRolling:
         assert [item.base_offset for item in log.segments.ordered] == [0, *range(2000 // size, 2000 // size + 3)]
 
     @pytest.mark.parametrize("jitter_ms", [0, 900])
-    def test_records_segment_ms_younger_than_the_first_go_to_a_new_segment(self, log: Log, jitter_ms: int) -> None:
+    def test_a_record_segment_ms_newer_than_the_first_starts_a_new_segment(self, log: Log, jitter_ms: int) -> None:
         log.configure(replace(SMALL, segment_ms=1000, segment_jitter_ms=jitter_ms))
         append(log, timestamp=NOW)
         append(log, timestamp=NOW + 1000 - jitter_ms)

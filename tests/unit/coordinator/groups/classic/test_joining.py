@@ -124,7 +124,7 @@ def test_a_leader_that_rejoins_starts_a_rebalance(group: Driver) -> None:
     assert group.heartbeat(follower) is ErrorCode.rebalance_in_progress
 
 
-def test_a_follower_with_other_topics_starts_a_rebalance_and_is_noted_with_the_previous_ones(group: Driver) -> None:
+def test_a_follower_with_other_topics_starts_a_rebalance_and_the_change_is_noted_once(group: Driver) -> None:
     leader, follower = group.stable(2)
     group.join(follower, protocols=(("range", subscription("t", "u")),))
     (note,) = [note for note in group.notes if note.what is Happening.SUBSCRIBED]

@@ -75,8 +75,8 @@ def test_partition_metadata_of_an_older_kafka_is_removed_with_the_group() -> Non
 def test_an_invalid_value_is_corrupt() -> None:
     for data in (b"\x00\x00\x00", b"\x00\x07\x00\x00\x00\x01\x00"):
         with pytest.raises(KafkaError) as raised:
-            decode_value(ConsumerGroupKey("g"), data)
-        assert raised.value.code is ErrorCode.corrupt_message
+            pytest.fail(f"{data!r}: {decode_value(ConsumerGroupKey('g'), data)}")
+        assert raised.value.code is ErrorCode.corrupt_message, data
 
 
 def test_keys_of_other_protocols_are_not_consumer_keys() -> None:

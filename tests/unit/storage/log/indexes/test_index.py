@@ -74,4 +74,4 @@ def test_an_invalid_index_file_is_refused(tmp_path: Path) -> None:
     for content in ("00", "0000000500000005 0000000500000009", "0000000500000005 0000000000000000", "ffffffffffffffff"):
         path.write_bytes(bytes.fromhex(content))
         with pytest.raises(CorruptIndexError):
-            OffsetIndex(path, 0, size=path.stat().st_size)
+            pytest.fail(f"{content}: {OffsetIndex(path, 0, size=path.stat().st_size)}")
