@@ -107,6 +107,6 @@ def test_members_of_a_group_share_the_partitions(
     with ExitStack() as members:
         for output in outputs:
             member = start(environment, *words, stdout=members.enter_context(output.open("a")))
-            members.callback(member.wait)
+            members.callback(member.communicate)
             members.callback(member.terminate)
         wait_for(partitions_are_shared, "one partition per member", timeout_s=40)
