@@ -70,6 +70,7 @@ def test_a_recreated_topic_does_not_get_the_old_files(tmp_path: Path) -> None:
     (tmp_path / ".kafka_cleanshutdown").unlink()  # a power failure has undone the deletion
 
     with Broker(data=tmp_path) as broker:
+        assert topics(broker.bootstrap) == {"t": 2}
         assert read_values(broker.bootstrap, "t") == []
 
 
@@ -81,7 +82,8 @@ def test_acknowledged_topic_changes_survive_a_kill(tmp_path: Path) -> None:
             create_topic(broker.bootstrap, name, 2)
         deleting = admin.delete_topics(names[:5])
         creating = admin.create_topics([NewTopic(name, 2) for name in names[10:]])
-        next(iter(deleting.values())).result(20)
+        for acknowledged in (deleting[names[0]], creating[names[10]]):
+            acknowledged.result(20)
         broker.sigkill()
         deleted = {name for name, future in deleting.items() if future.done() and future.exception() is None}
         added = {name for name, future in creating.items() if future.done() and future.exception() is None}

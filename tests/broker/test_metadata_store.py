@@ -1,5 +1,6 @@
 """Errors and log lines if the metadata file is locked, missing, or on a failing disk."""
 
+import contextlib
 import shutil
 import sqlite3
 import time
@@ -13,6 +14,7 @@ from headrace.cluster.stores import metadata_file
 from headrace.errors import KafkaError
 from headrace.testing import Broker
 from headrace.wire.apis import ApiKey
+from tests.support.small_disk import small_disk
 from tests.support.topic_requests import create, new_topic, produce
 from tests.support.wire_client import WireClient
 
@@ -147,6 +149,26 @@ def test_the_error_of_a_damaged_file_explains_how_to_restore_it(
     assert [answer["error_code"] for answer in answers] == ["kafka_storage_error"] * 2
     assert "restore it from a backup" in answers[0]["error_message"]
     assert produce(client, "before", 0) == "none"
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+def test_changes_are_refused_while_the_disk_is_full(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    settings = {"headrace.disk.hard.free.bytes": "0", "headrace.disk.hard.free.percent": "0"}
+    with (
+        small_disk(tmp_path / "disk", 8) as disk,
+        Broker(settings, data=disk / "data") as broker,
+        WireClient(broker.bootstrap) as client,
+    ):
+        assert create(client, "before") == "none"
+        filler = disk / "filler"
+        with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(bytes(4096))
+        codes = [create(client, f"t{number}") for number in range(300)]
+        assert codes[-1] == "kafka_storage_error"
+        assert set(codes) <= {"none", "kafka_storage_error"}
+        filler.unlink()
+        assert create(client, "after") == "none"
     assert not [record for record in caplog.records if record.exc_info]
 
 

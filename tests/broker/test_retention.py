@@ -93,13 +93,16 @@ def test_a_shorter_retention_takes_effect_at_once(broker: Broker, consumer: Cons
 
 
 def test_deleted_records_are_hidden_from_readers_at_once(broker: Broker, consumer: Consumer) -> None:
-    admin = create(broker, "cut", segment_bytes=MEGABYTE)
+    admin = create(broker, "cut", segment_bytes=MEGABYTE, file_delete_delay_ms=2000)
     fill(broker, "cut", 4)
 
     admin.delete_records([TopicPartition("cut", 0, 25)])[TopicPartition("cut", 0)].result(10)
 
     assert start_of(consumer, "cut") == 25
-    wait_for(lambda: log_bytes(broker, "cut") < 3 * MEGABYTE, "removal of whole segments below the start")
+    directory = Path(broker.data, "cut-0")
+    wait_for(lambda: list(directory.glob("*.log.deleted")), "segments below the start are kept for their readers")
+    assert log_bytes(broker, "cut") < 3 * MEGABYTE
+    wait_for(lambda: not list(directory.glob("*.deleted")), "their removal")
 
 
 def base_offsets(broker: Broker, topic: str) -> list[int]:

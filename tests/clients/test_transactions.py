@@ -144,11 +144,16 @@ def test_the_broker_aborts_a_transaction_that_outlives_its_timeout(
 
 def test_all_clients_read_the_same(broker: BrokerUnderTest, ledger: str) -> None:
     """All clients read the committed records of all clients, and no aborted ones."""
-    clients: list[TransactionalClient] = []
+    clients: dict[str, TransactionalClient] = {}
     try:
         for name, make in CLIENTS.items():
-            clients.append(make(broker.bootstrap))
-            with closing(clients[-1].producer(f"{ledger}-{name}")) as producer:
+            try:
+                clients[name] = make(broker.bootstrap)
+            except MissingClientError:
+                if os.environ.get("HEADRACE_ALL_CLIENTS"):
+                    raise
+        for name, each in clients.items():
+            with closing(each.producer(f"{ledger}-{name}")) as producer:
                 producer.begin()
                 producer.send(ledger, 0, [f"{name} drops this"])
                 producer.send(ledger, 1, [f"{name} drops this"])
@@ -158,14 +163,14 @@ def test_all_clients_read_the_same(broker: BrokerUnderTest, ledger: str) -> None
                 producer.send(ledger, 1, [f"{name} keeps this"])
                 producer.commit()
         write_ends(broker, ledger)
-        expected = [Record(0, f"{name} keeps {what}") for name in CLIENTS for what in ("this", "that")]
-        expected += [Record(1, f"{name} keeps this") for name in CLIENTS]
-        for name, each in zip(CLIENTS, clients, strict=True):
+        expected = [Record(0, f"{name} keeps {what}") for name in clients for what in ("this", "that")]
+        expected += [Record(1, f"{name} keeps this") for name in clients]
+        for name, each in clients.items():
             records = each.read_committed(ledger, PARTITIONS)
             assert sorted(records, key=lambda record: record.partition) == expected, name
-        assert len(read_values(broker.bootstrap, ledger)) == 5 * len(CLIENTS) + PARTITIONS
+        assert len(read_values(broker.bootstrap, ledger)) == 5 * len(clients) + PARTITIONS
     finally:
-        for each in clients:
+        for each in clients.values():
             each.close()
 
 

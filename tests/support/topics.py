@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.support.waiting import wait_for
+
 _WITHIN_S = 60.0
 
 
@@ -47,7 +49,7 @@ def read_records(bootstrap: str, topic: str, *, isolation: str = "read_uncommitt
         }
     )
     try:
-        reading = set(consumer.list_topics(topic, timeout=_WITHIN_S).topics[topic].partitions)
+        reading = wait_for(lambda: _partitions(consumer, topic), f"{topic} exists", timeout_s=_WITHIN_S)
         found: dict[int | None, list[Message]] = {partition: [] for partition in sorted(reading)}
         consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in reading])
         while reading:
@@ -63,6 +65,10 @@ def read_records(bootstrap: str, topic: str, *, isolation: str = "read_uncommitt
     finally:
         consumer.close()
     return [message for messages in found.values() for message in messages]
+
+
+def _partitions(consumer: Consumer, topic: str) -> set[int]:
+    return set(consumer.list_topics(topic, timeout=_WITHIN_S).topics[topic].partitions)
 
 
 def read_values(bootstrap: str, topic: str, *, isolation: str = "read_uncommitted") -> list[bytes]:

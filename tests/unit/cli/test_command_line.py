@@ -64,6 +64,8 @@ USAGE_ERRORS = {
     "topics list --bootstrap host:port": "is not HOST:PORT",
     "topics list --bootstrap h:" + "9" * 5000: "is not HOST:PORT",
     "reassign plan --retire " + "9" * 5000: "is not a broker id",
+    "consume t --formt x": "Did you mean --format or --from?",
+    "start --set x": "is not KEY=VALUE",
 }
 
 
@@ -104,6 +106,33 @@ ADVICE = {
     "start -V": "`headrace --version` prints the version.",
     "start server.properties": "`--config server.properties`",
     "--bootstrap-server h:1 topics list": "Options come after the command",
+    "stop": "send SIGTERM to its process",
+    "shutdown": "Press Ctrl-C",
+    "list-topics": "Use `headrace topics list`.",
+    "group list": "Use `headrace groups`",
+    "transactions describe --transactional-id t": "`headrace transactions describe t`",
+    "transactions find-hanging --topic t": "`headrace transactions find-hanging t`",
+    "kafka-transactions.sh list": "`headrace transactions`",
+    "reassign --generate": "Use `headrace reassign plan`.",
+    "reassign generate": "Use `headrace reassign plan`.",
+    "reassign plan --disable-rack-aware": "Use `--ignore-racks`.",
+    "kafka-leader-election.sh": "Use `headrace elect`.",
+    "topics alter t --replication-factor 3": "`headrace reassign plan --topics TOPIC --replication-factor 3`",
+    "topics describe --under-replicated-partitions": "`headrace cluster`",
+    "kafka-console-consumer.sh --topic t": "Use `headrace consume TOPIC`.",
+    "kafka-server-stop.sh": "Press Ctrl-C",
+    "spark-submit x": "Use `headrace pipeline`: run, submit and more.",
+    "pipeline ls": "Use `headrace pipeline list`.",
+    "topics --list": "Use `headrace topics list`.",
+    "topics ls": "Use `headrace topics list`.",
+    "topics describe --topic t": "Name topics as arguments: `headrace topics describe t`.",
+    "topics alter t --add-config a=b": "Use `--config a=b`.",
+    "groups list --all": "This is the default.",
+    "groups --reset-offsets --group g": "Use `headrace groups reset g`.",
+    "groups describe --group g": "The group is an argument: `headrace groups describe g`.",
+    "groups reset g --to-earliest": "Use `--to earliest`.",
+    "consume --list": "Use `headrace topics list`.",
+    "start --override a=b": "Use `--set a=b`.",
 }
 
 

@@ -178,7 +178,7 @@ class TestTruncation:
 
     def test_everything_from_the_offset_on_is_deleted(self, log: Log) -> None:
         self.fill(log)
-        for offset, end in ((100, 60), (60, 60), (59, 58), (40, 40), (31, 30), (21, 20), (2, 2), (1, 0)):
+        for offset, end in ((100, 60), (60, 60), (59, 58), (40, 40), (31, 30), (21, 20), (2, 2), (1, 0), (0, 0)):
             log.truncate_to(offset)
             assert log.log_end_offset == end
             assert offsets(read_all(log)) == list(range(end))
