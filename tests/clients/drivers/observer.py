@@ -16,7 +16,7 @@ class ObservedMember:
     def __init__(
         self, command: Sequence[str], parse: Callable[[str], Received], bootstrap: str, group: str, topic: str
     ) -> None:
-        self._admin = AdminClient({"bootstrap.servers": bootstrap, "client.id": "tests-observer"})
+        self._bootstrap = bootstrap
         self._group = group
         self._topic = topic
         self._parse = parse
@@ -36,8 +36,10 @@ class ObservedMember:
         self._process.terminate()
 
     def _committed(self) -> int:
+        # librdkafka's admin client hangs or crashes if the coordinator that it knows is gone.
+        admin = AdminClient({"bootstrap.servers": self._bootstrap, "client.id": "tests-observer"})
         wanted = [ConsumerGroupTopicPartitions(self._group)]
-        answer = self._admin.list_consumer_group_offsets(wanted)[self._group].result(DEADLINE_S)
+        answer = admin.list_consumer_group_offsets(wanted)[self._group].result(DEADLINE_S)
         return sum(
             partition.offset
             for partition in answer.topic_partitions or ()
