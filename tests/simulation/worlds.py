@@ -17,6 +17,11 @@ class World(NamedTuple):
     """Return the first broken promise in a history, or None."""
     explain: Callable[..., str]
 
+    def failure(self, history: Any) -> str | None:
+        """Return the explanation if the history breaks a promise."""
+        violation = self.play(history)
+        return None if violation is None else self.explain(history, violation)
+
 
 WORLDS: Final = {
     "groups": World(group_history.history_of, group_world.play, group_world.explain),

@@ -106,5 +106,5 @@ class ClientDriver(ABC):
     def group_consumer(self, topic: str, group: str) -> AbstractContextManager[ConsumerSession]:
         """A subscribed consumer that starts at the earliest offset if the group has none."""
 
-    def close(self) -> None:  # noqa: B027
-        """Do nothing: most clients are closed after use."""
+    def close(self) -> None:  # noqa: B027  most have nothing to close
+        """Close what is still open."""

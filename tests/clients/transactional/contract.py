@@ -57,8 +57,8 @@ class TransactionalClient(ABC):
         with self.committed(topic, partitions) as poll:
             return read_to_the_ends(poll, partitions)
 
-    def close(self) -> None:  # noqa: B027
-        """Do nothing: most clients are closed after use."""
+    def close(self) -> None:  # noqa: B027  most have nothing to close
+        """Close what is still open."""
 
 
 def read_to_the_ends(poll: Poll, partitions: int) -> list[Record]:

@@ -8,7 +8,8 @@ from tests.simulation.cluster.clients import ClientError
 from tests.simulation.cluster.faults import FAULTS, GROUP_FAULTS
 from tests.simulation.cluster.history import PLOTS, History, history_of, plotted
 from tests.simulation.cluster.store import ViolationError
-from tests.simulation.cluster.world import explain, play, shortest
+from tests.simulation.cluster.world import play, shortest
+from tests.simulation.worlds import WORLDS
 
 _SEEDS_PER_FAULT = 50
 _PLOTS = {
@@ -29,10 +30,9 @@ _PLOTS = {
 
 @pytest.mark.parametrize("plot", PLOTS)
 def test_a_cluster_survives_a_plot(plot: str) -> None:
-    history = plotted(0, plot)
-    violation = play(history)
-    if violation is not None:
-        pytest.fail(explain(history, violation), pytrace=False)
+    failure = WORLDS["cluster"].failure(plotted(0, plot))
+    if failure is not None:
+        pytest.fail(failure, pytrace=False)
 
 
 def _reveals(history: History) -> bool:

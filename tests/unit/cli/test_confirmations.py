@@ -17,7 +17,7 @@ from headrace.cli.placement import execution, kafka_json, requests
 from headrace.cli.placement.elections import ELECTED
 from headrace.cli.placement.state import State
 from tests.support.placements import partition, state
-from tests.unit.cli.refusals import wrong_reasons
+from tests.support.refusals import wrong_reasons
 
 BEFORE = state(
     (1, 2, 3),

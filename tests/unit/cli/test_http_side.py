@@ -14,7 +14,7 @@ from headrace.cli import group_calls, group_report, group_timeline
 from headrace.cli.cluster import Cluster
 from headrace.cli.failures import CommandError
 from headrace.cli.http_side import HttpSide, _address
-from tests.unit.cli.refusals import wrong_reasons
+from tests.support.refusals import wrong_reasons
 
 
 def test_the_address_is_reachable_from_the_client() -> None:

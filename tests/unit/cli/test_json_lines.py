@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from headrace.cli.json_lines import MalformedRecordError, from_json_line, to_json_line
 from headrace.cli.record import Record
-from tests.unit.cli.refusals import wrong_reasons
+from tests.support.refusals import wrong_reasons
 
 NOW_MS = 1_795_000_000_000
 

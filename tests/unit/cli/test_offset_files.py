@@ -10,7 +10,7 @@ from headrace.cli import group_calls, group_reset
 from headrace.cli.failures import CommandError, missing_partition
 from headrace.cli.offset_plan import Selection, read_offsets
 from headrace.cli.positions import Position, Start
-from tests.unit.cli.refusals import wrong_reasons
+from tests.support.refusals import wrong_reasons
 
 CLUSTER: Any = SimpleNamespace(partitions=lambda _: [0])
 

@@ -1,7 +1,7 @@
 from datetime import UTC, datetime
 
 from headrace.cli.positions import Position, Start, parse_moment, parse_position
-from tests.unit.cli.refusals import wrong_reasons
+from tests.support.refusals import wrong_reasons
 
 NOW_MS = 1_795_000_000_000
 

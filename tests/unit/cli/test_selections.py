@@ -4,7 +4,7 @@ import pytest
 
 from headrace.cli.failures import USAGE, CommandError
 from headrace.cli.offset_plan import MAX_PARTITION, Numbers, missing_place, parse_selection
-from tests.unit.cli.refusals import wrong_reasons
+from tests.support.refusals import wrong_reasons
 
 
 def numbers(text: str) -> Numbers:

@@ -6,7 +6,7 @@ import pytest
 
 from headrace.cli.start import durability, settings_text
 from headrace.config import BrokerConfig
-from tests.unit.cli.refusals import wrong_reasons
+from tests.support.refusals import wrong_reasons
 
 
 def test_a_binary_or_huge_file_is_refused() -> None:

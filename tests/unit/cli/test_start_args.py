@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from headrace.cli import main
 from headrace.cli.start import _configuration
 from headrace.cli.start_args import StartOptions, UsageError, parse, start_options
-from tests.unit.cli.refusals import wrong_reasons
+from tests.support.refusals import wrong_reasons
 
 
 def test_a_value_may_follow_a_space_or_an_equals_sign() -> None:

@@ -4,7 +4,7 @@ from confluent_kafka import Message
 from headrace.cli.json_lines import MalformedRecordError
 from headrace.cli.record import Record
 from headrace.cli.text_lines import compile_columns, compile_template, for_terminal, from_text_line, unescape
-from tests.unit.cli.refusals import wrong_reasons
+from tests.support.refusals import wrong_reasons
 
 RECORD = Message(
     topic="orders",

@@ -236,17 +236,17 @@ def test_a_secret_comes_from_one_environment_variable_or_one_file() -> None:
 
 
 def test_unusable_certificates_are_refused(directory: Path) -> None:
-    def refusal(text: str) -> str:
+    def reason(text: str) -> str:
         found = cluster(f'security.protocol = "SSL"\n{text}', directory)
         with pytest.raises(PipelineError) as refused:
             found.spark_options()
         return str(refused.value)
 
     missing = f"ssl.ca.location: cannot read {directory / 'missing.pem'}: no such file"
-    assert missing in refusal('ssl.ca.location = "missing.pem"')
-    assert "ssl.ca.location contains no certificate" in refusal('ssl.ca.location = "key.pem"')
-    assert "ssl.key.location belong together" in refusal('ssl.certificate.location = "client.pem"')
-    assert "openssl pkcs8 -topk8" in refusal('ssl.certificate.location = "client.pem"\nssl.key.location = "rsa.pem"')
+    assert missing in reason('ssl.ca.location = "missing.pem"')
+    assert "ssl.ca.location contains no certificate" in reason('ssl.ca.location = "key.pem"')
+    assert "ssl.key.location belong together" in reason('ssl.certificate.location = "client.pem"')
+    assert "openssl pkcs8 -topk8" in reason('ssl.certificate.location = "client.pem"\nssl.key.location = "rsa.pem"')
 
 
 def test_secrets_are_known_by_their_names() -> None:

@@ -16,7 +16,7 @@ from headrace.server import error_replies, large_answers
 from headrace.server.context import NO_REPLY, ClientInfo, RawReply, Reply, RequestContext
 from headrace.server.dispatch import Dispatcher, Replies
 from headrace.server.error_replies import error_reply
-from headrace.server.frames import InvalidRequestError
+from headrace.server.frames import InvalidRequestError, Parts
 from headrace.server.large_requests import LARGE_FRAME, MANY_ENTRIES, MAX_WAITING, LargeRequests
 from headrace.slices import Steps
 from headrace.wire.apis import ApiKey, request_encoder, response_reader, versions
@@ -347,6 +347,13 @@ async def test_large_requests_are_answered_like_small_ones(
     assert {group.error_code for group in answered.groups} == {error}
 
 
+def later(dispatcher: Dispatcher, client: ClientInfo, frame: memoryview) -> asyncio.Future[Parts]:
+    """Return the reply to a request that is not answered at once."""
+    reply = dispatcher.handle(client, frame)
+    assert isinstance(reply, Awaitable)
+    return asyncio.ensure_future(reply)
+
+
 async def test_large_requests_are_handled_one_at_a_time(dispatcher: Dispatcher, client: ClientInfo) -> None:
     running = most = 0
 
@@ -359,7 +366,7 @@ async def test_large_requests_are_handled_one_at_a_time(dispatcher: Dispatcher, 
         return described(decoded.groups)
 
     dispatcher.add_routes({ApiKey.DESCRIBE_GROUPS: answer})
-    await asyncio.gather(*(dispatcher.handle(client, many_groups(MANY_ENTRIES + 1)) for _ in range(2)))  # type: ignore[arg-type]
+    await asyncio.gather(*(later(dispatcher, client, many_groups(MANY_ENTRIES + 1)) for _ in range(2)))
     assert most == 1
 
 
@@ -385,18 +392,18 @@ async def test_waiting_requests_do_not_delay_other_large_ones(dispatcher: Dispat
         },
     )
     dispatcher.add_routes({ApiKey.JOIN_GROUP: join, ApiKey.DESCRIBE_GROUPS: lambda _, body: described(body.groups)})
-    joining = asyncio.ensure_future(dispatcher.handle(client, request(ApiKey.JOIN_GROUP, 5, body)))  # type: ignore[arg-type]
-    await asyncio.wait_for(dispatcher.handle(client, many_groups(MANY_ENTRIES + 1)), 20)  # type: ignore[arg-type]
+    joining = later(dispatcher, client, request(ApiKey.JOIN_GROUP, 5, body))
+    await asyncio.wait_for(later(dispatcher, client, many_groups(MANY_ENTRIES + 1)), 20)
     assert not joining.done()
     parked.set()
     assert await joining
 
 
-def test_too_many_entries_end_the_connection(dispatcher: Dispatcher, client: ClientInfo) -> None:
+async def test_too_many_entries_end_the_connection(dispatcher: Dispatcher, client: ClientInfo) -> None:
     dispatcher.add_routes({ApiKey.FIND_COORDINATOR: lambda _, __: {}})
     body = b"\0\xa2\x8d\x06" + b"\1" * 100_001 + b"\0"
     with pytest.raises(InvalidRequestError, match="more than 100000 entries"):
-        asyncio.run(dispatcher.handle(client, request(ApiKey.FIND_COORDINATOR, 4, body, tags=b"\0")))  # type: ignore[arg-type]
+        await later(dispatcher, client, request(ApiKey.FIND_COORDINATOR, 4, body, tags=b"\0"))
 
 
 async def test_a_reply_over_the_limit_ends_the_connection(
@@ -406,7 +413,7 @@ async def test_a_reply_over_the_limit_ends_the_connection(
     long = "n" * 30_000
     dispatcher.add_routes({ApiKey.DESCRIBE_GROUPS: lambda _, __: described([long] * 100)})
     with pytest.raises(InvalidRequestError, match="split the request"):
-        await dispatcher.handle(client, many_groups(MANY_ENTRIES + 1))  # type: ignore[misc]
+        await later(dispatcher, client, many_groups(MANY_ENTRIES + 1))
 
 
 def test_only_produce_requests_may_have_the_maximum_size(
@@ -491,7 +498,7 @@ async def test_a_waiting_large_fetch_does_not_keep_its_request(
         "rack_id": "",
     }
     frames = [request(1, 11, body_of(ApiKey.FETCH, 11, fields)) for _ in range(2)]
-    answers = [asyncio.ensure_future(dispatcher.handle(client, frame)) for frame in frames]  # type: ignore[arg-type]
+    answers = [later(dispatcher, client, frame) for frame in frames]
     while len(waits) < 2:  # noqa: ASYNC110  no event signals that both have begun
         await asyncio.sleep(0)
     await asyncio.sleep(0)

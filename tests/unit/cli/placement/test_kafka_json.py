@@ -3,7 +3,7 @@
 import json
 
 from headrace.cli.placement.kafka_json import parsed, written
-from tests.unit.cli.refusals import wrong_reasons
+from tests.support.refusals import wrong_reasons
 
 KAFKAS = (
     '{"version":1,"partitions":[{"topic":"orders","partition":1,"replicas":[3,1],"log_dirs":["any","any"]},'

@@ -2,7 +2,7 @@
 
 from headrace.cli.placement.plan import Move
 from headrace.cli.placement.throttles import brokers, parse_rate, topic_settings
-from tests.unit.cli.refusals import wrong_reasons
+from tests.support.refusals import wrong_reasons
 
 MOVES = [
     Move("orders", 0, (1, 2), (2, 3), None),

@@ -22,7 +22,6 @@ from headrace.monitoring.groups import pruning
 from headrace.monitoring.groups.recorder import GroupHistory
 from headrace.monitoring.groups.sampler import GroupSampler, Reset, Wanted, look_up_times
 from headrace.monitoring.groups.standing import Trend
-from headrace.replication.partition import Partition
 from headrace.storage.log.producers.open_transactions import OpenTransactions
 from headrace.types import TopicPartition
 from tests.unit.coordinator.fake_topics import FakeTopics
@@ -60,12 +59,11 @@ class Topics:
     def name_of(self, _: bytes) -> str | None:
         return None
 
-    def partition(self, topic: str, index: int) -> Partition | None:
+    def partition(self, topic: str, index: int) -> Any:
         if topic != "t" or (self.is_offline and index == 1):
             return None
         log = self.logs[index]
-
-        return SimpleNamespace(  # type: ignore[return-value]
+        return SimpleNamespace(
             topic_partition=TopicPartition(topic, index),
             log=log,
             log_start_offset=log.log_start_offset,
