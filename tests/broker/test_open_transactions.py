@@ -64,10 +64,10 @@ def test_a_partition_moves_to_another_directory(dirs: Directories) -> None:
     create_topic(dirs.broker.bootstrap, "t")
     producer = mixed(dirs)
     home = dirs.directory_of("t-0")
-    client = WireClient(dirs.broker.bootstrap)
-    assert move(client, dirs.other(home), "t") == "none"
-    wait_for(lambda: dirs.directory_of("t-0") != home, "the move")
-    client.close()
+    target = dirs.other(home)
+    with WireClient(dirs.broker.bootstrap) as client:
+        assert move(client, target, "t") == "none"
+    wait_for((target / "t-0").exists, "the move")
     assert committed(dirs) == ["a"]
     send(producer, "e")
     producer.abort_transaction(20)
@@ -90,11 +90,10 @@ def test_the_broker_is_killed(dirs: Directories) -> None:
 def test_records_are_deleted_from_an_open_transaction(dirs: Directories) -> None:
     create_topic(dirs.broker.bootstrap, "t")
     producer = mixed(dirs)
-    client = WireClient(dirs.broker.bootstrap)
     topics = [{"name": "t", "partitions": [{"partition_index": 0, "offset": 3}]}]
-    deleted = client.ask(ApiKey.DELETE_RECORDS, 2, {"topics": topics, "timeout": 1000})
+    with WireClient(dirs.broker.bootstrap) as client:
+        deleted = client.ask(ApiKey.DELETE_RECORDS, 2, {"topics": topics, "timeout": 1000})
     assert deleted["topics"][0]["partitions"][0]["error_code"] == "none"
-    client.close()
     dirs.broker.sigterm()
     dirs.broker.start()
     send(producer, "e")
